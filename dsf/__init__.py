@@ -1,0 +1,1 @@
+"""The Dynamic Scoring Framework for Open Cluster Management."""

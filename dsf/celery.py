@@ -1,0 +1,145 @@
+"""The Celery application of every role: `celery -A dsf.celery worker|beat|flower`.
+
+One configuration, three differences by role (`DSF_ROLE`): which tasks are registered, which queues are known, and how
+messages are acknowledged.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from celery import Celery, signals
+from kombu import Exchange, Queue
+
+import dsf.log
+from dsf import keys
+from dsf.settings import Settings, settings
+
+_TASK_MODULES: dict[str, list[str]] = {
+    "agent": ["dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"],
+    # Only ingest: whatever a cluster pushes into hub.results runs with the hub's rights.
+    "results": ["dsf.tasks.ingest"],
+}
+
+#: Seconds after which a result that a dead worker had taken is given to another one. Ingest takes milliseconds.
+RESULTS_VISIBILITY_TIMEOUT = 30
+
+
+def _queue(name: str) -> Queue:
+    # no_declare: declaring costs round trips and would need rights on binding keys that an agent does not have.
+    return Queue(name, Exchange(name, no_declare=True), routing_key=name, no_declare=True)
+
+
+def transport_options(config: Settings) -> dict[str, Any]:
+    """Options of kombu's Redis transport; those that must be equal on every participant are marked (=)."""
+    options: dict[str, Any] = {
+        # (=) One list per queue, and a name without control characters.
+        "sep": ":",
+        "priority_steps": [0],
+        "socket_timeout": config.redis_socket_timeout,
+        "socket_connect_timeout": config.redis_connect_timeout,
+        "socket_keepalive": True,
+        "health_check_interval": config.redis_health_check_interval,
+        # Without it the first message after a half-open connection is lost.
+        "retry_on_timeout": True,
+        "polling_interval": config.redis_polling_interval,
+        "client_name": f"dsf-{config.role}" + (f"-{config.cluster}" if config.cluster else ""),
+    }
+    if config.role == "results":
+        # At least once: a result that was taken and not finished comes back. Own names for the bookkeeping keys,
+        # because the default ones are shared by every worker on the server.
+        options |= {
+            "visibility_timeout": RESULTS_VISIBILITY_TIMEOUT,
+            "unacked_key": keys.UNACKED,
+            "unacked_index_key": keys.UNACKED_INDEX,
+            "unacked_mutex_key": keys.UNACKED_MUTEX,
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+        }
+    else:
+        # At most once: a lost tick is replaced by the next one, and an agent needs no right on bookkeeping keys.
+        options["ack_emulation"] = False
+    return options
+
+
+def configuration(config: Settings) -> dict[str, Any]:
+    """Celery's settings for this role, each with its reason."""
+    queues = [_queue(keys.RESULTS_QUEUE)]
+    if config.role == "agent":
+        queues.insert(0, _queue(keys.spoke_queue(config.cluster)))
+    url = config.resolved_redis_url()
+    values: dict[str, Any] = {
+        "broker_url": url,
+        "broker_transport_options": transport_options(config),
+        # The default gives up after 100 attempts, about 48 minutes.
+        "broker_connection_max_retries": None,
+        "broker_connection_retry_on_startup": True,
+        # Results travel as messages of their own; a result backend would be a shared key space and more round trips.
+        "result_backend": None,
+        "task_ignore_result": True,
+        "accept_content": ["json"],
+        "task_queues": queues,
+        "task_default_queue": queues[0].name,
+        # A name in a message must not create a queue.
+        "task_create_missing_queues": False,
+        "enable_utc": True,
+        "timezone": "UTC",
+        # Stale work stays in the queue, where it can expire, and not in a worker's memory.
+        "worker_prefetch_multiplier": 1,
+        # Flower shows tasks from these events; without SENT events a tick stays one message.
+        "worker_send_task_events": True,
+        "task_send_sent_event": False,
+        # No remote control: nobody who reaches Redis can shut an agent down or make it run something.
+        "worker_enable_remote_control": False,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "worker_proc_alive_timeout": 10.0,
+        "beat_scheduler": "dsf.beat_schedule:BeatScheduler",
+        "beat_max_loop_interval": config.beat_max_wait,
+        "task_publish_retry": True,
+        "task_publish_retry_policy": {
+            "max_retries": 5,
+            "interval_start": 0.1,
+            "interval_step": 0.4,
+            "interval_max": 2.0,
+        },
+        "task_annotations": {
+            name: {"rate_limit": limit}
+            for name, limit in {
+                "dsf.fetch": config.agent_fetch_rate_limit,
+                "dsf.score": config.agent_score_rate_limit,
+            }.items()
+            if limit
+        },
+    }
+    if config.role == "results":
+        values |= {"task_acks_late": True, "task_reject_on_worker_lost": True, "worker_prefetch_multiplier": 4}
+    if url.startswith("rediss://"):
+        values["broker_use_ssl"] = {
+            "ssl_cert_reqs": ssl.CERT_REQUIRED,
+            **({"ssl_ca_certs": str(config.redis_ca_file)} if config.redis_ca_file else {}),
+        }
+    return values
+
+
+def make_app(config: Settings) -> Celery:
+    """A Celery application for one role."""
+    application = Celery("dsf", include=_TASK_MODULES.get(config.role, []), set_as_current=True)
+    application.conf.update(configuration(config))
+    return application
+
+
+app = make_app(settings())
+
+
+@signals.setup_logging.connect
+def _setup_logging(**_: Any) -> None:
+    dsf.log.setup(settings())
+
+
+@signals.worker_init.connect
+def _only_our_tasks(**_: Any) -> None:
+    # Celery registers helpers (chunks, map, chord unlock, ...) that call any registered task with any arguments.
+    for name in [name for name in app.tasks if name.startswith("celery.")]:
+        app.tasks.pop(name)

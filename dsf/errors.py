@@ -1,0 +1,134 @@
+"""Every error that this project raises.
+
+    DsfError
+    +-- SettingsError            a setting is missing or wrong
+    +-- ManifestError            a manifest a person wrote cannot be used
+    +-- ResolutionError          a DynamicScorer and its /config do not say enough to run it
+    +-- RemoteConfigError        a scoring API's /config answer cannot be used
+    +-- ScoringResponseError     a scoring API's answer cannot be used
+    +-- ScoreObjectTooLargeError an AddOnPlacementScore would not fit into the API server
+    +-- CycleError               a cycle ended without a score, with stage and reason
+    +-- HttpError                one HTTP exchange failed, with a reason and whether a retry may help
+    +-- MessageRejectedError     a result message is refused by the hub
+    +-- BackendError             the hub's store of objects (folder or Kubernetes) failed
+    |   +-- ObjectNotFoundError
+    |   +-- ObjectConflictError
+    +-- UnknownScorerError       a command or a message names a scorer that is not registered
+    +-- UnknownClusterError      a command or a message names a cluster that is not registered
+    +-- ToolError                a program the demo or a test needs cannot be found or started
+
+Messages are read by operators: they say what is wrong, where, and what to do. They never hold a token or a password.
+"""
+
+from __future__ import annotations
+
+
+class DsfError(Exception):
+    """Base of all errors of this project; catching it catches everything the project itself raises."""
+
+
+class SettingsError(DsfError):
+    """A setting is missing or wrong. The message names the environment variable and what it may be."""
+
+
+class ManifestError(DsfError):
+    """A manifest cannot be used. The message names file, line or field, and what is allowed."""
+
+
+class ResolutionError(DsfError):
+    """A scorer cannot run anywhere because a needed value is missing or unsafe.
+
+    `reason` is the CamelCase reason of the `ConfigSynced` condition.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class RemoteConfigError(DsfError):
+    """A scoring API's /config answer is not what the contract says. The last good one stays in force."""
+
+
+class ScoringResponseError(DsfError):
+    """A scoring API's answer is not `{"results": [...]}`; `reason` is the metric label of the failure."""
+
+    def __init__(self, message: str, reason: str = "bad_answer") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ScoreObjectTooLargeError(DsfError):
+    """One AddOnPlacementScore would exceed what the API server stores. Use a coarser dimension format."""
+
+
+class CycleError(DsfError):
+    """A cycle ended without a score.
+
+    `stage` is fetch, score or publish; `reason` a snake_case word fit for a metric label; the message is for a person.
+    """
+
+    def __init__(self, stage: str, reason: str, message: str) -> None:
+        # All three go to Exception so that the error survives pickling, which Celery does to errors.
+        super().__init__(stage, reason, message)
+        self.stage = stage
+        self.reason = reason
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.stage} failed ({self.reason}): {self.message}"
+
+
+class HttpError(DsfError):
+    """One HTTP exchange failed.
+
+    `reason` is a snake_case word fit for a metric label, `status` the HTTP status if an answer came, `retryable`
+    whether the same request may succeed a little later, `retry_after` the seconds the server asked to wait.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        message: str,
+        *,
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.status = status
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+class MessageRejectedError(DsfError):
+    """The hub refuses a result; `reason` is a label value of `dynamic_scoring_results_rejected_total`."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class BackendError(DsfError):
+    """The hub's store of objects could not be read or written; the work is tried again later."""
+
+
+class ObjectNotFoundError(BackendError):
+    """The object is not there (any more)."""
+
+
+class ObjectConflictError(BackendError):
+    """The object changed since it was read; read it again and repeat."""
+
+
+class UnknownScorerError(DsfError):
+    """No scorer of this name is registered. `dsf status` lists those that are."""
+
+
+class UnknownClusterError(DsfError):
+    """No cluster of this name is registered. `dsf status` lists those that are."""
+
+
+class ToolError(DsfError):
+    """A program that the demo or a test needs cannot be found, fetched or started; the message says how to get it."""

@@ -1,0 +1,119 @@
+"""Every Redis key, in one place, with what it holds and who writes it.
+
+A *pair* is `<cluster>/<scorer>`: both are DNS-1123 names, so the slash cannot occur in either. Values are JSON with a
+schema version `v` unless said otherwise. Redis Cluster is not supported: Celery's Redis transport does not work on it.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: Version of every stored value and message; readers accept one older and one newer.
+SCHEMA_VERSION = 1
+
+# --- queues (lists, owned by Celery) -------------------------------------------------------------------------
+
+#: Results of all clusters: agents push, the results worker pops.
+RESULTS_QUEUE = "hub.results"
+_SPOKE_PREFIX = "spoke."
+
+
+def spoke_queue(cluster: str) -> str:
+    """The queue of one cluster's agent. Names are exact: no queue's name is a glob of another's."""
+    return _SPOKE_PREFIX + cluster
+
+
+def cluster_of_queue(queue: str) -> str | None:
+    """The cluster whose queue this is, or None for another queue."""
+    return queue.removeprefix(_SPOKE_PREFIX) if queue.startswith(_SPOKE_PREFIX) else None
+
+
+#: Bookkeeping of messages a results worker has taken and not finished (late acknowledgement).
+UNACKED = "dsf:unacked.results"
+UNACKED_INDEX = "dsf:unacked_index.results"
+UNACKED_MUTEX = "dsf:unacked_mutex.results"
+
+# --- registry (written by the hub controller) ----------------------------------------------------------------
+
+#: hash scorer -> ScorerRecord: what ingest, exporter and CLI need to know of a scorer. No endpoint, no secret.
+SCORERS = "dsf:scorers"
+#: hash cluster -> ClusterRecord: accepted clusters and the key ids their agents may sign with.
+CLUSTERS = "dsf:clusters"
+
+# --- schedule (entries by the hub controller, overrides by people, due times by both and beat) ---------------
+
+#: hash pair -> Entry.
+ENTRIES = "dsf:schedule:entries"
+#: hash target -> Override; a target is a pair, or `*/<scorer>` for all clusters.
+OVERRIDES = "dsf:schedule:overrides"
+#: zset pair -> unix time at which it is due (float seconds).
+DUE = "dsf:schedule:due"
+#: string, token of the active beat; expires.
+BEAT_LOCK = "dsf:schedule:lock"
+#: list, one element wakes a waiting beat.
+BEAT_WAKE = "dsf:schedule:wake"
+#: hash, counters of beat: `ticks`, `skipped:<reason>`, `lag:<upper bound>`, `lag:sum`, `lag:count`, ...
+BEAT_STATS = "dsf:schedule:stats"
+
+# --- runs and results (beat opens runs, the results worker closes them) --------------------------------------
+
+#: zset `<pair>/<run id>` -> deadline (unix seconds): runs sent and not yet heard of.
+OPEN_RUNS = "dsf:runs:open"
+#: zset `<pair>/<run id>` -> unix time at which the run was declared lost; kept an hour to recognise late results.
+LOST_RUNS = "dsf:runs:lost"
+_PAIR_PREFIX = "dsf:pair:"
+_HISTORY_PREFIX = "dsf:history:"
+#: hash reason -> number of refused results.
+REJECTED = "dsf:rejected"
+
+# --- score writing (results worker) --------------------------------------------------------------------------
+
+#: zset pair -> unix time at which its AddOnPlacementScore has to be looked at (changed, half-way, expired).
+WRITES = "dsf:writes"
+#: hash pair -> WrittenRecord: what stands in the backend now.
+WRITTEN = "dsf:written"
+#: string, state of the write-rate limiter (theoretical arrival time, unix seconds).
+WRITE_BUDGET = "dsf:writes:budget"
+#: hash, counters of the writer: `written`, `coalesced`, `unchanged`, `failed`, `deleted`.
+WRITE_STATS = "dsf:writes:stats"
+
+# --- news for the hub controller -----------------------------------------------------------------------------
+
+#: set of scorers whose cycles changed between success and failure.
+HUB_CHANGED = "dsf:hub:changed"
+#: list, one element wakes the hub controller.
+HUB_WAKE = "dsf:hub:wake"
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_NAME_MAX = 253
+
+
+def is_name(text: str) -> bool:
+    """Whether this can be the name of a cluster or scorer (DNS-1123 subdomain)."""
+    return len(text) <= _NAME_MAX and _NAME.fullmatch(text) is not None
+
+
+def pair(cluster: str, scorer: str) -> str:
+    """The member that stands for one scorer on one cluster."""
+    return f"{cluster}/{scorer}"
+
+
+def split_pair(member: str) -> tuple[str, str]:
+    """`<cluster>/<scorer>` -> (cluster, scorer)."""
+    cluster, _, scorer = member.partition("/")
+    return cluster, scorer
+
+
+def run_member(cluster: str, scorer: str, run_id: str) -> str:
+    """The member that stands for one run of a pair in OPEN_RUNS and LOST_RUNS."""
+    return f"{cluster}/{scorer}/{run_id}"
+
+
+def pair_key(cluster: str, scorer: str) -> str:
+    """Hash with all that is known of one pair: score, state and books. Fields are in `dsf.store.pairs`."""
+    return f"{_PAIR_PREFIX}{cluster}/{scorer}"
+
+
+def history_key(cluster: str, scorer: str) -> str:
+    """List of the newest cycles of one pair, newest first."""
+    return f"{_HISTORY_PREFIX}{cluster}/{scorer}"

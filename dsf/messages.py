@@ -1,0 +1,174 @@
+"""The messages between hub and agents: run ids, signing keys, and the signed result.
+
+A tick is a Celery message with `(scorer, run id)` and nothing else. A result is a JSON text signed with the agent's
+own HMAC key over everything it says: cluster, scorer, run id, time and payload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from dsf.errors import MessageRejectedError, SettingsError
+from dsf.keys import SCHEMA_VERSION, is_name
+
+Outcome = Literal["ok", "empty", "partial", "error", "skipped"]
+Stage = Literal["", "fetch", "score", "publish"]
+
+FETCH_TASK = "dsf.fetch"
+SCORE_TASK = "dsf.score"
+PUBLISH_TASK = "dsf.publish"
+INGEST_TASK = "dsf.ingest"
+
+_RUN_ID = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
+_REASON = r"^[a-z0-9_]{1,64}$"
+_MESSAGE_LIMIT = 1024
+
+
+def new_run_id(at: float | None = None) -> str:
+    """A run id: unix milliseconds of its scheduled time and 32 random bits. Later runs sort after earlier ones."""
+    milliseconds = int((time.time() if at is None else at) * 1000)
+    return f"{milliseconds:013d}-{secrets.token_hex(4)}"
+
+
+def is_run_id(text: object) -> bool:
+    """Whether this is a run id. What arrives through Redis is not trusted, and a run id names a file."""
+    return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
+
+
+def run_time(run_id: str) -> float:
+    """Unix seconds at which the run was scheduled."""
+    return int(run_id[:13]) / 1000
+
+
+class SigningKey(BaseModel):
+    """An agent's HMAC key. `id` counts up with each rotation, so that the hub knows which one signed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: int = Field(ge=1)
+    secret: bytes = Field(repr=False, min_length=16)
+
+    @classmethod
+    def parse(cls, text: str) -> SigningKey:
+        """Read `<id>:<hex>`. Raises SettingsError without repeating the text, which is a secret."""
+        key_id, _, secret = text.strip().partition(":")
+        try:
+            return cls(id=int(key_id), secret=bytes.fromhex(secret))
+        except ValueError:
+            raise SettingsError(
+                "DSF_SIGNING_KEY: not a signing key; expected <number>:<at least 32 hex digits> as the hub delivers it"
+            ) from None
+
+    def dump(self) -> str:
+        """The text that `parse` reads. A secret: for the agent's Secret only."""
+        return f"{self.id}:{self.secret.hex()}"
+
+
+def derive_key(master_secret: bytes, cluster: str, key_id: int) -> SigningKey:
+    """The key of one cluster, derived (HKDF-like, one block) so that the hub stores none and one agent's key tells
+    nothing of another's."""
+    digest = hmac.digest(master_secret, f"dsf-agent-key/{key_id}/{cluster}".encode(), "sha256")
+    return SigningKey(id=key_id, secret=digest)
+
+
+class Result(BaseModel):
+    """What publish sends at the end of a cycle. Times are unix seconds by the agent's clock, durations seconds."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    v: int = SCHEMA_VERSION
+    cluster: str
+    scorer: str
+    run: str
+    at: float = Field(allow_inf_nan=False)
+    outcome: Outcome
+    stage: Stage = ""
+    reason: Annotated[str, Field(max_length=64)] = ""
+    message: str = ""
+    #: [labels, score] per result that the agent accepted.
+    results: list[tuple[dict[str, str], Annotated[float, Field(allow_inf_nan=False)]]] = []
+    refused: dict[str, Annotated[int, Field(ge=0)]] = {}
+    timings: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
+    counts: dict[str, Annotated[int, Field(ge=0)]] = {}
+    agent: str = ""
+
+    @field_validator("cluster", "scorer")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if not is_name(value):
+            raise ValueError("not a DNS-1123 name")
+        return value
+
+    @field_validator("run")
+    @classmethod
+    def _is_run_id(cls, value: str) -> str:
+        if not is_run_id(value):
+            raise ValueError("not a run id")
+        return value
+
+    @field_validator("reason")
+    @classmethod
+    def _is_label(cls, value: str) -> str:
+        if value and re.match(_REASON, value) is None:
+            raise ValueError("not a snake_case word")
+        return value
+
+    @field_validator("message")
+    @classmethod
+    def _is_short(cls, value: str) -> str:
+        return value[:_MESSAGE_LIMIT]
+
+
+def sign(result: Result, key: SigningKey) -> dict[str, Any]:
+    """The envelope that travels: `{"v", "kid", "body", "sig"}`; `body` is the JSON text that `sig` covers."""
+    body = json.dumps(
+        result.model_dump(exclude_defaults=True) | {"v": result.v}, separators=(",", ":"), ensure_ascii=False
+    )
+    return {"v": SCHEMA_VERSION, "kid": key.id, "cluster": result.cluster, "body": body, "sig": _signature(key, body)}
+
+
+def _signature(key: SigningKey, body: str) -> str:
+    # surrogatepass: a label with a lone surrogate must fail in validation, not here.
+    return hmac.new(key.secret, body.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def verify(envelope: object, master_secret: bytes, *, limit: int) -> Result:
+    """Check who sent this envelope and read its result.
+
+    Only the signature proves the sender: the `cluster` outside picks the key, and the one inside must agree.
+    Raises MessageRejectedError with reason `malformed` or `bad_signature`.
+    """
+    if not isinstance(envelope, dict):
+        raise MessageRejectedError("malformed", "a result must be a JSON object")
+    version, kid, cluster = envelope.get("v"), envelope.get("kid"), envelope.get("cluster")
+    body, signature = envelope.get("body"), envelope.get("sig")
+    if not isinstance(version, int) or abs(version - SCHEMA_VERSION) > 1:
+        raise MessageRejectedError(
+            "malformed", f"schema version {version!r} is not supported, this is {SCHEMA_VERSION}"
+        )
+    if not (isinstance(kid, int) and kid >= 1 and isinstance(cluster, str) and is_name(cluster)):
+        raise MessageRejectedError("malformed", "key id or cluster name missing or wrong")
+    if not (isinstance(body, str) and isinstance(signature, str)):
+        raise MessageRejectedError("malformed", "body or signature missing")
+    if len(body) > limit:
+        raise MessageRejectedError("malformed", f"result of {len(body)} characters, the limit is {limit}")
+    expected = _signature(derive_key(master_secret, cluster, kid), body)
+    if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "surrogatepass")):
+        raise MessageRejectedError("bad_signature", f"signature does not match the key {kid} of cluster {cluster}")
+    try:
+        result = Result.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise MessageRejectedError("malformed", f"result of cluster {cluster}: {where}: {first['msg']}") from None
+    if result.cluster != cluster:
+        raise MessageRejectedError("bad_signature", f"signed by {cluster} for cluster {result.cluster}")
+    return result

@@ -1,0 +1,103 @@
+"""Every metric: name, type, labels and help, in one place. Collectors in `dsf.agent` and `dsf.exporter` fill them.
+
+Names without a comment are those of the upstream project, so that its dashboards keep working.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric as it is exposed; counters are named without `_total`, which the exposition adds."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+    def gauge(self, labels: tuple[str, ...] | None = None) -> GaugeMetricFamily:
+        """An empty family for a custom collector, with other labels than the default ones if given."""
+        return GaugeMetricFamily(self.name, self.help, labels=self.labels if labels is None else labels)
+
+    def counter(self, labels: tuple[str, ...] | None = None) -> CounterMetricFamily:
+        """An empty family for a custom collector, with other labels than the default ones if given."""
+        return CounterMetricFamily(self.name, self.help, labels=self.labels if labels is None else labels)
+
+
+#: Gauge label -> label of a scoring result, in the order in which they are exposed after ds_cluster.
+SCORE_LABELS = {
+    "ds_node": "node",
+    "ds_device": "device",
+    "ds_namespace": "namespace",
+    "ds_app": "app",
+    "ds_pod": "pod",
+    "ds_container": "container",
+    "ds_meta": "meta",
+}
+#: Bytes a gauge's label value may have; longer ones are cut.
+LABEL_LIMIT = 256
+
+SCORE = Metric(
+    "dynamic_score",
+    "gauge",
+    "Latest score, as the scoring API gave it.",
+    ("ds_cluster", *SCORE_LABELS, "ds_score_name"),
+)
+REQUESTS = Metric("dynamic_scoring_requests", "counter", "Scoring cycles by how they ended.", ("score_name", "status"))
+FETCH_SECONDS = Metric("dynamic_scoring_fetch_seconds", "counter", "Time spent asking sources.", ("score_name",))
+PERFORM_SECONDS = Metric("dynamic_scoring_perform_seconds", "counter", "Time spent in scoring APIs.", ("score_name",))
+SEND_SECONDS = Metric("dynamic_scoring_send_seconds", "counter", "Time spent sending results.", ("score_name",))
+
+# --- ours ---------------------------------------------------------------------------------------------------------
+
+STAGE_SECONDS = Metric(
+    "dynamic_scoring_stage_seconds", "histogram", "Time of one stage of a cycle.", ("score_name", "stage")
+)
+STAGE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+FAILURES = Metric(
+    "dynamic_scoring_failures", "counter", "Failed cycles by stage and reason.", ("score_name", "stage", "reason")
+)
+REFUSED = Metric(
+    "dynamic_scoring_results_refused",
+    "counter",
+    "Single results of a valid answer that were refused, by reason.",
+    ("score_name", "reason"),
+)
+LAST_SUCCESS = Metric(
+    "dynamic_scoring_last_success_timestamp_seconds",
+    "gauge",
+    "Unix time of the newest successful cycle.",
+    ("ds_cluster", "ds_score_name"),
+)
+VALID_UNTIL = Metric(
+    "dynamic_scoring_valid_until_timestamp_seconds",
+    "gauge",
+    "Unix time until which the published score may be used.",
+    ("ds_cluster", "ds_score_name"),
+)
+CYCLES = Metric("dynamic_scoring_cycles", "counter", "Cycles by outcome.", ("ds_cluster", "ds_score_name", "outcome"))
+SCHEDULED = Metric(
+    "dynamic_scoring_scheduled", "counter", "Cycles that were due or asked for.", ("ds_cluster", "ds_score_name")
+)
+LAG = Metric("dynamic_scoring_schedule_lag_seconds", "histogram", "How late ticks were sent.")
+LAG_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+TICKS = Metric("dynamic_scoring_ticks", "counter", "Ticks sent by beat.")
+TICKS_SKIPPED = Metric("dynamic_scoring_ticks_skipped", "counter", "Due ticks that were not sent.", ("reason",))
+QUEUE_LENGTH = Metric("dynamic_scoring_queue_length", "gauge", "Messages waiting in a queue.", ("queue",))
+ENTRIES = Metric("dynamic_scoring_entries", "gauge", "Entries of the schedule.")
+REJECTED = Metric("dynamic_scoring_results_rejected", "counter", "Result messages that the hub refused.", ("reason",))
+CLAMPED = Metric(
+    "dynamic_scoring_scores_clamped", "counter", "Values outside -100..100 that were clamped.", ("score_name",)
+)
+WRITES = Metric(
+    "dynamic_scoring_score_writes", "counter", "AddOnPlacementScores by what was done with them.", ("result",)
+)
+SCORER_HEALTHY = Metric(
+    "dynamic_scoring_scorer_healthy", "gauge", "1 while the scoring API passes its health check.", ("scorer",)
+)
+UP = Metric("dynamic_scoring_up", "gauge", "1 while the exporter can read Redis.")

@@ -1,0 +1,233 @@
+"""Every setting of every process, with its unit and the reason for its default.
+
+Settings come from environment variables with the prefix `DSF_` (`DSF_REDIS_URL`, ...). A value that cannot be used is
+refused at start with the variable's name and what it may be. `settings()` reads them once per process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from dsf.errors import SettingsError
+
+ENV_PREFIX = "DSF_"
+
+Role = Literal["agent", "results", "beat", "hub", "exporter", "flower", "cli"]
+
+
+class Settings(BaseSettings):
+    """One process's settings. Sizes are in bytes and times in seconds unless a field says otherwise."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+
+    # --- every process -----------------------------------------------------------------------------------------
+    role: Role = Field(
+        default="results",
+        description="What this process is. It decides which tasks a Celery worker registers: an agent never "
+        "registers ingest and the hub never registers fetch. `celery -A dsf.celery worker -Q hub.results` is the "
+        "results worker, hence the default.",
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="json for a log collector, text for a person at a terminal."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO")
+
+    # --- Redis -------------------------------------------------------------------------------------------------
+    redis_url: SecretStr = Field(
+        default=SecretStr("redis://localhost:6379/0"),
+        description="redis:// or rediss:// URL; a secret because it may hold a password.",
+    )
+    redis_url_file: Path | None = Field(
+        default=None, description="File that holds the URL (a mounted Secret); wins over redis_url."
+    )
+    redis_ca_file: Path | None = Field(default=None, description="CA that signed the server's certificate (rediss://).")
+    redis_socket_timeout: float = Field(
+        default=10.0,
+        gt=0,
+        description="Without it a half-open connection hangs a worker for good. Must exceed redis_polling_interval.",
+    )
+    redis_connect_timeout: float = Field(default=5.0, gt=0)
+    redis_health_check_interval: float = Field(
+        default=10.0, gt=0, description="A silent connection is found dead after about twice this."
+    )
+    redis_polling_interval: int = Field(
+        default=2,
+        ge=1,
+        description="Length of a worker's blocking pop. Longer means fewer idle requests to the hub "
+        "(clusters / interval a second) and a slower shutdown; it delays no message.",
+    )
+
+    # --- identity ----------------------------------------------------------------------------------------------
+    cluster: str = Field(default="", description="Name of the managed cluster an agent serves.")
+    signing_key: SecretStr | None = Field(default=None, description="The agent's own HMAC key, `<id>:<hex>`.")
+    signing_key_file: Path | None = Field(
+        default=None,
+        description="File that holds the agent's key; read again when it changes, so rotation needs no restart.",
+    )
+    signing_secret: SecretStr | None = Field(
+        default=None, description="The hub's master secret (hex); every agent's key is derived from it, none is stored."
+    )
+    signing_secret_file: Path | None = Field(default=None, description="File that holds the hub's master secret.")
+    clock_tolerance: float = Field(
+        default=30.0, ge=0, description="How far an agent's clock may be off before its results are refused."
+    )
+
+    # --- agent -------------------------------------------------------------------------------------------------
+    agent_namespace: str = Field(
+        default="dynamic-scoring", description="Namespace of the agent, its ConfigMap and its Secrets."
+    )
+    agent_config: Path | None = Field(
+        default=None,
+        description="File with the delivered ConfigMap (a YAML manifest, or the bare JSON of its `summaries` key).",
+    )
+    agent_secrets_dir: Path | None = Field(
+        default=None, description="Folder of token Secrets as Kubernetes mounts them: <secret name>/<key>."
+    )
+    agent_concurrency: int = Field(
+        default=8, ge=1, description="Threads. The stages wait for HTTP, so threads are cheap; one agent, one cluster."
+    )
+    agent_spool_dir: Path | None = Field(
+        default=None,
+        description="Folder for payloads between stages; default a private folder under the temp directory.",
+    )
+    agent_metrics_host: str = Field(default="0.0.0.0", description="Prometheus scrapes from other pods.")  # noqa: S104
+    agent_metrics_port: int = Field(default=8080, ge=0, le=65535, description="0 takes a free port.")
+    agent_liveness_file: Path | None = Field(
+        default=None, description="Touched every 10 s by the worker's main loop; a probe compares its age."
+    )
+    agent_readiness_file: Path | None = Field(default=None, description="Exists while the worker consumes its queue.")
+    agent_fetch_rate_limit: str | None = Field(
+        default=None, description="Celery rate limit of fetch in this agent, such as 10/s. None is no limit."
+    )
+    agent_score_rate_limit: str | None = Field(default=None, description="Celery rate limit of score in this agent.")
+    max_source_bytes: int = Field(
+        default=64 * 1024 * 1024, gt=0, description="Decoded bytes of all answers of a source in one cycle."
+    )
+    max_scoring_bytes: int = Field(
+        default=8 * 1024 * 1024, gt=0, description="Decoded bytes of a scoring API's answer."
+    )
+    max_results: int = Field(default=10_000, gt=0, description="Results in one scoring answer.")
+    max_result_message_bytes: int = Field(
+        default=2 * 1024 * 1024, gt=0, description="Size of one signed result; the hub refuses larger ones unread."
+    )
+    retry_backoff: float = Field(default=0.5, gt=0, description="First wait before a stage is tried again; doubles.")
+    retry_backoff_max: float = Field(default=10.0, gt=0)
+
+    # --- beat --------------------------------------------------------------------------------------------------
+    queue_limit: int = Field(
+        default=100,
+        ge=1,
+        description="A cluster's queue that already holds this many messages gets no more: it is away.",
+    )
+    beat_batch: int = Field(default=500, ge=1, description="Entries dispatched per round trip.")
+    beat_max_wait: float = Field(
+        default=0.5,
+        gt=0,
+        description="Longest sleep between looks at the schedule; a change wakes beat at once anyway.",
+    )
+    beat_lock_timeout: float = Field(
+        default=10.0, gt=0, description="A standby takes over this long after the active beat dies."
+    )
+    beat_spread_rate: float = Field(
+        default=100.0, gt=0, description="First runs per second when many entries are made at once."
+    )
+    beat_metrics_port: int | None = Field(
+        default=None, description="Serve beat's own /metrics there. None: the exporter has them."
+    )
+    beat_liveness_file: Path | None = Field(default=None, description="Touched at every tick.")
+
+    # --- results worker ----------------------------------------------------------------------------------------
+    write_rate: float = Field(
+        default=50.0,
+        gt=0,
+        description="AddOnPlacementScore writes per second, for the whole hub, however many workers.",
+    )
+    results_concurrency: int = Field(default=4, ge=1)
+    lost_after: float = Field(
+        default=15.0,
+        ge=0,
+        description="A run without a result is lost this long after its deadline, once every queued result is read.",
+    )
+    history_length: int = Field(default=50, ge=1, description="Cycles kept per cluster and scorer for `dsf history`.")
+
+    # --- hub controller ----------------------------------------------------------------------------------------
+    namespace: str = Field(default="open-cluster-management", description="The hub's own namespace.")
+    backend: Literal["kube", "dir"] = Field(default="kube")
+    manifests: Path | None = Field(default=None, description="Folder of manifests (dir backend).")
+    out_dir: Path | None = Field(default=None, description="Where the dir backend writes; default <manifests>/_out.")
+    health_interval: float = Field(default=30.0, gt=0)
+    health_timeout: float = Field(default=5.0, gt=0)
+    health_failure_threshold: int = Field(
+        default=3, ge=1, description="Failed checks in a row after which an Active scorer is Inactive."
+    )
+    health_concurrency: int = Field(default=16, ge=1, description="One hung scoring API must not delay the others.")
+    allow_link_local: bool = Field(
+        default=False, description="Link-local addresses hold cloud metadata services; a configURL must not reach them."
+    )
+
+    # --- exporter ----------------------------------------------------------------------------------------------
+    exporter_host: str = Field(default="0.0.0.0", description="Prometheus scrapes from other pods.")  # noqa: S104
+    exporter_port: int = Field(default=8080, ge=0, le=65535)
+
+    def resolved_redis_url(self) -> str:
+        """The Redis URL, read from `redis_url_file` when that is set.
+
+        Raises SettingsError when the file cannot be read.
+        """
+        return _secret(self.redis_url, self.redis_url_file, "REDIS_URL") or ""
+
+    def resolved_signing_key(self) -> str | None:
+        """The agent's key as `<id>:<hex>`, or None. Raises SettingsError when its file cannot be read."""
+        return _secret(self.signing_key, self.signing_key_file, "SIGNING_KEY")
+
+    def resolved_signing_secret(self) -> str | None:
+        """The hub's master secret in hex, or None. Raises SettingsError when its file cannot be read."""
+        return _secret(self.signing_secret, self.signing_secret_file, "SIGNING_SECRET")
+
+    @classmethod
+    def load(cls) -> Self:
+        """Read the environment. Raises SettingsError naming each wrong variable."""
+        try:
+            return cls()
+        except ValidationError as error:
+            wrong = "; ".join(
+                f"{ENV_PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
+                for item in error.errors(include_url=False, include_input=False)
+            )
+            raise SettingsError(f"wrong setting: {wrong}") from None
+
+
+def _secret(value: SecretStr | None, file: Path | None, name: str) -> str | None:
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise SettingsError(f"{ENV_PREFIX}{name}_FILE: cannot read {file}: {error.strerror}") from None
+    return value.get_secret_value() if value is not None else None
+
+
+@functools.cache
+def settings() -> Settings:
+    """This process's settings, read from the environment at the first call."""
+    return Settings.load()
+
+
+def child_environment(**values: object) -> dict[str, str]:
+    """The environment for a child process: this one's, with `DSF_` values of the given field names replaced.
+
+    A value of None removes the variable.
+    """
+    environment = dict(os.environ)
+    for name, value in values.items():
+        variable = ENV_PREFIX + name.upper()
+        if value is None:
+            environment.pop(variable, None)
+        else:
+            environment[variable] = str(value)
+    return environment

@@ -1,0 +1,44 @@
+"""Connections to Redis with the time-outs that a WAN needs."""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from typing import Any
+
+import redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
+
+from dsf.settings import Settings
+
+#: Attempts of one command after a lost connection, so that a Redis restart of a second or two is not an error.
+_RETRIES = 3
+
+
+def connect(settings: Settings, *, name: str = "dsf", retries: int = _RETRIES) -> redis.Redis:
+    """A thread-safe client that decodes answers to str and reconnects by itself.
+
+    Connecting happens at the first command. Raises SettingsError when the URL's file cannot be read.
+    """
+    options: dict[str, Any] = {
+        "decode_responses": True,
+        "socket_timeout": settings.redis_socket_timeout,
+        "socket_connect_timeout": settings.redis_connect_timeout,
+        "socket_keepalive": True,
+        "health_check_interval": settings.redis_health_check_interval,
+        "client_name": name,
+        "retry": Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), retries),
+        "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
+    }
+    url = settings.resolved_redis_url()
+    if url.startswith("rediss://") and settings.redis_ca_file is not None:
+        options["ssl_ca_certs"] = str(settings.redis_ca_file)
+    client: redis.Redis = redis.Redis.from_url(url, **options)
+    return client
+
+
+@functools.cache
+def lua(name: str) -> str:
+    """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
+    return resources.files("dsf.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")

@@ -1,0 +1,205 @@
+"""What is known of one scorer on one cluster: its latest score, its state and its books, in one Redis hash.
+
+Fields of the hash `dsf.keys.pair_key(cluster, scorer)`:
+
+    n:scheduled, n:ok, n:empty, n:partial, n:error, n:lost     counters
+    n:skipped:<reason>                                         counter
+    n:error:<stage>:<reason>                                   counter, sums up to n:error
+    n:refused:<reason>, n:clamped                              counters of single results
+    t:<stage>:sum, t:<stage>:count                             seconds and number of stages that were timed
+    last_run                                                   newest run id that was heard of (or declared lost)
+    last_success                                               unix seconds of the newest successful cycle
+    failing                                                    failed cycles in a row (errors and lost)
+    failure                                                    JSON of the newest Failure; gone after a success
+    score                                                      JSON of the newest Score
+
+The books balance: scheduled = ok + empty + partial + error + skipped + lost + runs that are still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import redis
+from pydantic import BaseModel, ConfigDict
+
+from dsf import keys
+
+OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
+#: Outcomes that bring a score.
+SUCCESSES = ("ok", "empty", "partial")
+
+SCHEDULED = "n:scheduled"
+LAST_RUN = "last_run"
+LAST_SUCCESS = "last_success"
+FAILING = "failing"
+FAILURE = "failure"
+SCORE = "score"
+
+
+class Failure(BaseModel):
+    """Why the newest cycle of a pair failed. `at` is unix seconds on the hub's clock."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    stage: str
+    reason: str
+    message: str
+    at: float
+
+
+class Score(BaseModel):
+    """The newest score of a pair: what the exporter shows and what the AddOnPlacementScore is made from.
+
+    `results` are (labels, score as the API gave it), `items` (dimension, floored and clamped value).
+    `at` is when it was measured, `valid_until` until when it may be used, both unix seconds.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    run: str
+    score_name: str
+    at: float
+    valid_until: float
+    results: list[tuple[dict[str, str], float]] = []
+    items: list[tuple[str, int]] = []
+
+
+class HistoryEntry(BaseModel):
+    """One past cycle. `at` is when it was scheduled (unix seconds), timings are seconds per stage."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    at: float
+    outcome: str
+    stage: str = ""
+    reason: str = ""
+    message: str = ""
+    timings: dict[str, float] = {}
+    counts: dict[str, int] = {}
+
+
+class PairState:
+    """One pair's hash, read. Counters that were never touched are 0."""
+
+    def __init__(self, cluster: str, scorer: str, fields: Mapping[str, str]) -> None:
+        self.cluster = cluster
+        self.scorer = scorer
+        self._fields = fields
+
+    def __bool__(self) -> bool:
+        return bool(self._fields)
+
+    def count(self, outcome: str) -> int:
+        """Number of cycles with this outcome, or `scheduled`."""
+        if outcome == "skipped":
+            return sum(self.skipped().values())
+        return int(self._fields.get(f"n:{outcome}", 0))
+
+    def skipped(self) -> dict[str, int]:
+        """Skipped cycles by reason."""
+        return self._by_prefix("n:skipped:")
+
+    def errors(self) -> dict[tuple[str, str], int]:
+        """Failed cycles by (stage, reason)."""
+        found: dict[tuple[str, str], int] = {}
+        for name, number in self._by_prefix("n:error:").items():
+            stage, _, reason = name.partition(":")
+            found[stage, reason] = number
+        return found
+
+    def refused(self) -> dict[str, int]:
+        """Single results refused, by reason."""
+        return self._by_prefix("n:refused:")
+
+    @property
+    def clamped(self) -> int:
+        """Values that were clamped."""
+        return int(self._fields.get("n:clamped", 0))
+
+    def timings(self) -> dict[str, tuple[float, int]]:
+        """Stage -> (sum of seconds, number)."""
+        return {
+            stage: (float(self._fields[f"t:{stage}:sum"]), int(self._fields.get(f"t:{stage}:count", 0)))
+            for stage in ("fetch", "score", "publish")
+            if f"t:{stage}:sum" in self._fields
+        }
+
+    @property
+    def scheduled(self) -> int:
+        """Cycles that were due or asked for."""
+        return int(self._fields.get(SCHEDULED, 0))
+
+    @property
+    def open(self) -> int:
+        """Runs that have not ended yet: scheduled minus every outcome."""
+        return self.scheduled - sum(self.count(outcome) for outcome in OUTCOMES)
+
+    @property
+    def last_run(self) -> str:
+        """Newest run id heard of; empty before the first."""
+        return self._fields.get(LAST_RUN, "")
+
+    @property
+    def last_success(self) -> float | None:
+        """Unix seconds of the newest successful cycle. Every age that is shown is counted from here."""
+        text = self._fields.get(LAST_SUCCESS)
+        return None if text is None else float(text)
+
+    @property
+    def failing(self) -> int:
+        """Failed cycles in a row."""
+        return int(self._fields.get(FAILING, 0))
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the newest cycle failed; None after a success."""
+        text = self._fields.get(FAILURE)
+        return None if text is None else Failure.model_validate_json(text)
+
+    @property
+    def score(self) -> Score | None:
+        """The newest score, expired or not."""
+        text = self._fields.get(SCORE)
+        return None if text is None else Score.model_validate_json(text)
+
+    def _by_prefix(self, prefix: str) -> dict[str, int]:
+        return {name[len(prefix) :]: int(n) for name, n in self._fields.items() if name.startswith(prefix)}
+
+
+class Pairs:
+    """Reads pairs. Methods raise redis.RedisError when Redis cannot be reached."""
+
+    #: Pairs read per round trip.
+    _BATCH = 200
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+
+    def names(self) -> list[tuple[str, str]]:
+        """(cluster, scorer) of every entry of the schedule, sorted."""
+        return sorted(keys.split_pair(str(member)) for member in self._redis.hkeys(keys.ENTRIES))
+
+    def state(self, cluster: str, scorer: str) -> PairState:
+        """One pair; falsy when nothing is known of it."""
+        fields: dict[str, str] = self._redis.hgetall(keys.pair_key(cluster, scorer))  # type: ignore[assignment]
+        return PairState(cluster, scorer, fields)
+
+    def states(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
+        """Many pairs, a few round trips."""
+        wanted = list(pairs)
+        for start in range(0, len(wanted), self._BATCH):
+            batch = wanted[start : start + self._BATCH]
+            with self._redis.pipeline(transaction=False) as pipe:
+                for cluster, scorer in batch:
+                    pipe.hgetall(keys.pair_key(cluster, scorer))
+                for (cluster, scorer), fields in zip(batch, pipe.execute(), strict=True):
+                    yield PairState(cluster, scorer, fields)
+
+    def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
+        """The newest cycles, newest first."""
+        rows: list[str] = self._redis.lrange(keys.history_key(cluster, scorer), 0, -1)  # type: ignore[assignment]
+        return [HistoryEntry.model_validate_json(row) for row in rows]

@@ -1,0 +1,133 @@
+"""The registry: which scorers and clusters exist, for those who have no access to the hub's objects.
+
+Written by the hub controller; read by the results worker, the exporter and the command line. It holds no endpoint and
+no secret: whoever gets at Redis cannot learn or change where an agent sends its tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+import redis
+from pydantic import BaseModel, ConfigDict, Field
+
+from dsf import keys
+from dsf.errors import UnknownClusterError, UnknownScorerError
+
+
+class WhenFailing(BaseModel):
+    """What readers see while cycles fail: `spec.execution.whenFailing`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    failure_threshold: int = Field(default=3, ge=1)
+    behavior: Literal["Keep", "Value", "Remove"] = "Keep"
+    value: int | None = None
+
+
+class WhenEmpty(BaseModel):
+    """What readers see after a valid answer without results: `spec.execution.whenEmpty`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    behavior: Literal["Empty", "Value"] = "Empty"
+    value: int | None = None
+
+
+class ScorerRecord(BaseModel):
+    """What the results worker needs to turn a result of this scorer into a score, and what people look at."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    #: metadata.name of the DynamicScorer.
+    name: str
+    score_name: str
+    description: str = ""
+    dimension_format: str = ""
+    destination: Literal["AddOnPlacementScore", "None"] = "AddOnPlacementScore"
+    location: str = "Internal"
+    #: Seconds.
+    interval: int = Field(ge=1)
+    #: Seconds for which a score may be used.
+    validity: int = Field(ge=1)
+    #: Fleet-wide limit such as `10/s`, or none.
+    rate_limit: str | None = None
+    suspended: bool = False
+    health: Literal["Active", "Inactive", "Unknown"] = "Active"
+    when_failing: WhenFailing = WhenFailing()
+    when_empty: WhenEmpty = WhenEmpty()
+
+
+class ClusterRecord(BaseModel):
+    """A managed cluster that the hub accepted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    name: str
+    #: uid of the ManagedCluster, for owner references; empty when unknown.
+    uid: str = ""
+    #: Ids of the signing keys the hub takes: the current one and, during a rotation, the one before.
+    key_ids: tuple[int, ...] = (1,)
+
+
+_Record = TypeVar("_Record", ScorerRecord, ClusterRecord)
+
+
+class Registry:
+    """Scorers and clusters in Redis. Methods raise redis.RedisError when Redis cannot be reached."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+
+    def put_scorer(self, record: ScorerRecord) -> bool:
+        """Write a scorer; says whether anything changed."""
+        return self._put(keys.SCORERS, record)
+
+    def remove_scorer(self, name: str) -> bool:
+        """Forget a scorer; says whether it was there."""
+        return bool(self._redis.hdel(keys.SCORERS, name))
+
+    def scorer(self, name: str) -> ScorerRecord:
+        """One scorer, by the DynamicScorer's name. Raises UnknownScorerError."""
+        text = self._redis.hget(keys.SCORERS, name)
+        if text is None:
+            known = ", ".join(sorted(self.scorers())) or "none"
+            raise UnknownScorerError(f"no scorer {name!r} runs; registered: {known}")
+        return ScorerRecord.model_validate_json(str(text))
+
+    def scorers(self) -> dict[str, ScorerRecord]:
+        """All scorers by name."""
+        return self._all(keys.SCORERS, ScorerRecord)
+
+    def put_cluster(self, record: ClusterRecord) -> bool:
+        """Write a cluster; says whether anything changed."""
+        return self._put(keys.CLUSTERS, record)
+
+    def remove_cluster(self, name: str) -> bool:
+        """Forget a cluster; says whether it was there."""
+        return bool(self._redis.hdel(keys.CLUSTERS, name))
+
+    def cluster(self, name: str) -> ClusterRecord:
+        """One cluster. Raises UnknownClusterError."""
+        text = self._redis.hget(keys.CLUSTERS, name)
+        if text is None:
+            known = ", ".join(sorted(self.clusters())) or "none"
+            raise UnknownClusterError(f"no cluster {name!r} is accepted; registered: {known}")
+        return ClusterRecord.model_validate_json(str(text))
+
+    def clusters(self) -> dict[str, ClusterRecord]:
+        """All clusters by name."""
+        return self._all(keys.CLUSTERS, ClusterRecord)
+
+    def _put(self, key: str, record: ScorerRecord | ClusterRecord) -> bool:
+        text = record.model_dump_json()
+        if self._redis.hget(key, record.name) == text:
+            return False
+        self._redis.hset(key, record.name, text)
+        return True
+
+    def _all(self, key: str, model: type[_Record]) -> dict[str, _Record]:
+        stored = self._redis.hgetall(key)
+        return {str(name): model.model_validate_json(text) for name, text in stored.items()}
