@@ -1,0 +1,58 @@
+"""The kinds that the hub controller and the agent touch, with their REST paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One kind as the API server serves it."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """`group/version`, or `v1` for the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The REST path of the collection or of one object. Without a namespace: all namespaces."""
+        prefix = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [prefix]
+        if self.namespaced and namespace:
+            parts.append(f"namespaces/{quote(namespace, safe='')}")
+        parts.append(self.plural)
+        if name:
+            parts.append(quote(name, safe=""))
+        if subresource:
+            parts.append(subresource)
+        return "/".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+_OURS = ("dynamic-scoring.open-cluster-management.io", "v1alpha1")
+
+DYNAMIC_SCORERS = Resource(*_OURS, "dynamicscorers", "DynamicScorer")
+DYNAMIC_SCORING_CONFIGS = Resource(*_OURS, "dynamicscoringconfigs", "DynamicScoringConfig")
+MANAGED_CLUSTERS = Resource(
+    "cluster.open-cluster-management.io", "v1", "managedclusters", "ManagedCluster", namespaced=False
+)
+ADDON_PLACEMENT_SCORES = Resource(
+    "cluster.open-cluster-management.io", "v1alpha1", "addonplacementscores", "AddOnPlacementScore"
+)
+MANIFEST_WORKS = Resource("work.open-cluster-management.io", "v1", "manifestworks", "ManifestWork")
+MANAGED_CLUSTER_ADDONS = Resource(
+    "addon.open-cluster-management.io", "v1alpha1", "managedclusteraddons", "ManagedClusterAddOn"
+)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+SECRETS = Resource("", "v1", "secrets", "Secret")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")

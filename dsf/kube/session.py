@@ -1,0 +1,218 @@
+"""Requests to an API server: the official client's configuration and connection pool, plain dicts in and out.
+
+Two pools: one for requests and one for watches, so that watches, which hold their connection for minutes, never starve
+writers. urllib3's own retries are off: each caller says what it wants repeated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, SettingsError
+
+#: Seconds: connect, read. The API server answers or refuses within its own 60 s; a write must not wait that long.
+_TIMEOUT = (5.0, 30.0)
+_MERGE_PATCH = "application/merge-patch+json"
+_APPLY_PATCH = "application/apply-patch+yaml"
+#: Bytes of an error body that are looked at.
+_ERROR_LIMIT = 64 * 1024
+
+
+class ApiError(BackendError):
+    """The API server refused a request. `status` is the HTTP status, `retry_after` the seconds it asked to wait."""
+
+    def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class ForbiddenError(ApiError):
+    """The API server said 403; its message names verb, resource and namespace, which is the missing RBAC rule."""
+
+
+class ExpiredError(ApiError):
+    """410: the resourceVersion or the continue token is too old; list again."""
+
+
+class UnreachableError(BackendError):
+    """The API server could not be reached or did not answer in time."""
+
+
+class Session:
+    """Requests to one API server. Thread-safe. Close it when done."""
+
+    def __init__(self, configuration: client.Configuration, *, pool_size: int = 32, watch_pool_size: int = 16) -> None:
+        configuration.retries = urllib3.Retry(total=0, connect=0, read=False, redirect=0)
+        configuration.keep_alive = True
+        configuration.connection_pool_maxsize = pool_size
+        self._client = client.ApiClient(configuration)
+        configuration.connection_pool_maxsize = watch_pool_size
+        self._watch_client = client.ApiClient(configuration)
+        self.host: str = configuration.host
+
+    @classmethod
+    def load(cls, kubeconfig: Path | None = None, context: str | None = None, **options: int) -> Session:
+        """Connect with a kubeconfig, or with the pod's ServiceAccount when none is given.
+
+        Raises SettingsError when neither can be used.
+        """
+        configuration = client.Configuration()
+        try:
+            if kubeconfig is not None:
+                config.load_kube_config(  # type: ignore[no-untyped-call]
+                    config_file=str(kubeconfig), context=context, client_configuration=configuration
+                )
+            else:
+                config.load_incluster_config(  # type: ignore[no-untyped-call]
+                    client_configuration=configuration
+                )
+        except config.ConfigException as error:
+            raise SettingsError(
+                f"no Kubernetes API server is configured: {error}. Set DSF_KUBECONFIG or run in a pod"
+            ) from None
+        return cls(configuration, **options)
+
+    def close(self) -> None:
+        """Close all connections; a watch that is being read ends with an error."""
+        self._client.close()  # type: ignore[no-untyped-call]
+        self._watch_client.close()  # type: ignore[no-untyped-call]
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        timeout: tuple[float, float] = _TIMEOUT,
+    ) -> dict[str, Any]:
+        """One request; the answer as a dict.
+
+        Raises ObjectNotFoundError (404), ObjectConflictError (409), ForbiddenError (403), ExpiredError (410), ApiError
+        (any other status) and UnreachableError.
+        """
+        response = self._send(self._client, method, path, query, body, content_type, timeout)
+        try:
+            data = response.data
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnreachableError(f"{method} {path}: the answer of {self.host} broke off: {_cause(error)}") from None
+        finally:
+            response.release_conn()
+        if response.status >= 300:
+            raise _api_error(method, path, response.status, data, response.headers)
+        parsed: dict[str, Any] = json.loads(data) if data else {}
+        return parsed
+
+    def stream(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> Iterator[dict[str, Any]]:
+        """A watch: one event per line until the server ends it. `read_timeout` is the longest silence, in seconds.
+
+        Raises as `request` does; a silence is an UnreachableError.
+        """
+        response = self._send(self._watch_client, "GET", path, query, None, "", (_TIMEOUT[0], read_timeout))
+        try:
+            if response.status >= 300:
+                raise _api_error("GET", path, response.status, response.read(_ERROR_LIMIT), response.headers)
+            buffer = b""
+            for chunk in response.stream(64 * 1024, decode_content=True):
+                *lines, buffer = (buffer + chunk).split(b"\n")
+                for line in lines:
+                    if line:
+                        yield json.loads(line)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnreachableError(f"watch of {path} broke off: {_cause(error)}") from None
+        except json.JSONDecodeError as error:
+            raise UnreachableError(f"watch of {path} sent something that is not JSON: {error}") from None
+        finally:
+            # Not released: an unfinished watch must not go back into the pool.
+            response.close()
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Read one object or list."""
+        return self.request("GET", path)
+
+    def create(self, path: str, body: object) -> dict[str, Any]:
+        """Create an object in a collection."""
+        return self.request("POST", path, body=body)
+
+    def replace(self, path: str, body: object) -> dict[str, Any]:
+        """Replace an object; with a resourceVersion in it, only if nobody changed it since."""
+        return self.request("PUT", path, body=body)
+
+    def merge(self, path: str, body: object) -> dict[str, Any]:
+        """JSON merge patch: the only patch besides apply that works on custom resources and is easy to read."""
+        return self.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
+
+    def apply(self, path: str, body: object, *, field_manager: str, force: bool = True) -> dict[str, Any]:
+        """Server-side apply: our fields only; what others own stays."""
+        query = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        return self.request("PATCH", path, query=query, body=body, content_type=_APPLY_PATCH)
+
+    def delete(self, path: str, *, uid: str | None = None) -> None:
+        """Delete an object; with `uid`, only that very object. Raises ObjectNotFoundError when it is gone."""
+        body = {"preconditions": {"uid": uid}} if uid else None
+        self.request("DELETE", path, body=body)
+
+    def _send(
+        self,
+        api: client.ApiClient,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: object,
+        content_type: str,
+        timeout: tuple[float, float],
+    ) -> urllib3.BaseHTTPResponse:
+        headers: dict[str, str] = {"Accept": "application/json", "User-Agent": "dynamic-scoring-framework"}
+        parameters: list[tuple[str, str]] = list((query or {}).items())
+        payload: str | None = None
+        if body is not None:
+            headers["Content-Type"] = content_type
+            payload = json.dumps(body, separators=(",", ":"))
+        api.update_params_for_auth(headers, parameters, ["BearerToken"], path, method, payload)
+        url = self.host + path + (f"?{urlencode(parameters)}" if parameters else "")
+        try:
+            # The pool itself rather than call_api: that one encodes some content types a second time.
+            response: urllib3.BaseHTTPResponse = api.rest_client.pool_manager.request(
+                method,
+                url,
+                body=payload,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=timeout[0], read=timeout[1]),
+                preload_content=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
+            raise UnreachableError(f"{method} {path}: cannot reach {self.host}: {_cause(error)}") from None
+        return response
+
+
+def _cause(error: BaseException) -> str:
+    reason = getattr(error, "reason", None) or error
+    return f"{type(reason).__name__}: {reason}"
+
+
+def _api_error(method: str, path: str, status: int, data: bytes, headers: Mapping[str, str]) -> BackendError:
+    try:
+        message = str(json.loads(data)["message"])
+    except (ValueError, KeyError, TypeError):
+        message = data[:200].decode("utf-8", "replace")
+    text = f"{method} {path}: {status}: {message}"
+    if status == 404:
+        return ObjectNotFoundError(text)
+    if status == 409:
+        return ObjectConflictError(text)
+    if status == 403:
+        return ForbiddenError(text, status)
+    if status == 410:
+        return ExpiredError(text, status)
+    wait = headers.get("Retry-After", "")
+    return ApiError(text, status, float(wait) if wait.isdigit() else None)
