@@ -1,0 +1,57 @@
+"""The part of OCM's `ManagedCluster` that matters here."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import ConfigDict, Field
+
+from dsf.api.meta import ApiModel, ObjectMeta
+from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND
+
+
+class ClusterClaim(ApiModel):
+    """A fact that a managed cluster says about itself."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    value: str = ""
+
+
+class ManagedClusterSpec(ApiModel):
+    """What the hub's administrator decided."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    hub_accepts_client: bool = False
+
+
+class ManagedClusterStatus(ApiModel):
+    """What the managed cluster said."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    cluster_claims: list[ClusterClaim] = Field(default_factory=list)
+
+
+class ManagedCluster(ApiModel):
+    """A cluster that OCM manages; fields that are not used are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    api_version: Literal["cluster.open-cluster-management.io/v1"] = CLUSTER_API_VERSION
+    kind: Literal["ManagedCluster"] = CLUSTER_KIND
+    metadata: ObjectMeta
+    spec: ManagedClusterSpec = Field(default_factory=ManagedClusterSpec)
+    status: ManagedClusterStatus = Field(default_factory=ManagedClusterStatus)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether scorers run there: the hub accepted it and it is not being deleted."""
+        return self.spec.hub_accepts_client and self.metadata.deletion_timestamp is None
+
+    @classmethod
+    def from_manifest(cls, manifest: dict[str, Any]) -> Self:
+        """The cluster in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
+        return cls.model_validate(manifest, by_alias=True, by_name=False)

@@ -1,0 +1,56 @@
+"""Who keeps a score name that two scorers want: the older scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from dsf.api.naming import sanitize_resource_name
+
+#: Reason of the condition of a scorer that lost its name.
+CONFLICT_REASON: Final = "ScoreNameConflict"
+
+# A scorer without a creation time was not stored yet, so that every stored one is older.
+_NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
+
+
+class NameClaim(NamedTuple):
+    """A scorer and the score name it resolved to."""
+
+    name: str
+    namespace: str
+    created: datetime | None
+    score_name: str
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, as `DynamicScorer.key`."""
+        return f"{self.namespace}/{self.name}"
+
+
+def find_conflicts(claims: Iterable[NameClaim]) -> dict[str, str]:
+    """The keys of the scorers that must not run, each with a message that says who has the name.
+
+    Two scorers conflict when their score names are equal, when these become one object name, or when the scorers
+    themselves have one name in two namespaces: agents know a scorer by its name alone. The older one keeps the name,
+    of two of one age the one whose key sorts first. A scorer that lost claims nothing.
+    """
+    conflicts: dict[str, str] = {}
+    by_resource: dict[str, NameClaim] = {}
+    by_name: dict[str, NameClaim] = {}
+    for claim in sorted(claims, key=lambda claim: (claim.created or _NOT_CREATED, claim.key)):
+        resource = sanitize_resource_name(claim.score_name)
+        if (winner := by_resource.get(resource)) is not None:
+            if winner.score_name == claim.score_name:
+                conflicts[claim.key] = f"score name {claim.score_name!r} belongs to {winner.key}, which had it first"
+            else:
+                conflicts[claim.key] = (
+                    f"score name {claim.score_name!r} becomes the object name {resource!r}, which belongs to "
+                    f"{winner.score_name!r} of {winner.key}, which had it first"
+                )
+        elif (winner := by_name.get(claim.name)) is not None:
+            conflicts[claim.key] = f"scorer name {claim.name!r} belongs to {winner.key}, which had it first"
+        else:
+            by_resource[resource] = by_name[claim.name] = claim
+    return conflicts

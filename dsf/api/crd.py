@@ -1,0 +1,140 @@
+"""The CRDs, generated from the models: `dsf crds` prints them and the chart ships a copy.
+
+The schema is structural, as the API server demands: references are inlined, nothing is nullable, and what pydantic says
+with `anyOf` or `const` is said with plain types and enums. Unknown fields are left to the API server: it prunes them or
+refuses them under strict validation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import yaml
+
+from dsf.api.meta import ApiModel
+from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringconfig import DynamicScoringConfig
+from dsf.api.types import CONFIG_KIND, GROUP, SCORER_KIND, VERSION
+
+_Column = tuple[str, str, str, str, int]
+
+# (name, type, JSONPath, description, priority); priority 1 shows with -o wide only.
+_SCORER_COLUMNS: Final[tuple[_Column, ...]] = (
+    ("Health", "string", ".status.healthStatus", "What the health checks of the scoring API say.", 0),
+    ("Score", "string", ".status.scoreName", "Name of the score.", 0),
+    ("Interval", "integer", ".status.interval", "Seconds between two cycles.", 0),
+    ("Succeeding", "integer", ".status.clusters.succeeding", "Clusters whose last cycle succeeded.", 0),
+    ("Desired", "integer", ".status.clusters.desired", "Clusters that shall run this scorer.", 0),
+    ("Reason", "string", '.status.conditions[?(@.type=="Scoring")].reason', "How scoring goes.", 0),
+    ("Age", "date", ".metadata.creationTimestamp", "", 0),
+    ("Message", "string", '.status.conditions[?(@.type=="Scoring")].message', "How scoring goes, in words.", 1),
+)
+_CONFIG_COLUMNS: Final[tuple[_Column, ...]] = (
+    ("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].status', "Whether this config is used.", 0),
+    ("Clusters", "integer", ".status.clusters", "Clusters that are served.", 0),
+    ("Scorers", "integer", ".status.scorers", "Scorers that run.", 0),
+    ("Age", "date", ".metadata.creationTimestamp", "", 0),
+)
+
+
+def crds() -> list[dict[str, Any]]:
+    """Both CRDs as manifests, DynamicScorer first."""
+    return [
+        _crd(DynamicScorer, SCORER_KIND, "dynamicscorers", "dsc", _SCORER_COLUMNS),
+        _crd(DynamicScoringConfig, CONFIG_KIND, "dynamicscoringconfigs", "dscfg", _CONFIG_COLUMNS),
+    ]
+
+
+def dump_crds() -> str:
+    """Both CRDs as one YAML text, ready for `kubectl apply -f -`."""
+    return "".join("---\n" + yaml.safe_dump(crd, sort_keys=False, width=110, allow_unicode=True) for crd in crds())
+
+
+def _crd(
+    model: type[ApiModel], kind: str, plural: str, short_name: str, columns: tuple[_Column, ...]
+) -> dict[str, Any]:
+    schema = model.model_json_schema(by_alias=True, mode="validation")
+    definitions = schema.get("$defs", {})
+    properties = schema["properties"]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short_name],
+            },
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [_column(*column) for column in columns],
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "description": schema["description"],
+                            "required": ["spec"],
+                            "properties": {
+                                "apiVersion": {"type": "string"},
+                                "kind": {"type": "string"},
+                                "metadata": {"type": "object"},
+                                "spec": _structural(properties["spec"], definitions),
+                                # No default for the status: the controller alone writes it.
+                                "status": _without(_structural(properties["status"], definitions), "default"),
+                            },
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _column(name: str, kind: str, path: str, description: str, priority: int) -> dict[str, Any]:
+    column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
+    if description:
+        column["description"] = description
+    if priority:
+        column["priority"] = priority
+    return column
+
+
+def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """One schema in the form that the API server takes."""
+    schema = dict(schema)
+    if (reference := schema.pop("$ref", None)) is not None:
+        # What stands beside a reference (description, default) describes this use and wins.
+        schema = {**definitions[reference.rpartition("/")[2]], **schema}
+    if (choices := schema.pop("anyOf", None)) is not None:
+        (choice,) = [choice for choice in choices if choice.get("type") != "null"]
+        schema = {**_structural(choice, definitions), **schema}
+    if "const" in schema:
+        schema["enum"] = [schema.pop("const")]
+    if schema.get("default", ...) is None:
+        del schema["default"]
+    for unwanted in ("title", "additionalProperties") if "properties" in schema else ("title",):
+        schema.pop(unwanted, None)
+    if "properties" in schema:
+        schema["properties"] = {name: _structural(value, definitions) for name, value in schema["properties"].items()}
+    for nested in ("items", "additionalProperties"):
+        if isinstance(schema.get(nested), dict):
+            schema[nested] = _structural(schema[nested], definitions)
+    return schema
+
+
+def _without(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    """`schema` and everything in it without `key`, which is a keyword and not the name of a property."""
+    schema = {name: value for name, value in schema.items() if name != key}
+    if "properties" in schema:
+        schema["properties"] = {name: _without(value, key) for name, value in schema["properties"].items()}
+    if isinstance(schema.get("items"), dict):
+        schema["items"] = _without(schema["items"], key)
+    return schema

@@ -1,0 +1,48 @@
+"""Names of score items, made from `spec.scoreDimensionFormat` and the labels of a result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from dsf.api.types import USED_LABELS
+
+#: The format of a scorer that has none.
+DEFAULT_FORMAT: Final = "${scoreName}"
+
+_PLACEHOLDER = re.compile(r"\$\{(" + "|".join(("cluster", "scoreName", *USED_LABELS)) + r")\}")
+
+
+class DimensionFormat:
+    """A dimension format prepared for one cluster and score: make it once, render it for every result.
+
+    It is expanded in one pass: a value that looks like a placeholder stays as it is. Unknown placeholders stay
+    literal, absent labels are empty. An empty format is the default one.
+    """
+
+    __slots__ = ("_labels", "_template")
+
+    def __init__(self, fmt: str, cluster: str, score_name: str) -> None:
+        known = {"cluster": cluster, "scoreName": score_name}
+        template = ""
+        labels: list[str] = []
+        # The split alternates: text, placeholder, text, ..., text.
+        for index, part in enumerate(_PLACEHOLDER.split(fmt or DEFAULT_FORMAT)):
+            if index % 2 and part not in known:
+                labels.append(part)
+                template += "%s"
+            else:
+                text = known[part] if index % 2 else part
+                template += text.replace("%", "%%")
+        self._template = template
+        self._labels = labels
+
+    def render(self, labels: Mapping[str, str]) -> str:
+        """The item name of a result with these labels; may be empty."""
+        return self._template % tuple([labels.get(label, "") for label in self._labels])
+
+
+def render_dimension(fmt: str, cluster: str, score_name: str, labels: Mapping[str, str]) -> str:
+    """The item name of one result; see `DimensionFormat`."""
+    return DimensionFormat(fmt, cluster, score_name).render(labels)

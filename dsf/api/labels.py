@@ -1,0 +1,38 @@
+"""Label values of the gauge `dynamic_score`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dsf.api.types import USED_LABELS
+
+#: Longest label value of a gauge, in bytes of UTF-8.
+MAX_LABEL_BYTES: Final = 256
+
+#: Label names of `dynamic_score`, in the order in which `gauge_labels` returns their values.
+GAUGE_LABELS: Final = ("ds_cluster", *(f"ds_{label}" for label in USED_LABELS), "ds_score_name")
+
+
+def cut_label(value: str, limit: int = MAX_LABEL_BYTES) -> str:
+    """The longest head of `value` that has at most `limit` bytes in UTF-8 and ends between two characters."""
+    if value.isascii():
+        return value[:limit]
+    data = clean_text(value).encode()
+    return data[:limit].decode(errors="ignore")
+
+
+def clean_text(value: str) -> str:
+    """`value` with lone surrogates replaced by `?`.
+
+    JSON can spell half a character (`"\\ud800"`); nothing that holds one can be written as UTF-8, which Kubernetes,
+    Prometheus and Redis all want.
+    """
+    if value.isascii():
+        return value
+    return value.encode("utf-8", "replace").decode()
+
+
+def gauge_labels(cluster: str, score_name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The label values of one gauge in the order of `GAUGE_LABELS`; absent labels are empty, long ones are cut."""
+    return (cut_label(cluster), *(cut_label(labels.get(name, "")) for name in USED_LABELS), cut_label(score_name))

@@ -1,0 +1,135 @@
+"""Kubernetes metadata, times and conditions, and the base of all models."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    StrictInt,
+    model_serializer,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from dsf.api.naming import MAX_NAME_LENGTH, is_dns_subdomain
+
+
+def rfc3339(moment: datetime) -> str:
+    """`moment` as Kubernetes writes times: UTC, whole seconds, `Z`. Fractions are cut, since metav1.Time has none."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+Time = Annotated[AwareDatetime, PlainSerializer(rfc3339, when_used="json")]
+
+
+def _object_name(value: str) -> str:
+    if not is_dns_subdomain(value):
+        msg = f"{reprlib.repr(value)} is not a name: lower-case letters, digits, - and . (at most {MAX_NAME_LENGTH})"
+        raise ValueError(msg)
+    return value
+
+
+def _namespace(value: str) -> str:
+    return _object_name(value) if value else value
+
+
+class ApiModel(BaseModel):
+    """Base of the models: camelCase outside, snake_case inside, and `key:` without a value means unset as in YAML."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_unset(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or None not in data.values():
+            return data
+        # An unknown field stays, so that it is reported even without a value.
+        known = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
+        return {key: value for key, value in data.items() if value is not None or key not in known}
+
+    def to_manifest(self) -> dict[str, Any]:
+        """The object as plain data with the field names of its manifest; unset optional fields are left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class OwnerReference(ApiModel):
+    """Who an object goes with (metav1.OwnerReference)."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(ApiModel):
+    """The part of metav1.ObjectMeta that is used; other fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    # Names are checked here too: in a folder of manifests they become the names of files.
+    name: Annotated[str, AfterValidator(_object_name)]
+    namespace: Annotated[str, AfterValidator(_namespace)] = ""
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    finalizers: list[str] = Field(default_factory=list)
+    owner_references: list[OwnerReference] = Field(default_factory=list)
+
+    @model_serializer(mode="wrap")
+    def _leave_out_what_is_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # As Kubernetes does: an empty uid or owner list is not there.
+        return {name: value for name, value in serialize(self).items() if value}
+
+
+class Condition(ApiModel):
+    """metav1.Condition: one aspect of an object's state, for people and for `kubectl wait`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    type: str = Field(description="What the condition is about, in CamelCase.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: str = Field(
+        description="Why, as one CamelCase word for programs.",
+        pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        max_length=1024,
+    )
+    message: str = Field(default="", description="Why, as a sentence for people.", max_length=32768)
+    last_transition_time: Time = Field(description="When the status last changed.")
+    observed_generation: StrictInt | None = Field(
+        default=None, description="The generation of the object this was said about.", ge=0
+    )
+
+
+def set_condition(conditions: Iterable[Condition], new: Condition) -> list[Condition]:
+    """`conditions` with `new` in the place of the one of its type, or at the end.
+
+    The time of the last transition moves only when the status flips, so that writing the same state again is no change.
+    """
+    result = list(conditions)
+    for index, old in enumerate(result):
+        if old.type == new.type:
+            if old.status == new.status:
+                new = new.model_copy(update={"last_transition_time": old.last_transition_time})
+            result[index] = new
+            return result
+    return [*result, new]

@@ -1,0 +1,46 @@
+"""Names of Kubernetes objects made from names that people chose."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+#: The longest name Kubernetes takes for an object, in characters.
+MAX_NAME_LENGTH: Final = 253
+#: The longest value Kubernetes takes for a label, in characters.
+MAX_LABEL_VALUE_LENGTH: Final = 63
+
+_HASH_LENGTH: Final = 8
+_NOT_ALLOWED = re.compile(r"[^a-z0-9.]+")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def sanitize_resource_name(name: str) -> str:
+    """The object name for the score `name`; always a DNS-1123 subdomain.
+
+    An empty name becomes `score`. A name of which nothing is left becomes `score-` and a hash of it, so that two such
+    names stay two objects.
+    """
+    if not name:
+        return "score"
+    parts = (part.strip("-") for part in _NOT_ALLOWED.sub("-", name.lower()).split("."))
+    cleaned = ".".join(part for part in parts if part)[:MAX_NAME_LENGTH].rstrip("-.")
+    return cleaned or f"score-{_short_hash(name)}"
+
+
+def is_dns_subdomain(name: str) -> bool:
+    """Whether Kubernetes accepts `name` as the name of an object (RFC 1123 subdomain)."""
+    return len(name) <= MAX_NAME_LENGTH and _SUBDOMAIN.fullmatch(name) is not None
+
+
+def label_value(name: str) -> str:
+    """The object name `name` as a label value: a name too long for one keeps its head and gets a hash of the whole."""
+    if len(name) <= MAX_LABEL_VALUE_LENGTH:
+        return name
+    head = name[: MAX_LABEL_VALUE_LENGTH - _HASH_LENGTH - 1].rstrip("-.")
+    return f"{head}-{_short_hash(name)}"
+
+
+def _short_hash(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]

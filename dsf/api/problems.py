@@ -1,0 +1,128 @@
+"""Mistakes in data that people wrote, in words: where, what is wrong, what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, ValidationError
+
+#: Most bytes of a foreign answer that are shown in a message.
+HEAD_BYTES: Final = 120
+
+Location = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake: `location` is the way to the field from the top of the document."""
+
+    location: Location
+    text: str
+
+    @property
+    def field(self) -> str:
+        """The location as people write it, such as `spec.masks[0].clusterName`; empty for the whole document."""
+        return field_path(self.location)
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.text}" if self.location else self.text
+
+
+def field_path(location: Location) -> str:
+    """`("spec", "masks", 0)` as `spec.masks[0]`."""
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
+
+
+def head(body: bytes) -> str:
+    """The first bytes of an answer, quoted and on one line, for a message."""
+    return repr(body[:HEAD_BYTES].decode(errors="replace")) + ("..." if len(body) > HEAD_BYTES else "")
+
+
+def explain(error: ValidationError, model: type[BaseModel], document: Any) -> list[Mistake]:
+    """The mistakes that pydantic found in `document` when it read it as `model`, in our words."""
+    mistakes = []
+    for detail in error.errors(include_url=False, include_input=False):
+        if detail["type"] == "default_factory_not_called":
+            # A default that depends on another field, whose mistake is reported already.
+            continue
+        location, value = _present(detail["loc"], detail["type"], document)
+        text = _wording(detail["type"], detail.get("ctx", {}), value, detail["msg"])
+        if detail["type"] == "extra_forbidden":
+            text = _unknown_field(str(location[-1]), _fields_at(model, location[:-1]))
+        mistakes.append(Mistake(location, text))
+    return mistakes
+
+
+def _present(location: Location, kind: str, document: Any) -> tuple[Location, Any]:
+    """The location without steps that pydantic added for itself, and the value there."""
+    steps: list[int | str] = []
+    value = document
+    for step in location:
+        try:
+            value = value[step]
+        except (LookupError, TypeError):
+            if kind != "missing":
+                continue
+            value = None
+        steps.append(step)
+    return tuple(steps), value
+
+
+def _wording(kind: str, context: dict[str, Any], value: Any, fallback: str) -> str:
+    shown = reprlib.repr(value)
+    words = {
+        "missing": "is required",
+        "enum": f"{shown} is not one of {_unquoted(context)}",
+        "literal_error": f"{shown} is not {_unquoted(context)}",
+        "string_type": f"{shown} is not text",
+        "string_too_short": "must not be empty",
+        "string_too_long": f"is longer than {context.get('max_length')} characters",
+        "string_pattern_mismatch": f"{shown} does not match {context.get('pattern')}",
+        "int_type": f"{shown} is not a whole number",
+        "bool_type": f"{shown} is not true or false",
+        "bool_parsing": f"{shown} is not true or false",
+        "greater_than_equal": f"{shown} is less than {context.get('ge')}",
+        "less_than_equal": f"{shown} is more than {context.get('le')}",
+        "model_type": f"{shown} is not a mapping of fields",
+        "dict_type": f"{shown} is not a mapping of fields",
+        "list_type": f"{shown} is not a list",
+        "timezone_aware": f"{shown} has no time zone",
+        "value_error": str(context.get("error")),
+    }
+    return words.get(kind, fallback)
+
+
+def _unquoted(context: dict[str, Any]) -> str:
+    return str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
+
+
+def _unknown_field(name: str, allowed: Sequence[str]) -> str:
+    guess = difflib.get_close_matches(name, allowed, n=1)
+    hint = f"; did you mean {guess[0]}?" if guess else ""
+    return f"is not a known field; allowed are {', '.join(allowed)}{hint}"
+
+
+def _fields_at(model: type[BaseModel], location: Location) -> list[str]:
+    """The field names of the model at a location below `model`."""
+    for step in location:
+        if isinstance(step, str):
+            model = next(
+                found
+                for field in model.model_fields.values()
+                if field.alias == step and (found := _model_in(field.annotation)) is not None
+            )
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model in `Model`, `Model | None` or `list[Model]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)

@@ -1,0 +1,26 @@
+"""PromQL, as far as telling several queries in one text apart goes."""
+
+from __future__ import annotations
+
+import re
+
+# A string may lack its end: it then takes the rest, and Prometheus reports the mistake.
+_TOKEN = re.compile(
+    r"""(?P<string>"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?|`[^`]*`?)|(?P<comment>\#[^\n]*)|(?P<end>;)|[^"'`#;]+""",
+    re.DOTALL,
+)
+
+
+def split_queries(text: str) -> list[str]:
+    """The queries that are joined by `;` in `text`, in order, without comments and surrounding blanks.
+
+    A `;` in a string (double, single or back quotes, by PromQL's rules) or in a comment does not split. Empty parts
+    are left out, so a `;` after the last query means nothing.
+    """
+    queries: list[list[str]] = [[]]
+    for token in _TOKEN.finditer(text):
+        if token["end"]:
+            queries.append([])
+        elif not token["comment"]:
+            queries[-1].append(token[0])
+    return [query for parts in queries if (query := "".join(parts).strip())]

@@ -1,0 +1,92 @@
+"""What a scoring API says about itself when its configURL is asked (the `/config` answer).
+
+Unknown keys are ignored and null is unset, since scoring APIs are written by many hands; a value of a wrong type is
+refused, since guessing at it would score something else than was meant.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
+from pydantic_core import from_json
+
+from dsf.api.meta import ApiModel
+from dsf.api.problems import explain, head
+from dsf.api.types import SourceType
+from dsf.errors import RemoteConfigError
+
+_MAX_NUMBER: Final = 2**31 - 1
+_SOURCE_TYPES: Final = {member.value.lower(): member for member in SourceType}
+
+
+def _any_letter_case(value: Any) -> Any:
+    if value == "":
+        return None
+    return _SOURCE_TYPES.get(value.lower(), value) if isinstance(value, str) else value
+
+
+class _RemoteModel(ApiModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class RemoteSourceParams(_RemoteModel):
+    """What to ask the source."""
+
+    query: str = Field(default="", description="PromQL; several queries are joined by `;`.")
+    range: StrictInt = Field(default=0, description="Seconds of the past to ask for.", le=_MAX_NUMBER)
+    step: StrictInt = Field(default=0, description="Seconds between two samples.", le=_MAX_NUMBER)
+
+
+class RemoteSource(_RemoteModel):
+    """Where the time series come from."""
+
+    type: Annotated[SourceType | None, BeforeValidator(_any_letter_case)] = Field(
+        default=None, description="Kind of source."
+    )
+    host: str = Field(default="", description="URL of the source without its path.")
+    path: str = Field(default="", description="Path below host.")
+    params: RemoteSourceParams = Field(default_factory=RemoteSourceParams, description="What to ask the source.")
+
+
+class RemoteScoringParams(_RemoteModel):
+    """The score's name and pace."""
+
+    name: str = Field(default="", description="Name of the score.")
+    interval: StrictInt = Field(default=0, description="Seconds between two cycles.", le=_MAX_NUMBER)
+
+
+class RemoteScoring(_RemoteModel):
+    """Where the scores are made."""
+
+    host: str = Field(default="", description="URL of the scoring API without its path.")
+    path: str = Field(default="", description="Path below host.")
+    params: RemoteScoringParams = Field(
+        default_factory=RemoteScoringParams, description="The score's name and interval."
+    )
+
+
+class RemoteConfig(_RemoteModel):
+    """The answer of configURL. Empty texts and numbers below 1 are unset."""
+
+    name: str = Field(default="", description="Name of the scoring API.")
+    description: str = Field(default="", description="What the score means, for people.")
+    source: RemoteSource = Field(default_factory=RemoteSource, description="Where the time series come from.")
+    scoring: RemoteScoring = Field(default_factory=RemoteScoring, description="Where the scores are made.")
+
+
+def parse_remote_config(body: bytes) -> RemoteConfig:
+    """The answer `body` of configURL. Raises RemoteConfigError that says what is wrong and where."""
+    try:
+        # Not the json module: this one refuses half a character ("\\ud800"), which Redis and Kubernetes cannot store.
+        document = from_json(body.removeprefix(codecs.BOM_UTF8))
+    except ValueError as error:
+        raise RemoteConfigError(f"the /config answer is not JSON ({error}); it starts with {head(body)}") from None
+    if not isinstance(document, dict):
+        raise RemoteConfigError(f"the /config answer is not a JSON object; it starts with {head(body)}")
+    try:
+        return RemoteConfig.model_validate(document, by_alias=True, by_name=False)
+    except ValidationError as error:
+        mistakes = "; ".join(str(mistake) for mistake in explain(error, RemoteConfig, document))
+        raise RemoteConfigError(f"the /config answer has mistakes: {mistakes}") from None

@@ -1,0 +1,263 @@
+"""A DynamicScorer and its synced `/config` made one: what an agent shall run, or why it cannot.
+
+For each field the synced value wins with configSyncMode Full, then the spec, then a default; empty texts and numbers
+below 1 are unset. Where scores go and who may see tokens (location, destination, dimension format, auth) is for the
+spec alone: a scoring API must not choose it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from dsf.api.dimension import DEFAULT_FORMAT
+from dsf.api.naming import sanitize_resource_name
+from dsf.api.promql import split_queries
+from dsf.api.ratelimit import parse_rate
+from dsf.api.remoteconfig import RemoteConfig, RemoteScoring, RemoteSource
+from dsf.api.scorer import Auth, DynamicScorer, Scoring, Source, WhenEmpty, WhenFailing
+from dsf.api.summary import ScorerSummary, default_validity
+from dsf.api.types import PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, SourceType
+from dsf.api.urls import base_url, join_url, origin
+from dsf.errors import ResolutionError
+
+DEFAULT_SCORING_PATH: Final = "/scoring"
+#: The path of a Prometheus of which only the host is given.
+DEFAULT_PROMETHEUS_PATH: Final = "/api/v1/query_range"
+
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Reason(StrEnum):
+    """Why a scorer cannot run: the reason of its condition `ConfigSynced=False`."""
+
+    MissingScoreName = "MissingScoreName"
+    InvalidScoreName = "InvalidScoreName"
+    MissingInterval = "MissingInterval"
+    MissingQuery = "MissingQuery"
+    MissingRange = "MissingRange"
+    MissingStep = "MissingStep"
+    InvalidURL = "InvalidURL"
+    InvalidTokenSecretRef = "InvalidTokenSecretRef"
+    TokenHostMismatch = "TokenHostMismatch"
+    InvalidPausedUntil = "InvalidPausedUntil"
+
+
+@dataclass(frozen=True)
+class ResolvedScorer:
+    """A scorer that can run. Times are seconds."""
+
+    #: What the agents are told; its interval, validity, timeout and retries are the ones in force.
+    summary: ScorerSummary
+    #: Name of its AddOnPlacementScore on each cluster.
+    resource_name: str
+    #: The single PromQL queries, in order; none unless the source is Prometheus.
+    queries: tuple[str, ...]
+    #: Most cycles a second in the whole fleet; None for no limit.
+    rate_limit: float | None
+    when_failing: WhenFailing
+    when_empty: WhenEmpty
+    #: No ticks at all, or none before this time.
+    suspended: bool
+    paused_until: datetime | None
+
+    @property
+    def score_name(self) -> str:
+        """The score's name as its scorer writes it."""
+        return self.summary.score_name
+
+    @property
+    def interval_seconds(self) -> int:
+        """Seconds between two cycles."""
+        return self.summary.scoring_interval
+
+    @property
+    def validity_seconds(self) -> int:
+        """Seconds a score lives without a newer one."""
+        return self.summary.validity_seconds
+
+
+class _Secret(NamedTuple):
+    name: str
+    key: str
+
+
+class _SourceFields(NamedTuple):
+    """What a summary says about the source; all empty where there is none."""
+
+    type: SourceType
+    endpoint: str = ""
+    secret: _Secret = _Secret("", "")
+    query: str = ""
+    range: int = 0
+    step: int = 0
+
+
+def resolve(scorer: DynamicScorer) -> ResolvedScorer:
+    """What `scorer` comes to. Raises ResolutionError with one of `Reason` and a message that names the field."""
+    spec, execution = scorer.spec, scorer.spec.execution
+    synced = _synced_config(scorer)
+    elsewhere = _elsewhere(scorer)
+    score_name = _score_name(spec.scoring, synced.scoring, elsewhere)
+    interval = _interval(spec.scoring, synced.scoring, elsewhere)
+    source = _source(spec.config_url, spec.source, synced.source, elsewhere)
+    scoring_secret = _secret("scoring", spec.scoring.auth)
+    summary = ScorerSummary(
+        name=scorer.metadata.name,
+        score_name=score_name,
+        source_type=source.type.value,
+        source_endpoint=source.endpoint,
+        source_endpoint_auth_name=source.secret.name,
+        source_endpoint_auth_key=source.secret.key,
+        source_query=source.query,
+        source_range=source.range,
+        source_step=source.step,
+        scoring_endpoint=_endpoint(
+            "scoring", spec.config_url, spec.scoring, synced.scoring, default_path=DEFAULT_SCORING_PATH
+        ),
+        scoring_interval=interval,
+        scoring_endpoint_auth_name=scoring_secret.name,
+        scoring_endpoint_auth_key=scoring_secret.key,
+        location=spec.location.value,
+        score_destination=spec.score_destination.value,
+        score_dimension_format=spec.score_dimension_format or DEFAULT_FORMAT,
+        timeout_seconds=execution.timeout_seconds,
+        max_retries=execution.max_retries,
+        validity_seconds=execution.validity_seconds or default_validity(interval),
+    )
+    return ResolvedScorer(
+        summary=summary,
+        resource_name=sanitize_resource_name(score_name),
+        queries=tuple(split_queries(source.query)) if source.type is SourceType.Prometheus else (),
+        rate_limit=parse_rate(execution.rate_limit) if execution.rate_limit is not None else None,
+        when_failing=execution.when_failing,
+        when_empty=execution.when_empty,
+        suspended=execution.suspend,
+        paused_until=_paused_until(scorer),
+    )
+
+
+def _synced_config(scorer: DynamicScorer) -> RemoteConfig:
+    """The synced config in force. One that was synced before the mode became None counts no more."""
+    synced = scorer.status.last_synced_config
+    in_force = synced is not None and scorer.spec.config_sync_mode is ConfigSyncMode.Full
+    return synced if synced is not None and in_force else RemoteConfig()
+
+
+def _elsewhere(scorer: DynamicScorer) -> str:
+    """Why a value that is not in the spec does not come from `/config` either, as the end of a message."""
+    if scorer.spec.config_sync_mode is ConfigSyncMode.None_:
+        return "and configSyncMode None does not take it from /config"
+    if scorer.status.last_synced_config is None:
+        return "and /config was not read yet"
+    return "neither in the spec nor in /config"
+
+
+def _missing(reason: Reason, field: str, elsewhere: str) -> ResolutionError:
+    return ResolutionError(reason, f"{field} is not set, {elsewhere}")
+
+
+def _score_name(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> str:
+    name = synced.params.name or (spec.params.name if spec.params else "")
+    if not name.strip():
+        raise _missing(Reason.MissingScoreName, "scoring.params.name", elsewhere)
+    if _CONTROL_CHARACTER.search(name):
+        raise ResolutionError(Reason.InvalidScoreName, f"scoring.params.name {name!r} has a control character")
+    return name
+
+
+def _interval(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> int:
+    interval = _first_positive(synced.params.interval, spec.params.interval if spec.params else 0)
+    if not interval:
+        raise _missing(Reason.MissingInterval, "scoring.params.interval", elsewhere)
+    return interval
+
+
+def _source(config_url: str, spec: Source, synced: RemoteSource, elsewhere: str) -> _SourceFields:
+    params = spec.params
+    query = synced.params.query or (params.query if params else "")
+    kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
+    if kind is SourceType.None_:
+        # Nothing is fetched, so nothing is said about it and no token is looked for.
+        return _SourceFields(kind)
+    range_ = _first_positive(synced.params.range, params.range if params else 0)
+    step = _first_positive(synced.params.step, params.step if params else 0)
+    if kind is SourceType.Prometheus:
+        if not split_queries(query):
+            raise _missing(Reason.MissingQuery, "source.params.query", elsewhere)
+        if not range_:
+            raise _missing(Reason.MissingRange, "source.params.range", elsewhere)
+        if not step:
+            raise _missing(Reason.MissingStep, "source.params.step", elsewhere)
+    default_path = DEFAULT_PROMETHEUS_PATH if kind is SourceType.Prometheus else ""
+    endpoint = _endpoint("source", config_url, spec, synced, default_path=default_path)
+    return _SourceFields(kind, endpoint, _secret("source", spec.auth), query, range_, step)
+
+
+def _first_positive(*values: int) -> int:
+    return next((value for value in values if value > 0), 0)
+
+
+def _endpoint(
+    stage: str, config_url: str, spec: Source | Scoring, synced: RemoteSource | RemoteScoring, *, default_path: str
+) -> str:
+    """The URL of a stage. Raises ResolutionError when it is none, or when it would carry a token to a foreign host."""
+    path = synced.path or spec.path or default_path
+    try:
+        fallback = base_url(config_url)
+    except ValueError as error:
+        raise ResolutionError(Reason.InvalidURL, f"spec.configURL: {error}") from None
+    if synced.host:
+        host, field = synced.host, f"{stage}.host in /config"
+    else:
+        host, field = spec.host or fallback, f"spec.{stage}.host"
+    try:
+        endpoint = join_url(host, path)
+    except ValueError as error:
+        raise ResolutionError(Reason.InvalidURL, f"{field}: {error}") from None
+    if synced.host and spec.auth is not None:
+        _check_token_host(stage, synced.host, spec.host, fallback)
+    return endpoint
+
+
+def _check_token_host(stage: str, synced_host: str, spec_host: str, fallback: str) -> None:
+    """Refuse a host from `/config` that the user did not name: a scoring API must not redirect a user's token."""
+    try:
+        named = {origin(url) for url in (spec_host, fallback) if url}
+    except ValueError as error:
+        raise ResolutionError(Reason.InvalidURL, f"spec.{stage}.host: {error}") from None
+    if origin(synced_host) not in named:
+        raise ResolutionError(
+            Reason.TokenHostMismatch,
+            f"spec.{stage}.auth: /config would send the token to {base_url(synced_host)}, which is neither "
+            f"spec.{stage}.host nor the host of configURL; set spec.{stage}.host to it if it may have the token",
+        )
+
+
+def _secret(stage: str, auth: Auth | None) -> _Secret:
+    if auth is None:
+        return _Secret("", "")
+    ref = auth.token_secret_ref
+    for field, value in (("name", ref.name), ("key", ref.key)):
+        if not value:
+            raise ResolutionError(Reason.InvalidTokenSecretRef, f"spec.{stage}.auth.tokenSecretRef.{field} is empty")
+    return _Secret(ref.name, ref.key)
+
+
+def _paused_until(scorer: DynamicScorer) -> datetime | None:
+    text = scorer.metadata.annotations.get(PAUSED_UNTIL_ANNOTATION, "")
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ResolutionError(
+            Reason.InvalidPausedUntil,
+            f"annotation {PAUSED_UNTIL_ANNOTATION}: {text!r} is not a time such as 2026-11-21T10:00:00Z",
+        )
+    return moment

@@ -1,0 +1,173 @@
+"""Scores as OCM's scheduler reads them: the items and the object of an AddOnPlacementScore.
+
+OCM takes whole numbers from -100 to 100 and unique names, and one bad item makes it refuse the whole object.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from dsf.api.dimension import DimensionFormat
+from dsf.api.meta import Condition, rfc3339, set_condition
+from dsf.api.naming import label_value, sanitize_resource_name
+from dsf.api.scoring import Result
+from dsf.api.types import (
+    CLUSTER_API_VERSION,
+    CLUSTER_KIND,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    SCORE_API_VERSION,
+    SCORE_CONDITION,
+    SCORE_KIND,
+    SCORER_NAME_LABEL,
+)
+from dsf.errors import ScoreObjectTooLargeError
+
+#: The range of values that OCM takes.
+MIN_VALUE: Final = -100
+MAX_VALUE: Final = 100
+
+#: Most bytes of one object. etcd refuses a request of 1.5 MiB.
+MAX_OBJECT_BYTES: Final = 1_000_000
+# What an object has besides its items, generously.
+_OBJECT_BYTES: Final = 4_000
+# `{"name":,"value":-100},` and, since the API server notes in managedFields who owns each item of the list,
+# `"k:{\"name\":}":{".":{},"f:name":{},"f:value":{}},` with the name once more.
+_ITEM_BYTES: Final = 23 + 51
+
+Item = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items that a set of results comes to."""
+
+    #: Name and value, in the order in which the names first came.
+    items: tuple[Item, ...]
+    #: Items whose value was outside of -100..100.
+    clamped: int
+    #: Results that lost their name to a later one.
+    duplicates: int
+    #: Results that are no item, by reason: empty_dimension, nan, infinite.
+    refused: Counter[str]
+
+
+def to_score_value(score: float) -> tuple[int, bool]:
+    """`score` rounded down, then clamped to -100..100, and whether it was clamped.
+
+    Raises ValueError for NaN and infinity, which have no value that would not mislead.
+    """
+    if not math.isfinite(score):
+        raise ValueError(f"{score} is not a score")
+    value = math.floor(score)
+    if value < MIN_VALUE:
+        return MIN_VALUE, True
+    if value > MAX_VALUE:
+        return MAX_VALUE, True
+    return value, False
+
+
+def build_items(
+    results: Iterable[Result], fmt: str, cluster: str, score_name: str, *, max_bytes: int = MAX_OBJECT_BYTES
+) -> Items:
+    """The items of `results`: named by the dimension format `fmt`, of two with one name the later one.
+
+    Raises ScoreObjectTooLargeError when one object could not hold them.
+    """
+    dimension = DimensionFormat(fmt, cluster, score_name)
+    latest: dict[str, float] = {}
+    refused: Counter[str] = Counter()
+    accepted = 0
+    for labels, score in results:
+        if not math.isfinite(score):
+            refused["nan" if math.isnan(score) else "infinite"] += 1
+            continue
+        name = dimension.render(labels)
+        if not name:
+            refused["empty_dimension"] += 1
+            continue
+        latest[name] = score
+        accepted += 1
+    _check_size(latest, max_bytes)
+    values = [(name, to_score_value(score)) for name, score in latest.items()]
+    return Items(
+        items=tuple((name, value) for name, (value, _) in values),
+        clamped=sum(clamped for _, (_, clamped) in values),
+        duplicates=accepted - len(latest),
+        refused=refused,
+    )
+
+
+def object_bytes(names: Collection[str]) -> int:
+    """About how many bytes an AddOnPlacementScore with these item names takes in the API server's store."""
+    quoted = json.dumps([*names], ensure_ascii=False)
+    # In managedFields a name is JSON within JSON, so that what is escaped is escaped twice.
+    escaped_again = quoted.count('"') + quoted.count("\\")
+    return _OBJECT_BYTES + 2 * len(quoted.encode("utf-8", "replace")) + escaped_again + _ITEM_BYTES * len(names)
+
+
+def _check_size(names: Collection[str], max_bytes: int) -> None:
+    size = object_bytes(names)
+    if size > max_bytes:
+        raise ScoreObjectTooLargeError(
+            f"{len(names)} score items make an AddOnPlacementScore of {size} bytes, more than the {max_bytes} that one "
+            "object may have; use a scoreDimensionFormat with fewer or shorter names"
+        )
+
+
+def addon_placement_score(
+    cluster: str,
+    scorer_name: str,
+    score_name: str,
+    items: Iterable[Item],
+    *,
+    valid_until: datetime,
+    now: datetime,
+    owner_uid: str = "",
+    previous: Iterable[Condition] = (),
+) -> dict[str, Any]:
+    """The whole manifest: `score_body` with `score_status` as its `status`.
+
+    The API server drops the status of an object that is created: create the body first, then write the status.
+    """
+    body = score_body(cluster, scorer_name, score_name, owner_uid=owner_uid)
+    return {**body, "status": score_status(items, valid_until=valid_until, now=now, previous=previous)}
+
+
+def score_body(cluster: str, scorer_name: str, score_name: str, *, owner_uid: str = "") -> dict[str, Any]:
+    """The object without its status. With the `owner_uid` of the ManagedCluster it goes when the cluster goes."""
+    metadata: dict[str, Any] = {
+        "name": sanitize_resource_name(score_name),
+        "namespace": cluster,
+        "labels": {MANAGED_BY_LABEL: MANAGED_BY, SCORER_NAME_LABEL: label_value(scorer_name)},
+    }
+    if owner_uid:
+        metadata["ownerReferences"] = [
+            {"apiVersion": CLUSTER_API_VERSION, "kind": CLUSTER_KIND, "name": cluster, "uid": owner_uid}
+        ]
+    return {"apiVersion": SCORE_API_VERSION, "kind": SCORE_KIND, "metadata": metadata}
+
+
+def score_status(
+    items: Iterable[Item], *, valid_until: datetime, now: datetime, previous: Iterable[Condition] = ()
+) -> dict[str, Any]:
+    """The status: items, when they expire, and a condition. `previous` are the conditions that are there already."""
+    scores = [{"name": name, "value": value} for name, value in items]
+    updated = Condition(
+        type=SCORE_CONDITION,
+        status="True",
+        reason=SCORE_CONDITION,
+        message=f"{len(scores)} score items are up to date",
+        last_transition_time=now,
+    )
+    return {
+        "conditions": [condition.to_manifest() for condition in set_condition(previous, updated)],
+        "scores": scores,
+        "validUntil": rfc3339(valid_until),
+    }

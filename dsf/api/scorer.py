@@ -1,0 +1,262 @@
+"""`DynamicScorer`: a scoring API that a user registered. The CRD's schema is generated from these models.
+
+Values that a scorer may leave to its `/config` are empty here when unset. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic.config import JsonDict
+
+from dsf.api.meta import ApiModel, Condition, ObjectMeta, Time
+from dsf.api.ratelimit import RATE_PATTERN, parse_rate
+from dsf.api.remoteconfig import RemoteConfig
+from dsf.api.types import (
+    API_VERSION,
+    SCORER_KIND,
+    ConfigSyncMode,
+    EmptyBehavior,
+    FailingBehavior,
+    HealthStatus,
+    Location,
+    ScoreDestination,
+    SourceType,
+)
+
+#: Largest number of seconds a field takes: what a Go int32 on the other side can hold.
+MAX_SECONDS: Final = 2**31 - 1
+#: Most failures kept in a status, newest first.
+MAX_FAILURES: Final = 10
+
+_HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
+# What the models below check beyond their fields, in the words the API server checks it with (CEL).
+_VALUE_RULE: JsonDict = {
+    "x-kubernetes-validations": [
+        {
+            "rule": "(self.behavior == 'Value') == has(self.value)",
+            "message": "value goes with behavior Value and only with it",
+        }
+    ]
+}
+
+
+def _http_url(value: str) -> str:
+    if re.match(_HTTP_URL, value) is None:
+        msg = f"{value!r} is not a URL that starts with http:// or https://"
+        raise ValueError(msg)
+    return value
+
+
+def _rate(value: str) -> str:
+    parse_rate(value)
+    return value
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": _HTTP_URL})]
+Rate = Annotated[str, AfterValidator(_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
+
+
+class _SpecModel(ApiModel):
+    """A part of a spec: what a person wrote, so an unknown field is a mistake, and nothing changes it afterwards."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class TokenSecretRef(_SpecModel):
+    """A key of a Secret in the agent's namespace on the managed cluster."""
+
+    name: str = Field(description="Name of the Secret in the agent's namespace on the managed cluster.")
+    key: str = Field(description="Key in the Secret that holds the token.")
+
+
+class Auth(_SpecModel):
+    """How the agent authenticates itself."""
+
+    token_secret_ref: TokenSecretRef = Field(description="The token to send as `Authorization: Bearer`.")
+
+
+class SourceParams(_SpecModel):
+    """What to ask the source."""
+
+    query: str = Field(description="PromQL; several queries are joined by `;`.")
+    range: StrictInt = Field(description="Seconds of the past to ask for; 0 is unset.", ge=0, le=MAX_SECONDS)
+    step: StrictInt = Field(description="Seconds between two samples; 0 is unset.", ge=0, le=MAX_SECONDS)
+
+
+class Source(_SpecModel):
+    """Where the time series come from."""
+
+    type: SourceType | None = Field(
+        default=None, description="Kind of source. Unset: Prometheus when there is a query, else None."
+    )
+    host: str = Field(default="", description="URL of the source without its path; unset: the host of configURL.")
+    path: str = Field(default="", description="Path below host; unset, for Prometheus: /api/v1/query_range.")
+    params: SourceParams | None = Field(default=None, description="What to ask the source.")
+    auth: Auth | None = Field(default=None, description="How to authenticate to the source; unset: not at all.")
+
+
+class ScoringParams(_SpecModel):
+    """The score's name and pace."""
+
+    name: str = Field(description="Name of the score.")
+    interval: StrictInt = Field(description="Seconds between two cycles.", ge=1, le=MAX_SECONDS)
+
+
+class Scoring(_SpecModel):
+    """Where the scores are made."""
+
+    host: str = Field(default="", description="URL of the scoring API without its path; unset: the host of configURL.")
+    path: str = Field(default="", description="Path below host; unset: /scoring.")
+    params: ScoringParams | None = Field(default=None, description="The score's name and interval.")
+    auth: Auth | None = Field(default=None, description="How to authenticate to the scoring API; unset: not at all.")
+
+
+class _Substitute(_SpecModel):
+    """Base of the rules that may put a value of the user's in the place of a score."""
+
+    model_config = ConfigDict(json_schema_extra=_VALUE_RULE)
+
+    behavior: str
+    value: StrictInt | None = Field(
+        default=None, description="The value to show; only with behavior Value.", ge=-100, le=100
+    )
+
+    @model_validator(mode="after")
+    def _value_goes_with_behavior(self) -> Self:
+        if (self.behavior == "Value") != (self.value is not None):
+            raise ValueError("value goes with behavior Value and only with it")
+        return self
+
+
+class WhenFailing(_Substitute):
+    """What readers see while cycles fail."""
+
+    failure_threshold: StrictInt = Field(
+        default=3, description="Failed cycles in a row after which the behavior applies.", ge=1, le=1000
+    )
+    behavior: FailingBehavior = Field(
+        default=FailingBehavior.Keep,
+        description="Keep: the last score until it expires. Value: an explicit value. Remove: nothing.",
+    )
+
+
+class WhenEmpty(_Substitute):
+    """What readers see after a valid answer without results."""
+
+    behavior: EmptyBehavior = Field(
+        default=EmptyBehavior.Empty,
+        description="Empty: no items. Value: one explicit item. OCM reads a missing score as 0.",
+    )
+
+
+class Execution(_SpecModel):
+    """How cycles are run."""
+
+    timeout_seconds: StrictInt = Field(default=30, description="Seconds one stage of a cycle may take.", ge=1, le=3600)
+    max_retries: StrictInt = Field(default=2, description="Retries of a stage within its cycle.", ge=0, le=10)
+    rate_limit: Rate | None = Field(
+        default=None, description="Most cycles of this scorer in the whole fleet, such as 10/s, 30/m or 100/h."
+    )
+    validity_seconds: StrictInt | None = Field(
+        default=None,
+        description="Seconds a score lives without a newer one; unset: 3 intervals, at least 300.",
+        ge=1,
+        le=MAX_SECONDS,
+    )
+    when_failing: WhenFailing = Field(default_factory=WhenFailing, description="What readers see while cycles fail.")
+    when_empty: WhenEmpty = Field(
+        default_factory=WhenEmpty, description="What readers see after a valid answer without results."
+    )
+    suspend: StrictBool = Field(default=False, description="No cycles; scores that are there expire normally.")
+
+
+class DynamicScorerSpec(_SpecModel):
+    """What the user wants. Fields that `/config` can set too may stay unset here."""
+
+    description: str = Field(description="What the score means, for people.")
+    config_url: HttpUrl = Field(alias="configURL", description="URL of the scoring API's /config.")
+    config_sync_mode: ConfigSyncMode = Field(
+        description="Full: configURL is polled and its values win. None: the values here are used."
+    )
+    location: Location = Field(default=Location.Internal, description="Whether the scoring API is inside a cluster.")
+    score_destination: ScoreDestination = Field(
+        default=ScoreDestination.AddOnPlacementScore, description="Where scores go. None: to metrics only."
+    )
+    score_dimension_format: str = Field(
+        default="",
+        description="Name of a score item. Placeholders: ${cluster} ${node} ${device} ${namespace} ${app} ${pod} "
+        "${container} ${meta} ${scoreName}. Unset: ${scoreName}.",
+    )
+    source: Source = Field(default_factory=Source, description="Where the time series come from.")
+    scoring: Scoring = Field(default_factory=Scoring, description="Where the scores are made.")
+    execution: Execution = Field(default_factory=Execution, description="How cycles are run.")
+
+
+class _StatusModel(ApiModel):
+    """A part of a status: written by controllers of any version, so an unknown field is no mistake."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ClusterCounts(_StatusModel):
+    """On how many clusters a scorer runs, and how it fares there."""
+
+    desired: StrictInt = Field(default=0, description="Clusters that shall run this scorer.", ge=0)
+    succeeding: StrictInt = Field(default=0, description="Clusters whose last cycle succeeded.", ge=0)
+    failing: StrictInt = Field(default=0, description="Clusters whose last cycle failed.", ge=0)
+
+
+class Failure(_StatusModel):
+    """One failed cycle."""
+
+    cluster: str = Field(description="Name of the managed cluster.")
+    stage: str = Field(description="The stage that failed: fetch, score or publish.")
+    reason: str = Field(description="Why, as one word for programs.")
+    message: str = Field(default="", description="Why, as a sentence for people.")
+    time: Time = Field(description="When it failed.")
+
+
+class DynamicScorerStatus(_StatusModel):
+    """What the framework found."""
+
+    health_status: HealthStatus = Field(
+        default=HealthStatus.Unknown, description="What the last health checks of the scoring API said."
+    )
+    last_synced_config: RemoteConfig | None = Field(
+        default=None, description="The last good answer of configURL; only used with configSyncMode Full."
+    )
+    observed_generation: StrictInt = Field(default=0, description="The generation this status was made for.", ge=0)
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        description="Healthy, ConfigSynced, Distributed and Scoring.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    score_name: str = Field(default="", description="Name of the score, as it was resolved; empty while it is not.")
+    interval: StrictInt = Field(default=0, description="Seconds between two cycles, as resolved; 0 while not.", ge=0)
+    clusters: ClusterCounts = Field(default_factory=ClusterCounts, description="Counts over the managed clusters.")
+    failures: list[Failure] = Field(
+        default_factory=list, description="The most recent failures, newest first.", max_length=MAX_FAILURES
+    )
+
+
+class DynamicScorer(ApiModel):
+    """A registered scoring API."""
+
+    api_version: Literal["dynamic-scoring.open-cluster-management.io/v1alpha1"] = API_VERSION
+    kind: Literal["DynamicScorer"] = SCORER_KIND
+    metadata: ObjectMeta
+    spec: DynamicScorerSpec
+    status: DynamicScorerStatus = Field(default_factory=DynamicScorerStatus)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`: what tells this scorer from every other."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @classmethod
+    def from_manifest(cls, manifest: dict[str, Any]) -> Self:
+        """The scorer in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
+        return cls.model_validate(manifest, by_alias=True, by_name=False)

@@ -1,0 +1,78 @@
+"""`DynamicScoringConfig`: which scores which clusters do not want."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal, Self
+
+from pydantic import ConfigDict, Field, StrictInt
+
+from dsf.api.meta import ApiModel, Condition, ObjectMeta
+from dsf.api.types import API_VERSION, CONFIG_KIND
+
+#: In a mask: any cluster, or any score.
+ANY: Final = "*"
+
+
+class Mask(ApiModel):
+    """One score that one cluster does not want."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cluster_name: str = Field(description="Name of the managed cluster, or * for any.", min_length=1)
+    score_name: str = Field(description="Name of the score as its scorer writes it, or * for any.", min_length=1)
+
+
+class DynamicScoringConfigSpec(ApiModel):
+    """What the user wants."""
+
+    model_config = ConfigDict(frozen=True)
+
+    masks: list[Mask] = Field(default_factory=list, description="Scores that are not made on some clusters.")
+    mask: list[Mask] = Field(default_factory=list, description="The older spelling of masks; both count.")
+
+    @property
+    def all_masks(self) -> list[Mask]:
+        """The masks of both spellings."""
+        return [*self.masks, *self.mask]
+
+
+class DynamicScoringConfigStatus(ApiModel):
+    """What the framework made of it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    observed_generation: StrictInt = Field(default=0, description="The generation this status was made for.", ge=0)
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        description="Whether this object is the one that counts and was distributed.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    clusters: StrictInt = Field(default=0, description="Managed clusters that are given scorers.", ge=0)
+    scorers: StrictInt = Field(default=0, description="Scorers that run on at least one cluster.", ge=0)
+    masked: StrictInt = Field(default=0, description="Pairs of cluster and scorer that the masks leave out.", ge=0)
+
+
+class DynamicScoringConfig(ApiModel):
+    """The fleet-wide configuration; only the object `dynamic-scoring-config` in the hub's namespace counts."""
+
+    api_version: Literal["dynamic-scoring.open-cluster-management.io/v1alpha1"] = API_VERSION
+    kind: Literal["DynamicScoringConfig"] = CONFIG_KIND
+    metadata: ObjectMeta
+    spec: DynamicScoringConfigSpec = Field(default_factory=DynamicScoringConfigSpec)
+    status: DynamicScoringConfigStatus = Field(default_factory=DynamicScoringConfigStatus)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @classmethod
+    def from_manifest(cls, manifest: dict[str, Any]) -> Self:
+        """The config in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
+        return cls.model_validate(manifest, by_alias=True, by_name=False)
+
+
+def is_masked(masks: Iterable[Mask], cluster: str, score_name: str) -> bool:
+    """Whether a mask names this cluster and this (raw, not sanitised) score name."""
+    return any(mask.cluster_name in (ANY, cluster) and mask.score_name in (ANY, score_name) for mask in masks)

@@ -1,0 +1,89 @@
+"""`ScorerSummary`: all that an agent is told about a scorer, in the ConfigMap `dynamic-scoring-config`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic.alias_generators import to_camel
+
+from dsf.api.problems import Mistake, explain
+from dsf.errors import ManifestError
+
+#: A score that nothing else is said about lives this many intervals, and at least this many seconds, which is also
+#: when OCM gives up on a silent cluster (5 leases of 60 s).
+VALIDITY_INTERVALS: Final = 3
+MIN_VALIDITY_SECONDS: Final = 300
+
+DEFAULT_TIMEOUT_SECONDS: Final = 30
+DEFAULT_MAX_RETRIES: Final = 2
+
+
+def default_validity(interval: int) -> int:
+    """Seconds that a score lives when its scorer does not say: 3 intervals, at least 300."""
+    return max(VALIDITY_INTERVALS * interval, MIN_VALIDITY_SECONDS)
+
+
+class ScorerSummary(BaseModel):
+    """One scorer as an agent runs it: endpoints are whole URLs, times are seconds, unset texts are empty.
+
+    The first 16 fields and their order are upstream's; agents of other versions read them too. Words such as
+    `source_type` are text, not enums, so that an agent which does not know a new one fails that scorer only.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+
+    name: str = Field(min_length=1)
+    score_name: str = Field(min_length=1)
+    source_type: str = ""
+    source_endpoint: str = ""
+    source_endpoint_auth_name: str = ""
+    source_endpoint_auth_key: str = ""
+    source_query: str = ""
+    source_range: StrictInt = Field(default=0, ge=0)
+    source_step: StrictInt = Field(default=0, ge=0)
+    scoring_endpoint: str = ""
+    scoring_interval: StrictInt = Field(default=0, ge=0)
+    scoring_endpoint_auth_name: str = ""
+    scoring_endpoint_auth_key: str = ""
+    location: str = ""
+    score_destination: str = ""
+    score_dimension_format: str = ""
+    # From here on ours; a hub that does not write them means the defaults.
+    timeout_seconds: StrictInt = Field(default=DEFAULT_TIMEOUT_SECONDS, ge=1)
+    max_retries: StrictInt = Field(default=DEFAULT_MAX_RETRIES, ge=0)
+    validity_seconds: StrictInt = Field(
+        default_factory=lambda data: default_validity(data.get("scoring_interval", 0)), ge=1
+    )
+
+
+def dump_summaries(summaries: Iterable[ScorerSummary]) -> str:
+    """The JSON array of the ConfigMap, sorted by name so that equal sets are equal texts; `[]` when there are none."""
+    ordered = sorted(summaries, key=lambda summary: (summary.name, summary.score_name))
+    return json.dumps([summary.model_dump(by_alias=True) for summary in ordered], separators=(",", ":"))
+
+
+def parse_summaries(text: str) -> list[ScorerSummary]:
+    """The summaries in the ConfigMap's `text`. Unknown keys are ignored, missing optional ones get their defaults.
+
+    Raises ManifestError that names the element and the field.
+    """
+    try:
+        elements = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"summaries: not JSON ({error})") from None
+    if not isinstance(elements, list):
+        raise ManifestError("summaries: not a JSON array")
+    return [_parse_element(index, element) for index, element in enumerate(elements)]
+
+
+def _parse_element(index: int, element: Any) -> ScorerSummary:
+    try:
+        return ScorerSummary.model_validate(element, by_alias=True, by_name=False)
+    except ValidationError as error:
+        mistakes = (
+            Mistake((index, *mistake.location), mistake.text) for mistake in explain(error, ScorerSummary, element)
+        )
+        raise ManifestError("; ".join(f"summaries{mistake}" for mistake in mistakes)) from None

@@ -1,0 +1,118 @@
+"""Fixed names of the framework and the words a field may hold.
+
+Other programs rely on every value in this file: changing one is a breaking change.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+#: API group and version of the framework's own kinds.
+GROUP: Final = "dynamic-scoring.open-cluster-management.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = "dynamic-scoring.open-cluster-management.io/v1alpha1"
+SCORER_KIND: Final = "DynamicScorer"
+CONFIG_KIND: Final = "DynamicScoringConfig"
+
+#: OCM's kinds that the framework reads or writes.
+CLUSTER_GROUP: Final = "cluster.open-cluster-management.io"
+CLUSTER_API_VERSION: Final = "cluster.open-cluster-management.io/v1"
+CLUSTER_KIND: Final = "ManagedCluster"
+SCORE_API_VERSION: Final = "cluster.open-cluster-management.io/v1alpha1"
+SCORE_KIND: Final = "AddOnPlacementScore"
+
+#: The one DynamicScoringConfig that counts; it lives in the hub's own namespace.
+CONFIG_NAME: Final = "dynamic-scoring-config"
+#: The ManifestWork in each cluster's namespace, and the ConfigMap it carries to the managed cluster.
+MANIFESTWORK_NAME: Final = "dynamic-scoring-config-manifestwork"
+CONFIGMAP_NAME: Final = "dynamic-scoring-config"
+#: Key of the ConfigMap that holds the JSON array of ScorerSummary.
+SUMMARIES_KEY: Final = "summaries"
+
+#: The Secret that brings an agent its own credentials, its ManifestWork, and the key that signs results.
+CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
+CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
+CREDENTIALS_KEY: Final = "signing-key"
+
+ADDON_NAME: Final = "dynamic-scoring-framework"
+AGENT_NAME: Final = "dynamic-scoring-agent"
+AGENT_SERVICE_ACCOUNT: Final = "dynamic-scoring-agent-sa"
+HUB_NAMESPACE: Final = "open-cluster-management"
+AGENT_NAMESPACE: Final = "dynamic-scoring"
+
+#: Labels of every object the framework writes.
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "dynamic-scoring-framework"
+SCORER_NAME_LABEL: Final = "dynamic-scoring.open-cluster-management.io/scorer-name"
+
+#: Annotation of a DynamicScorer: no ticks before this RFC 3339 time.
+PAUSED_UNTIL_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/paused-until"
+
+#: The one condition of an AddOnPlacementScore; type and reason are the same word (OCM enhancement 32).
+SCORE_CONDITION: Final = "AddOnPlacementScoreUpdated"
+
+#: Labels of a result that mean something to the framework; others are dropped.
+USED_LABELS: Final = ("node", "device", "namespace", "app", "pod", "container", "meta")
+
+
+class HealthStatus(StrEnum):
+    """What the last health checks of a scoring API said."""
+
+    Active = "Active"
+    Inactive = "Inactive"
+    Unknown = "Unknown"
+
+
+class ConfigSyncMode(StrEnum):
+    """Whether the answer of a scoring API's `/config` wins over the DynamicScorer's own fields."""
+
+    Full = "Full"
+    None_ = "None"
+
+
+class Location(StrEnum):
+    """Whether a scoring API runs inside a cluster; informative only."""
+
+    Internal = "Internal"
+    External = "External"
+
+
+class ScoreDestination(StrEnum):
+    """Where scores go besides metrics."""
+
+    AddOnPlacementScore = "AddOnPlacementScore"
+    None_ = "None"
+
+
+class SourceType(StrEnum):
+    """Where the time series come from that a scoring API is given."""
+
+    Prometheus = "Prometheus"
+    OpenTelemetry = "OpenTelemetry"
+    Kubernetes = "Kubernetes"
+    None_ = "None"
+
+
+class FailingBehavior(StrEnum):
+    """What readers of a score see while its cycles fail."""
+
+    Keep = "Keep"
+    Value = "Value"
+    Remove = "Remove"
+
+
+class EmptyBehavior(StrEnum):
+    """What readers of a score see after a valid answer without results."""
+
+    Empty = "Empty"
+    Value = "Value"
+
+
+class ConditionType(StrEnum):
+    """The conditions of a DynamicScorer."""
+
+    Healthy = "Healthy"
+    ConfigSynced = "ConfigSynced"
+    Distributed = "Distributed"
+    Scoring = "Scoring"

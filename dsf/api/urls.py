@@ -1,0 +1,87 @@
+"""URLs of scoring APIs and sources: checking, comparing and joining them.
+
+The check is narrow on purpose. Tokens are sent to these URLs, and two programs that read one odd URL differently
+(a backslash, a blank, user information before an `@`) may send them to two different hosts.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+_URL = re.compile(
+    r"""(?P<scheme>https?)://
+        (?P<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)
+        (?::(?P<port>[0-9]{1,5}))?
+        (?P<path>/[^\s\\?\#\x00-\x1f\x7f]*)?
+        (?P<query>\?[^\s\\\#\x00-\x1f\x7f]*)?""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_MAX_PORT: Final = 65535
+# What may stand in a path as it is: RFC 3986 pchar, the slash, and % of what is escaped already.
+_PATH_SAFE: Final = "/:@!$&'()*+,;=~%"
+_QUERY_SAFE: Final = _PATH_SAFE + "?"
+
+
+class Origin(NamedTuple):
+    """Which server a URL speaks to. Two URLs of one server have equal origins."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+def is_valid_url(url: str) -> bool:
+    """Whether `url` is http or https with a host, and nothing that may be read in two ways."""
+    try:
+        origin(url)
+    except ValueError:
+        return False
+    return True
+
+
+def origin(url: str) -> Origin:
+    """The origin of `url`. Raises ValueError when `is_valid_url` would be false."""
+    match = _match(url)
+    scheme = match["scheme"].lower()
+    port = int(match["port"]) if match["port"] else _DEFAULT_PORTS[scheme]
+    return Origin(scheme, match["host"].lower(), port)
+
+
+def base_url(url: str) -> str:
+    """`scheme://host[:port]` of `url` as it is written there. Raises ValueError when `is_valid_url` would be false."""
+    match = _match(url)
+    return url[: match.end("port") if match["port"] else match.end("host")]
+
+
+def join_url(host: str, path: str) -> str:
+    """`path` below the URL `host`, which may have a path of its own.
+
+    Slashes are normalised and dot segments resolved; a `?query` of the path is kept; what cannot stand in a URL is
+    percent-encoded. Raises ValueError when `host` is no valid URL or has a query.
+    """
+    match = _match(host)
+    if match["query"] is not None:
+        msg = f"{host!r} has a query (?...), which a host cannot have"
+        raise ValueError(msg)
+    path, _, query = path.partition("?")
+    segments: list[str] = []
+    for segment in f"{match['path'] or ''}/{path}".split("/"):
+        if segment == "..":
+            del segments[-1:]
+        elif segment not in ("", "."):
+            segments.append(quote(segment, safe=_PATH_SAFE))
+    joined = base_url(host) + "".join(f"/{segment}" for segment in segments)
+    if segments and (path or match["path"] or "").endswith("/"):
+        joined += "/"
+    return f"{joined}?{quote(query, safe=_QUERY_SAFE)}" if query else joined
+
+
+def _match(url: str) -> re.Match[str]:
+    match = _URL.fullmatch(url)
+    if match is None or int(match["port"] or "1") not in range(1, _MAX_PORT + 1):
+        msg = f"{url!r} is not a URL of the form http://host[:port][/path] or https://..."
+        raise ValueError(msg)
+    return match

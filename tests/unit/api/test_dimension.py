@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.api.dimension import DEFAULT_FORMAT, DimensionFormat, render_dimension
+from dsf.api.types import USED_LABELS
+from tests.cases import load
+
+FORMATS = st.text() | st.lists(
+    st.sampled_from(["${cluster}", "${node}", "${pod}", "${scoreName}", "${", "}", "$", "%", "%s", "{0}", "x"])
+).map("".join)
+LABELS = st.dictionaries(st.sampled_from(USED_LABELS), FORMATS)
+
+
+@pytest.mark.parametrize("case", load("dimensions"))
+def test_render(case: dict[str, Any]) -> None:
+    assert render_dimension(case["format"], case["cluster"], case["score"], case["labels"]) == case["expected"]
+
+
+def test_the_default_format_is_the_score_name() -> None:
+    assert DEFAULT_FORMAT == "${scoreName}"
+
+
+@given(FORMATS, FORMATS, FORMATS, LABELS)
+def test_rendering_never_raises_and_is_one_pass(fmt: str, cluster: str, score: str, labels: dict[str, str]) -> None:
+    # The same in the slow and obvious way: walk the format from left to right, never looking at what was put in.
+    values = {"cluster": cluster, "scoreName": score, **{name: labels.get(name, "") for name in USED_LABELS}}
+    rest, expected = fmt or "${scoreName}", ""
+    while rest:
+        for name, value in values.items():
+            placeholder = "${" + name + "}"
+            if rest.startswith(placeholder):
+                expected, rest = expected + value, rest[len(placeholder) :]
+                break
+        else:
+            expected, rest = expected + rest[0], rest[1:]
+    assert render_dimension(fmt, cluster, score, labels) == expected
+
+
+def test_a_format_is_made_once_and_rendered_often() -> None:
+    dimension = DimensionFormat("${cluster}/${node}", "c", "s")
+    assert [dimension.render({"node": node}) for node in ("a", "b")] == ["c/a", "c/b"]

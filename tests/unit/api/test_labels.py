@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.api.labels import GAUGE_LABELS, clean_text, cut_label, gauge_labels
+from tests.cases import load
+
+ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)
+
+
+@pytest.mark.parametrize("case", load("labels"))
+def test_cut_label(case: dict[str, Any]) -> None:
+    assert cut_label(case["value"]) == case["expected"]
+
+
+@given(ANY_TEXT)
+def test_a_cut_label_is_the_longest_head_that_fits(value: str) -> None:
+    cut = cut_label(value)
+    whole = clean_text(value)
+    assert whole.startswith(cut)
+    assert len(cut.encode()) <= 256
+    assert cut == whole or len(whole[: len(cut) + 1].encode()) > 256
+
+
+@given(ANY_TEXT, st.integers(0, 20))
+def test_cut_label_with_another_limit(value: str, limit: int) -> None:
+    assert len(cut_label(value, limit).encode()) <= limit
+
+
+def test_gauge_labels() -> None:
+    values = gauge_labels("c1", "my_score", {"node": "n", "meta": "m" * 300, "foreign": "x"})
+    assert dict(zip(GAUGE_LABELS, values, strict=True)) == {
+        "ds_cluster": "c1",
+        "ds_node": "n",
+        "ds_device": "",
+        "ds_namespace": "",
+        "ds_app": "",
+        "ds_pod": "",
+        "ds_container": "",
+        "ds_meta": "m" * 256,
+        "ds_score_name": "my_score",
+    }
+
+
+def test_one_value_under_two_label_names_makes_two_gauges() -> None:
+    assert gauge_labels("c", "s", {"node": "x"}) != gauge_labels("c", "s", {"device": "x"})

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import re
+from textwrap import dedent
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.api.cluster import ManagedCluster
+from dsf.api.manifest import ParsedDocument, Problem, parse_documents
+from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringconfig import DynamicScoringConfig
+
+SCORER = """\
+apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+kind: DynamicScorer
+metadata:
+  name: sample-scorer
+spec:
+  description: Mean of each series
+  configURL: http://sample-scorer:8000/config
+  configSyncMode: Full
+"""
+CONFIG = """\
+apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+kind: DynamicScoringConfig
+metadata:
+  name: dynamic-scoring-config
+spec:
+  masks:
+  - clusterName: worker02
+    scoreName: "*"
+"""
+CLUSTER = """\
+apiVersion: cluster.open-cluster-management.io/v1
+kind: ManagedCluster
+metadata:
+  name: worker01
+  labels: {region: eu}
+spec:
+  hubAcceptsClient: true
+  leaseDurationSeconds: 60
+  taints: []
+status:
+  version: {kubernetes: v1.36.2}
+  clusterClaims:
+  - {name: id.k8s.io, value: abc}
+"""
+
+
+# Seven lines that are two million values once the aliases are followed.
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 8)}]\n" for before, name in zip("abcdef", "bcdefg", strict=True)
+)
+
+
+def problems(text: str) -> list[str]:
+    found = parse_documents(text, "f.yaml")
+    assert all(isinstance(problem, Problem) for problem in found), found
+    return [str(problem) for problem in found]
+
+
+def test_good_documents_with_their_lines() -> None:
+    found = parse_documents(f"# a comment\n\n{SCORER}---\n{CONFIG}---\n# another\n{CLUSTER}", "f.yaml")
+    assert [(type(document.object), document.line) for document in found if isinstance(document, ParsedDocument)] == [
+        (DynamicScorer, 3),
+        (DynamicScoringConfig, 12),
+        (ManagedCluster, 22),
+    ]
+    assert {document.source for document in found} == {"f.yaml"}
+
+
+def only(text: str) -> DynamicScorer | DynamicScoringConfig | ManagedCluster:
+    (document,) = parse_documents(text, "f.yaml")
+    assert isinstance(document, ParsedDocument), str(document)
+    return document.object
+
+
+def test_a_cluster() -> None:
+    cluster = only(CLUSTER)
+    assert isinstance(cluster, ManagedCluster)
+    assert cluster.is_served
+    assert cluster.metadata.labels == {"region": "eu"}
+    assert [(claim.name, claim.value) for claim in cluster.status.cluster_claims] == [("id.k8s.io", "abc")]
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        ("hubAcceptsClient: true", "hubAcceptsClient: false"),
+        ("hubAcceptsClient: true", "leaseDuration: 1"),
+        ("  name: worker01", "  name: worker01\n  deletionTimestamp: 2026-01-01T00:00:00Z"),
+    ],
+)
+def test_a_cluster_that_is_not_served(written: str, instead: str) -> None:
+    cluster = only(CLUSTER.replace(written, instead))
+    assert isinstance(cluster, ManagedCluster)
+    assert not cluster.is_served
+
+
+def test_a_time_needs_no_quotes() -> None:
+    scorer = only(SCORER.replace("  name: s", "  creationTimestamp: 2026-01-01T00:00:00Z\n  name: s"))
+    assert scorer.metadata.creation_timestamp is not None
+    assert scorer.metadata.creation_timestamp.isoformat() == "2026-01-01T00:00:00+00:00"
+
+
+def test_aliases_and_merge_keys_are_read() -> None:
+    text = CONFIG + "  - &a {clusterName: worker03, scoreName: x}\n  - {<<: *a, scoreName: y}\n"
+    config = only(text)
+    assert isinstance(config, DynamicScoringConfig)
+    assert [(mask.cluster_name, mask.score_name) for mask in config.spec.masks[1:]] == [
+        ("worker03", "x"),
+        ("worker03", "y"),
+    ]
+
+
+def test_windows_line_ends() -> None:
+    assert isinstance(only(SCORER.replace("\n", "\r\n")), DynamicScorer)
+
+
+def test_all_mistakes_of_a_document_with_their_lines() -> None:
+    text = dedent("""\
+        apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+        kind: DynamicScorer
+        metadata:
+          name: sample-scorer
+        spec:
+          configURL: ftp://h/config
+          configSyncMode: full
+          locaton: Internal
+          source:
+            type: prometheus
+            params:
+              query: up
+              range: -1
+          scoring:
+            params: {name: x, interval: "30"}
+            auth:
+              tokenSecretRef:
+                name: a
+          execution:
+            rateLimit: 10/d
+        """)
+    assert problems(text) == [
+        "f.yaml:5: spec.description: is required",
+        "f.yaml:6: spec.configURL: 'ftp://h/config' is not a URL that starts with http:// or https://",
+        "f.yaml:7: spec.configSyncMode: 'full' is not one of Full, None",
+        (
+            "f.yaml:8: spec.locaton: is not a known field; allowed are description, configURL, configSyncMode, "
+            "location, scoreDestination, scoreDimensionFormat, source, scoring, execution; did you mean location?"
+        ),
+        "f.yaml:10: spec.source.type: 'prometheus' is not one of Prometheus, OpenTelemetry, Kubernetes, None",
+        "f.yaml:11: spec.source.params.step: is required",
+        "f.yaml:13: spec.source.params.range: -1 is less than 0",
+        "f.yaml:15: spec.scoring.params.interval: '30' is not a whole number",
+        "f.yaml:17: spec.scoring.auth.tokenSecretRef.key: is required",
+        (
+            "f.yaml:20: spec.execution.rateLimit: '10/d' is not a rate: write a whole number from 1 on and /s, /m "
+            "or /h, such as 10/s or 30/m"
+        ),
+    ]
+
+
+def test_mistakes_in_a_list() -> None:
+    assert problems(CONFIG + "  - clusterName: worker03\n  - 5\n  - {clusterName: '', scoreName: x, y: 1}\n") == [
+        "f.yaml:9: spec.masks[1].scoreName: is required",
+        "f.yaml:10: spec.masks[2]: 5 is not a mapping of fields",
+        "f.yaml:11: spec.masks[3].clusterName: must not be empty",
+        "f.yaml:11: spec.masks[3].y: is not a known field; allowed are clusterName, scoreName",
+    ]
+
+
+def test_a_bad_document_stops_no_other() -> None:
+    found = parse_documents(f"{SCORER}---\nspec: [unclosed\n---\nkind: 5\n---\n{CLUSTER}", "f.yaml")
+    assert [str(item) if isinstance(item, Problem) else type(item.object).__name__ for item in found] == [
+        "DynamicScorer",
+        "f.yaml:10: is not YAML: did not find expected ',' or ']'",
+        "f.yaml:12: kind: is required; kinds that are read are DynamicScorer, DynamicScoringConfig, ManagedCluster",
+        "ManagedCluster",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: 1\nb: {c: 1\nd: [", "f.yaml:3: is not YAML: did not find expected ',' or '}'"),
+        ("a:\n\tb: 1\n", "f.yaml:2: is not YAML: found character that cannot start any token"),
+        ("a: 1\nkind: x\na: 2", "f.yaml:3: a: is there twice"),
+        ("spec:\n  b: 1\n  b: 2", "f.yaml:3: spec.b: is there twice"),
+        ("just text", "f.yaml:1: is not a mapping of fields (apiVersion, kind, metadata, spec)"),
+        ("---\n- a\n- b", "f.yaml:2: is not a mapping of fields (apiVersion, kind, metadata, spec)"),
+        ("\x00", "f.yaml:1: is not YAML: control characters are not allowed"),
+        ("a: 1\nb: \ud800", "f.yaml:2: is not valid Unicode text"),
+        ("a: 1\nb: *c", "f.yaml:2: is not YAML: found undefined alias"),
+        ("a: !!bool maybe", "f.yaml:1: has a value that does not fit its tag: 'maybe'"),
+        (
+            "a: 1\nb: !!python/object:os.system x",
+            (
+                "f.yaml:2: is not YAML: could not determine a constructor for the tag "
+                "'tag:yaml.org,2002:python/object:os.system'"
+            ),
+        ),
+        ("? [a]\n: b", "f.yaml:1: is not YAML: found unhashable key"),
+        ("[" * 100_000, "f.yaml:1: is nested too deeply"),
+        ("&a [*a]", "f.yaml:1: is too large once its aliases are followed"),
+        (
+            LAUGHS,
+            "f.yaml:1: is too large once its aliases are followed",
+        ),
+        (
+            SCORER.replace("/v1alpha1", "/v1"),
+            (
+                "f.yaml:1: apiVersion: 'dynamic-scoring.open-cluster-management.io/v1' is not "
+                "dynamic-scoring.open-cluster-management.io/v1alpha1"
+            ),
+        ),
+        (
+            SCORER.replace("apiVersion", "# apiVersion"),
+            "f.yaml:2: apiVersion: None is not dynamic-scoring.open-cluster-management.io/v1alpha1",
+        ),
+        (
+            SCORER.replace("name: sample", "name: ../sample"),
+            (
+                "f.yaml:4: metadata.name: '../sample-scorer' is not a name: lower-case letters, digits, - and . "
+                "(at most 253)"
+            ),
+        ),
+        (SCORER.replace("  name: sample-scorer", "  namespace: a"), "f.yaml:3: metadata.name: is required"),
+        (SCORER.replace("metadata:\n  name: sample-scorer\n", ""), "f.yaml:1: metadata: is required"),
+    ],
+)
+def test_one_problem(text: str, problem: str) -> None:
+    assert problems(text) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("apiVersion: v1\nkind: Secret\n", "'Secret' of apiVersion 'v1' is not read here; ignored"),
+        (
+            "apiVersion: infrastructure.cluster.x-k8s.io/v1\nkind: ManagedCluster\n",
+            "'ManagedCluster' of apiVersion 'infrastructure.cluster.x-k8s.io/v1' is not read here; ignored",
+        ),
+    ],
+)
+def test_other_kinds_are_noted(text: str, note: str) -> None:
+    assert parse_documents(text, "f.yaml") == [Problem("f.yaml", 2, "kind", note, "note")]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "---\n---\n", "# only a comment\n", "---\n# nothing\n---\n", "null", "%YAML 1.1\n---\n"]
+)
+def test_empty_documents_are_nothing(text: str) -> None:
+    assert parse_documents(text, "f.yaml") == []
+
+
+ODD_LINES = """\
+---
+...
+%YAML 1.1
+? a
+: b
+- *a
+  x: &a 1
+1: 2
+<<: *a
+!!int x: y
+[1]: 2
+{
+spec: |
+  null: ~
+metadata: {1: 2}
+"""
+LINES = st.lists(st.sampled_from(f"{SCORER}{CONFIG}{CLUSTER}{ODD_LINES}\t".splitlines()), max_size=25).map("\n".join)
+
+
+@given(st.text(alphabet=st.characters()) | st.text(alphabet="-:?[]{}&*!|>%@`\"'#, \n\tabn~<") | LINES)
+def test_nothing_is_raised_and_lines_are_lines_of_the_text(text: str) -> None:
+    for found in parse_documents(text, "f.yaml"):
+        # YAML 1.1 has five line breaks.
+        assert 1 <= found.line <= len(re.findall("[\r\n\x85\u2028\u2029]", text)) + 1

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.api.remoteconfig import RemoteConfig, parse_remote_config
+from dsf.api.types import SourceType
+from dsf.errors import RemoteConfigError
+from tests.unit.api.factories import QUERY, SYNCED, merged
+
+
+def parse(document: Any) -> RemoteConfig:
+    return parse_remote_config(json.dumps(document).encode())
+
+
+def test_a_whole_config() -> None:
+    config = parse(SYNCED)
+    assert config.source.type is SourceType.Prometheus
+    assert config.source.params.query == QUERY
+    assert config.scoring.params.interval == 30
+    assert config.to_manifest() == merged(SYNCED, {"scoring.host": ""})
+
+
+@pytest.mark.parametrize("document", [{}, {"source": None, "scoring": {"params": None, "path": None}}])
+def test_what_is_absent_or_null_is_unset(document: dict[str, Any]) -> None:
+    assert parse(document) == RemoteConfig()
+
+
+def test_a_byte_order_mark_is_no_mistake() -> None:
+    assert parse_remote_config(b"\xef\xbb\xbf{}") == RemoteConfig()
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("Prometheus", SourceType.Prometheus),
+        ("prometheus", SourceType.Prometheus),
+        ("NONE", SourceType.None_),
+        ("opentelemetry", SourceType.OpenTelemetry),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_source_type_in_any_letter_case(written: str | None, expected: SourceType | None) -> None:
+    assert parse({"source": {"type": written}}).source.type is expected
+
+
+def test_unknown_keys_are_ignored() -> None:
+    assert parse({**SYNCED, "x": 1, "source": {**SYNCED["source"], "auth": {"y": 2}}}) == parse(SYNCED)
+
+
+def test_numbers_below_one_are_taken_as_they_are() -> None:
+    assert parse({"scoring": {"params": {"interval": -1}}}).scoring.params.interval == -1
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"<h1>", "the /config answer is not JSON (expected value at line 1 column 1); it starts with '<h1>'"),
+        (b"[]", "the /config answer is not a JSON object; it starts with '[]'"),
+        (b"null", "the /config answer is not a JSON object; it starts with 'null'"),
+        (
+            b"[" * 100_000,
+            "the /config answer is not JSON (recursion limit exceeded at line 1 column 202); it starts with '"
+            + "[" * 120
+            + "'...",
+        ),
+        (
+            b'{"source": {"type": "prom"}}',
+            (
+                "the /config answer has mistakes: source.type: 'prom' is not one of Prometheus, OpenTelemetry, "
+                "Kubernetes, None"
+            ),
+        ),
+        (
+            b'{"source": {"type": 5}}',
+            "the /config answer has mistakes: source.type: 5 is not one of Prometheus, OpenTelemetry, Kubernetes, None",
+        ),
+        (
+            b'{"source": {"params": {"range": "1h"}}, "scoring": {"params": {"interval": 1.5, "name": 7}}}',
+            (
+                "the /config answer has mistakes: source.params.range: '1h' is not a whole number; "
+                "scoring.params.name: 7 is not text; scoring.params.interval: 1.5 is not a whole number"
+            ),
+        ),
+        (b'{"scoring": []}', "the /config answer has mistakes: scoring: [] is not a mapping of fields"),
+        (
+            b'{"scoring": {"params": {"interval": 99999999999}}}',
+            "the /config answer has mistakes: scoring.params.interval: 99999999999 is more than 2147483647",
+        ),
+        (
+            b'{"name": "\\ud800"}',
+            (
+                "the /config answer is not JSON (unexpected end of hex escape at line 1 column 17); "
+                'it starts with \'{"name": "\\\\ud800"}\''
+            ),
+        ),
+        (
+            b'{"scoring": {"params": {"interval": 1' + b"0" * 5000 + b"}}}",
+            (
+                "the /config answer is not JSON (number out of range at line 1 column 4338); "
+                'it starts with \'{"scoring": {"params": {"interval": 1' + "0" * 83 + "'..."
+            ),
+        ),
+    ],
+)
+def test_a_bad_config(body: bytes, message: str) -> None:
+    with pytest.raises(RemoteConfigError) as raised:
+        parse_remote_config(body)
+    assert str(raised.value) == message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(
+            st.sampled_from(["source", "scoring", "params", "type", "range", "name", "interval", "x"]), inner
+        )
+    ),
+)
+
+
+@given(st.binary() | JSON.map(lambda document: json.dumps(document).encode()))
+def test_nothing_but_its_own_error_comes_out(body: bytes) -> None:
+    with contextlib.suppress(RemoteConfigError):
+        parse_remote_config(body)

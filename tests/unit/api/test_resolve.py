@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from dsf.api.resolve import Reason, resolve
+from dsf.api.scorer import DynamicScorer
+from dsf.api.types import FailingBehavior
+from dsf.errors import ResolutionError
+from tests.cases import load
+from tests.unit.api.factories import PROMETHEUS, QUERY, SPEC, SYNCED, merged, scorer
+
+PAUSED_UNTIL = "dynamic-scoring.open-cluster-management.io/paused-until"
+
+
+def changed(spec: dict[str, Any], synced: dict[str, Any] | None, mode: str = "Full") -> DynamicScorer:
+    """The usual scorer with changes by dotted path to its spec and its synced config."""
+    return scorer(
+        merged({**SPEC, "configSyncMode": mode}, spec), merged(SYNCED, synced) if synced is not None else None
+    )
+
+
+def refusal(found: DynamicScorer) -> tuple[str, str]:
+    with pytest.raises(ResolutionError) as raised:
+        resolve(found)
+    return raised.value.reason, str(raised.value)
+
+
+def test_a_whole_summary() -> None:
+    assert resolve(scorer(synced=SYNCED)).summary.model_dump(by_alias=True) == {
+        "name": "sample-scorer",
+        "scoreName": "sample_my_score",
+        "sourceType": "Prometheus",
+        "sourceEndpoint": f"{PROMETHEUS}/api/v1/query_range",
+        "sourceEndpointAuthName": "",
+        "sourceEndpointAuthKey": "",
+        "sourceQuery": QUERY,
+        "sourceRange": 3600,
+        "sourceStep": 60,
+        "scoringEndpoint": "http://10.0.0.5:30007/scoring",
+        "scoringInterval": 30,
+        "scoringEndpointAuthName": "",
+        "scoringEndpointAuthKey": "",
+        "location": "Internal",
+        "scoreDestination": "AddOnPlacementScore",
+        "scoreDimensionFormat": "${node};${namespace};${pod}",
+        "timeoutSeconds": 30,
+        "maxRetries": 2,
+        "validitySeconds": 300,
+    }
+
+
+@pytest.mark.parametrize("case", load("resolution"))
+def test_precedence(case: dict[str, Any]) -> None:
+    summary = resolve(changed(case["spec"], case["synced"], case["mode"])).summary
+    assert getattr(summary, case["field"]) == case["expected"]
+
+
+@pytest.mark.parametrize("case", load("resolution_errors"))
+def test_refused(case: dict[str, Any]) -> None:
+    assert refusal(changed(case["spec"], case["synced"], case["mode"])) == (case["reason"], case["message"])
+
+
+@pytest.mark.parametrize("case", load("token_hosts"))
+def test_a_token_goes_where_the_user_said(case: dict[str, Any]) -> None:
+    auth = {"source.auth": {"tokenSecretRef": {"name": "prom", "key": "token"}}}
+    spec = {**case["spec"], **auth}
+    summary = resolve(changed(spec, case["synced"], spec.get("configSyncMode", "Full"))).summary
+    assert summary.source_endpoint.startswith(case["expected"] + "/")
+    assert (summary.source_endpoint_auth_name, summary.source_endpoint_auth_key) == ("prom", "token")
+
+
+def test_full_without_a_synced_config_uses_the_spec() -> None:
+    spec = {"scoring.params": {"name": "s", "interval": 10}, "source": {"type": "None"}}
+    summary = resolve(changed(spec, None)).summary
+    assert (summary.score_name, summary.scoring_interval, summary.source_type) == ("s", 10, "None")
+
+
+def test_without_a_source_nothing_is_said_about_one() -> None:
+    found = resolve(changed({}, {"source.type": "None"}))
+    assert found.queries == ()
+    assert (found.summary.source_query, found.summary.source_range, found.summary.source_step) == ("", 0, 0)
+
+
+def test_what_the_hub_needs_beside_the_summary() -> None:
+    execution = {
+        "rateLimit": "30/m",
+        "whenFailing": {"behavior": "Value", "value": -50},
+        "whenEmpty": {"behavior": "Value", "value": 0},
+        "suspend": True,
+    }
+    found = resolve(changed({"execution": execution}, {"source.params.query": "a; b;"}))
+    assert found.resource_name == "sample-my-score"
+    assert found.queries == ("a", "b")
+    assert found.rate_limit == 0.5
+    assert (found.when_failing.behavior, found.when_failing.value) == (FailingBehavior.Value, -50)
+    assert found.when_empty.value == 0
+    assert found.suspended
+    assert (found.score_name, found.interval_seconds, found.validity_seconds) == ("sample_my_score", 30, 300)
+
+
+def test_without_execution_nothing_is_limited_or_suspended() -> None:
+    found = resolve(scorer(synced=SYNCED))
+    assert (found.rate_limit, found.suspended, found.paused_until) == (None, False, None)
+
+
+def test_paused_until() -> None:
+    found = scorer(synced=SYNCED, annotations={PAUSED_UNTIL: "2026-11-21T12:00:00+02:00"})
+    assert resolve(found).paused_until == datetime(2026, 11, 21, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "2026-11-21T12:00:00", "2026-11-21"])
+def test_a_pause_that_is_no_time_runs_nothing(text: str) -> None:
+    assert refusal(scorer(synced=SYNCED, annotations={PAUSED_UNTIL: text})) == (
+        "InvalidPausedUntil",
+        f"annotation {PAUSED_UNTIL}: '{text}' is not a time such as 2026-11-21T10:00:00Z",
+    )
+
+
+def test_a_resolved_scorer_can_be_compared_and_does_not_change() -> None:
+    one, same = resolve(scorer(synced=SYNCED)), resolve(scorer(synced=SYNCED))
+    assert one == same
+    assert hash(one) == hash(same)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.suspended = True  # type: ignore[misc]
+
+
+def test_every_reason_can_be_the_reason_of_a_condition() -> None:
+    assert all(reason.isalpha() and reason[0].isupper() for reason in Reason)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.api.meta import Condition
+from dsf.api.score import (
+    MAX_OBJECT_BYTES,
+    addon_placement_score,
+    build_items,
+    object_bytes,
+    score_body,
+    score_status,
+    to_score_value,
+)
+from dsf.api.scoring import Result
+from dsf.errors import ScoreObjectTooLargeError
+from tests.cases import load
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@pytest.mark.parametrize("case", load("items"))
+def test_items(case: dict[str, Any]) -> None:
+    results = [Result(labels, score) for labels, score in case["results"]]
+    items = build_items(results, case["format"], "cluster1", "my_score")
+    assert [list(item) for item in items.items] == case["expected"]
+    assert items.clamped == case.get("clamped", 0)
+    assert items.duplicates == case.get("duplicates", 0)
+    assert items.refused == case.get("refused", {})
+
+
+@pytest.mark.parametrize(("score", "reason"), [(math.nan, "nan"), (math.inf, "infinite"), (-math.inf, "infinite")])
+def test_a_score_that_is_no_number_makes_no_item(score: float, reason: str) -> None:
+    items = build_items([Result({"node": "a"}, 1.0), Result({"node": "a"}, score)], "${node}", "c", "s")
+    assert items.items == (("a", 1),)
+    assert items.refused == {reason: 1}
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number(score: float) -> None:
+    with pytest.raises(ValueError, match=f"^{score} is not a score$"):
+        to_score_value(score)
+
+
+@given(FINITE, FINITE)
+def test_floor_and_clamp_are_monotone_and_within_range(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    (low_value, _), (high_value, _) = to_score_value(low), to_score_value(high)
+    assert -100 <= low_value <= high_value <= 100
+
+
+@given(FINITE)
+def test_a_value_that_was_not_clamped_is_the_floor(score: float) -> None:
+    value, clamped = to_score_value(score)
+    assert clamped == (not -100 <= math.floor(score) <= 100)
+    assert clamped or value == math.floor(score)
+
+
+RESULTS = st.lists(st.builds(Result, st.dictionaries(st.sampled_from(["node", "pod"]), st.sampled_from("ab")), FINITE))
+
+
+@given(RESULTS)
+def test_names_are_unique_and_every_result_is_accounted_for(results: list[Result]) -> None:
+    items = build_items(results, "${node}", "c", "s")
+    assert len({name for name, _ in items.items}) == len(items.items)
+    assert len(items.items) + items.duplicates + items.refused.total() == len(results)
+
+
+def test_too_many_items_for_one_object() -> None:
+    results = [Result({"pod": f"pod-{n:04}"}, 1.0) for n in range(100)]
+    assert len(build_items(results, "${pod}", "c", "s").items) == 100
+    size = object_bytes([f"pod-{n:04}" for n in range(100)])
+    with pytest.raises(ScoreObjectTooLargeError) as raised:
+        build_items(results, "${pod}", "c", "s", max_bytes=size - 1)
+    assert str(raised.value) == (
+        f"100 score items make an AddOnPlacementScore of {size} bytes, more than the {size - 1} that one object may "
+        "have; use a scoreDimensionFormat with fewer or shorter names"
+    )
+
+
+def test_the_size_counts_bytes_and_what_is_escaped_and_the_owner_of_each_item() -> None:
+    plain = object_bytes(["abc"]) - object_bytes([])
+    # Once as `{"name":"abc","value":-100},` and once in managedFields.
+    assert plain >= len('{"name":"abc","value":-100},') + len(
+        r'"k:{\"name\":\"abc\"}":{".":{},"f:name":{},"f:value":{}},'
+    )
+    assert object_bytes(["日本語"]) - object_bytes(["abc"]) == 12
+    assert object_bytes(['"bc']) - object_bytes(["abc"]) >= 4
+    assert object_bytes([f"pod-{n}" for n in range(4000)]) < MAX_OBJECT_BYTES < object_bytes(["x" * 100] * 4000)
+
+
+def test_the_object_without_its_status() -> None:
+    assert score_body("cluster1", "sample-scorer", "My Score", owner_uid="u-1") == {
+        "apiVersion": "cluster.open-cluster-management.io/v1alpha1",
+        "kind": "AddOnPlacementScore",
+        "metadata": {
+            "name": "my-score",
+            "namespace": "cluster1",
+            "labels": {
+                "app.kubernetes.io/managed-by": "dynamic-scoring-framework",
+                "dynamic-scoring.open-cluster-management.io/scorer-name": "sample-scorer",
+            },
+            "ownerReferences": [
+                {
+                    "apiVersion": "cluster.open-cluster-management.io/v1",
+                    "kind": "ManagedCluster",
+                    "name": "cluster1",
+                    "uid": "u-1",
+                }
+            ],
+        },
+    }
+    assert "ownerReferences" not in score_body("cluster1", "sample-scorer", "My Score")["metadata"]
+
+
+def test_the_whole_object_is_body_and_status() -> None:
+    items = [("a", 1), ("b", -100)]
+    until = NOW + timedelta(seconds=300.5)
+    whole = addon_placement_score("cluster1", "sample-scorer", "my_score", items, valid_until=until, now=NOW)
+    assert whole.pop("status") == {
+        "conditions": [
+            {
+                "type": "AddOnPlacementScoreUpdated",
+                "status": "True",
+                "reason": "AddOnPlacementScoreUpdated",
+                "message": "2 score items are up to date",
+                "lastTransitionTime": "2026-01-01T12:00:00Z",
+            }
+        ],
+        "scores": [{"name": "a", "value": 1}, {"name": "b", "value": -100}],
+        "validUntil": "2026-01-01T12:05:00Z",
+    }
+    assert whole == score_body("cluster1", "sample-scorer", "my_score")
+
+
+def test_the_transition_time_stays_over_updates() -> None:
+    first = score_status([], valid_until=NOW, now=NOW)
+    previous = [Condition.model_validate(condition) for condition in first["conditions"]]
+    later = score_status([("a", 1)], valid_until=NOW, now=NOW + timedelta(hours=1), previous=previous)
+    assert later["conditions"][0]["lastTransitionTime"] == "2026-01-01T12:00:00Z"
+    assert later["conditions"][0]["message"] == "1 score items are up to date"

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dsf.api.problems import explain
+from dsf.api.scorer import DynamicScorer, DynamicScorerStatus, Failure
+from dsf.api.types import ConfigSyncMode, HealthStatus, Location, ScoreDestination
+from tests.cases import load
+from tests.unit.api.factories import SYNCED, manifest, scorer
+
+
+# That OpenTelemetry and Kubernetes are good source types, and that location and scoreDestination have defaults, is
+# this project's own.
+@pytest.mark.parametrize("case", load("scorer_specs"))
+def test_spec(case: dict[str, Any]) -> None:
+    document = manifest(case["spec"])
+    try:
+        DynamicScorer.from_manifest(document)
+        mistakes = []
+    except ValidationError as error:
+        mistakes = [str(mistake) for mistake in explain(error, DynamicScorer, document)]
+    assert mistakes == case["mistakes"]
+
+
+def test_defaults() -> None:
+    spec = scorer().spec
+    assert spec.location is Location.Internal
+    assert spec.score_destination is ScoreDestination.AddOnPlacementScore
+    assert spec.config_sync_mode is ConfigSyncMode.Full
+    assert spec.execution.to_manifest() == {
+        "timeoutSeconds": 30,
+        "maxRetries": 2,
+        "whenFailing": {"failureThreshold": 3, "behavior": "Keep"},
+        "whenEmpty": {"behavior": "Empty"},
+        "suspend": False,
+    }
+
+
+def test_a_new_scorer_is_unknown() -> None:
+    status = DynamicScorer.from_manifest(manifest()).status
+    assert status == DynamicScorerStatus(health_status=HealthStatus.Unknown)
+
+
+def test_an_empty_health_status_is_refused() -> None:
+    document = manifest(status={"healthStatus": ""})
+    with pytest.raises(ValidationError) as raised:
+        DynamicScorer.from_manifest(document)
+    assert [str(mistake) for mistake in explain(raised.value, DynamicScorer, document)] == [
+        "status.healthStatus: '' is not one of Active, Inactive, Unknown"
+    ]
+
+
+def test_a_status_of_another_version_is_read() -> None:
+    status = {"healthStatus": "Active", "somethingNew": 1, "lastSyncedConfig": {**SYNCED, "somethingNew": 1}}
+    assert DynamicScorer.from_manifest(manifest(status=status)).status.health_status is HealthStatus.Active
+
+
+def test_a_status_as_a_manifest() -> None:
+    failure = Failure(cluster="c", stage="fetch", reason="bad_query", time=datetime(2026, 1, 1, tzinfo=UTC))
+    status = DynamicScorerStatus(health_status=HealthStatus.Active, observed_generation=3, failures=[failure])
+    assert status.to_manifest() == {
+        "healthStatus": "Active",
+        "observedGeneration": 3,
+        "conditions": [],
+        "clusters": {"desired": 0, "succeeding": 0, "failing": 0},
+        "failures": [
+            {"cluster": "c", "stage": "fetch", "reason": "bad_query", "message": "", "time": "2026-01-01T00:00:00Z"}
+        ],
+    }
+
+
+def test_a_scorer_survives_being_written_and_read() -> None:
+    found = scorer(synced=SYNCED, generation=2, creationTimestamp="2026-01-01T00:00:00Z")
+    assert DynamicScorer.from_manifest(found.to_manifest()) == found
+    assert found.key == "open-cluster-management/sample-scorer"
+
+
+def test_a_spec_does_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        scorer().spec.description = "x"  # type: ignore[misc]
+
+
+def test_the_schema_says_what_the_crd_needs() -> None:
+    schema = DynamicScorer.model_json_schema(by_alias=True)["$defs"]
+    spec = schema["DynamicScorerSpec"]
+    assert spec["required"] == ["description", "configURL", "configSyncMode"]
+    assert spec["properties"]["configURL"]["pattern"] == "^[hH][tT][tT][pP][sS]?://.+$"
+    assert schema["ScoringParams"]["required"] == ["name", "interval"]
+    assert schema["ScoringParams"]["properties"]["interval"]["minimum"] == 1
+    assert schema["SourceType"]["enum"] == ["Prometheus", "OpenTelemetry", "Kubernetes", "None"]
+    assert schema["WhenFailing"]["x-kubernetes-validations"][0]["rule"] == (
+        "(self.behavior == 'Value') == has(self.value)"
+    )
+    undescribed = [
+        f"{model}.{field}"
+        for model, definition in schema.items()
+        if model not in ("ObjectMeta", "OwnerReference")
+        for field, rule in definition.get("properties", {}).items()
+        if "description" not in rule and "$ref" not in rule
+    ]
+    assert undescribed == []

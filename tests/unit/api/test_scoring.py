@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.api.scoring import parse_response
+from dsf.api.types import USED_LABELS
+from dsf.errors import ScoringResponseError
+from tests.cases import load
+
+
+def answer(count: int) -> bytes:
+    results = [
+        {"metric": {"node": f"node-{n}", "namespace": "kube-system", "pod": f"pod-{n}"}, "score": n * 0.37 % 100}
+        for n in range(count)
+    ]
+    return json.dumps({"results": results}).encode()
+
+
+@pytest.mark.parametrize("case", load("scoring_answers"))
+def test_good_answer(case: dict[str, Any]) -> None:
+    response = parse_response(case["body"].encode())
+    assert [[labels, score] for labels, score in response.results] == case["results"]
+    assert response.refused == case["refused"]
+
+
+@pytest.mark.parametrize("case", load("scoring_answer_errors"))
+def test_bad_answer(case: dict[str, Any]) -> None:
+    with pytest.raises(ScoringResponseError) as raised:
+        parse_response(case["body"].encode())
+    assert str(raised.value) == case["message"]
+    assert raised.value.reason == "bad_answer"
+
+
+def test_an_answer_that_is_not_utf8() -> None:
+    with pytest.raises(ScoringResponseError) as raised:
+        parse_response(b"\xff{}")
+    assert str(raised.value) == (
+        "the answer is not JSON ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte); "
+        "it starts with '\ufffd{}'"
+    )
+
+
+def test_only_the_head_of_a_bad_answer_is_shown() -> None:
+    with pytest.raises(ScoringResponseError) as raised:
+        parse_response(b"x\n" * 100_000)
+    assert str(raised.value).endswith("it starts with '" + r"x\n" * 60 + "'...")
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"results":[' + b'{"metric":' * 100_000])
+def test_deep_nesting(body: bytes) -> None:
+    with pytest.raises(ScoringResponseError, match=r"^the answer is nested too deeply; it starts with '"):
+        parse_response(body)
+
+
+def test_a_whole_number_of_5000_digits_is_infinite() -> None:
+    assert parse_response(b'{"results":[{"score":-' + b"9" * 5000 + b"}]}").refused == {"infinite": 1}
+
+
+def test_too_many_results() -> None:
+    assert len(parse_response(answer(3), max_results=3).results) == 3
+    with pytest.raises(ScoringResponseError) as raised:
+        parse_response(answer(4), max_results=3)
+    assert str(raised.value) == "the answer has 4 results, more than the 3 that are allowed"
+    assert raised.value.reason == "too_many_results"
+    with pytest.raises(ScoringResponseError, match="more than the 10000 that are allowed"):
+        parse_response(answer(10_001))
+
+
+@pytest.mark.parametrize(("count", "limit_ms"), [(100, 0.3), (10_000, 40)])
+def test_it_is_fast(count: int, limit_ms: float) -> None:
+    body = answer(count)
+    best = math.inf
+    for _ in range(20):
+        start = time.perf_counter()
+        parse_response(body)
+        best = min(best, time.perf_counter() - start)
+    # Three times the goal, so that a busy machine does not fail the test; `make bench` has the figures.
+    assert best * 1000 < 3 * limit_ms
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["metric", "score", "node", "x"]), inner),
+    max_leaves=20,
+)
+ANSWERS = st.fixed_dictionaries({"results": st.lists(JSON)}) | JSON
+
+
+@given(st.binary() | ANSWERS.map(lambda document: json.dumps(document).encode()))
+def test_nothing_but_its_own_error_and_only_finite_scores_come_out(body: bytes) -> None:
+    try:
+        response = parse_response(body)
+    except ScoringResponseError:
+        return
+    for labels, score in response.results:
+        assert math.isfinite(score)
+        assert set(labels) <= set(USED_LABELS)
+        assert all(value.encode().decode() == value for value in labels.values())
+
+
+@given(st.lists(JSON.filter(lambda element: isinstance(element, dict))))
+def test_every_result_is_either_good_or_counted(elements: list[dict[str, Any]]) -> None:
+    response = parse_response(json.dumps({"results": elements}).encode())
+    assert len(response.results) + response.refused.total() == len(elements)
