@@ -1,0 +1,9 @@
+//go:build tools
+
+// Package tools keeps the commands built from this module in go.mod and go.sum.
+package tools
+
+import (
+	_ "open-cluster-management.io/ocm/cmd/addon"
+	_ "open-cluster-management.io/ocm/cmd/placement"
+)
