@@ -101,3 +101,19 @@ SCORER_HEALTHY = Metric(
     "dynamic_scoring_scorer_healthy", "gauge", "1 while the scoring API passes its health check.", ("scorer",)
 )
 UP = Metric("dynamic_scoring_up", "gauge", "1 while the exporter can read Redis.")
+CONFIG_VALID = Metric(
+    "dynamic_scoring_config_valid",
+    "gauge",
+    "1 while the delivered configuration can be used; 0: it cannot, and the last good one stays in force.",
+)
+CONFIG_LOADED = Metric(
+    "dynamic_scoring_config_loaded_timestamp_seconds",
+    "gauge",
+    "Unix time at which the agent read the configuration in force; 0 before the first.",
+)
+CONFIG_SCORERS = Metric("dynamic_scoring_config_scorers", "gauge", "Scorers that this agent is to run.")
+VALIDITY_FACTOR = Metric(
+    "dynamic_scoring_validity_factor",
+    "gauge",
+    "Factor by which every validity is longer, so that renewals leave room for changes; 1 unless the fleet is large.",
+)

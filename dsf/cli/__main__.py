@@ -1,0 +1,5 @@
+"""`python -m dsf.cli`."""
+
+from dsf.cli.main import run
+
+run()

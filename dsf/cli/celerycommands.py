@@ -1,0 +1,38 @@
+"""The command lines of the Celery processes, each flag with its reason.
+
+Every one of them works when typed by hand, too, with `celery` in place of the first three words.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_CELERY = (sys.executable, "-m", "celery", "-A", "dsf.celery")
+
+#: Tasks that Flower keeps. Its default of 100,000 takes hundreds of MB.
+_FLOWER_TASKS = 10_000
+#: Seconds after which a worker that is gone leaves Flower's list.
+_FLOWER_PURGE = 600
+
+
+def beat() -> list[str]:
+    """Beat with our scheduler. A second one is a standby; there is no schedule file and no pid file."""
+    return [*_CELERY, "beat"]
+
+
+def flower(address: str, port: int) -> list[str]:
+    """Flower, to look at tasks only."""
+    return [
+        *_CELERY,
+        "flower",
+        f"--address={address}",
+        f"--port={port}",
+        # Otherwise anybody who opens the page may shut workers down and start tasks.
+        "--read_only",
+        # Workers send events anyway; the default asks every worker of the fleet for them every 5 s.
+        "--enable_events=False",
+        f"--max_tasks={_FLOWER_TASKS}",
+        f"--purge_offline_workers={_FLOWER_PURGE}",
+        # The arguments are scorer and run id: what a person looks for.
+        "--tasks_columns=name,args,state,received,started,runtime,worker,uuid",
+    ]

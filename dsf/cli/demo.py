@@ -1,0 +1,114 @@
+"""`dsf demo`: two clusters with real Prometheus servers and real scores on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.cli.group import BAD
+from dsf.cli.up import START_TIMEOUT, TICK, RedisOption, announced, say
+
+if TYPE_CHECKING:
+    from dsf.demo.fleet import Fleet
+    from dsf.demo.report import Report
+    from dsf.demo.supervisor import Supervisor
+
+#: Seconds until every pair must have a score with --once.
+ONCE_TIMEOUT = 60.0
+
+
+def demo(
+    once: Annotated[
+        bool, typer.Option("--once", help="End when every cluster has every score: 0; after 60 s: 1 and the reasons.")
+    ] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep", help="Keep the manifests in this folder; edit them and the demo follows.", file_okay=False
+        ),
+    ] = None,
+    redis_url: RedisOption = None,
+) -> None:
+    """Two clusters, real Prometheus servers, real scores, on this machine. Ctrl-C ends everything.
+
+    What is missing (Prometheus, the node exporter) is unpacked from Debian's packages into ~/.cache/dsf; nothing is
+    installed. Needs a checkout of the repository.
+
+    Example: dsf demo --keep my-demo
+    """
+    from dsf.demo.fleet import Fleet
+    from dsf.demo.report import Report
+    from dsf.demo.state import default_dir, exclusive
+    from dsf.demo.supervisor import supervising
+
+    with ExitStack() as cleanup:
+        if keep is None:
+            folder = Path(tempfile.mkdtemp(prefix="dsf-demo-"))
+            cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+            manifests, state_dir = folder / "manifests", folder / "state"
+        else:
+            manifests = keep.resolve()
+            state_dir = default_dir(manifests)
+        cleanup.enter_context(exclusive(state_dir))
+        try:
+            with supervising(state_dir, say) as supervisor:
+                fleet = Fleet(manifests, state_dir, redis_url, supervisor, say)
+                with fleet.stack:
+                    fleet.prepare()
+                    started = time.time()
+                    fleet.start()
+                    report = Report(fleet.stack.client, manifests, fleet.out_dir)
+                    with announced(fleet.stack, fleet.host_aliases):
+                        if once:
+                            _once(fleet, supervisor, report, started)
+                        else:
+                            _watch(fleet, supervisor, report)
+        except KeyboardInterrupt:
+            say(f"everything is ended; the manifests are in {manifests}" if keep else "everything is ended")
+
+
+def _once(fleet: Fleet, supervisor: Supervisor, report: Report, started: float) -> None:
+    """Wait until every pair has a score, print the table. Ends with exit code 1 and the reasons when that fails."""
+    import redis
+
+    from dsf.cli.live import render_table
+    from dsf.cli.output import console
+
+    missing: dict[str, str] = {"all": "nothing was heard of"}
+    while missing and time.time() < started + ONCE_TIMEOUT:
+        fleet.tick()
+        try:
+            missing = report.missing(started)
+        except redis.RedisError as error:
+            missing = {"Redis": str(error)}
+        time.sleep(TICK)
+    console().print(render_table(report.lines()))
+    if not missing:
+        say(f"every cluster has every score, {time.time() - started:.0f} s after the start")
+        return
+    say(f"not every pair has a score after {ONCE_TIMEOUT:g} s:")
+    for name, why in [*missing.items(), *supervisor.troubles().items()]:
+        say(f"  {name} {why}")
+    for problem in report.problems():
+        say(f"  {problem}")
+    for name in fleet.stack.process_names:
+        if name in supervisor:
+            say(f"  the log of {name} ends with:\n{supervisor.tail(name)}")
+    raise typer.Exit(BAD)
+
+
+def _watch(fleet: Fleet, supervisor: Supervisor, report: Report) -> None:
+    """Show the table until Ctrl-C: in place on a terminal, else a line whenever something changed."""
+    from dsf.cli import live
+
+    say("starting; the first scores come within seconds")
+    supervisor.wait_ready(START_TIMEOUT, meanwhile=fleet.tick)
+    show = live.on_terminal if sys.stdout.isatty() else live.as_lines
+    show(report, live.addresses(fleet), fleet.tick)

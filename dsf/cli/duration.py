@@ -1,0 +1,46 @@
+"""Durations and moments as people type them."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+
+import typer
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(?:\d+[smhd])+")
+
+
+def seconds(text: str | int) -> int:
+    """`90`, `90s`, `5m`, `1h30m` or `2d` in seconds. Raises typer.BadParameter for anything else."""
+    if isinstance(text, int):
+        # An option's default goes through its parser, too.
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if not _DURATION.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is not a time; use seconds such as 90, or 90s, 5m, 1h30m, 2d")
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smhd])", text))
+
+
+def moment(text: str, now: float | None = None) -> float:
+    """A time ahead in unix seconds: ISO 8601 (local time unless it says otherwise), or a duration from now.
+
+    Raises typer.BadParameter for anything else and for the past.
+    """
+    now = time.time() if now is None else now
+    try:
+        at = now + seconds(text)
+    except typer.BadParameter:
+        try:
+            # A moment without a zone is the local time of the person who types it.
+            at = datetime.fromisoformat(text).astimezone().timestamp()
+        except (ValueError, OverflowError, OSError):
+            raise typer.BadParameter(
+                f"{text!r} is not a time; use ISO 8601 such as 2026-12-24T18:00 or 2026-12-24T18:00Z, "
+                "or a time from now such as 30m or 2h"
+            ) from None
+    if at <= now:
+        raise typer.BadParameter(f"{text!r} is in the past")
+    return at

@@ -1,0 +1,186 @@
+"""`dsf explain`: one cycle in front of you."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.cli.group import BAD
+from dsf.cli.output import Format, Output, emit, flat, number, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+    from dsf.api.summary import ScorerSummary
+    from dsf.cli.explaining import Cycle, ExplainReport, ResultView
+    from dsf.settings import Settings
+
+#: Results that are shown as a table; JSON and YAML have all.
+_LIMIT = 50
+_STYLES = {"item": "green", "metric": "green", "replaced": "yellow", "refused": "red"}
+
+
+def explain(
+    scorer: Annotated[str, typer.Argument(help="Name of the DynamicScorer.")],
+    cluster: Annotated[str, typer.Option("--cluster", "-c", help="Name of the managed cluster.")],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="File with the ConfigMap dynamic-scoring-config of that cluster (`kubectl get configmap -o yaml`); "
+            "default DSF_AGENT_CONFIG, or that of a running demo.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Results shown in the table.")] = _LIMIT,
+    output: Output = Format.TABLE,
+) -> None:
+    """Run one cycle here, step by step: queries, answers, the scoring request, and what becomes of each result.
+
+    Nothing is published and nothing is tried again. Sources and scoring API are asked from this machine; tokens are
+    read from DSF_AGENT_SECRETS_DIR and never shown. Exit code 1 when the cycle fails.
+
+    Example: dsf explain sample-scorer --cluster worker01
+    """
+    report = _cycle(scorer, cluster, config).run()
+    emit(report, output, lambda: _render(report, limit))
+    if report.outcome == "error":
+        raise typer.Exit(BAD)
+
+
+def _cycle(scorer: str, cluster: str, config: Path | None) -> Cycle:
+    from dsf.agent.secrets import Tokens
+    from dsf.cli.explaining import Cycle
+    from dsf.cli.session import agent_settings
+    from dsf.errors import UnknownScorerError
+
+    settings = agent_settings(cluster)
+    file = config or settings.agent_config
+    if file is None:
+        raise typer.BadParameter(
+            "no configuration: neither DSF_AGENT_CONFIG nor a running demo names one. Save it with "
+            "`kubectl get configmap dynamic-scoring-config -n dynamic-scoring -o yaml` on the managed cluster",
+            param_hint="--config",
+        )
+    summaries = _summaries(file)
+    if scorer not in summaries:
+        known = ", ".join(sorted(summaries)) or "none"
+        raise UnknownScorerError(
+            f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({file} has: {known}); it may be masked, not "
+            "healthy, or not resolved: see `dsf status`"
+        )
+    _use_aliases(settings)
+    return Cycle(cluster, summaries[scorer], settings, Tokens(settings.agent_secrets_dir))
+
+
+def _summaries(file: Path) -> Mapping[str, ScorerSummary]:
+    """What was delivered, read as the agent reads it. Raises ManifestError naming the file."""
+    import logging
+
+    from dsf.agent.config import FileConfig
+    from dsf.errors import ManifestError
+
+    if not file.is_file():
+        raise ManifestError(f"{file}: there is no such file; it is made when the cluster is accepted")
+    # The agent logs what is wrong with the file; here it is the error.
+    logging.getLogger("dsf.agent").setLevel(logging.CRITICAL)
+    delivered = FileConfig(file)
+    found = delivered.summaries()
+    if delivered.problem:
+        raise ManifestError(f"{file}: {delivered.problem}")
+    return found
+
+
+def _use_aliases(settings: Settings) -> None:
+    from dsf.errors import SettingsError
+    from dsf.http.transport import set_aliases
+
+    try:
+        set_aliases(settings.agent_host_aliases)
+    except ValueError as error:
+        raise SettingsError(f"DSF_AGENT_HOST_ALIASES: {error}") from None
+
+
+class _Page:
+    """Lines of text; what other people's services said is on one line each."""
+
+    def __init__(self) -> None:
+        self.parts: list[RenderableType] = []
+
+    def title(self, text: str) -> None:
+        from rich.text import Text
+
+        self.parts += [Text(""), Text(flat(text), style="bold")]
+
+    def line(self, label: str, text: object) -> None:
+        from rich.text import Text
+
+        self.parts.append(Text(f"   {label:<9}{flat(str(text))}"))
+
+    def end(self, text: str, style: str) -> None:
+        from rich.text import Text
+
+        self.parts += [Text(""), Text(flat(text), style=style)]
+
+
+def _render(report: ExplainReport, limit: int) -> RenderableType:
+    from rich.console import Group
+
+    page = _Page()
+    _steps(page, report)
+    if report.results:
+        page.title("3. Results")
+        page.parts.append(_result_table(report.results[:limit]))
+        if len(report.results) > limit:
+            page.line("and", f"{len(report.results) - limit} more; --limit shows them, -o json has all")
+    good = sum(result.fate in ("item", "metric") for result in report.results)
+    if report.outcome == "error":
+        page.end(f"error: {report.stage} failed ({report.reason}): {report.message}", "red")
+    else:
+        page.end(f"{report.outcome}: {good} of {len(report.results)} results are used. Nothing was published.", "green")
+    return Group(*page.parts[1:])
+
+
+def _steps(page: _Page, report: ExplainReport) -> None:
+    page.title(f"{report.scorer} (score {report.score_name}) on {report.cluster}")
+    page.title(f"1. Fetch from source {report.source_type or 'None'}")
+    if not report.queries and report.stage != "fetch":
+        page.line("nobody", "is asked")
+    for query in report.queries:
+        if query.query:
+            page.line("query", query.query)
+        page.line("GET", query.url)
+        page.line("answer", f"{_answer(query.status, query.seconds, query.bytes)}, {query.series} series")
+        if query.head:
+            page.line("head", query.head)
+    if report.request:
+        page.title("2. Score")
+        page.line("POST", report.request.url)
+        page.line("request", f"{report.request.bytes} bytes, {report.request.series} series")
+        page.line("head", report.request.head)
+    if report.response:
+        page.line("answer", _answer(report.response.status, report.response.seconds, report.response.bytes))
+        if report.response.head:
+            page.line("head", report.response.head)
+
+
+def _answer(status: int | None, seconds: float, size: int) -> str:
+    what = f"HTTP {status}" if status else "none"
+    return f"{what} after {seconds * 1000:.0f} ms, {size} bytes"
+
+
+def _result_table(results: list[ResultView]) -> RenderableType:
+    rows: list[list[str | tuple[str, str]]] = [
+        [
+            (result.fate, _STYLES.get(result.fate, "")),
+            result.name,
+            "" if result.value is None else number(result.value),
+            result.note,
+            result.result,
+        ]
+        for result in results
+    ]
+    return table(("FATE", "ITEM", "VALUE", "NOTE", "RESULT"), rows, right=("VALUE",))

@@ -1,0 +1,45 @@
+"""`dsf`: all commands."""
+
+from __future__ import annotations
+
+import typer
+
+from dsf.cli import demo, explain, history, info, processes, rescore, schedule, scores, status, up
+from dsf.cli.group import CommandGroup
+
+app = typer.Typer(
+    name="dsf",
+    cls=CommandGroup,
+    help="Dynamic scoring of clusters. Commands find a running `dsf demo`; else set DSF_REDIS_URL.",
+    no_args_is_help=True,
+    add_completion=True,
+    # A bug's traceback is for its report; local variables in it may hold passwords.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_LOOK = "Look"
+_CHANGE = "Change"
+_RUN = "Run a process"
+
+app.command(rich_help_panel=_LOOK)(status.status)
+app.command(rich_help_panel=_LOOK)(scores.scores)
+app.command(rich_help_panel=_LOOK)(history.history)
+app.command(rich_help_panel=_LOOK)(explain.explain)
+app.command(rich_help_panel=_CHANGE)(rescore.rescore)
+app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
+app.command(rich_help_panel=_RUN)(demo.demo)
+app.command(rich_help_panel=_RUN)(up.up)
+app.command(rich_help_panel=_RUN)(processes.hub)
+app.command(rich_help_panel=_RUN)(processes.agent)
+app.command(rich_help_panel=_RUN)(processes.exporter)
+app.command(rich_help_panel=_RUN)(processes.results)
+app.command(rich_help_panel=_RUN)(processes.beat)
+app.command(rich_help_panel=_RUN)(processes.flower)
+app.command(rich_help_panel=_LOOK)(info.crds)
+app.command(rich_help_panel=_LOOK)(info.version)
+
+
+def run() -> None:
+    """The console script."""
+    app(prog_name="dsf")

@@ -1,0 +1,118 @@
+"""The commands that run one process of the system until it is told to stop.
+
+They read their settings from `DSF_` variables; the few options here are those that people type most. They never use a
+running demo's context: a process that joined another system by accident would be hard to find.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+ManifestsOption = Annotated[
+    Path | None, typer.Option("--manifests", help="Folder of manifests (backend dir).", exists=True, file_okay=False)
+]
+
+
+def hub(
+    backend: Annotated[
+        Literal["kube", "dir"] | None, typer.Option("--backend", help="Where objects live: Kubernetes or a folder.")
+    ] = None,
+    manifests: ManifestsOption = None,
+) -> None:
+    """Run the hub controller.
+
+    Example: dsf hub --backend dir --manifests my-manifests
+    """
+    _set_environment(role="hub", backend=backend, manifests=manifests)
+    from dsf.hub.main import run
+    from dsf.settings import Settings
+
+    raise typer.Exit(run(Settings.load()))
+
+
+def agent(
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", help="Name of the managed cluster; default DSF_CLUSTER.")
+    ] = None,
+) -> None:
+    """Run the agent of one managed cluster.
+
+    Example: dsf agent --cluster worker01
+    """
+    _set_environment(role="agent", cluster=cluster)
+    from dsf.agent.main import run
+    from dsf.settings import Settings
+
+    raise typer.Exit(run(Settings.load()))
+
+
+def exporter(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one and says which.")
+    ] = None,
+) -> None:
+    """Run the exporter: fleet /metrics and the read-only JSON API.
+
+    Example: dsf exporter --port 8080
+    """
+    _set_environment(role="exporter", exporter_host=host, exporter_port=port)
+    from dsf.exporter.main import run
+    from dsf.settings import Settings
+
+    raise typer.Exit(run(Settings.load()))
+
+
+def results() -> None:
+    """Run a results worker: takes results from agents and writes AddOnPlacementScores. Any number may run.
+
+    Example: dsf results
+    """
+    _set_environment(role="results")
+    from dsf.results.worker import run
+    from dsf.settings import Settings
+
+    raise typer.Exit(run(Settings.load()))
+
+
+def beat() -> None:
+    """Run beat: `celery -A dsf.celery beat`. A second one waits and takes over.
+
+    Example: dsf beat
+    """
+    from dsf.cli import celerycommands
+
+    _set_environment(role="beat")
+    _become(celerycommands.beat())
+
+
+def flower(
+    address: Annotated[str, typer.Option("--address", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port.")] = 5555,
+) -> None:
+    """Run Flower read-only: tasks by name with scorer and run id. It has no login; put a proxy in front to share it.
+
+    Example: dsf flower --port 5555
+    """
+    from dsf.cli import celerycommands
+
+    _set_environment(role="flower")
+    _become(celerycommands.flower(address, port))
+
+
+def _set_environment(**values: object) -> None:
+    """Set `DSF_` variables before anything reads the settings, which happens once per process."""
+    for name, value in values.items():
+        if value is not None:
+            os.environ[f"DSF_{name.upper()}"] = str(value)
+
+
+def _become(command: list[str]) -> NoReturn:
+    """Run `command` in place of this process, so that signals and the exit code are its own."""
+    sys.stdout.flush()
+    os.execv(command[0], command)  # noqa: S606  # a list that we built; no shell

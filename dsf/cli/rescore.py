@@ -1,0 +1,73 @@
+"""`dsf rescore`: score now."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.cli.duration import seconds
+from dsf.cli.group import BAD
+from dsf.cli.output import Format, Output, emit, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dsf.cli.rescoring import RescoreReport
+
+#: Seconds that `--wait` waits by default: longer than the time-out of a slow stage.
+_PATIENCE = 60
+_STYLES = {"ok": "green", "empty": "green", "partial": "yellow"}
+
+
+def rescore(
+    scorer: Annotated[str, typer.Argument(help="Name of the DynamicScorer.")],
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option("--cluster", "-c", help="Only on this cluster; may be repeated. Without it, wherever it runs."),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the new scores and print them.")] = False,
+    timeout: Annotated[
+        int, typer.Option("--timeout", parser=seconds, metavar="TIME", help="How long to wait: seconds, or such as 2m.")
+    ] = _PATIENCE,
+    output: Output = Format.TABLE,
+) -> None:
+    """Send a tick now. The schedule does not move, and pauses do not hold it back.
+
+    With --wait the exit code is 1 when a cycle did not end with a score; the reason is printed.
+
+    Example: dsf rescore sample-scorer --cluster worker01 --wait
+    """
+    from dsf.cli import rescoring
+    from dsf.cli.session import session
+
+    with session() as opened:
+        runs = rescoring.send(opened.redis, opened.settings, scorer, clusters)
+        if wait:
+            report = rescoring.wait(opened.redis, scorer, runs, time.monotonic() + timeout)
+        else:
+            report = rescoring.sent(scorer, runs)
+    emit(report, output, lambda: _render(report))
+    if not all(run.succeeded if wait else run.run_id for run in report.runs):
+        raise typer.Exit(BAD)
+
+
+def _render(report: RescoreReport) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from dsf.cli.scores import render_scores
+    from dsf.exporter.views import ScoreList
+
+    rows: list[list[str | tuple[str, str]]] = []
+    for run in report.runs:
+        outcome = run.outcome or ("sent" if run.run_id else "not sent")
+        style = _STYLES.get(outcome, "" if outcome == "sent" else "red")
+        stage = f"{run.stage}: " if run.stage else ""
+        why = f"{stage}{run.reason}: {run.message}" if run.reason else run.message
+        rows.append([run.cluster, run.run_id or "-", (outcome, style), why])
+    parts: list[RenderableType] = [table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows)]
+    if report.scores:
+        parts += [Text(""), render_scores(ScoreList(at=report.at, scores=report.scores))]
+    return Group(*parts)

@@ -1,0 +1,215 @@
+"""`dsf schedule`: how often things run, and people's changes to that.
+
+A change is an override beside the entries that the hub controller writes: it stays across restarts and re-applied
+manifests until `dsf schedule reset`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.cli.duration import moment, seconds
+from dsf.cli.output import Format, Output, age, clock, emit, table, until
+
+if TYPE_CHECKING:
+    import redis
+    from rich.console import RenderableType
+
+    from dsf.exporter.views import EntryView, ScheduleList
+
+app = typer.Typer(
+    help="See and change how often scorers run. Changes stay until reset.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ScorerArgument = Annotated[str, typer.Argument(help="Name of the DynamicScorer.")]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", "-c", help="Only on this cluster; without it on all clusters.")
+]
+NoteOption = Annotated[str, typer.Option("--note", help="Why; others see it in `dsf schedule list`.")]
+
+
+@app.command("list")
+def list_(
+    scorer: Annotated[str | None, typer.Argument(help="Only this scorer.")] = None,
+    cluster: ClusterOption = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Every entry: interval in force, next run, pauses, who changed what.
+
+    Example: dsf schedule list sample-scorer
+    """
+    from dsf.cli.session import session
+
+    with session() as opened:
+        _show(opened.redis, scorer, cluster, output)
+
+
+@app.command("set")
+def set_(
+    scorer: ScorerArgument,
+    interval: Annotated[
+        int, typer.Option("--interval", "-i", parser=seconds, metavar="TIME", help="Seconds, or such as 5m or 1h30m.")
+    ],
+    cluster: ClusterOption = None,
+    note: NoteOption = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Set the interval. It takes effect within a second.
+
+    Example: dsf schedule set sample-scorer --interval 5 --note "incident 42"
+    """
+    if interval < 1:
+        raise typer.BadParameter("must be at least 1 second", param_hint="--interval")
+    _change(scorer, cluster, output, interval=interval, note=note)
+
+
+@app.command()
+def pause(
+    scorer: ScorerArgument,
+    cluster: ClusterOption = None,
+    end: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="TIME", help="ISO 8601 (local time unless it has a zone), or from now such as 2h."
+        ),
+    ] = None,
+    note: NoteOption = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Send no ticks, for a time or until resumed. Scores that are there expire as usual.
+
+    Example: dsf schedule pause sample-scorer --cluster worker01 --until 2h
+    """
+    paused_until = None if end is None else moment(end)
+    _change(scorer, cluster, output, paused=True, paused_until=paused_until, note=note)
+
+
+@app.command()
+def resume(
+    scorer: ScorerArgument, cluster: ClusterOption = None, note: NoteOption = "", output: Output = Format.TABLE
+) -> None:
+    """Send ticks again, at once, also when the DynamicScorer itself is suspended.
+
+    Example: dsf schedule resume sample-scorer --cluster worker01
+    """
+    _change(scorer, cluster, output, paused=False, note=note)
+
+
+@app.command()
+def reset(scorer: ScorerArgument, cluster: ClusterOption = None, output: Output = Format.TABLE) -> None:
+    """Remove people's changes: the interval is again what the scorer says. Without --cluster everywhere.
+
+    Example: dsf schedule reset sample-scorer
+    """
+    from dsf import keys
+    from dsf.cli.session import session
+    from dsf.store.schedule import ScheduleStore, scorer_target
+
+    with session() as opened:
+        store = ScheduleStore(opened.redis)
+        if cluster is not None:
+            store.reset(keys.pair(cluster, scorer))
+        else:
+            # Per cluster first: when this is interrupted, what is left is still what somebody asked for.
+            own = [target for target in store.overrides() if keys.split_pair(target)[1] == scorer]
+            for target in sorted({*own, scorer_target(scorer)} - {scorer_target(scorer)}):
+                store.reset(target)
+            store.reset(scorer_target(scorer))
+        _show(opened.redis, scorer, cluster, output)
+
+
+def _change(
+    scorer: str,
+    cluster: str | None,
+    output: Format,
+    *,
+    interval: int | None = None,
+    paused: bool | None = None,
+    paused_until: float | None = None,
+    note: str = "",
+) -> None:
+    from dsf import keys
+    from dsf.cli.session import session
+    from dsf.store.schedule import ScheduleStore, scorer_target
+
+    target = scorer_target(scorer) if cluster is None else keys.pair(cluster, scorer)
+    with session() as opened:
+        ScheduleStore(opened.redis).set_override(
+            target, interval=interval, paused=paused, paused_until=paused_until, note=note, by=_who()
+        )
+        found = _show(opened.redis, scorer, cluster, output)
+    for entry in found.entries:
+        own = entry.interval_source if interval is not None else entry.paused_source or target
+        if own not in (target, "entry"):
+            what = f"interval of {entry.interval_seconds}s" if interval is not None else "own pause"
+            typer.echo(
+                f"note: {entry.cluster} keeps its {what}; "
+                f"end that with `dsf schedule reset {scorer} --cluster {entry.cluster}`",
+                err=True,
+            )
+
+
+def _show(client: redis.Redis, scorer: str | None, cluster: str | None, output: Format) -> ScheduleList:
+    from dsf.exporter.schedule import read_schedule
+
+    found = read_schedule(client, cluster, scorer)
+    emit(found, output, lambda: _render(found))
+    return found
+
+
+def _render(found: ScheduleList) -> RenderableType:
+    from rich.text import Text
+
+    if not found.entries:
+        return Text("Nothing is scheduled. `dsf status` says which scorers there are and how they do.")
+    rows: list[list[str | tuple[str, str]]] = []
+    for entry in found.entries:
+        changes = "; ".join(_who_and_why(entry))
+        own = entry.interval_source != "entry"
+        rows.append(
+            [
+                entry.cluster,
+                entry.scorer,
+                (f"{entry.interval_seconds}s", "yellow" if own else ""),
+                f"{entry.entry_interval_seconds}s",
+                until(entry.next_run, found.at),
+                age(entry.lag_seconds) if entry.lag_seconds else "-",
+                _state(entry),
+                changes,
+            ]
+        )
+    headers = ("CLUSTER", "SCORER", "INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE", "STATE", "CHANGED BY")
+    return table(headers, rows, right=("INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE"))
+
+
+def _state(entry: EntryView) -> tuple[str, str]:
+    if not entry.paused:
+        return "running", "green"
+    what = "suspended" if entry.paused_source == "entry" else "paused"
+    return (f"{what} until {clock(entry.paused_until)}" if entry.paused_until else what), "yellow"
+
+
+def _who_and_why(entry: EntryView) -> list[str]:
+    texts = []
+    for override in entry.overrides:
+        everywhere = " everywhere" if override.target.startswith("*/") else ""
+        note = f": {override.note}" if override.note else ""
+        texts.append(f"{override.by or 'unknown'}{everywhere}{note}")
+    return texts
+
+
+def _who() -> str:
+    """`user@host` of the person at this terminal, as far as the system knows."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user id without an entry in /etc/passwd.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

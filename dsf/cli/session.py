@@ -1,0 +1,131 @@
+"""Settings and Redis for a command: from the environment, else from the demo that runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from dsf import keys
+from dsf.cli import context
+
+if TYPE_CHECKING:
+    import redis
+
+    from dsf.settings import Settings
+
+_OWN_REDIS = ("DSF_REDIS_URL", "DSF_REDIS_URL_FILE")
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a command works with."""
+
+    settings: Settings
+    redis: redis.Redis
+
+
+def command_settings() -> Settings:
+    """Settings from the environment. Without a Redis URL there, the Redis and the folders of a running demo.
+
+    Logging goes to standard error from here on, and only what went wrong: standard output is for data.
+
+    Raises SettingsError naming the wrong variable.
+    """
+    from pydantic import SecretStr
+
+    import dsf.log
+    from dsf.settings import Settings
+
+    settings = Settings.load()
+    if "log_level" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"log_level": "ERROR"})
+    dsf.log.setup(settings)
+    running = running_demo()
+    if running is None:
+        return settings
+    values: dict[str, object] = {"redis_url": SecretStr(running.redis_url)}
+    for name in ("manifests", "out_dir"):
+        folder = getattr(running, name)
+        if folder and getattr(settings, name) is None:
+            values[name] = Path(folder)
+    return settings.model_copy(update=values)
+
+
+def agent_settings(cluster: str) -> Settings:
+    """Settings for doing what the agent of `cluster` does. Without DSF_AGENT_CONFIG, those of a hub on a folder.
+
+    Raises SettingsError naming the wrong variable, and UnknownClusterError when that hub has no such cluster.
+    """
+    from dsf.errors import UnknownClusterError
+
+    settings = command_settings()
+    out = out_dir(settings)
+    if settings.agent_config is not None or out is None:
+        return settings
+    folder = out / "clusters" / cluster
+    if not keys.is_name(cluster) or not folder.is_dir():
+        known = ", ".join(sorted(path.name for path in out.glob("clusters/*"))) or "none"
+        raise UnknownClusterError(f"no cluster {cluster!r} is accepted; {out / 'clusters'} has: {known}")
+    running = running_demo()
+    return settings.model_copy(
+        update={
+            "agent_config": folder / "dynamic-scoring-config.yaml",
+            "agent_secrets_dir": settings.agent_secrets_dir or folder / "secrets",
+            "agent_host_aliases": settings.agent_host_aliases
+            or (running.host_aliases.get(cluster, {}) if running else {}),
+        }
+    )
+
+
+def out_dir(settings: Settings) -> Path | None:
+    """The folder that a hub on a folder writes; None when there is no such hub."""
+    if settings.out_dir is not None:
+        return settings.out_dir
+    return settings.manifests / "_out" if settings.manifests is not None else None
+
+
+@contextmanager
+def session() -> Iterator[Session]:
+    """Settings and a Redis client that is closed at the end."""
+    from dsf.store.client import connect
+
+    settings = command_settings()
+    # A person waits: one more attempt is enough.
+    client = connect(settings, name="dsf-cli", retries=1)
+    try:
+        yield Session(settings, client)
+    finally:
+        client.close()
+
+
+def redis_hint(error: Exception) -> str:
+    """What to tell a person whose command could not use Redis. Without user name and password."""
+    settings = command_settings()
+    reason = " ".join(str(error).split()).rstrip(".")
+    where = _without_password(settings.resolved_redis_url())
+    if any(name in os.environ for name in _OWN_REDIS):
+        advice = "check DSF_REDIS_URL"
+    elif running_demo() is not None:
+        advice = "a demo that runs named it; set DSF_REDIS_URL for another one"
+    else:
+        advice = "no demo runs here and DSF_REDIS_URL is not set; set it, or start one with `dsf demo`"
+    return f"cannot use Redis at {where} ({reason}): {advice}"
+
+
+def running_demo() -> context.Context | None:
+    """The demo whose Redis a command uses; None when none runs or the environment names another Redis."""
+    return None if any(name in os.environ for name in _OWN_REDIS) else context.load()
+
+
+def _without_password(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+        return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+    except ValueError:
+        return "an URL that cannot be read"

@@ -1,0 +1,116 @@
+"""`dsf status`: does it work, and if not, why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsf.cli.group import BAD
+from dsf.cli.output import Format, Output, age, emit, flat, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dsf.cli.statusreport import StatusReport
+    from dsf.exporter.views import ScorerView
+
+_STYLES = {"ok": "green", "failing": "red", "unhealthy": "red", "expired": "red", "refused": "red"}
+
+
+def status(
+    scorer: Annotated[str | None, typer.Argument(help="Only this scorer, with all its clusters.")] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """How every scorer does: health, clusters, age of the last success, and why cycles fail.
+
+    Exit code 1 when something is failing.
+
+    Example: dsf status sample-scorer
+    """
+    from dsf.cli.session import session
+    from dsf.cli.statusreport import read_report
+
+    with session() as opened:
+        report = read_report(opened.redis, opened.settings, scorer)
+    emit(report, output, lambda: _render(report, scorer))
+    if not report.ok:
+        raise typer.Exit(BAD)
+
+
+def _render(report: StatusReport, named: str | None) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if report.scorers:
+        parts.append(_scorer_table(report.scorers))
+    else:
+        parts.append(Text("No scorer is registered. Apply a DynamicScorer and a DynamicScoringConfig."))
+    if named and report.scores:
+        parts += ["", _cluster_table(report)]
+    reasons = _reasons(report)
+    if reasons:
+        parts += ["", *reasons]
+    return Group(*parts)
+
+
+def _scorer_table(scorers: list[ScorerView]) -> RenderableType:
+    from dsf.cli.statusreport import state_of
+
+    rows = []
+    for scorer in scorers:
+        state = state_of(scorer)
+        counts = scorer.clusters
+        rows.append(
+            (
+                scorer.name,
+                (state, _STYLES.get(state, "yellow")),
+                scorer.health_status,
+                scorer.score_name,
+                f"{scorer.interval_seconds}s",
+                str(counts.succeeding),
+                (str(counts.failing), "red" if counts.failing else ""),
+                str(counts.desired),
+                age(scorer.age_seconds),
+            )
+        )
+    headers = ("SCORER", "STATE", "HEALTH", "SCORE", "INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS")
+    return table(headers, rows, right=("INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS"))
+
+
+def _cluster_table(report: StatusReport) -> RenderableType:
+    rows: list[list[str | tuple[str, str]]] = []
+    for score in report.scores or []:
+        reason = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
+        state = "failing" if score.failing else "ok" if score.fresh else "expired" if score.expired else "waiting"
+        rows.append(
+            [
+                score.cluster,
+                (state, _STYLES.get(state, "yellow")),
+                str(len(score.items)),
+                age(score.age_seconds),
+                str(score.failing),
+                reason,
+            ]
+        )
+    headers = ("CLUSTER", "STATE", "ITEMS", "LAST SUCCESS", "FAILED IN A ROW", "REASON")
+    return table(headers, rows, right=("ITEMS", "LAST SUCCESS", "FAILED IN A ROW"))
+
+
+def _reasons(report: StatusReport) -> list[Any]:
+    """A line for each thing that is wrong."""
+    from rich.text import Text
+
+    lines = []
+    for scorer in report.scorers:
+        for failure in scorer.failures:
+            what = f"{failure.stage} failed ({failure.reason})" if failure.stage else failure.reason
+            old = age((report.at - failure.at).total_seconds())
+            lines.append(f"{scorer.name} on {failure.cluster}: {what} {old} ago: {failure.message}")
+        hidden = scorer.clusters.failing - len(scorer.failures)
+        if hidden > 0:
+            lines.append(f"{scorer.name}: {hidden} more clusters are failing")
+    lines += [f"{one.scorer}: {one.type}={one.status} ({one.reason}): {one.message}" for one in report.conditions]
+    lines += [f"{one.place}: {one.message}" if one.place else one.message for one in report.problems]
+    return [Text(flat(line)) for line in lines]

@@ -1,0 +1,128 @@
+"""`dsf up`: the hub on a folder of manifests, with local agents, until Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from dsf.demo.stack import Stack
+
+#: Seconds between two looks at children and clusters.
+TICK = 0.25
+#: Seconds until every server must answer: a slow machine starts many programs at once.
+START_TIMEOUT = 60.0
+
+RedisOption = Annotated[
+    str | None,
+    typer.Option(
+        "--redis-url",
+        help="Use this Redis; default is an embedded one. What another hub keeps there would be replaced, so "
+        "DSF_REDIS_URL is not read here.",
+    ),
+]
+
+
+def up(
+    manifests: Annotated[
+        Path, typer.Option("--manifests", help="Folder of manifests; it is followed.", exists=True, file_okay=False)
+    ],
+    backend: Annotated[
+        Literal["dir"], typer.Option("--backend", help="Only dir: on Kubernetes use the chart.")
+    ] = "dir",
+    redis_url: RedisOption = None,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out-dir", help="Where statuses and scores are written; default MANIFESTS/_out.")
+    ] = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option("--state-dir", help="Redis' data and logs; default a folder below ~/.local/state/dsf."),
+    ] = None,
+    agents: Annotated[bool, typer.Option(help="Run an agent for every accepted cluster on this machine.")] = True,
+    flower: Annotated[bool, typer.Option(help="Run Flower.")] = True,
+) -> None:
+    """Run everything on a folder of manifests: hub, beat, results worker, exporter, Flower and local agents.
+
+    Overrides of the schedule and scores stay across restarts. Ctrl-C ends it.
+
+    Example: dsf up --backend dir --manifests my-manifests
+    """
+    from dsf.demo.ports import Ports
+    from dsf.demo.stack import Stack, StackOptions
+    from dsf.demo.state import default_dir, exclusive
+    from dsf.demo.supervisor import supervising
+
+    manifests = manifests.resolve()
+    state_dir = (state_dir or default_dir(manifests)).resolve()
+    options = StackOptions(
+        manifests=manifests,
+        out_dir=(out_dir or manifests / "_out").resolve(),
+        state_dir=state_dir,
+        redis_url=redis_url,
+        agents=agents,
+        flower=flower,
+    )
+    with exclusive(state_dir):
+        try:
+            with supervising(state_dir, say) as supervisor, Stack(options, supervisor, Ports(say), say) as stack:
+                stack.start()
+                with announced(stack):
+                    supervisor.wait_ready(START_TIMEOUT, meanwhile=stack.follow)
+                    _print_addresses(stack)
+                    while True:
+                        stack.follow()
+                        supervisor.check()
+                        time.sleep(TICK)
+        except KeyboardInterrupt:
+            say("everything is ended; the schedule's overrides and the scores are kept")
+
+
+def say(text: str) -> None:
+    """Tell a person what happens, on standard error: standard output is for what was asked for."""
+    from dsf.cli.output import clean
+
+    typer.echo(f"dsf: {clean(text)}", err=True)
+
+
+@contextmanager
+def announced(stack: Stack, host_aliases: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[None]:
+    """Let commands in other terminals find this stack."""
+    from dsf.cli import context
+
+    try:
+        context.write(
+            redis_url=stack.redis_url,
+            manifests=stack.options.manifests,
+            out_dir=stack.options.out_dir,
+            exporter_url=stack.exporter_url,
+            flower_url=stack.flower_url,
+            host_aliases=host_aliases or {},
+        )
+    except OSError as error:
+        say(f"commands in other terminals will not find this run: cannot write {context.path()}: {error.strerror}")
+    try:
+        yield
+    finally:
+        context.remove()
+
+
+def _print_addresses(stack: Stack) -> None:
+    from dsf.cli.output import console
+
+    lines = {
+        "manifests": str(stack.options.manifests),
+        "written": str(stack.options.out_dir),
+        "state, logs": str(stack.options.state_dir),
+        "Redis": stack.redis_address,
+        "exporter": f"{stack.exporter_url}/metrics",
+        "Flower": stack.flower_url or "off",
+    }
+    for name, value in lines.items():
+        console().print(f"{name:<12} {value}")
+    console().print("Look around with `dsf status` in another terminal. Ctrl-C ends everything.")

@@ -1,0 +1,119 @@
+"""Metric families of everything that is known per scorer and cluster.
+
+Values are collected in dictionaries by label values first, so that no label set is ever exposed twice, whatever Redis
+holds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from prometheus_client.core import Metric, SummaryMetricFamily
+from pydantic import ValidationError
+
+import dsf.log
+from dsf import metrics
+from dsf.api.labels import cut_label, gauge_labels
+from dsf.store.pairs import OUTCOMES, SUCCESSES, PairState, Score
+
+log = dsf.log.get(__name__)
+
+Labels = tuple[str, ...]
+
+
+class PairFamilies:
+    """Sums of the pairs that were added; `collect` gives them as metric families."""
+
+    def __init__(self, score_names: Mapping[str, str], now: float) -> None:
+        """`score_names` by scorer; `now` in unix seconds decides which results have expired."""
+        self._score_names = score_names
+        self._now = now
+        self._scores: dict[Labels, float] = {}
+        self._valid_until: dict[Labels, float] = {}
+        self._last_success: dict[Labels, float] = {}
+        self._scheduled: defaultdict[Labels, int] = defaultdict(int)
+        self._cycles: defaultdict[Labels, int] = defaultdict(int)
+        self._requests: defaultdict[Labels, int] = defaultdict(int)
+        self._failures: defaultdict[Labels, int] = defaultdict(int)
+        self._refused: defaultdict[Labels, int] = defaultdict(int)
+        self._clamped: defaultdict[Labels, int] = defaultdict(int)
+        self._stage_sum: defaultdict[Labels, float] = defaultdict(float)
+        self._stage_count: defaultdict[Labels, int] = defaultdict(int)
+
+    def add(self, pair: PairState) -> None:
+        """Take one pair in."""
+        score = self._score(pair)
+        known = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
+        name, cluster = cut_label(known), cut_label(pair.cluster)
+        self._add_books(pair, cluster, name)
+        if pair.last_success is not None:
+            _keep_newest(self._last_success, (cluster, name), pair.last_success)
+        if score is not None:
+            # An expired score keeps this gauge: its value in the past is what an alert compares with time().
+            _keep_newest(self._valid_until, (cluster, name), score.valid_until)
+            if score.valid_until > self._now:
+                for labels, value in score.results:
+                    self._scores[gauge_labels(pair.cluster, score.score_name, labels)] = value
+
+    def _score(self, pair: PairState) -> Score | None:
+        try:
+            return pair.score
+        except ValidationError:
+            log.warning("stored score cannot be read", cluster=pair.cluster, scorer=pair.scorer)
+            return None
+
+    def _add_books(self, pair: PairState, cluster: str, name: str) -> None:
+        self._scheduled[cluster, name] += pair.scheduled
+        for outcome in OUTCOMES:
+            self._cycles[cluster, name, outcome] += pair.count(outcome)
+        lost = pair.count("lost")
+        self._requests[name, "success", cluster] += sum(pair.count(outcome) for outcome in SUCCESSES)
+        self._requests[name, "failure", cluster] += pair.count("error") + lost
+        for (stage, reason), number in pair.errors().items():
+            self._failures[name, stage, reason] += number
+        if lost:
+            # Nothing was heard, so no stage is known to have failed.
+            self._failures[name, "", "lost"] += lost
+        for reason, number in pair.refused().items():
+            self._refused[name, reason] += number
+        self._clamped[(name,)] += pair.clamped
+        for stage, (seconds, number) in pair.timings().items():
+            self._stage_sum[name, stage, cluster] += seconds
+            self._stage_count[name, stage, cluster] += number
+
+    def collect(self) -> Iterable[Metric]:
+        """The families, each once, also when it is empty."""
+        yield _gauge(metrics.SCORE, self._scores)
+        yield _counter(metrics.REQUESTS, self._requests, "ds_cluster")
+        # Results carry sums, not buckets; a summary is the type that says exactly that.
+        spec = metrics.STAGE_SECONDS
+        stages = SummaryMetricFamily(spec.name, spec.help, labels=(*spec.labels, "ds_cluster"))
+        for labels, number in self._stage_count.items():
+            stages.add_metric(labels, count_value=number, sum_value=self._stage_sum[labels])
+        yield stages
+        yield _gauge(metrics.LAST_SUCCESS, self._last_success)
+        yield _gauge(metrics.VALID_UNTIL, self._valid_until)
+        yield _counter(metrics.SCHEDULED, self._scheduled)
+        yield _counter(metrics.CYCLES, self._cycles)
+        yield _counter(metrics.FAILURES, self._failures)
+        yield _counter(metrics.REFUSED, self._refused)
+        yield _counter(metrics.CLAMPED, self._clamped)
+
+
+def _keep_newest(values: dict[Labels, float], labels: Labels, value: float) -> None:
+    values[labels] = max(value, values.get(labels, value))
+
+
+def _gauge(spec: metrics.Metric, values: Mapping[Labels, float]) -> Metric:
+    family = spec.gauge()
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _counter(spec: metrics.Metric, values: Mapping[Labels, float], *more_labels: str) -> Metric:
+    family = spec.counter((*spec.labels, *more_labels))
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family

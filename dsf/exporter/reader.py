@@ -1,0 +1,180 @@
+"""Makes the views from what is in Redis. Reads only."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+import redis
+
+from dsf.exporter.views import (
+    Books,
+    ClusterCounts,
+    CycleView,
+    FailureView,
+    HistoryList,
+    ScoreItem,
+    ScoreList,
+    ScoreResult,
+    ScorerList,
+    ScorerView,
+    ScoreView,
+)
+from dsf.store.pairs import Pairs, PairState
+from dsf.store.registry import Registry, ScorerRecord
+
+#: Failures shown per scorer.
+MAX_FAILURES = 10
+
+
+class FleetReader:
+    """Scores, scorers and past cycles. Thread-safe.
+
+    Methods raise redis.RedisError when Redis cannot be read, and UnknownScorerError or UnknownClusterError for a name
+    that is not registered.
+    """
+
+    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+        self._registry = Registry(client)
+        self._pairs = Pairs(client)
+        self._clock = clock
+
+    def scores(self, cluster: str | None = None, scorer: str | None = None) -> ScoreList:
+        """The newest score of every pair of the schedule, or of one cluster's or one scorer's pairs."""
+        self._check(cluster, scorer)
+        records = self._registry.scorers()
+        now = self._clock()
+        views = [score_view(state, records, now) for state in self._states(cluster, scorer)]
+        return ScoreList(at=now, scores=views)
+
+    def scorers(self, scorer: str | None = None) -> ScorerList:
+        """Every registered scorer, or one."""
+        self._check(None, scorer)
+        by_scorer: defaultdict[str, list[PairState]] = defaultdict(list)
+        for state in self._states(None, scorer):
+            by_scorer[state.scorer].append(state)
+        now = self._clock()
+        views = [
+            scorer_view(record, by_scorer[name], now)
+            for name, record in sorted(self._registry.scorers().items())
+            if scorer in (None, name)
+        ]
+        return ScorerList(at=now, scorers=views)
+
+    def history(self, cluster: str, scorer: str) -> HistoryList:
+        """The newest cycles of one pair and its books; both are empty when it never ran."""
+        self._check(cluster, scorer)
+        cycles = [
+            CycleView(**entry.model_dump(exclude={"run"}), run_id=entry.run)
+            for entry in self._pairs.history(cluster, scorer)
+        ]
+        return HistoryList(
+            cluster=cluster, scorer=scorer, books=_books(self._pairs.state(cluster, scorer)), cycles=cycles
+        )
+
+    def _check(self, cluster: str | None, scorer: str | None) -> None:
+        if scorer is not None:
+            self._registry.scorer(scorer)
+        if cluster is not None:
+            self._registry.cluster(cluster)
+
+    def _states(self, cluster: str | None, scorer: str | None) -> Iterable[PairState]:
+        return self._pairs.states(
+            pair for pair in self._pairs.names() if cluster in (None, pair[0]) and scorer in (None, pair[1])
+        )
+
+
+def score_view(state: PairState, records: dict[str, ScorerRecord], now: float) -> ScoreView:
+    """What is known of one pair's newest score at `now` (unix seconds)."""
+    score = state.score
+    record = records.get(state.scorer)
+    expired = score is not None and score.valid_until <= now
+    usable = None if expired else score
+    known = record.score_name if record else None
+    return ScoreView(
+        cluster=state.cluster,
+        scorer=state.scorer,
+        score_name=known or (score.score_name if score else ""),
+        run_id=score.run if score else None,
+        at=score.at if score else None,
+        valid_until=score.valid_until if score else None,
+        expired=expired,
+        fresh=usable is not None and state.failing == 0,
+        last_success=state.last_success,
+        age_seconds=_age(state.last_success, now),
+        failing=state.failing,
+        failure=_failure(state),
+        items=[ScoreItem(name=name, value=value) for name, value in usable.items] if usable else [],
+        results=[ScoreResult(metric=labels, score=value) for labels, value in usable.results] if usable else [],
+    )
+
+
+def scorer_view(record: ScorerRecord, states: list[PairState], now: float) -> ScorerView:
+    """How one scorer does on all its clusters at `now` (unix seconds)."""
+    successes = [state.last_success for state in states if state.last_success is not None]
+    last_success = max(successes, default=None)
+    failures = [failure for state in states if state.failing and (failure := _failure(state)) is not None]
+    failures.sort(key=lambda failure: failure.at, reverse=True)
+    return ScorerView(
+        name=record.name,
+        score_name=record.score_name,
+        description=record.description,
+        location=record.location,
+        score_destination=record.destination,
+        interval_seconds=record.interval,
+        validity_seconds=record.validity,
+        rate_limit=record.rate_limit,
+        suspended=record.suspended,
+        health_status=record.health,
+        clusters=_cluster_counts(states, now),
+        last_success=last_success,
+        age_seconds=_age(last_success, now),
+        failures=failures[:MAX_FAILURES],
+    )
+
+
+def _cluster_counts(states: list[PairState], now: float) -> ClusterCounts:
+    numbers = {"succeeding": 0, "failing": 0, "expired": 0, "waiting": 0}
+    for state in states:
+        if state.failing:
+            numbers["failing"] += 1
+        elif state.last_success is None:
+            numbers["waiting"] += 1
+        else:
+            score = state.score
+            numbers["succeeding" if score is not None and score.valid_until > now else "expired"] += 1
+    return ClusterCounts(desired=len(states), **numbers)
+
+
+def _failure(state: PairState) -> FailureView | None:
+    failure = state.failure
+    if failure is None:
+        return None
+    return FailureView(
+        cluster=state.cluster,
+        run_id=failure.run,
+        stage=failure.stage,
+        reason=failure.reason,
+        message=failure.message,
+        at=failure.at,
+    )
+
+
+def _books(state: PairState) -> Books:
+    return Books(
+        scheduled=state.scheduled,
+        ok=state.count("ok"),
+        empty=state.count("empty"),
+        partial=state.count("partial"),
+        error=state.count("error"),
+        skipped=state.count("skipped"),
+        lost=state.count("lost"),
+        open=state.open,
+        skipped_by_reason=state.skipped(),
+    )
+
+
+def _age(last_success: float | None, now: float) -> float | None:
+    # Never negative: a clock that is a little ahead is no score from the future.
+    return None if last_success is None else round(max(0.0, now - last_success), 3)

@@ -1,0 +1,52 @@
+"""Commands in this process, against a real Redis and a state folder of the test's own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import structlog
+from typer.testing import CliRunner, Result
+
+from dsf.cli.main import app
+from dsf.settings import settings
+from tests.integration.exporter.fleet import Fleet, good_fleet
+
+Dsf = Callable[..., Result]
+
+
+@pytest.fixture
+def dsf(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dsf]:
+    """`dsf("status", "-o", "json")`; standard output and standard error are kept apart."""
+    for name in [name for name in os.environ if name.startswith("DSF_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DSF_REDIS_URL", redis_url)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, list(arguments), prog_name="dsf")
+
+    yield run
+    root.handlers[:], root.level = before
+    structlog.reset_defaults()
+    settings.cache_clear()
+
+
+@pytest.fixture
+def fleet(redis_client: redis.Redis) -> Fleet:
+    """sample-scorer succeeds on worker01 and worker02."""
+    return good_fleet(redis_client)
+
+
+def loaded(result: Result) -> Any:
+    """Standard output as JSON; there was nothing else in it."""
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return json.loads(result.stdout)

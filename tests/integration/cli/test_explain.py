@@ -1,0 +1,289 @@
+"""dsf explain: one cycle, against real HTTP servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dsf.api.summary import ScorerSummary, dump_summaries
+from dsf.cli import context
+from dsf.http.transport import set_aliases
+from tests.integration.cli.conftest import Dsf, loaded
+from tests.support.httpserver import ScriptedServer, answer, matrix
+
+TOKEN = "s3same-s3same"
+SERIES = {"metric": {"node": "n1"}, "values": [[1, "1"], [2, "2"]]}
+RESULTS = {
+    "results": [
+        {"metric": {"node": "n1"}, "score": 12.7},
+        {"metric": {"node": "n2"}, "score": 1000},
+        {"metric": {"node": "n1", "extra": "x"}, "score": -3},
+        {"metric": {"node": "n3"}, "score": None},
+        {"metric": {"pod": "p1"}, "score": 5},
+    ]
+}
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
+    """A source that has one series and a scoring API that answers RESULTS."""
+    with ScriptedServer(matrix(SERIES)) as source, ScriptedServer(answer(RESULTS)) as scorer:
+        yield source, scorer
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's output folder with one cluster."""
+    cluster = tmp_path / "_out" / "clusters" / "worker01"
+    cluster.mkdir(parents=True)
+    monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path / "_out"))
+    return cluster
+
+
+def deliver(folder: Path, servers: tuple[ScriptedServer, ScriptedServer], **fields: object) -> Path:
+    """Write the ConfigMap with one summary, as the work agent delivers it."""
+    source, scorer = servers
+    values: dict[str, object] = {
+        "name": "sample-scorer",
+        "score_name": "sample_score",
+        "source_type": "Prometheus",
+        "source_endpoint": f"{source.url}/api/v1/query_range",
+        "source_query": 'up{job="a;b"}; rate(x[1m])',
+        "source_range": 60,
+        "source_step": 15,
+        "scoring_endpoint": f"{scorer.url}/scoring",
+        "scoring_interval": 10,
+        "score_destination": "AddOnPlacementScore",
+        "score_dimension_format": "${node}",
+        "timeout_seconds": 5,
+    }
+    summary = ScorerSummary.model_validate({**values, **fields})
+    manifest = {"kind": "ConfigMap", "data": {"summaries": dump_summaries([summary])}}
+    file = folder / "dynamic-scoring-config.yaml"
+    file.write_text(yaml.safe_dump(manifest))
+    return file
+
+
+def test_every_step_is_shown(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    deliver(folder, servers)
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+    assert result.exit_code == 0, result.output
+    text = result.stdout
+    assert 'query    up{job="a;b"}' in text
+    assert "query    rate(x[1m])" in text
+    assert f"GET      {servers[0].url}/api/v1/query_range?query=up%7Bjob%3D%22a%3Bb%22%7D&start=" in text
+    assert "1 series" in text
+    assert 'head     {"metric":{"node":"n1"}' in text
+    assert f"POST     {servers[1].url}/scoring" in text
+    assert "HTTP 200 after" in text
+    rows = [line for line in text.splitlines() if '"metric"' in line and "head" not in line]
+    fates = [row.split()[0] for row in rows]
+    assert fates == ["replaced", "item", "item", "refused", "refused"]
+    assert "null_score" in rows[3]
+    assert "empty_dimension" in rows[4]
+    assert text.splitlines()[-1].rstrip() == "partial: 2 of 5 results are used. Nothing was published."
+
+
+def test_the_scoring_api_gets_what_an_agent_would_send(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
+) -> None:
+    deliver(folder, servers)
+    dsf("explain", "sample-scorer", "--cluster", "worker01")
+    source, scorer = servers
+    assert [request.query["query"] for request in source.requests] == ['up{job="a;b"}', "rate(x[1m])"]
+    assert int(source.requests[0].query["end"]) - int(source.requests[0].query["start"]) == 60
+    assert [request.json() for request in scorer.requests] == [{"data": [SERIES, SERIES]}]
+
+
+def test_as_json(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    deliver(folder, servers)
+    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+    assert [(query["status"], query["series"]) for query in report["queries"]] == [(200, 1), (200, 1)]
+    assert report["request"]["series"] == 2
+    assert report["request"]["bytes"] == len(json.dumps({"data": [SERIES, SERIES]}, separators=(",", ":")))
+    assert report["outcome"] == "partial"
+    fates = [(one["fate"], one["name"], one["value"], one["note"]) for one in report["results"]]
+    assert fates == [
+        ("replaced", "n1", None, "a later result has the same item name"),
+        ("item", "n2", 100, "1000 is outside of -100..100"),
+        ("item", "n1", -3, ""),
+        ("refused", "", None, "null_score"),
+        ("refused", "", None, "empty_dimension"),
+    ]
+
+
+def test_rounding_down_is_said(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    servers[1].script(answer({"results": [{"metric": {"node": "n1"}, "score": -12.25}]}))
+    deliver(folder, servers)
+    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+    assert (report["results"][0]["value"], report["results"][0]["note"]) == (-13, "rounded down from -12.25")
+    assert report["outcome"] == "ok"
+
+
+def test_a_bad_query_shows_prometheus_own_words(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
+) -> None:
+    error = {"status": "error", "errorType": "bad_data", "error": "1:4: parse error: unexpected identifier"}
+    servers[0].script(answer(error, 400))
+    deliver(folder, servers)
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+    assert result.exit_code == 1
+    assert "HTTP 400" in result.stdout
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("error: fetch failed (bad_query)")
+    assert "1:4: parse error: unexpected identifier" in last
+    assert servers[1].requests == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [("oops", 500, "http_error"), ("<html>", 200, "bad_answer"), ('{"results": 1}', 200, "bad_answer")],
+)
+def test_a_scoring_api_that_fails(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer], body: str, status: int, reason: str
+) -> None:
+    servers[1].script(answer(body, status))
+    deliver(folder, servers)
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json")
+    assert result.exit_code == 1
+    report = loaded(result)
+    assert (report["outcome"], report["stage"], report["reason"]) == ("error", "score", reason)
+    assert report["response"]["status"] == status
+    assert body in report["message"] + report["response"]["head"]
+
+
+def test_nobody_answers(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    deliver(folder, servers, scoring_endpoint="http://127.0.0.1:1/scoring")
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+    assert result.exit_code == 1
+    assert (
+        "error: score failed (connection_failed): POST http://127.0.0.1:1/scoring: Connection refused" in result.stdout
+    )
+
+
+def test_a_scorer_without_a_source(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    deliver(folder, servers, source_type="None", source_endpoint="", source_query="")
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+    assert result.exit_code == 0
+    assert "nobody   is asked" in result.stdout
+    assert servers[1].requests[0].json() == {"data": []}
+
+
+def test_an_unknown_source(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    deliver(folder, servers, source_type="Carbon")
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+    assert result.exit_code == 1
+    assert "error: fetch failed (unsupported_source): source type 'Carbon' is not one of" in result.stdout
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
+def test_tokens_are_sent_and_never_shown(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer], output: str
+) -> None:
+    secret = folder / "secrets" / "scorer-token"
+    secret.mkdir(parents=True)
+    (secret / "token").write_text(TOKEN + "\n")
+    # A server that repeats what it was sent, in good answers and in bad ones.
+    echo = {"results": [{"metric": {"node": TOKEN}, "score": 1}] * 40, "you sent": f"Bearer {TOKEN}"}
+    servers[1].script(answer(echo))
+    reference = {"scoring_endpoint_auth_name": "scorer-token", "scoring_endpoint_auth_key": "token"}
+    deliver(folder, servers, **reference, scoring_endpoint=f"http://user:{TOKEN}@127.0.0.1:{servers[1].port}/scoring")
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", output)
+    assert result.exit_code == 0, result.output
+    assert servers[1].requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
+    assert TOKEN not in result.output
+    assert "***" in result.stdout
+    servers[1].script(answer(f"not for {TOKEN}", 403))
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", output)
+    assert result.exit_code == 1
+    assert TOKEN not in result.output
+    assert "unauthorized" in result.stdout
+
+
+def test_a_missing_token_is_named(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    deliver(folder, servers, source_endpoint_auth_name="prometheus-token", source_endpoint_auth_key="token")
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+    assert result.exit_code == 1
+    assert "(secret_missing): key 'token' of Secret 'prometheus-token' is missing" in result.stdout
+    assert servers[0].requests == []
+
+
+def test_only_some_results_are_listed(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    deliver(folder, servers)
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "--limit", "2")
+    assert "3 more; --limit shows them" in result.stdout
+    assert "null_score" not in result.stdout
+
+
+def test_metrics_only(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    deliver(folder, servers, score_destination="None")
+    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+    assert [result["fate"] for result in report["results"]] == ["metric", "metric", "metric", "refused", "metric"]
+
+
+def test_a_name_that_leads_elsewhere_on_this_cluster(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DSF_REDIS_URL")
+    monkeypatch.delenv("DSF_OUT_DIR")
+    aliases = {"worker01": {"prometheus.test:9090": f"127.0.0.1:{servers[0].port}"}}
+    context.write(redis_url="redis://127.0.0.1:1/0", out_dir=folder.parent.parent, host_aliases=aliases)
+    deliver(folder, servers, source_endpoint="http://prometheus.test:9090/api/v1/query_range")
+    try:
+        result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+    finally:
+        set_aliases({})
+        context.remove()
+    assert result.exit_code == 0, result.output
+    assert "GET      http://prometheus.test:9090/api/v1/query_range" in result.stdout
+
+
+# --- where the configuration comes from ------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_saved_by_hand(
+    dsf: Dsf, tmp_path: Path, servers: tuple[ScriptedServer, ScriptedServer]
+) -> None:
+    file = deliver(tmp_path, servers)
+    assert dsf("explain", "sample-scorer", "--cluster", "anything", "--config", str(file)).exit_code == 0
+
+
+def test_without_any_configuration_it_is_a_usage_error(dsf: Dsf) -> None:
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+    assert result.exit_code == 2
+    assert "DSF_AGENT_CONFIG" in result.stderr
+
+
+def test_a_scorer_that_was_not_delivered(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
+) -> None:
+    deliver(folder, servers)
+    result = dsf("explain", "nobody", "--cluster", "worker01")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: scorer 'nobody' was not delivered to cluster 'worker01'")
+    assert "has: sample-scorer)" in result.stderr
+
+
+@pytest.mark.parametrize("cluster", ["mars", "../clusters/worker01"])
+def test_a_cluster_that_is_not_there(dsf: Dsf, folder: Path, cluster: str) -> None:
+    result = dsf("explain", "sample-scorer", "--cluster", cluster)
+    assert result.exit_code == 1
+    assert "is accepted" in result.stderr
+    assert "has: worker01" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["{", "a: b", '[{"name": ""}]'])
+def test_a_file_that_cannot_be_used(dsf: Dsf, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "--config", str(file))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"error: {file}: ")
+    assert len(result.stderr.splitlines()) == 1
+    missing = dsf("explain", "sample-scorer", "--cluster", "worker01", "--config", str(tmp_path / "none"))
+    assert "there is no such file" in missing.stderr

@@ -1,0 +1,215 @@
+"""status, scores, history: what people look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis
+import yaml
+
+from dsf import keys
+from dsf.store.registry import Registry
+from tests.integration.cli.conftest import Dsf, loaded
+from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet
+
+
+def only_sample(client: redis.Redis) -> None:
+    """Without static-scorer, which is unhealthy."""
+    Registry(client).remove_scorer(STATIC)
+
+
+# --- status ----------------------------------------------------------------------------------------------------------
+
+
+def test_status_of_a_good_fleet(dsf: Dsf, fleet: Fleet) -> None:
+    only_sample(fleet.redis)
+    result = dsf("status")
+    assert result.exit_code == 0
+    header, line = result.stdout.splitlines()
+    assert header.split() == ["SCORER", "STATE", "HEALTH", "SCORE", "INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST",
+                              "SUCCESS"]  # fmt: skip
+    assert line.split()[:8] == [SAMPLE, "ok", "Active", "sample_score", "10s", "2", "0", "2"]
+    assert line.split()[8] in ("2s", "3s", "4s", "5s", "6s", "7s")
+
+
+def test_status_says_where_why_and_since_when_it_fails(dsf: Dsf, fleet: Fleet) -> None:
+    only_sample(fleet.redis)
+    fleet.failure("worker02", message='invalid parameter "query": 1:5: parse error')
+    result = dsf("status")
+    assert result.exit_code == 1
+    assert "failing" in result.stdout.splitlines()[1]
+    assert "sample-scorer on worker02: fetch failed (bad_query)" in result.stdout
+    assert 'ago: invalid parameter "query": 1:5: parse error' in result.stdout
+
+
+def test_status_of_one_scorer_ignores_what_is_wrong_with_others(dsf: Dsf, fleet: Fleet) -> None:
+    assert dsf("status").exit_code == 1
+    result = dsf("status", SAMPLE)
+    assert result.exit_code == 0
+    assert "worker01" in result.stdout
+    assert "worker02" in result.stdout
+    result = dsf("status", STATIC)
+    assert result.exit_code == 1
+    assert "unhealthy" in result.stdout
+
+
+def test_status_as_json(dsf: Dsf, fleet: Fleet) -> None:
+    fleet.failure("worker02")
+    found = loaded(dsf("status", SAMPLE, "-o", "json"))
+    assert set(found) == {"at", "ok", "scorers", "scores", "conditions", "problems"}
+    assert found["ok"] is False
+    (scorer,) = found["scorers"]
+    assert scorer["clusters"] == {"desired": 2, "succeeding": 1, "failing": 1, "expired": 0, "waiting": 0}
+    (failure,) = scorer["failures"]
+    assert (failure["cluster"], failure["stage"], failure["reason"]) == ("worker02", "fetch", "bad_query")
+    assert [score["cluster"] for score in found["scores"]] == ["worker01", "worker02"]
+
+
+def test_a_score_that_expired_without_a_failure_is_bad(dsf: Dsf, fleet: Fleet) -> None:
+    fleet.score("worker01", valid_for=-5, age=400)
+    result = dsf("status", SAMPLE)
+    assert result.exit_code == 1
+    assert "expired" in result.stdout
+
+
+def test_status_of_nothing(dsf: Dsf) -> None:
+    result = dsf("status")
+    assert result.exit_code == 0
+    assert "No scorer is registered" in result.stdout
+
+
+def test_status_of_an_unknown_scorer_names_the_known_ones(dsf: Dsf, fleet: Fleet) -> None:
+    result = dsf("status", "nobody")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == "error: no scorer 'nobody' runs; registered: sample-scorer, static-scorer\n"
+
+
+def test_status_shows_what_the_hub_wrote_into_its_folder(
+    dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_sample(fleet.redis)
+    out = tmp_path / "_out"
+    (out / "dynamicscorers").mkdir(parents=True)
+    problem = {"file": "scorer.yaml", "line": 7, "field": "spec.interval", "message": "-1 is less than 1"}
+    (out / "problems.yaml").write_text(yaml.safe_dump([{**problem, "severity": "error"}]))
+    condition = {"type": "ConfigSynced", "status": "False", "reason": "MissingField", "message": "no interval"}
+    (out / "dynamicscorers" / "broken.yaml").write_text(yaml.safe_dump({"status": {"conditions": [condition]}}))
+    monkeypatch.setenv("DSF_MANIFESTS", str(tmp_path))
+    result = dsf("status")
+    assert result.exit_code == 1
+    assert "scorer.yaml:7: spec.interval: -1 is less than 1" in result.stdout
+    assert "broken: ConfigSynced=False (MissingField): no interval" in result.stdout
+    named = dsf("status", "broken")
+    assert named.exit_code == 1
+    assert "broken: ConfigSynced=False (MissingField): no interval" in named.stdout
+    assert "scorer.yaml" not in named.stdout
+    assert dsf("status", SAMPLE).exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["", "{", "a: 1", "[1, 2]", "- {line: x}"])
+def test_files_of_the_hub_that_make_no_sense_are_ignored(
+    dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    only_sample(fleet.redis)
+    (tmp_path / "dynamicscorers").mkdir()
+    for name in ("problems.yaml", "dynamicscorers/x.yaml"):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path))
+    assert dsf("status").exit_code in (0, 1)
+
+
+def test_a_note_about_a_manifest_is_shown_and_is_not_bad(
+    dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_sample(fleet.redis)
+    note = {"file": "config.yaml", "line": 3, "field": "", "message": "this is ignored", "severity": "note"}
+    (tmp_path / "problems.yaml").write_text(yaml.safe_dump([note]))
+    monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path))
+    result = dsf("status")
+    assert result.exit_code == 0
+    assert "config.yaml:3: this is ignored" in result.stdout
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+
+
+def test_scores(dsf: Dsf, fleet: Fleet) -> None:
+    result = dsf("scores", "--cluster", "worker01")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert [line[:5] for line in lines[1:]] == [
+        ["worker01", SAMPLE, "sample_score", "n1", "12"],
+        ["worker01", SAMPLE, "sample_score", "n2", "-4"],
+    ]
+    assert lines[1][-1] == "fresh"
+
+
+def test_scores_as_json_and_yaml(dsf: Dsf, fleet: Fleet) -> None:
+    found = loaded(dsf("scores", "--scorer", SAMPLE, "-o", "json"))
+    assert [score["cluster"] for score in found["scores"]] == ["worker01", "worker02"]
+    assert found["scores"][0]["items"][0] == {"name": "n1", "value": 12}
+    assert yaml.safe_load(dsf("scores", "-o", "yaml").stdout)["scores"][0]["scorer"] == SAMPLE
+
+
+def test_an_expired_score_is_not_shown_as_one(dsf: Dsf, fleet: Fleet) -> None:
+    fleet.score("worker01", valid_for=-5, age=400)
+    line = dsf("scores", "--cluster", "worker01").stdout.splitlines()[1]
+    assert line.split() == ["worker01", SAMPLE, "sample_score", "-", "-", "6m", "-", "expired"]
+
+
+def test_the_age_is_that_of_the_last_success(dsf: Dsf, fleet: Fleet) -> None:
+    fleet.score("worker01", age=200)
+    fleet.failure("worker01")
+    line = dsf("scores", "--cluster", "worker01").stdout.splitlines()[1]
+    assert "3m" in line.split()
+    assert line.rstrip().endswith("failing: fetch bad_query")
+
+
+def test_names_of_others_cannot_steer_the_terminal(dsf: Dsf, fleet: Fleet) -> None:
+    fleet.failure("worker01", message="\x1b]0;title\x07[red]x[/red]\nerror: fake")
+    out = dsf("status", SAMPLE).stdout
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert "[red]x[/red]" in out
+
+
+@pytest.mark.parametrize("command", ["status", "scores"])
+def test_an_unknown_format_is_a_usage_error(dsf: Dsf, command: str) -> None:
+    assert dsf(command, "-o", "xml").exit_code == 2
+
+
+# --- history ---------------------------------------------------------------------------------------------------------
+
+
+def test_history(dsf: Dsf, fleet: Fleet) -> None:
+    fleet.cycle("worker01", outcome="error", stage="score", reason="http_error", message="HTTP 500: oops")
+    result = dsf("history", SAMPLE, "--cluster", "worker01")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["TIME", "RUN", "OUTCOME", "FETCH", "SCORE", "PUBLISH", "SERIES", "BYTES", "REASON"]
+    assert lines[1].split()[2:] == ["error", "-", "-", "-", "-", "-", "score:", "http_error:", "HTTP", "500:", "oops"]
+    assert lines[2].split()[2:] == ["ok", "10ms", "20ms", "-", "2", "512"]
+    books = "scheduled 7 = ok 5 + empty 0 + partial 0 + error 1 + skipped 1 + lost 0 + open 0 (skipped: overlap 1)"
+    assert lines[-1].rstrip() == books
+
+
+def test_history_as_json(dsf: Dsf, fleet: Fleet) -> None:
+    found = loaded(dsf("history", SAMPLE, "--cluster", "worker01", "-o", "json"))
+    assert found["books"]["ok"] == 5
+    assert found["cycles"][0]["timings"] == {"fetch": 0.01, "score": 0.02}
+
+
+def test_history_needs_a_cluster_that_there_is(dsf: Dsf, fleet: Fleet) -> None:
+    assert dsf("history", SAMPLE).exit_code == 2
+    result = dsf("history", SAMPLE, "--cluster", "mars")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "error: no cluster 'mars' is accepted; registered: worker01, worker02\n",
+    )
+
+
+def test_history_before_the_first_cycle(dsf: Dsf, fleet: Fleet) -> None:
+    fleet.redis.delete(keys.history_key("worker01", SAMPLE))
+    assert "No cycle has ended yet" in dsf("history", SAMPLE, "--cluster", "worker01").stdout

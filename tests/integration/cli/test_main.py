@@ -1,0 +1,246 @@
+"""What all commands have in common: help, errors, exit codes, and that they start quickly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+import requests
+import yaml
+
+from dsf import keys
+from dsf.cli import context
+from dsf.cli.main import app
+from tests.integration.cli.conftest import Dsf, loaded
+from tests.integration.exporter.fleet import SAMPLE, Fleet
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+COMMANDS = (
+    *(("status",), ("scores",), ("history",), ("explain",), ("rescore",), ("version",), ("crds",)),
+    *(("schedule", name) for name in ("list", "set", "pause", "resume", "reset")),
+    *((name,) for name in ("demo", "up", "hub", "agent", "exporter", "results", "beat", "flower")),
+)
+
+
+def environment(**values: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+    return {**kept, "COLUMNS": "100", **values}
+
+
+def dsf_process(*arguments: str, **values: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dsf.cli", *arguments],
+        env=environment(**values),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def nobody(tmp_path: Path) -> dict[str, str]:
+    """Variables for commands that find no Redis."""
+    return {"DSF_REDIS_URL": f"redis://user:sesame@127.0.0.1:{free_port()}/3", "XDG_STATE_HOME": str(tmp_path)}
+
+
+def run(*arguments: str, **values: str) -> subprocess.CompletedProcess[str]:
+    with dsf_process(*arguments, **values) as process:
+        out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(dsf: Dsf, command: tuple[str, ...]) -> None:
+    result = dsf(*command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: dsf {' '.join(command)}" in " ".join(result.stdout.split())
+
+
+def test_no_command_was_forgotten() -> None:
+    names = {(info.name or info.callback.__name__,) for info in app.registered_commands if info.callback}
+    groups = {
+        (str(group.name), str(info.name or (info.callback and info.callback.__name__)))
+        for group in app.registered_groups
+        if group.typer_instance
+        for info in group.typer_instance.registered_commands
+    }
+    assert names | groups == set(COMMANDS)
+
+
+def test_without_a_command_it_is_help_and_wrong_usage(dsf: Dsf) -> None:
+    assert dsf().exit_code == 2
+    assert dsf("statsu").exit_code == 2
+    assert "Did you mean" in dsf("statsu").stderr
+
+
+def test_version(dsf: Dsf) -> None:
+    assert dsf("version").stdout.startswith("dsf ")
+    assert set(loaded(dsf("version", "-o", "json"))) == {"dsf", "python", "celery"}
+
+
+def test_crds_are_those_of_the_models(dsf: Dsf) -> None:
+    names = [crd["metadata"]["name"] for crd in yaml.safe_load_all(dsf("crds").stdout) if crd]
+    assert names == [
+        f"{plural}.dynamic-scoring.open-cluster-management.io" for plural in ("dynamicscorers", "dynamicscoringconfigs")
+    ]
+    assert [crd["metadata"]["name"] for crd in loaded(dsf("crds", "-o", "json"))["items"]] == names
+
+
+def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom dsf.cli.main import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('redis', 'celery', 'kubernetes', 'fastapi', 'structlog') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment())
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_reading_redis_loads_neither_celery_nor_kubernetes(redis_url: str, fleet: Fleet, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom dsf.cli.main import app\n"
+        "for command in ('status', 'scores', 'schedule list'):\n"
+        "    try:\n        app(command.split())\n    except SystemExit:\n        pass\n"
+        "print([name for name in ('celery', 'kombu', 'kubernetes', 'fastapi') if name in sys.modules])"
+    )
+    values = environment(DSF_REDIS_URL=redis_url, XDG_STATE_HOME=str(tmp_path))
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=values)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("scores",),
+        ("history", SAMPLE, "--cluster", "worker01"),
+        ("rescore", SAMPLE),
+        ("schedule", "list"),
+        ("schedule", "set", SAMPLE, "--interval", "5"),
+    ],
+)
+def test_redis_away_is_one_line_that_names_the_variable(nobody: dict[str, str], command: tuple[str, ...]) -> None:
+    ended = run(*command, **nobody)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    (line,) = ended.stderr.splitlines()
+    port = nobody["DSF_REDIS_URL"].split(":")[-1]
+    assert line.startswith(f"error: cannot use Redis at redis://127.0.0.1:{port} (")
+    assert line.endswith("check DSF_REDIS_URL")
+    assert "sesame" not in line
+
+
+def test_a_wrong_setting_names_the_variable(nobody: dict[str, str]) -> None:
+    ended = run("status", **nobody, DSF_QUEUE_LIMIT="many")
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: wrong setting: DSF_QUEUE_LIMIT:")
+
+
+def test_a_running_demo_is_found(
+    dsf: Dsf, fleet: Fleet, redis_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DSF_REDIS_URL")
+    assert "no demo runs here" in dsf("status").stderr
+    context.write(redis_url=redis_url)
+    assert dsf("status", SAMPLE).exit_code == 0
+    context.remove()
+    assert dsf("status", SAMPLE).exit_code == 1
+
+
+def test_watch_goes_on_until_interrupted(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
+    values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
+    with dsf_process("scores", "--cluster", "worker01", "--watch", "-o", "json", **values) as process:
+        assert process.stdout
+        first = json.loads(process.stdout.readline())
+        assert first["scores"][0]["items"][0]["value"] == 12
+        fleet.failure("worker01")
+        wait_for(
+            lambda: json.loads(process.stdout.readline())["scores"][0]["failing"] == 1, 20, "the change to be seen"
+        )
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == ""
+
+
+def test_watch_survives_redis(fleet: Fleet, tmp_path: Path, nobody: dict[str, str]) -> None:
+    with dsf_process("scores", "--watch", **nobody) as process:
+        assert process.stderr
+        for _ in range(2):
+            assert process.stderr.readline().startswith("error: cannot use Redis at")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
+    values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
+    with dsf_process("scores", "--watch", **values) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 1
+        assert process.stderr
+        assert process.stderr.read() == ""
+
+
+def test_the_exporter_runs_by_its_command(redis_url: str, tmp_path: Path) -> None:
+    values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
+    with dsf_process("exporter", "--host", "127.0.0.1", "--port", "0", **values) as process:
+        assert process.stderr
+        line = process.stderr.readline()
+        assert "exporter listens" in line
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["beat", "flower"])
+def test_celery_processes_run_by_their_commands(
+    command: str, redis_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path), "FLOWER_UNAUTHENTICATED_API": "true"}
+    port = free_port()
+    arguments = ("--port", str(port)) if command == "flower" else ()
+    log = tmp_path / "log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dsf.cli", command, *arguments],
+            env=environment(**values),
+            cwd=tmp_path,
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        if command == "flower":
+            url = f"http://127.0.0.1:{port}"
+            wait_for(lambda: _status("GET", f"{url}/healthcheck") == 200, 40, "Flower to answer")
+            # Looking is all that it lets anybody do.
+            assert _status("GET", f"{url}/tasks") == 200
+            assert _status("POST", f"{url}/api/worker/shutdown/x") in (403, 405)
+        else:
+            wait_for(lambda: redis_client.exists(keys.BEAT_LOCK), 40, "beat to be active")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, -signal.SIGTERM), log.read_text()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(10)
+    # It is a process of its own: the command has become it, and left no files.
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+def _status(method: str, url: str) -> int | None:
+    with requests.Session() as session:
+        session.trust_env = False
+        try:
+            return session.request(method, url, timeout=5).status_code
+        except requests.ConnectionError:
+            return None

@@ -1,0 +1,141 @@
+"""dsf rescore, with a thread that plays agent and results worker."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.store.pairs import Pairs
+from tests.integration.cli.conftest import Dsf, loaded
+from tests.integration.exporter.fleet import SAMPLE, Fleet
+from tests.support.wait import wait_for
+
+Play = Callable[[str, str], None]
+
+
+@contextmanager
+def playing(client: redis.Redis, cluster: str, play: Play) -> Iterator[None]:
+    """Takes ticks of `cluster` and gives (scorer, run id) to `play`, until the block ends."""
+    stop = threading.Event()
+    problems: list[Exception] = []
+
+    def run() -> None:
+        try:
+            while not stop.is_set():
+                taken = client.brpop([keys.spoke_queue(cluster)], timeout=0.1)
+                if taken:
+                    scorer, run_id = json.loads(json.loads(taken[1])["body"])[0]
+                    play(scorer, run_id)
+        except Exception as error:  # noqa: BLE001 - the test fails with it
+            problems.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(10)
+    assert not problems
+
+
+def test_a_tick_is_sent_and_counted(dsf: Dsf, fleet: Fleet) -> None:
+    result = dsf("rescore", SAMPLE, "--cluster", "worker01", "-o", "json")
+    assert result.exit_code == 0
+    report = loaded(result)
+    ((cluster, run_id),) = [(run["cluster"], run["runId"]) for run in report["runs"]]
+    assert cluster == "worker01"
+    assert report["scores"] == []
+    assert fleet.redis.llen("spoke.worker01") == 1
+    assert fleet.redis.llen("spoke.worker02") == 0
+    assert fleet.redis.zscore(keys.OPEN_RUNS, keys.run_member("worker01", SAMPLE, run_id))
+    assert Pairs(fleet.redis).state("worker01", SAMPLE).scheduled == 8
+
+
+def test_without_a_cluster_it_is_sent_wherever_the_scorer_runs(dsf: Dsf, fleet: Fleet) -> None:
+    result = dsf("rescore", SAMPLE)
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["CLUSTER", "worker01", "worker02"]
+    assert (fleet.redis.llen("spoke.worker01"), fleet.redis.llen("spoke.worker02")) == (1, 1)
+
+
+def test_wait_prints_the_new_score(dsf: Dsf, fleet: Fleet) -> None:
+    def play(scorer: str, run_id: str) -> None:
+        fleet.score("worker01", results=[({"node": "n1"}, 99.0)], age=0)
+        fleet.cycle("worker01", run=run_id, outcome="ok")
+
+    with playing(fleet.redis, "worker01", play):
+        result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "-o", "json")
+    assert result.exit_code == 0
+    report = loaded(result)
+    assert report["runs"][0]["outcome"] == "ok"
+    assert report["scores"][0]["results"] == [{"metric": {"node": "n1"}, "score": 99.0}]
+    with playing(fleet.redis, "worker01", play):
+        shown = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait").stdout
+    assert "ITEM" in shown
+    assert "n1" in shown
+
+
+def test_wait_for_a_cycle_that_fails_says_why(dsf: Dsf, fleet: Fleet) -> None:
+    def play(scorer: str, run_id: str) -> None:
+        fleet.cycle("worker01", run=run_id, outcome="error", stage="fetch", reason="bad_query", message="parse error")
+
+    with playing(fleet.redis, "worker01", play):
+        result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait")
+    assert result.exit_code == 1
+    assert "fetch: bad_query: parse error" in result.stdout
+    assert "ITEM" not in result.stdout
+
+
+def test_waiting_ends_and_says_where_the_tick_is(dsf: Dsf, fleet: Fleet) -> None:
+    result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "1")
+    assert result.exit_code == 1
+    assert "1 messages wait in spoke.worker01: does its agent run?" in result.stdout
+
+
+def test_results_that_nobody_takes_are_said(dsf: Dsf, fleet: Fleet) -> None:
+    with playing(fleet.redis, "worker01", lambda *_: fleet.redis.lpush(keys.RESULTS_QUEUE, "result") and None):
+        result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "1")
+        wait_for(lambda: fleet.redis.llen("spoke.worker01") == 0, 5, "the tick to be taken")
+    assert "does a results worker run?" in result.stdout
+
+
+def test_a_cluster_that_is_away_gets_no_tick_and_the_others_do(
+    dsf: Dsf, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DSF_QUEUE_LIMIT", "2")
+    fleet.redis.lpush("spoke.worker01", "a", "b")
+    result = dsf("rescore", SAMPLE, "-o", "json")
+    assert result.exit_code == 1
+    runs = {run["cluster"]: run for run in loaded(result)["runs"]}
+    assert runs["worker01"]["runId"] == ""
+    assert "2 messages wait in spoke.worker01" in runs["worker01"]["message"]
+    assert runs["worker02"]["runId"]
+    assert (fleet.redis.llen("spoke.worker01"), fleet.redis.llen("spoke.worker02")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nobody",), "no scorer 'nobody' runs; registered: sample-scorer, static-scorer"),
+        ((SAMPLE, "-c", "worker02", "-c", "mars"), "no cluster 'mars' is accepted; registered: worker01, worker02"),
+        (("static-scorer",), "scorer 'static-scorer' runs on no cluster now; `dsf status static-scorer` may say why"),
+        (
+            ("static-scorer", "--cluster", "worker01"),
+            (
+                "scorer 'static-scorer' does not run on cluster 'worker01': it is masked there, not healthy, or not "
+                "distributed yet; it runs on: none"
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_scored(dsf: Dsf, fleet: Fleet, arguments: tuple[str, ...], message: str) -> None:
+    result = dsf("rescore", *arguments)
+    assert (result.exit_code, result.stderr) == (1, f"error: {message}\n")
+    assert fleet.redis.llen("spoke.worker01") == fleet.redis.llen("spoke.worker02") == 0

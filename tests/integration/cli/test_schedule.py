@@ -1,0 +1,150 @@
+"""dsf schedule: people's changes, and that they stay."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.store.schedule import Override, ScheduleStore
+from tests.integration.cli.conftest import Dsf, loaded
+from tests.integration.exporter.fleet import SAMPLE, Fleet
+
+WHO = f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def overrides(client: redis.Redis) -> dict[str, Override]:
+    return ScheduleStore(client).overrides()
+
+
+def test_list(dsf: Dsf, fleet: Fleet) -> None:
+    fleet.entry("worker01", due_in=-30)
+    result = dsf("schedule", "list")
+    assert result.exit_code == 0
+    header, first, second = (line.split() for line in result.stdout.splitlines())
+    assert header == [
+        "CLUSTER",
+        "SCORER",
+        "INTERVAL",
+        "SCORER",
+        "SAYS",
+        "NEXT",
+        "RUN",
+        "LATE",
+        "STATE",
+        "CHANGED",
+        "BY",
+    ]
+    assert first[:5] == ["worker01", SAMPLE, "10s", "10s", "now"]
+    assert first[5] in ("30s", "31s", "32s", "33s")
+    assert second[-2:] == ["-", "running"]
+
+
+def test_list_as_json(dsf: Dsf, fleet: Fleet) -> None:
+    entries = loaded(dsf("schedule", "list", SAMPLE, "--cluster", "worker02", "-o", "json"))["entries"]
+    assert len(entries) == 1
+    assert entries[0]["intervalSeconds"] == entries[0]["entryIntervalSeconds"] == 10
+    assert (entries[0]["paused"], entries[0]["overrides"], entries[0]["lagSeconds"]) == (False, [], 0)
+    assert entries[0]["nextRun"].endswith("Z")
+
+
+def test_an_empty_schedule(dsf: Dsf) -> None:
+    assert "Nothing is scheduled" in dsf("schedule", "list").stdout
+
+
+def test_set_for_all_clusters(dsf: Dsf, fleet: Fleet) -> None:
+    result = dsf("schedule", "set", SAMPLE, "--interval", "5", "--note", "incident 42", "-o", "json")
+    assert [entry["intervalSeconds"] for entry in loaded(result)["entries"]] == [5, 5]
+    assert [entry["entryIntervalSeconds"] for entry in loaded(result)["entries"]] == [10, 10]
+    override = overrides(fleet.redis)["*/sample-scorer"]
+    assert (override.interval, override.note, override.by) == (5, "incident 42", WHO)
+    assert f"{WHO} everywhere: incident 42" in dsf("schedule", "list").stdout
+
+
+def test_set_for_one_cluster(dsf: Dsf, fleet: Fleet) -> None:
+    entries = loaded(dsf("schedule", "set", SAMPLE, "-c", "worker02", "-i", "1h", "-o", "json"))["entries"]
+    assert [(entry["cluster"], entry["intervalSeconds"]) for entry in entries] == [("worker02", 3600)]
+    assert list(overrides(fleet.redis)) == ["worker02/sample-scorer"]
+
+
+def test_a_cluster_that_keeps_its_own_interval_is_named(dsf: Dsf, fleet: Fleet) -> None:
+    dsf("schedule", "set", SAMPLE, "--cluster", "worker02", "--interval", "20")
+    result = dsf("schedule", "set", SAMPLE, "--interval", "5")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "note: worker02 keeps its interval of 20s; end that with "
+        "`dsf schedule reset sample-scorer --cluster worker02`\n"
+    )
+
+
+def test_pause_until_and_resume(dsf: Dsf, fleet: Fleet) -> None:
+    before = time.time()
+    entries = loaded(dsf("schedule", "pause", SAMPLE, "--until", "2h", "--note", "maintenance", "-o", "json"))[
+        "entries"
+    ]
+    assert [(entry["paused"], entry["nextRun"], entry["pausedSource"]) for entry in entries] == [
+        (True, None, "*/sample-scorer")
+    ] * 2
+    until = overrides(fleet.redis)["*/sample-scorer"].paused_until
+    assert until is not None
+    assert before + 7200 <= until <= time.time() + 7200
+    assert "paused until" in dsf("schedule", "list").stdout
+    resumed = loaded(dsf("schedule", "resume", SAMPLE, "-o", "json"))["entries"]
+    assert [entry["paused"] for entry in resumed] == [False, False]
+
+
+def test_a_cluster_that_stays_paused_is_named(dsf: Dsf, fleet: Fleet) -> None:
+    dsf("schedule", "pause", SAMPLE, "--cluster", "worker01")
+    result = dsf("schedule", "resume", SAMPLE)
+    assert "note: worker01 keeps its own pause" in result.stderr
+
+
+def test_reset_removes_every_change_or_one_clusters(dsf: Dsf, fleet: Fleet) -> None:
+    for arguments in (("--cluster", "worker01"), ("--cluster", "worker02"), ()):
+        dsf("schedule", "set", SAMPLE, "--interval", "5", *arguments)
+    assert dsf("schedule", "reset", SAMPLE, "--cluster", "worker01").exit_code == 0
+    assert set(overrides(fleet.redis)) == {"worker02/sample-scorer", "*/sample-scorer"}
+    entries = loaded(dsf("schedule", "reset", SAMPLE, "-o", "json"))["entries"]
+    assert [entry["intervalSeconds"] for entry in entries] == [10, 10]
+    assert overrides(fleet.redis) == {}
+
+
+def test_a_change_wakes_beat(dsf: Dsf, fleet: Fleet) -> None:
+    dsf("schedule", "set", SAMPLE, "--interval", "5")
+    assert fleet.redis.llen(keys.BEAT_WAKE) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("set", SAMPLE),
+        ("set", SAMPLE, "--interval", "0"),
+        ("set", SAMPLE, "--interval", "often"),
+        ("set", "--interval", "5"),
+        ("pause", SAMPLE, "--until", "tomorrow"),
+        ("pause", SAMPLE, "--until", "2020-01-01"),
+        ("stop", SAMPLE),
+    ],
+)
+def test_wrong_usage(dsf: Dsf, fleet: Fleet, arguments: tuple[str, ...]) -> None:
+    assert dsf("schedule", *arguments).exit_code == 2
+    assert overrides(fleet.redis) == {}
+
+
+@pytest.mark.parametrize("command", [("set", "--interval", "5"), ("pause",), ("resume",), ("reset",)])
+def test_unknown_names(dsf: Dsf, fleet: Fleet, command: tuple[str, ...]) -> None:
+    result = dsf("schedule", command[0], "nobody", *command[1:])
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "error: no scorer 'nobody' runs; registered: sample-scorer, static-scorer\n",
+    )
+    result = dsf("schedule", command[0], SAMPLE, "--cluster", "mars", *command[1:])
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "error: no cluster 'mars' is accepted; registered: worker01, worker02\n",
+    )
+    assert overrides(fleet.redis) == {}

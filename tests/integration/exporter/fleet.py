@@ -1,0 +1,103 @@
+"""A small fleet in Redis: two clusters, two scorers, every state a pair can be in."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+
+import redis
+
+from dsf import keys
+from dsf.messages import new_run_id
+from dsf.store.pairs import FAILURE, LAST_SUCCESS, SCORE, Failure, HistoryEntry, Score
+from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
+from dsf.store.schedule import Entry
+
+CLUSTERS = ("worker01", "worker02")
+SAMPLE = "sample-scorer"
+STATIC = "static-scorer"
+RESULTS = [({"node": "n1", "meta": "mean"}, 12.5), ({"node": "n2", "meta": "mean"}, -3.25)]
+
+
+class Fleet:
+    """Writes what the hub controller, beat and the results worker would write."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.redis = client
+        self.now = time.time()
+        registry = Registry(client)
+        for number, cluster in enumerate(CLUSTERS):
+            registry.put_cluster(ClusterRecord(name=cluster, uid=f"uid-{number}"))
+        registry.put_scorer(ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=300))
+        registry.put_scorer(
+            ScorerRecord(name=STATIC, score_name="static_score", interval=30, validity=300, health="Inactive")
+        )
+
+    def entry(self, cluster: str, scorer: str = SAMPLE, *, interval: int = 10, due_in: float = 5.0) -> None:
+        """An entry of the schedule."""
+        entry = Entry(cluster=cluster, scorer=scorer, score_name=scorer.replace("-scorer", "_score"), interval=interval)
+        self.redis.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
+        self.redis.zadd(keys.DUE, {entry.pair: self.now + due_in})
+
+    def pair(self, cluster: str, scorer: str = SAMPLE, **fields: object) -> None:
+        """Fields of a pair's hash; `__` in a name stands for `:`."""
+        values = {name.replace("__", ":"): str(value) for name, value in fields.items()}
+        self.redis.hset(keys.pair_key(cluster, scorer), mapping=values)
+
+    def score(
+        self,
+        cluster: str,
+        scorer: str = SAMPLE,
+        *,
+        results: list[tuple[dict[str, str], float]] | None = None,
+        valid_for: float = 300.0,
+        age: float = 2.0,
+    ) -> str:
+        """A score of `age` seconds ago; the pair has succeeded then. Returns its run id."""
+        at = self.now - age
+        score = Score(
+            run=new_run_id(at),
+            score_name=scorer.replace("-scorer", "_score"),
+            at=at,
+            valid_until=self.now + valid_for,
+            results=RESULTS if results is None else results,
+            items=[("n1", 12), ("n2", -4)],
+        )
+        self.redis.hset(keys.pair_key(cluster, scorer), mapping={SCORE: score.model_dump_json(), LAST_SUCCESS: str(at)})
+        return score.run
+
+    def failure(self, cluster: str, scorer: str = SAMPLE, *, message: str = "parse error", in_a_row: int = 1) -> None:
+        """The newest cycle of the pair failed."""
+        failure = Failure(run=new_run_id(self.now), stage="fetch", reason="bad_query", message=message, at=self.now - 1)
+        self.redis.hset(
+            keys.pair_key(cluster, scorer), mapping={FAILURE: failure.model_dump_json(), "failing": str(in_a_row)}
+        )
+
+    def cycle(self, cluster: str, scorer: str = SAMPLE, **values: object) -> None:
+        """One entry of the history."""
+        entry = HistoryEntry.model_validate({"run": new_run_id(self.now), "at": self.now, "outcome": "ok", **values})
+        self.redis.lpush(keys.history_key(cluster, scorer), entry.model_dump_json())
+
+    def counters(self, key: str, values: Mapping[str, int]) -> None:
+        """A hash of counters, such as those of the writer."""
+        self.redis.hset(key, mapping={name: str(number) for name, number in values.items()})
+
+
+def good_fleet(client: redis.Redis) -> Fleet:
+    """sample-scorer succeeds on both clusters."""
+    fleet = Fleet(client)
+    for cluster in CLUSTERS:
+        fleet.entry(cluster)
+        fleet.score(cluster)
+        fleet.pair(cluster, n__scheduled=7, n__ok=5, n__error=1, n__error__fetch__timeout=1, n__skipped__overlap=1)
+        fleet.pair(cluster, t__fetch__sum=0.5, t__fetch__count=6, n__refused__nan=2, n__clamped=3)
+        fleet.cycle(cluster, timings={"fetch": 0.01, "score": 0.02}, counts={"series": 2, "bytes": 512})
+    return fleet
+
+
+def loads(text: str) -> dict[str, object]:
+    """A JSON object."""
+    value = json.loads(text)
+    assert isinstance(value, dict)
+    return value

@@ -1,0 +1,249 @@
+"""The exporter as a process, against a real Redis."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+from prometheus_client.parser import text_string_to_metric_families
+
+from dsf import keys
+from tests.integration.exporter.fleet import SAMPLE, STATIC, good_fleet
+from tests.integration.exporter.server import ExporterProcess
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(scope="module")
+def exporter(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExporterProcess]:
+    with ExporterProcess(redis_server.url, tmp_path_factory.mktemp("exporter") / "log") as process:
+        yield process
+
+
+def samples(text: str) -> Samples:
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found, f"exposed twice: {key}"
+            found[key] = sample.value
+    return found
+
+
+def value(found: Samples, name: str, **labels: str) -> float | None:
+    return found.get((name, frozenset(labels.items())))
+
+
+def find_promtool() -> str:
+    """promtool from PATH or from the demo's cache; without it the test is skipped, and fails where CI=true."""
+    found = shutil.which("promtool")
+    if not found and importlib.util.find_spec("dsf.demo.binaries"):
+        binaries = importlib.import_module("dsf.demo.binaries")
+        path = binaries.find("promtool") if os.environ.get("CI") == "true" else binaries.cached("promtool")
+        found = str(path) if path else None
+    if found:
+        return found
+    if os.environ.get("CI") == "true":
+        pytest.fail("promtool must be there in CI: install Prometheus")
+    pytest.skip("no promtool on PATH or in the demo's cache")
+
+
+def test_metrics_of_the_fleet(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.counters(keys.REJECTED, {"replayed": 4})
+    fleet.counters(keys.WRITE_STATS, {"written": 9, "unchanged": 80})
+    redis_client.rpush(keys.spoke_queue("worker02"), "tick", "tick")
+    answer = exporter.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    found = samples(answer.text)
+    assert value(found, "dynamic_scoring_up") == 1
+    gauge = {"ds_cluster": "worker01", "ds_node": "n2", "ds_device": "", "ds_namespace": "", "ds_app": "",
+             "ds_pod": "", "ds_container": "", "ds_meta": "mean", "ds_score_name": "sample_score"}  # fmt: skip
+    assert value(found, "dynamic_score", **gauge) == -3.25
+    where = {"score_name": "sample_score", "ds_cluster": "worker01"}
+    assert value(found, "dynamic_scoring_requests_total", **where, status="success") == 5
+    assert value(found, "dynamic_scoring_requests_total", **where, status="failure") == 1
+    assert value(found, "dynamic_scoring_stage_seconds_count", **where, stage="fetch") == 6
+    failure = {"score_name": "sample_score", "stage": "fetch", "reason": "timeout"}
+    assert value(found, "dynamic_scoring_failures_total", **failure) == 2
+    assert value(found, "dynamic_scoring_results_rejected_total", reason="replayed") == 4
+    assert value(found, "dynamic_scoring_results_rejected_total", reason="bad_signature") == 0
+    assert value(found, "dynamic_scoring_score_writes_total", result="unchanged") == 80
+    assert value(found, "dynamic_scoring_queue_length", queue="spoke.worker02") == 2
+    assert value(found, "dynamic_scoring_queue_length", queue="hub.results") == 0
+    assert value(found, "dynamic_scoring_entries") == 2
+    assert value(found, "dynamic_scoring_scorer_healthy", scorer=SAMPLE) == 1
+    assert value(found, "dynamic_scoring_scorer_healthy", scorer=STATIC) == 0
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_promtool_finds_nothing_wrong(exporter: ExporterProcess, redis_client: redis.Redis, filled: bool) -> None:
+    promtool = find_promtool()
+    if filled:
+        good_fleet(redis_client).failure("worker01")
+    checked = subprocess.run(
+        [promtool, "check", "metrics"], input=exporter.get("/metrics").content, capture_output=True, timeout=60
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_openmetrics_and_gzip_when_asked_for(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    answer = exporter.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+    zipped = exporter.get("/metrics", **{"Accept-Encoding": "gzip"})
+    assert zipped.headers["Content-Encoding"] == "gzip"
+    assert samples(zipped.text)
+    assert len(gzip.compress(zipped.content)) < len(zipped.content)
+
+
+def test_many_scrapes_at_once_are_answered(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: exporter.get("/metrics"), range(24)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert all(value(samples(answer.text), "dynamic_scoring_up") == 1 for answer in answers)
+
+
+def test_scores(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    run = fleet.score("worker01", age=30)
+    found = exporter.get("/api/v1/scores?cluster=worker01&scorer=sample-scorer").json()
+    assert list(found) == ["at", "scores"]
+    (score,) = found["scores"]
+    assert (score["cluster"], score["scorer"], score["scoreName"]) == ("worker01", SAMPLE, "sample_score")
+    assert score["runId"] == run
+    assert score["items"] == [{"name": "n1", "value": 12}, {"name": "n2", "value": -4}]
+    assert score["results"][1] == {"metric": {"node": "n2", "meta": "mean"}, "score": -3.25}
+    assert (score["expired"], score["fresh"], score["failing"], score["failure"]) == (False, True, 0, None)
+    assert 30 <= score["ageSeconds"] < 60
+    assert score["at"].endswith("Z")
+    assert score["validUntil"] > score["at"]
+
+
+def test_an_expired_score_says_so_and_has_no_values(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client).score("worker02", valid_for=-1, age=400)
+    (score,) = exporter.get("/api/v1/scores?cluster=worker02").json()["scores"]
+    assert (score["expired"], score["fresh"], score["items"], score["results"]) == (True, False, [], [])
+    assert score["ageSeconds"] > 399
+
+
+def test_a_score_whose_cycles_fail_is_not_fresh(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client).failure("worker01", message='invalid parameter "query"', in_a_row=2)
+    (score,) = exporter.get("/api/v1/scores?cluster=worker01").json()["scores"]
+    assert (score["fresh"], score["failing"], len(score["items"])) == (False, 2, 2)
+    assert score["failure"]["reason"] == "bad_query"
+    assert score["failure"]["message"] == 'invalid parameter "query"'
+
+
+def test_scorers(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.failure("worker02")
+    found = {scorer["name"]: scorer for scorer in exporter.get("/api/v1/scorers").json()["scorers"]}
+    assert list(found) == [SAMPLE, STATIC]
+    assert found[SAMPLE]["healthStatus"] == "Active"
+    assert found[SAMPLE]["clusters"] == {"desired": 2, "succeeding": 1, "failing": 1, "expired": 0, "waiting": 0}
+    assert found[SAMPLE]["failures"][0]["cluster"] == "worker02"
+    assert found[STATIC]["clusters"]["desired"] == 0
+
+
+def test_history_and_books(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.cycle("worker01", outcome="error", stage="score", reason="http_error", message="HTTP 500")
+    found = exporter.get("/api/v1/history/worker01/sample-scorer").json()
+    assert [cycle["outcome"] for cycle in found["cycles"]] == ["error", "ok"]
+    assert found["cycles"][1]["counts"] == {"series": 2, "bytes": 512}
+    books = found["books"]
+    outcomes = ("ok", "empty", "partial", "error", "skipped", "lost", "open")
+    assert books["scheduled"] == 7 == sum(books[name] for name in outcomes)
+    assert books["skippedByReason"] == {"overlap": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "detail"),
+    [
+        ("/api/v1/scores?scorer=nobody", "no scorer 'nobody' runs; registered: sample-scorer, static-scorer"),
+        ("/api/v1/scorers?scorer=nobody", "no scorer 'nobody' runs; registered: sample-scorer, static-scorer"),
+        ("/api/v1/schedule?scorer=nobody", "no scorer 'nobody' runs; registered: sample-scorer, static-scorer"),
+        ("/api/v1/scores?cluster=mars", "no cluster 'mars' is accepted; registered: worker01, worker02"),
+        ("/api/v1/history/mars/sample-scorer", "no cluster 'mars' is accepted; registered: worker01, worker02"),
+    ],
+)
+def test_an_unknown_name_is_404_and_names_the_known_ones(
+    exporter: ExporterProcess, redis_client: redis.Redis, path: str, detail: str
+) -> None:
+    good_fleet(redis_client)
+    answer = exporter.get(path)
+    assert answer.status_code == 404
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.json() == {"title": "Not found", "status": 404, "detail": detail}
+
+
+def test_nothing_can_be_written(exporter: ExporterProcess) -> None:
+    paths = exporter.get("/openapi.json").json()["paths"]
+    assert {method for operations in paths.values() for method in operations} == {"get"}
+
+
+def test_openapi_describes_the_answers(exporter: ExporterProcess) -> None:
+    document = exporter.get("/openapi.json").json()
+    assert {"/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule"} <= set(document["paths"])
+    answers = document["paths"]["/api/v1/scores"]["get"]["responses"]
+    assert answers["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ScoreList"}
+    assert {"404", "503"} <= set(answers)
+    score = document["components"]["schemas"]["ScoreView"]["properties"]
+    assert {"scoreName", "validUntil", "ageSeconds", "expired", "fresh"} <= set(score)
+    assert score["validUntil"]["anyOf"][0] == {"type": "string", "format": "date-time"}
+
+
+def test_redis_away_and_back(tmp_path: Path) -> None:
+    with RedisServer(aof=True) as server, ExporterProcess(server.url, tmp_path / "log") as process:
+        good_fleet(server.client())
+        assert process.get("/readyz").status_code == 200
+        server.kill()
+        assert process.get("/healthz").status_code == 200
+        assert process.get("/readyz").status_code == 503
+        away = process.get("/metrics")
+        assert away.status_code == 200
+        assert samples(away.text) == {("dynamic_scoring_up", frozenset()): 0}
+        answer = process.get("/api/v1/scores")
+        assert answer.status_code == 503
+        assert answer.json()["title"] == "Redis cannot be read"
+        assert "Connection refused" in answer.json()["detail"]
+        server.restart()
+        wait_for(lambda: process.get("/readyz").status_code == 200, 10, "the exporter to reconnect")
+        assert value(samples(process.get("/metrics").text), "dynamic_scoring_up") == 1
+
+
+def test_sigterm_ends_it_cleanly(redis_url: str, tmp_path: Path) -> None:
+    with ExporterProcess(redis_url, tmp_path / "log") as process:
+        assert process.terminate() == 0
+        assert "exporter ended" in process.log
+        assert "Traceback" not in process.log
+
+
+def test_a_port_in_use_is_said_in_one_line(exporter: ExporterProcess, redis_url: str, tmp_path: Path) -> None:
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("DSF_")}
+    environment["DSF_REDIS_URL"] = redis_url
+    environment["DSF_EXPORTER_HOST"] = "127.0.0.1"
+    environment["DSF_EXPORTER_PORT"] = str(exporter.port)
+    ended = subprocess.run(
+        [sys.executable, "-m", "dsf.cli", "exporter"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    said = f"error: DSF_EXPORTER_PORT: cannot listen on 127.0.0.1:{exporter.port}"
+    assert ended.stderr.splitlines()[-1].startswith(said)
+    assert "Traceback" not in ended.stderr

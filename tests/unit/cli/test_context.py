@@ -1,0 +1,124 @@
+"""The file by which commands find a running demo."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsf.cli import context
+from dsf.cli.session import command_settings, redis_hint
+
+URL = "redis://:sesame@127.0.0.1:7777/0"
+
+
+@pytest.fixture(autouse=True)
+def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of the test's own, and no DSF_ variables."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith("DSF_")]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def ended_process() -> int:
+    """The number of a process that is gone."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(20)
+    return process.pid
+
+
+def test_what_was_written_is_loaded(tmp_path: Path) -> None:
+    file = context.write(redis_url=URL, manifests=tmp_path / "m", out_dir="relative", exporter_url="http://x:1")
+    loaded = context.load()
+    assert loaded is not None
+    assert (loaded.redis_url, loaded.exporter_url, loaded.flower_url) == (URL, "http://x:1", None)
+    assert loaded.manifests == str(tmp_path / "m")
+    assert loaded.out_dir == str(Path("relative").resolve())
+    assert loaded.pid == os.getpid()
+    assert file == tmp_path / "dsf" / "context.json"
+
+
+def test_the_file_is_for_its_owner_only() -> None:
+    file = context.write(redis_url=URL)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in file.parent.iterdir()] == ["context.json"]
+
+
+def test_there_is_none_before_the_first() -> None:
+    assert context.load() is None
+
+
+def test_a_context_whose_process_is_gone_is_ignored() -> None:
+    context.write(redis_url=URL, pid=ended_process())
+    assert context.load() is None
+
+
+def test_a_later_process_with_the_same_number_is_not_taken_for_the_demo() -> None:
+    file = context.write(redis_url=URL)
+    values = json.loads(file.read_text())
+    if values["started"] is None:
+        pytest.skip("this system does not say when a process started")
+    file.write_text(json.dumps({**values, "started": values["started"] - 1}))
+    assert context.load() is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"redis_url": 1, "pid": 1}', '{"redis_url": "x", "pid": "1"}',
+                                  '{"redis_url": "x", "pid": -1}'])  # fmt: skip
+def test_a_file_that_makes_no_sense_is_ignored(text: str) -> None:
+    context.path().parent.mkdir()
+    context.path().write_text(text)
+    assert context.load() is None
+
+
+def test_fields_of_a_newer_version_are_ignored() -> None:
+    file = context.write(redis_url=URL)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "colour": "blue"}))
+    assert context.load() is not None
+
+
+def test_remove_takes_only_its_own_away() -> None:
+    context.write(redis_url=URL)
+    context.remove(pid=os.getpid() + 1)
+    assert context.load() is not None
+    context.remove()
+    assert context.load() is None
+    context.remove()
+
+
+def test_a_command_uses_the_running_demo(tmp_path: Path) -> None:
+    context.write(redis_url=URL, manifests=tmp_path, out_dir=tmp_path / "_out")
+    settings = command_settings()
+    assert settings.resolved_redis_url() == URL
+    assert settings.manifests == tmp_path
+    assert settings.out_dir == tmp_path / "_out"
+
+
+@pytest.mark.parametrize("name", ["DSF_REDIS_URL", "DSF_REDIS_URL_FILE"])
+def test_a_redis_url_in_the_environment_wins_over_all_of_the_context(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "url").write_text("redis://other:1/0")
+    context.write(redis_url=URL, out_dir=tmp_path)
+    monkeypatch.setenv(name, "redis://other:1/0" if name == "DSF_REDIS_URL" else str(tmp_path / "url"))
+    settings = command_settings()
+    assert settings.resolved_redis_url() == "redis://other:1/0"
+    assert settings.out_dir is None
+
+
+def test_the_hint_names_the_variable_and_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSF_REDIS_URL", "redis://user:sesame@away:6400/1?password=sesame")
+    hint = redis_hint(ConnectionError("Connection refused."))
+    assert hint == "cannot use Redis at redis://away:6400/1 (Connection refused): check DSF_REDIS_URL"
+
+
+def test_the_hint_says_that_no_demo_runs() -> None:
+    assert "no demo runs here and DSF_REDIS_URL is not set" in redis_hint(ConnectionError("refused"))
+    context.write(redis_url=URL)
+    assert "a demo that runs named it" in redis_hint(ConnectionError("refused"))
+    assert "sesame" not in redis_hint(ConnectionError("refused"))

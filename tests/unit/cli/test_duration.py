@@ -1,0 +1,52 @@
+"""Times as people type them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+import typer
+
+from dsf.cli.duration import moment, seconds
+
+NOW = 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", 0), ("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200), ("1h30m", 5400), ("2d", 172800)],
+)
+def test_durations(text: str, expected: int) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-5", "5x", "m", "1.5h", "5 m", "²", "1h30"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="use seconds such as 90"):
+        seconds(text)
+
+
+def test_a_duration_is_from_now() -> None:
+    assert moment("2h", NOW) == NOW + 7200
+
+
+def test_iso_8601_with_a_zone() -> None:
+    expected = datetime(2024, 1, 1, 12, tzinfo=UTC).timestamp()
+    assert moment("2024-01-01T12:00:00Z", NOW) == expected
+    assert moment("2024-01-01T13:00+01:00", NOW) == expected
+
+
+def test_without_a_zone_it_is_local_time() -> None:
+    assert moment("2024-01-01T12:00", NOW) == datetime(2024, 1, 1, 12).astimezone().timestamp()
+
+
+@pytest.mark.parametrize("text", ["0", "2020-01-01T00:00Z"])
+def test_the_past_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is in the past"):
+        moment(text, NOW)
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "18:00", "9999999999-01-01"])
+def test_what_is_no_moment(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="use ISO 8601"):
+        moment(text, NOW)

@@ -1,0 +1,45 @@
+"""How data is printed."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rich.console import Console
+
+from dsf.cli.output import age, clean, number, table, until
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(None, "-"), (-3, "0s"), (0, "0s"), (12.9, "12s"), (59, "59s"), (60, "1m"), (3599, "59m"), (3600, "1h"),
+     (86399, "23h"), (200000, "2d")],
+)  # fmt: skip
+def test_ages(seconds: float | None, expected: str) -> None:
+    assert age(seconds) == expected
+
+
+def test_until() -> None:
+    now = datetime(2024, 1, 1, tzinfo=UTC)
+    assert until(None, now) == "-"
+    assert until(now - timedelta(hours=1), now) == "now"
+    assert until(now + timedelta(minutes=5), now) == "5m"
+
+
+def test_numbers_have_no_digits_that_nobody_reads() -> None:
+    assert number(0.1 + 0.2) == "0.3"
+    assert number(-100) == "-100"
+
+
+def test_characters_that_steer_a_terminal_are_shown_not_sent() -> None:
+    assert clean("a\x1b[31mb\x07\r") == r"a\x1b[31mb\x07\r"
+    assert clean("two\nlines, ümlaut") == "two\nlines, ümlaut"
+    assert clean("\u202e\ud800") == r"\u202e\ud800"
+
+
+def test_text_of_others_is_not_read_as_markup() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table(("NAME", "VALUE"), [("[red]x[/red]", ("\x1b[0m", "bold"))], right=("VALUE",)))
+    assert isinstance(console.file, io.StringIO)
+    assert r"[red]x[/red]  \x1b[0m" in console.file.getvalue()

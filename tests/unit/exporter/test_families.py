@@ -1,0 +1,132 @@
+"""Pairs as metric families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from dsf.exporter.families import PairFamilies
+from dsf.store.pairs import PairState, Score
+
+NOW = 1_700_000_000.0
+
+
+class Once:
+    """A collector of families that were made before."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self.families = families
+
+    def collect(self) -> list[Metric]:
+        return self.families
+
+
+def exposed(*pairs: PairState, names: Mapping[str, str] | None = None) -> CollectorRegistry:
+    families = PairFamilies({"sample-scorer": "sample"} if names is None else names, NOW)
+    for pair in pairs:
+        families.add(pair)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Once(list(families.collect())))
+    return registry
+
+
+def state(cluster: str = "worker01", scorer: str = "sample-scorer", **fields: object) -> PairState:
+    return PairState(cluster, scorer, {name.replace("__", ":"): str(value) for name, value in fields.items()})
+
+
+def score(*results: tuple[dict[str, str], float], valid_until: float = NOW + 60) -> str:
+    return Score(
+        run="1700000000000-00000000", score_name="sample", at=NOW - 1, valid_until=valid_until, results=list(results)
+    ).model_dump_json()
+
+
+def labels(**values: str) -> dict[str, str]:
+    names = ("node", "device", "namespace", "app", "pod", "container", "meta")
+    used = {f"ds_{name}": values.get(name, "") for name in names}
+    return {"ds_cluster": "worker01", "ds_score_name": "sample", **used}
+
+
+def test_score_is_the_float_as_the_scoring_api_gave_it() -> None:
+    registry = exposed(state(score=score(({"pod": "a"}, 101.75))))
+    assert registry.get_sample_value("dynamic_score", labels(pod="a")) == 101.75
+
+
+def test_of_two_results_with_the_same_used_labels_the_later_one_wins() -> None:
+    registry = exposed(state(score=score(({"pod": "a", "other": "1"}, 1), ({"pod": "a", "other": "2"}, 2))))
+    assert registry.get_sample_value("dynamic_score", labels(pod="a")) == 2
+
+
+def test_labels_that_become_equal_by_cutting_are_exposed_once() -> None:
+    registry = exposed(state(score=score(({"pod": "ä" * 200 + "1"}, 1), ({"pod": "ä" * 200 + "2"}, 2))))
+    assert registry.get_sample_value("dynamic_score", labels(pod="ä" * 128)) == 2
+
+
+def test_an_expired_score_is_gone_and_its_valid_until_stays() -> None:
+    registry = exposed(state(score=score(({"pod": "a"}, 1), valid_until=NOW)))
+    assert registry.get_sample_value("dynamic_score", labels(pod="a")) is None
+    where = {"ds_cluster": "worker01", "ds_score_name": "sample"}
+    assert registry.get_sample_value("dynamic_scoring_valid_until_timestamp_seconds", where) == NOW
+
+
+def test_requests_count_successes_and_failures_and_not_skips() -> None:
+    registry = exposed(state(n__ok=3, n__empty=2, n__partial=1, n__error=4, n__lost=5, n__skipped__overlap=6))
+    where = {"score_name": "sample", "ds_cluster": "worker01"}
+    assert registry.get_sample_value("dynamic_scoring_requests_total", {**where, "status": "success"}) == 6
+    assert registry.get_sample_value("dynamic_scoring_requests_total", {**where, "status": "failure"}) == 9
+
+
+def test_the_books_balance_in_the_metrics() -> None:
+    registry = exposed(state(n__scheduled=21, n__ok=3, n__empty=2, n__partial=1, n__error=4, n__lost=5,
+                             n__skipped__overlap=4, n__skipped__paused=2))  # fmt: skip
+    where = {"ds_cluster": "worker01", "ds_score_name": "sample"}
+    scheduled = registry.get_sample_value("dynamic_scoring_scheduled_total", where)
+    outcomes = {
+        outcome: registry.get_sample_value("dynamic_scoring_cycles_total", {**where, "outcome": outcome})
+        for outcome in ("ok", "empty", "partial", "error", "skipped", "lost")
+    }
+    assert outcomes == {"ok": 3, "empty": 2, "partial": 1, "error": 4, "skipped": 6, "lost": 5}
+    assert scheduled == 21 == sum(value or 0 for value in outcomes.values())
+
+
+def test_failures_are_summed_over_clusters_and_lost_is_one_without_a_stage() -> None:
+    registry = exposed(
+        state("worker01", n__error=1, n__error__fetch__timeout=1),
+        state("worker02", n__error=2, n__error__fetch__timeout=2, n__lost=1),
+    )
+    name = "dynamic_scoring_failures_total"
+    where = {"score_name": "sample", "stage": "fetch", "reason": "timeout"}
+    assert registry.get_sample_value(name, where) == 3
+    assert registry.get_sample_value(name, {"score_name": "sample", "stage": "", "reason": "lost"}) == 1
+
+
+def test_stage_times_are_sum_and_count_per_cluster() -> None:
+    registry = exposed(state(t__score__sum=1.5, t__score__count=3))
+    where = {"score_name": "sample", "stage": "score", "ds_cluster": "worker01"}
+    assert registry.get_sample_value("dynamic_scoring_stage_seconds_sum", where) == 1.5
+    assert registry.get_sample_value("dynamic_scoring_stage_seconds_count", where) == 3
+
+
+def test_two_scorers_with_one_score_name_make_no_duplicate() -> None:
+    registry = exposed(
+        state(scorer="one", n__scheduled=1, last_success=5.0),
+        state(scorer="two", n__scheduled=2, last_success=9.0),
+        names={"one": "same", "two": "same"},
+    )
+    where = {"ds_cluster": "worker01", "ds_score_name": "same"}
+    assert registry.get_sample_value("dynamic_scoring_scheduled_total", where) == 3
+    assert registry.get_sample_value("dynamic_scoring_last_success_timestamp_seconds", where) == 9.0
+
+
+def test_a_stored_score_that_cannot_be_read_costs_only_itself() -> None:
+    registry = exposed(state(score="{", n__scheduled=1))
+    where = {"ds_cluster": "worker01", "ds_score_name": "sample"}
+    assert registry.get_sample_value("dynamic_scoring_scheduled_total", where) == 1
+
+
+def test_refused_and_clamped_values_are_counted_per_score() -> None:
+    registry = exposed(state(n__refused__nan=2, n__clamped=3), state("worker02", n__refused__nan=1, n__clamped=1))
+    where = {"score_name": "sample", "reason": "nan"}
+    assert registry.get_sample_value("dynamic_scoring_results_refused_total", where) == 3
+    assert registry.get_sample_value("dynamic_scoring_scores_clamped_total", {"score_name": "sample"}) == 4
