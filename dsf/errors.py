@@ -15,6 +15,7 @@
     |   +-- ObjectConflictError
     +-- UnknownScorerError       a command or a message names a scorer that is not registered
     +-- UnknownClusterError      a command or a message names a cluster that is not registered
+    +-- QueueFullError           a cluster's queue holds so many messages that its agent must be away
     +-- ToolError                a program the demo or a test needs cannot be found or started
 
 Messages are read by operators: they say what is wrong, where, and what to do. They never hold a token or a password.
@@ -66,14 +67,25 @@ class CycleError(DsfError):
     """A cycle ended without a score.
 
     `stage` is fetch, score or publish; `reason` a snake_case word fit for a metric label; the message is for a person.
+    `retryable` says whether the same stage may succeed a little later, `retry_after` the seconds it was asked to wait.
     """
 
-    def __init__(self, stage: str, reason: str, message: str) -> None:
+    def __init__(
+        self,
+        stage: str,
+        reason: str,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
         # All three go to Exception so that the error survives pickling, which Celery does to errors.
         super().__init__(stage, reason, message)
         self.stage = stage
         self.reason = reason
         self.message = message
+        self.retryable = retryable
+        self.retry_after = retry_after
 
     def __str__(self) -> str:
         return f"{self.stage} failed ({self.reason}): {self.message}"
@@ -128,6 +140,10 @@ class UnknownScorerError(DsfError):
 
 class UnknownClusterError(DsfError):
     """No cluster of this name is registered. `dsf status` lists those that are."""
+
+
+class QueueFullError(DsfError):
+    """A cluster's queue holds so many waiting messages that its agent must be away; nothing was sent."""
 
 
 class ToolError(DsfError):

@@ -33,6 +33,11 @@ UNACKED = "dsf:unacked.results"
 UNACKED_INDEX = "dsf:unacked_index.results"
 UNACKED_MUTEX = "dsf:unacked_mutex.results"
 
+#: zset of lists (names by `taken_list`) -> unix time at which the worker was last alive that keeps a message there
+#: between popping it and noting it in UNACKED.
+TAKERS = "dsf:takers"
+_TAKEN_PREFIX = "dsf:taken:"
+
 # --- registry (written by the hub controller) ----------------------------------------------------------------
 
 #: hash scorer -> ScorerRecord: what ingest, exporter and CLI need to know of a scorer. No endpoint, no secret.
@@ -50,6 +55,8 @@ OVERRIDES = "dsf:schedule:overrides"
 DUE = "dsf:schedule:due"
 #: string, token of the active beat; expires.
 BEAT_LOCK = "dsf:schedule:lock"
+#: string, unix time up to which first runs are given out, so that many new entries are spread; expires by itself.
+FIRST_RUNS = "dsf:schedule:first"
 #: list, one element wakes a waiting beat.
 BEAT_WAKE = "dsf:schedule:wake"
 #: hash, counters of beat: `ticks`, `skipped:<reason>`, `lag:<upper bound>`, `lag:sum`, `lag:count`, ...
@@ -72,9 +79,14 @@ REJECTED = "dsf:rejected"
 WRITES = "dsf:writes"
 #: hash pair -> WrittenRecord: what stands in the backend now.
 WRITTEN = "dsf:written"
+#: zset pair -> unix time until which one writer works on it (or waits after a failure): nobody else may.
+WRITE_LEASES = "dsf:writes:leases"
+#: string, expires: some writer has compared the schedule with what is written; the others need not.
+WRITE_AUDIT = "dsf:writes:audit"
 #: string, state of the write-rate limiter (theoretical arrival time, unix seconds).
 WRITE_BUDGET = "dsf:writes:budget"
-#: hash, counters of the writer: `written`, `coalesced`, `unchanged`, `failed`, `deleted`.
+#: hash, counters of the writer: `written`, `coalesced`, `unchanged`, `failed`, `deleted`; and `validity_factor`, by
+#: which every validity is longer so that renewals leave room for changes (1 unless the fleet is large).
 WRITE_STATS = "dsf:writes:stats"
 
 # --- news for the hub controller -----------------------------------------------------------------------------
@@ -107,6 +119,11 @@ def split_pair(member: str) -> tuple[str, str]:
 def run_member(cluster: str, scorer: str, run_id: str) -> str:
     """The member that stands for one run of a pair in OPEN_RUNS and LOST_RUNS."""
     return f"{cluster}/{scorer}/{run_id}"
+
+
+def taken_list(token: str) -> str:
+    """List in which one connection of a results worker keeps the message it has just popped."""
+    return _TAKEN_PREFIX + token
 
 
 def pair_key(cluster: str, scorer: str) -> str:

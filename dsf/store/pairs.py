@@ -12,6 +12,9 @@ Fields of the hash `dsf.keys.pair_key(cluster, scorer)`:
     failing                                                    failed cycles in a row (errors and lost)
     failure                                                    JSON of the newest Failure; gone after a success
     score                                                      JSON of the newest Score
+    state_run, score_run                                       run that failing/failure and the score come from
+    digest, valid_until, changes                               of the score: what the writer compares, when it expires,
+                                                               and how often what should be written has changed
 
 The books balance: scheduled = ok + empty + partial + error + skipped + lost + runs that are still open.
 """
@@ -198,6 +201,19 @@ class Pairs:
                     pipe.hgetall(keys.pair_key(cluster, scorer))
                 for (cluster, scorer), fields in zip(batch, pipe.execute(), strict=True):
                     yield PairState(cluster, scorer, fields)
+
+    def verdicts(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
+        """Many pairs with `last_success`, `failing` and `failure` only: a score may be a megabyte."""
+        fields = (LAST_SUCCESS, FAILING, FAILURE)
+        wanted = list(pairs)
+        for start in range(0, len(wanted), self._BATCH):
+            batch = wanted[start : start + self._BATCH]
+            with self._redis.pipeline(transaction=False) as pipe:
+                for cluster, scorer in batch:
+                    pipe.hmget(keys.pair_key(cluster, scorer), fields)
+                for (cluster, scorer), values in zip(batch, pipe.execute(), strict=True):
+                    found = {name: text for name, text in zip(fields, values, strict=True) if text is not None}
+                    yield PairState(cluster, scorer, found)
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
         """The newest cycles, newest first."""

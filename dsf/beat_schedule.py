@@ -1,0 +1,186 @@
+"""Celery's beat with its schedule in Redis: `celery -A dsf.celery beat`.
+
+Celery's own loop calls `tick()` again and again; everything else (entries in memory, a schedule file, one message per
+call) is replaced. Due times are in a sorted set, so that one tick dispatches a batch, any process may change the
+schedule, and a second beat can take over in the middle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+import redis
+from celery.beat import Scheduler
+from prometheus_client import CollectorRegistry, start_http_server
+
+import dsf.log
+from dsf import keys
+from dsf.errors import SettingsError
+from dsf.schedule.dispatch import Dispatcher
+from dsf.schedule.lock import BeatLock
+from dsf.schedule.stats import ScheduleCollector
+from dsf.settings import Settings, settings
+from dsf.store.client import connect
+from dsf.ticks import TickFactory
+
+log = dsf.log.get(__name__)
+
+#: Redis looks at the time-outs of blocked clients ten times a second when it has nothing else to do (`hz 10`), so a
+#: blocking pop ends up to this late (seconds). That much before a due time is slept, not popped.
+_POP_OVERSHOOT = 0.1
+#: First and longest wait while Redis is away (seconds).
+_BACKOFF, _BACKOFF_MAX = 0.1, 2.0
+#: Seconds between two touches of the liveness file.
+_TOUCH_INTERVAL = 1.0
+#: Seconds that giving the lock back may take at shutdown; it expires by itself.
+_RELEASE_TIMEOUT = 1.0
+
+
+class BeatScheduler(Scheduler):
+    """Dispatches due entries as long as it holds the lock; stands by otherwise.
+
+    It never ends because of Redis: while Redis is away it waits, and says so once per outage.
+    """
+
+    def __init__(self, *args: Any, config: Settings | None = None, **kwargs: Any) -> None:
+        """Celery passes the arguments of its Scheduler. `config` is this process's settings by default."""
+        self._settings = config or settings()
+        self._lock: BeatLock | None = None
+        self._clients: list[redis.Redis] = []
+        self._metrics: tuple[WSGIServer, Thread] | None = None
+        self._ticking = False
+        self._away_since: float | None = None
+        self._backoff = _BACKOFF
+        self._touch_at = 0.0
+        super().__init__(*args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        """Prepare connections; nothing is asked of Redis yet, so beat may start before it.
+
+        Raises SettingsError when beat's own /metrics cannot be served.
+        """
+        config = self._settings
+        # Few retries: the loop has its own patience, and its liveness file must not get old meanwhile.
+        self._redis = self._connect(config, retries=1)
+        # A connection of its own: giving the lock back happens in a signal handler, in the middle of anything.
+        timeout = min(config.redis_socket_timeout, _RELEASE_TIMEOUT)
+        self._lock = BeatLock(
+            self._connect(
+                config.model_copy(update={"redis_socket_timeout": timeout, "redis_connect_timeout": timeout}), retries=0
+            ),
+            config.beat_lock_timeout,
+        )
+        self._dispatcher = Dispatcher(
+            self._redis,
+            TickFactory(self.app),
+            batch=config.beat_batch,
+            queue_limit=config.queue_limit,
+            spread_rate=config.beat_spread_rate,
+        )
+        # The pop must end before the socket gives up on it.
+        self._max_wait = min(config.beat_max_wait, config.redis_socket_timeout / 2)
+        self._serve_metrics()
+
+    def tick(self, *_: Any, **__: Any) -> float:
+        """One round: dispatch a batch, then wait until something is due or somebody changes the schedule.
+
+        Always 0, because the waiting has been done: Celery shall come again at once.
+        """
+        self._touch()
+        self._ticking = True
+        try:
+            if self._lock is None or not self._lock.ensure():
+                # Not on the wake list: the element that wakes is for the active beat.
+                time.sleep(self._lock.poll if self._lock else _BACKOFF_MAX)
+            else:
+                self._wait(self._dispatcher.run())
+        except redis.RedisError as error:
+            self._outage(error)
+        else:
+            self._recovered()
+        finally:
+            self._ticking = False
+        return 0.0
+
+    def close(self) -> None:
+        """Give the lock back and close connections.
+
+        Celery calls it in its signal handler, in the middle of a tick, and again when the tick has been left. What the
+        tick works with is closed only then.
+        """
+        if self._lock is not None:
+            try:
+                self._lock.release()
+            except redis.RedisError as error:
+                log.warning("the lock could not be given back, it expires by itself", error=str(error))
+                self._lock = None
+        if self._ticking:
+            return
+        self._lock = None
+        if self._metrics is not None:
+            (server, thread), self._metrics = self._metrics, None
+            server.shutdown()
+            server.server_close()
+            thread.join()
+        while self._clients:
+            self._clients.pop().close()
+        super().close()
+
+    @property
+    def info(self) -> str:
+        """A line of the banner."""
+        return f"    . entries -> {keys.ENTRIES} in Redis"
+
+    def _connect(self, config: Settings, retries: int) -> redis.Redis:
+        client = connect(config, name="dsf-beat", retries=retries)
+        self._clients.append(client)
+        return client
+
+    def _wait(self, until: float | None) -> None:
+        """Until then (unix seconds), until the longest wait is over, or until the schedule changes."""
+        now = time.time()
+        until = now + self._max_wait if until is None else min(until, now + self._max_wait)
+        pop = until - now - _POP_OVERSHOOT
+        if pop > 0:
+            # Shorter pops would not end in time. A change is then seen after this short sleep, which is soon enough.
+            if self._redis.blpop([keys.BEAT_WAKE], timeout=pop):
+                return
+            now = time.time()
+        if until > now:
+            time.sleep(until - now)
+
+    def _outage(self, error: redis.RedisError) -> None:
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+            log.error("redis cannot be used, nothing is scheduled until it is back", error=str(error))
+        time.sleep(self._backoff)
+        self._backoff = min(self._backoff * 2, _BACKOFF_MAX)
+
+    def _recovered(self) -> None:
+        if self._away_since is not None:
+            log.info("redis is back", seconds=round(time.monotonic() - self._away_since, 1))
+            self._away_since, self._backoff = None, _BACKOFF
+
+    def _touch(self) -> None:
+        file = self._settings.beat_liveness_file
+        if file is None or time.monotonic() < self._touch_at:
+            return
+        self._touch_at = time.monotonic() + _TOUCH_INTERVAL
+        # A full or read-only disk is no reason to stop scheduling; the probe will tell.
+        with contextlib.suppress(OSError):
+            file.touch()
+
+    def _serve_metrics(self) -> None:
+        port = self._settings.beat_metrics_port
+        if port is None:
+            return
+        registry = CollectorRegistry()
+        registry.register(ScheduleCollector(self._connect(self._settings, retries=0)))
+        try:
+            self._metrics = start_http_server(port, registry=registry)
+        except OSError as error:
+            raise SettingsError(f"DSF_BEAT_METRICS_PORT: cannot listen on port {port}: {error.strerror}") from None

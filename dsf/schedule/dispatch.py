@@ -1,0 +1,189 @@
+"""From due times to ticks: one batch in three round trips.
+
+Read what is due; read entries, overrides and queue lengths of it; decide; commit everything in one script
+(`lua/dispatch.lua`). Every due pair ends in one of: a tick, a skip with its reason, a later due time (rate limit), or
+out of the schedule (no entry). Times are unix seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import redis
+
+import dsf.log
+from dsf import keys
+from dsf.messages import new_run_id
+from dsf.schedule import stats
+from dsf.schedule.limiter import RateLimiter
+from dsf.store.client import lua
+from dsf.store.entries import Effective, Entry, Override, effective, read, scorer_target
+from dsf.store.slots import next_due, next_slot, scheduled_time
+from dsf.ticks import TickFactory, run_deadline
+
+log = dsf.log.get(__name__)
+
+_SEND, _DEFER, _DROP = "send", "defer", "drop"
+#: Seconds after which an entry that cannot be read is tried again: a newer hub may have written it.
+_UNREADABLE_RETRY = 60.0
+#: Seconds between two looks at the schedule while ticks are being sent. With 1,000 ticks a second something is due at
+#: every moment; going for each one alone would cost a core, and this costs at most so much lag.
+_COALESCE = 0.02
+#: Seconds between two cleanings of the rate limiter.
+_PRUNE_INTERVAL = 60.0
+
+
+class _Row(NamedTuple):
+    """One pair's arguments of dispatch.lua."""
+
+    pair: str
+    due: float
+    next_due: float
+    action: str
+    run: str = ""
+    deadline: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What was read for one batch; `waiting` is the length of each queue and counts the ticks of this batch too."""
+
+    now: float
+    due: Sequence[tuple[str, float]]
+    entries: Mapping[str, str | None]
+    overrides: Mapping[str, Override]
+    waiting: dict[str, int]
+
+
+class Dispatcher:
+    """Sends what is due. Methods raise redis.RedisError; what was not committed is still due then."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        ticks: TickFactory,
+        *,
+        batch: int,
+        queue_limit: int,
+        spread_rate: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`batch` pairs per round trip, `queue_limit` messages per queue, `spread_rate` late pairs per second."""
+        self._redis = client
+        self._ticks = ticks
+        self._batch = batch
+        self._queue_limit = queue_limit
+        self._gap = 1 / spread_rate
+        self._clock = clock
+        self._commit = client.register_script(lua("dispatch"))
+        self._limiter = RateLimiter()
+        self._prune_at = 0.0
+        # Up to here late pairs have been given moments.
+        self._late_free = 0.0
+
+    def run(self) -> float | None:
+        """Dispatch one batch. Returns when to look again, None when nothing is scheduled at all."""
+        now = self._clock()
+        if now >= self._prune_at:
+            self._limiter.prune(now)
+            self._prune_at = now + _PRUNE_INTERVAL
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch, withscores=True)
+            pipe.zrange(keys.DUE, 0, 0, withscores=True)
+            due, first = pipe.execute()
+        if not due:
+            return float(first[0][1]) if first else None
+        batch = self._read(now, [(str(pair), float(at)) for pair, at in due])
+        self._write([self._decide(batch, pair, at) for pair, at in batch.due])
+        return now if len(due) == self._batch else now + _COALESCE
+
+    def _read(self, now: float, due: list[tuple[str, float]]) -> _Batch:
+        pairs = [pair for pair, _ in due]
+        names = [keys.split_pair(pair) for pair in pairs]
+        targets = [*pairs, *{scorer_target(scorer) for _, scorer in names}]
+        queues = list({keys.spoke_queue(cluster) for cluster, _ in names})
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(keys.ENTRIES, pairs)
+            pipe.hmget(keys.OVERRIDES, targets)
+            for queue in queues:
+                pipe.llen(queue)
+            texts, said, *lengths = pipe.execute()
+        overrides = {target: read(Override, target, text) for target, text in zip(targets, said, strict=True) if text}
+        return _Batch(
+            now=now,
+            due=due,
+            entries=dict(zip(pairs, texts, strict=True)),
+            overrides={target: override for target, override in overrides.items() if override is not None},
+            waiting=dict(zip(queues, lengths, strict=True)),
+        )
+
+    def _decide(self, batch: _Batch, pair: str, due: float) -> _Row:
+        text = batch.entries[pair]
+        if text is None:
+            return _Row(pair, due, 0.0, _DROP)
+        cluster, scorer = keys.split_pair(pair)
+        entry = read(Entry, pair, text)
+        if entry is None or not (keys.is_name(cluster) and keys.is_name(scorer)):
+            return _Row(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
+        runs = effective(entry, batch.overrides, batch.now)
+        slot = next_slot(pair, runs.interval, batch.now)
+        queue = keys.spoke_queue(cluster)
+        if runs.paused:
+            return _Row(pair, due, slot, stats.PAUSED)
+        if batch.now - due > runs.interval:
+            return _Row(pair, due, self._late(batch.now, slot), stats.EXPIRED)
+        if batch.waiting[queue] >= self._queue_limit:
+            return _Row(pair, due, slot, stats.QUEUE_FULL)
+        if entry.rate_limit is not None:
+            waited = self._limiter.waits(scorer, pair)
+            moment = self._limiter.ticket(scorer, pair, entry.rate_limit, batch.now)
+            if moment > batch.now:
+                # The ticket stays valid either way: who misses this slot is earlier in the next.
+                return _Row(pair, due, moment, _DEFER) if moment < slot else _Row(pair, due, slot, stats.RATE_LIMIT)
+            self._limiter.use(scorer, pair, slot)
+            if waited:
+                # It was put off within its slot: the next slot is its own again, however near.
+                batch.waiting[queue] += 1
+                return self._send(batch.now, pair, due, slot, runs)
+        batch.waiting[queue] += 1
+        return self._send(batch.now, pair, due, next_due(pair, runs.interval, due, batch.now), runs)
+
+    def _send(self, now: float, pair: str, due: float, following: float, runs: Effective) -> _Row:
+        cluster, scorer = keys.split_pair(pair)
+        scheduled = scheduled_time(pair, runs.interval, due, now)
+        expires = scheduled + runs.interval
+        run_id = new_run_id(scheduled)
+        return _Row(
+            pair,
+            due,
+            following,
+            _SEND,
+            keys.run_member(cluster, scorer, run_id),
+            run_deadline(expires),
+            self._ticks.message(cluster, scorer, run_id, expires),
+        )
+
+    def _late(self, now: float, slot: float) -> float:
+        """When a pair runs whose slot passed while nobody was at work: soon, but not all of them at once."""
+        moment = max(now, self._late_free)
+        if moment > slot:
+            return slot
+        self._late_free = moment + self._gap
+        return moment
+
+    def _write(self, rows: Sequence[_Row]) -> None:
+        names = [keys.split_pair(row.pair) for row in rows]
+        touched = [key for name in names for key in (keys.pair_key(*name), keys.spoke_queue(name[0]))]
+        arguments: list[str | int] = [len(stats.BOUNDS), *stats.BOUNDS]
+        for row in rows:
+            # The script compares due times: repr gives exactly the number that was read.
+            arguments += [repr(field) if isinstance(field, float) else field for field in row]
+        # The moment of sending, for the lag: as late as possible.
+        arguments.insert(0, repr(self._clock()))
+        left = self._commit(keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, *touched], args=arguments)
+        if left:
+            log.info("pairs were dispatched or changed by somebody else", pairs=left)

@@ -1,0 +1,89 @@
+"""Fleet-wide rate limits: one scorer behind many clusters, such as an LLM endpoint.
+
+When more pairs are due than the limit allows, somebody must miss slots. Refusing whoever comes when no token is left
+would always refuse the same clusters, because slots repeat in the same order. So a pair that asks takes a ticket, as at
+a counter: it names the moment at which the pair may run, in the order of asking, and it stays valid while slots are
+missed. Everybody runs in turn. Tickets live in the memory of the active beat; after a takeover all start anew.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import dsf.log
+from dsf.api.ratelimit import parse_rate
+
+log = dsf.log.get(__name__)
+
+#: Seconds after its moment within which a ticket must be used. Beat is not that late while it works; after a standstill
+#: (or a long pause of the pairs) all waiting tickets would be due in one burst.
+TICKET_LIFE = 5.0
+
+
+@dataclass
+class _Counter:
+    """Tickets of one scorer; `free` is the moment that the next ticket gets (unix seconds)."""
+
+    text: str
+    gap: float
+    free: float
+    tickets: dict[str, float] = field(default_factory=dict)
+
+
+class RateLimiter:
+    """Hands out moments at which pairs may run, evenly spaced for each scorer."""
+
+    def __init__(self) -> None:
+        self._counters: dict[str, _Counter] = {}
+
+    def ticket(self, scorer: str, pair: str, rate: str, now: float) -> float:
+        """The moment (unix seconds) at which this pair may run; the same at every call until it is used.
+
+        `rate` is such as `10/s`; a new rate holds at once and voids the tickets of the old one.
+        """
+        counter = self._counters.get(scorer)
+        if counter is None or counter.text != rate:
+            counter = self._counters[scorer] = _Counter(rate, _gap(rate), now)
+        at = counter.tickets.get(pair)
+        if at is not None and at >= now - TICKET_LIFE:
+            return at
+        at = max(counter.free, now)
+        counter.free = at + counter.gap
+        counter.tickets[pair] = at
+        return at
+
+    def waits(self, scorer: str, pair: str) -> bool:
+        """Whether the pair holds a ticket already: it has been put off before."""
+        counter = self._counters.get(scorer)
+        return counter is not None and pair in counter.tickets
+
+    def use(self, scorer: str, pair: str, following: float) -> None:
+        """The pair runs: its ticket is gone. `following` is its next slot.
+
+        While tickets are given out beyond that slot, it takes the next one now. Else a pair whose slot comes soon
+        after its run would be back at the counter earlier than others, and run more often than they.
+        """
+        counter = self._counters.get(scorer)
+        if counter is None or counter.tickets.pop(pair, None) is None:
+            return
+        if counter.free > following:
+            counter.tickets[pair] = counter.free
+            counter.free += counter.gap
+
+    def prune(self, now: float) -> None:
+        """Forget tickets that nobody came for (removed or paused pairs)."""
+        for scorer, counter in list(self._counters.items()):
+            counter.tickets = {pair: at for pair, at in counter.tickets.items() if at >= now - TICKET_LIFE}
+            if not counter.tickets and counter.free < now:
+                del self._counters[scorer]
+
+
+@functools.lru_cache(maxsize=4096)
+def _gap(rate: str) -> float:
+    """Seconds between two runs. What cannot be read limits nothing: the hub has checked it, so it is no user's text."""
+    try:
+        return 1 / parse_rate(rate)
+    except ValueError as error:
+        log.warning("rate limit cannot be read", rate=rate, problem=str(error))
+        return 0.0

@@ -1,0 +1,99 @@
+"""Beat's counters as metrics. They live in Redis, so that they survive beat and anybody can show them.
+
+Fields of the hash `dsf.keys.BEAT_STATS`, all counted by `lua/dispatch.lua`:
+
+    ticks               ticks sent
+    skipped:<reason>    due ticks that were not sent
+    lag:<bound>         ticks sent at most <bound> seconds late and later than the bound before (not cumulative)
+    lag:+Inf            ticks later than the last bound
+    lag:sum             seconds of lag of all ticks
+    lag:count           number of ticks in the histogram
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import redis
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import dsf.log
+from dsf import keys, metrics
+
+log = dsf.log.get(__name__)
+
+#: Why beat does not send a due tick.
+QUEUE_FULL = "queue_full"
+RATE_LIMIT = "rate_limit"
+PAUSED = "paused"
+#: Beat itself was away, or Redis was: the slot is over before its tick could be sent.
+EXPIRED = "expired"
+REASONS = (QUEUE_FULL, RATE_LIMIT, PAUSED, EXPIRED)
+
+#: Upper bounds of the lag histogram as they are written in field names.
+BOUNDS = tuple(f"{bound:g}" for bound in metrics.LAG_BUCKETS)
+
+
+def schedule_families(client: redis.Redis) -> Iterable[Metric]:
+    """Lag, ticks, skips, number of entries, and the length of the results queue and of every cluster's queue.
+
+    Raises redis.RedisError when Redis cannot be reached, before any family is given out.
+    """
+    with client.pipeline(transaction=False) as pipe:
+        pipe.hgetall(keys.BEAT_STATS)
+        pipe.hlen(keys.ENTRIES)
+        pipe.hkeys(keys.CLUSTERS)
+        stats, entries, clusters = pipe.execute()
+    queues = [keys.RESULTS_QUEUE, *map(keys.spoke_queue, sorted(clusters))]
+    with client.pipeline(transaction=False) as pipe:
+        for queue in queues:
+            pipe.llen(queue)
+        lengths = pipe.execute()
+    count = metrics.ENTRIES.gauge()
+    count.add_metric((), entries)
+    waiting = metrics.QUEUE_LENGTH.gauge()
+    for queue, length in zip(queues, lengths, strict=True):
+        waiting.add_metric((queue,), length)
+    return [*_counted(stats), count, waiting]
+
+
+def _counted(stats: Mapping[str, str]) -> list[Metric]:
+    ticks = metrics.TICKS.counter()
+    ticks.add_metric((), float(stats.get("ticks", 0)))
+    skipped = metrics.TICKS_SKIPPED.counter()
+    found = {name.removeprefix("skipped:"): float(n) for name, n in stats.items() if name.startswith("skipped:")}
+    # Every reason from the start: an increase from nothing to one is invisible to rate().
+    for reason, number in sorted({**dict.fromkeys(REASONS, 0.0), **found}.items()):
+        skipped.add_metric((reason,), number)
+    total = 0.0
+    buckets: list[tuple[str, float]] = []
+    for bound in (*BOUNDS, "+Inf"):
+        total += float(stats.get(f"lag:{bound}", 0))
+        buckets.append((bound, total))
+    lag = HistogramMetricFamily(metrics.LAG.name, metrics.LAG.help)
+    lag.add_metric((), buckets, float(stats.get("lag:sum", 0)))
+    return [lag, ticks, skipped]
+
+
+class ScheduleCollector(Collector):
+    """Beat's own /metrics, for those who scrape beat instead of the exporter."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that registering does not read Redis."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """What Redis holds now. While it is away, `dynamic_scoring_up 0` and nothing that would look fresh."""
+        up = metrics.UP.gauge()
+        try:
+            families = list(schedule_families(self._redis))
+        except redis.RedisError as error:
+            log.warning("redis cannot be read", error=str(error))
+            up.add_metric((), 0)
+            return [up]
+        up.add_metric((), 1)
+        return [up, *families]

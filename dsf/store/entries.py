@@ -1,0 +1,123 @@
+"""Entries and overrides of the schedule, and what they mean together. `dsf.store.schedule` keeps them in Redis."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+import dsf.log
+from dsf import keys
+
+log = dsf.log.get(__name__)
+
+#: Stands for every cluster in the target of an override.
+ALL_CLUSTERS = "*"
+#: Source of a value that no override changes.
+FROM_ENTRY = "entry"
+
+
+class Entry(BaseModel):
+    """One scorer on one cluster, as the hub controller wants it to run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    cluster: str
+    scorer: str
+    score_name: str
+    interval: int = Field(ge=1)
+    #: Fleet-wide limit of this scorer such as `10/s`, or none.
+    rate_limit: str | None = None
+    #: `spec.execution.suspend` or the annotation paused-until, as decided by the controller.
+    suspended: bool = False
+    #: Unix seconds until which it is suspended; None without an end.
+    suspended_until: float | None = None
+
+    @property
+    def pair(self) -> str:
+        """`<cluster>/<scorer>`."""
+        return keys.pair(self.cluster, self.scorer)
+
+
+class Override(BaseModel):
+    """A person's change to one pair, or to a scorer on all clusters. The one for the pair wins, field by field."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    interval: int | None = Field(default=None, ge=1)
+    #: None: not said here. True: paused until `paused_until`, or until it is resumed.
+    paused: bool | None = None
+    paused_until: float | None = None
+    note: str = ""
+    #: Who made it, as far as known.
+    by: str = ""
+    at: float = 0.0
+
+
+_Model = TypeVar("_Model", Entry, Override)
+
+
+def read(model: type[_Model], name: str, text: str) -> _Model | None:
+    """Parse a stored entry or override. One that cannot be read is logged and None: it must not stop the others."""
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        _complain(model.__name__, name, text, error.errors(include_url=False, include_input=False)[0]["msg"])
+        return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _complain(kind: str, name: str, text: str, problem: str) -> None:
+    # Cached so that it is said once per text: beat comes by many times a second.
+    log.warning("stored schedule cannot be read", kind=kind, name=name, problem=problem, size=len(text))
+
+
+class Effective(NamedTuple):
+    """How a pair really runs: its entry with the overrides applied.
+
+    A source is `entry` or the target of the override that decided (`<cluster>/<scorer>` or `*/<scorer>`).
+    """
+
+    #: Seconds.
+    interval: int
+    interval_source: str
+    paused: bool
+    #: Unix seconds; None without an end, and for a pair that is not paused.
+    paused_until: float | None
+    paused_source: str
+
+
+def scorer_target(scorer: str) -> str:
+    """The target of an override for a scorer on all clusters."""
+    return keys.pair(ALL_CLUSTERS, scorer)
+
+
+def effective(entry: Entry, overrides: Mapping[str, Override], now: float) -> Effective:
+    """Apply overrides (by target) to an entry: the pair's own wins over `*/<scorer>`, which wins over the entry.
+
+    A pause whose end has passed is as if it had never been said, on each level for itself: a pair whose own pause is
+    over is still paused while its scorer is. `paused: false` of an override beats a suspended entry.
+    """
+    interval, interval_source = entry.interval, FROM_ENTRY
+    paused, until, paused_source = entry.suspended and not _over(entry.suspended_until, now), None, FROM_ENTRY
+    if paused:
+        until = entry.suspended_until
+    for target in (scorer_target(entry.scorer), entry.pair):
+        override = overrides.get(target)
+        if override is None:
+            continue
+        if override.interval is not None:
+            interval, interval_source = override.interval, target
+        if override.paused is False:
+            paused, until, paused_source = False, None, target
+        elif override.paused and not _over(override.paused_until, now):
+            paused, until, paused_source = True, override.paused_until, target
+    return Effective(interval, interval_source, paused, until, paused_source)
+
+
+def _over(until: float | None, now: float) -> bool:
+    return until is not None and until <= now

@@ -1,0 +1,124 @@
+-- Takes one verified result into the books, the state and the score of its pair. All or nothing.
+-- KEYS  1 pair hash, 2 history, 3 open runs, 4 lost runs, 5 entries, 6 writes, 7 written, 8 rejected,
+--       9 hub changed, 10 hub wake
+-- ARGV  1 pair, 2 scorer, 3 run, 4 now, 5 outcome, 6 refusal ('' or the reason for which an open run ends as the
+--       error below and any other run is refused), 7 failure (JSON, errors only), 8 score (JSON, successes only),
+--       9 digest of what would be written, 10 when it was measured, 11 until when it is valid, 12 history entry (JSON),
+--       13 history length, 14 failures in a row after which the written score changes (0: never),
+--       15 '1' when an object is to be written, 16... field, amount: counters to add to when the run's books close
+-- Returns {the outcome, 'late', 'replayed', 'stale' or 'removed'; 1 when a writer has to look at the pair now}.
+local pair, scorer, run, now, outcome, refusal = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local member = pair .. '/' .. run
+
+local function reject(reason, answer)
+    redis.call('HINCRBY', KEYS[8], reason, 1)
+    return {answer or reason, 0}
+end
+
+if redis.call('HEXISTS', KEYS[5], pair) == 0 then
+    redis.call('ZREM', KEYS[3], member)
+    redis.call('ZREM', KEYS[4], member)
+    return reject('stale', 'removed')
+end
+
+local state = redis.call('HMGET', KEYS[1], 'state_run', 'last_run', 'score_run', 'failing', 'failure', 'digest',
+    'valid_until', 'last_success')
+local state_run, last_run, score_run = state[1] or '', state[2] or '', state[3] or ''
+local failing, failure, digest = tonumber(state[4] or '0'), state[5], state[6] or ''
+local valid_until = tonumber(state[7] or '0')
+
+local late = false
+if redis.call('ZREM', KEYS[3], member) == 1 then
+    if refusal ~= '' then
+        reject(refusal)
+    end
+elseif refusal ~= '' then
+    return reject(refusal)
+elseif redis.call('ZREM', KEYS[4], member) == 1 then
+    late = true
+else
+    if run <= state_run then
+        return reject('replayed')
+    end
+    -- A skipped run leaves no state; only the history knows it.
+    local needle = '"run":"' .. run .. '"'
+    for _, row in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
+        if string.find(row, needle, 1, true) then
+            return reject('replayed')
+        end
+    end
+    -- Asked for on the agent itself: nobody on the hub had scheduled it.
+    redis.call('HINCRBY', KEYS[1], 'n:scheduled', 1)
+end
+
+if not late then
+    for i = 16, #ARGV, 2 do
+        local field, amount = ARGV[i], ARGV[i + 1]
+        if string.sub(field, 1, 2) == 't:' then
+            redis.call('HINCRBYFLOAT', KEYS[1], field, amount)
+        else
+            -- Words in these names come from agents: a bounded number of them is kept apart.
+            local group = string.match(field, '^(n:skipped:)') or string.match(field, '^(n:refused:)')
+                or string.match(field, '^(n:error:[^:]*:)')
+            if group and redis.call('HLEN', KEYS[1]) >= 200 and redis.call('HEXISTS', KEYS[1], field) == 0 then
+                field = group .. 'other'
+            end
+            redis.call('HINCRBY', KEYS[1], field, amount)
+        end
+    end
+    redis.call('LPUSH', KEYS[2], ARGV[12])
+    redis.call('LTRIM', KEYS[2], 0, tonumber(ARGV[13]) - 1)
+end
+if run > last_run then
+    redis.call('HSET', KEYS[1], 'last_run', run)
+end
+
+local news, changed = false, false
+local threshold = tonumber(ARGV[14])
+-- The late result of a lost run may replace the state that its loss made, but no newer one.
+local newer = run > state_run or (late and run == state_run)
+
+if outcome == 'error' then
+    if newer then
+        local fresh = cjson.decode(ARGV[7])
+        local old = failure and cjson.decode(failure) or {}
+        news = failing == 0 or old.stage ~= fresh.stage or old.reason ~= fresh.reason
+        if not late then
+            failing = failing + 1
+            changed = threshold > 0 and failing == threshold
+        end
+        redis.call('HSET', KEYS[1], 'state_run', run, 'failing', failing, 'failure', ARGV[7])
+    end
+elseif outcome ~= 'skipped' then
+    if newer then
+        news = failing > 0
+        changed = threshold > 0 and failing >= threshold
+        redis.call('HSET', KEYS[1], 'state_run', run, 'failing', 0)
+        redis.call('HDEL', KEYS[1], 'failure')
+    end
+    if run > score_run then
+        news = news or valid_until <= now
+        changed = changed or valid_until <= now or digest ~= ARGV[9]
+        local last_success = ARGV[10]
+        if state[8] and tonumber(state[8]) > tonumber(last_success) then
+            last_success = state[8]
+        end
+        redis.call('HSET', KEYS[1], 'score', ARGV[8], 'score_run', run, 'digest', ARGV[9], 'valid_until', ARGV[11],
+            'last_success', last_success)
+    end
+    -- Without a look to come nobody would renew it.
+    changed = changed or (ARGV[15] == '1' and not redis.call('ZSCORE', KEYS[6], pair))
+end
+
+changed = changed and (ARGV[15] == '1' or redis.call('HEXISTS', KEYS[7], pair) == 1)
+if changed then
+    redis.call('HINCRBY', KEYS[1], 'changes', 1)
+    -- LT: a pair that already waits keeps its place.
+    redis.call('ZADD', KEYS[6], 'LT', now, pair)
+end
+if news then
+    redis.call('SADD', KEYS[9], scorer)
+    redis.call('LPUSH', KEYS[10], '1')
+    redis.call('LTRIM', KEYS[10], 0, 0)
+end
+return {late and 'late' or outcome, changed and 1 or 0}

@@ -1,0 +1,16 @@
+-- Says that this worker is alive, and puts back what is kept in the lists of workers that are not.
+-- KEYS  1 takers, 2 results queue
+-- ARGV  1 now, 2 time before which a worker is taken for dead, 3... lists of this worker
+-- Returns how many messages were put back.
+for i = 3, #ARGV do
+    redis.call('ZADD', KEYS[1], ARGV[1], ARGV[i])
+end
+local count = 0
+for _, list in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[2])) do
+    -- To the end from which is popped: they have waited longest.
+    while redis.call('LMOVE', list, KEYS[2], 'LEFT', 'RIGHT') do
+        count = count + 1
+    end
+    redis.call('ZREM', KEYS[1], list)
+end
+return count

@@ -1,0 +1,67 @@
+-- Declares open runs lost, once nothing that was sent can still be on its way through the results queue.
+-- KEYS  1 open runs, 2 lost runs, 3 results queue, 4 unacknowledged results, 5 entries, 6 scorers, 7 writes,
+--       8 hub changed, 9 hub wake, 10 takers
+-- ARGV  1 now, 2 seconds after the deadline, 3 most runs per call, 4 history length, 5 prefix of pair hashes,
+--       6 prefix of histories, 7 seconds for which lost runs are remembered
+-- Returns {runs overdue or -1 when results are still waiting, pair/run of each lost run, ...}.
+local now = tonumber(ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[7]))
+local overdue = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]), 'LIMIT', 0, tonumber(ARGV[3]))
+if #overdue == 0 then
+    return {0}
+end
+if redis.call('LLEN', KEYS[3]) > 0 or redis.call('HLEN', KEYS[4]) > 0 then
+    return {-1}
+end
+for _, list in ipairs(redis.call('ZRANGE', KEYS[10], 0, -1)) do
+    if redis.call('LLEN', list) > 0 then
+        return {-1}
+    end
+end
+
+local lost = {#overdue}
+local news = false
+for _, member in ipairs(overdue) do
+    redis.call('ZREM', KEYS[1], member)
+    local pair, run = string.match(member, '^(.*)/([^/]*)$')
+    if pair and redis.call('HEXISTS', KEYS[5], pair) == 1 then
+        local cluster, scorer = string.match(pair, '^([^/]*)/(.*)$')
+        local key = ARGV[5] .. pair
+        local message = 'sent to the queue of ' .. cluster .. ' and nothing was heard of it in time; check that the agent'
+            .. ' of ' .. cluster .. ' runs and reaches Redis, and what its log says of run ' .. run
+        local at = tonumber(string.sub(run, 1, 13)) / 1000
+        redis.call('ZADD', KEYS[2], now, member)
+        redis.call('HINCRBY', key, 'n:lost', 1)
+        redis.call('LPUSH', ARGV[6] .. pair,
+            cjson.encode({run = run, at = at, outcome = 'lost', reason = 'lost', message = message}))
+        redis.call('LTRIM', ARGV[6] .. pair, 0, tonumber(ARGV[4]) - 1)
+
+        local state = redis.call('HMGET', key, 'state_run', 'last_run', 'failing', 'failure')
+        if run > (state[2] or '') then
+            redis.call('HSET', key, 'last_run', run)
+        end
+        -- When a newer run has been heard of, this one only closes its books.
+        if run > (state[1] or '') then
+            local failing = tonumber(state[3] or '0') + 1
+            local old = state[4] and cjson.decode(state[4]) or {}
+            redis.call('HSET', key, 'state_run', run, 'failing', failing, 'failure', cjson.encode(
+                {run = run, stage = '', reason = 'lost', message = message, at = now}))
+            if failing == 1 or old.reason ~= 'lost' then
+                redis.call('SADD', KEYS[8], scorer)
+                news = true
+            end
+            local record = redis.call('HGET', KEYS[6], scorer)
+            local policy = record and cjson.decode(record).when_failing or nil
+            if policy and policy.behavior ~= 'Keep' and failing == policy.failure_threshold then
+                redis.call('HINCRBY', key, 'changes', 1)
+                redis.call('ZADD', KEYS[7], 'LT', now, pair)
+            end
+        end
+        table.insert(lost, member)
+    end
+end
+if news then
+    redis.call('LPUSH', KEYS[9], '1')
+    redis.call('LTRIM', KEYS[9], 0, 0)
+end
+return lost

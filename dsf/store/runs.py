@@ -1,0 +1,168 @@
+"""How runs end: with a result, or lost. And what is forgotten when a pair goes.
+
+A run is opened by whoever sends its tick. Each of the methods here is one Lua script, so that a crash between two
+steps, a message that arrives twice or a second worker never unbalance the books.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import redis
+
+from dsf import keys
+from dsf.store.client import lua
+from dsf.store.pairs import Failure, HistoryEntry, Score
+
+#: Seconds for which a lost run is remembered, so that its late result is not taken for one nobody asked for.
+LOST_MEMORY = 3600
+# Runs declared lost per script call: Redis answers nobody else meanwhile.
+_SWEEP_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What one result says about its run, ready for the books."""
+
+    cluster: str
+    scorer: str
+    run: str
+    #: ok, empty, partial, error or skipped.
+    outcome: str
+    history: HistoryEntry
+    #: Errors only.
+    failure: Failure | None = None
+    #: Successes only.
+    score: Score | None = None
+    #: Of what would be written of the score; equal digests need no write.
+    digest: str = ""
+    #: Why only a run that the hub is waiting for may end like this; other runs are refused with this reason.
+    refusal: str = ""
+    #: Failed cycles in a row after which something else is to be written; 0: never.
+    failure_threshold: int = 0
+    #: Whether the score is to be written as an object.
+    written: bool = True
+    #: Counters of the pair hash and how much to add.
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+class Runs:
+    """Ends runs. Methods raise redis.RedisError when Redis cannot be reached; they may then be repeated."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+        self._ingest = client.register_script(lua("ingest"))
+        self._sweep = client.register_script(lua("sweep"))
+        self._put_back = client.register_script(lua("putback"))
+        self._forget = client.register_script(lua("forget"))
+
+    def end(self, ending: Ending, *, now: float, history_length: int) -> tuple[str, bool]:
+        """Close the run's books and take over its state and score if no newer run was heard of.
+
+        Returns the outcome; `late` when the run had been declared lost (its score counts, the books stay); `replayed`
+        or `stale` when it was refused; `removed` when the pair no longer exists. And whether a writer has to look at
+        the pair now.
+        """
+        score, failure = ending.score, ending.failure
+        counters = [text for name, amount in ending.counters.items() for text in (name, _number(amount))]
+        answer: list[object] = self._ingest(
+            keys=[
+                keys.pair_key(ending.cluster, ending.scorer),
+                keys.history_key(ending.cluster, ending.scorer),
+                keys.OPEN_RUNS,
+                keys.LOST_RUNS,
+                keys.ENTRIES,
+                keys.WRITES,
+                keys.WRITTEN,
+                keys.REJECTED,
+                keys.HUB_CHANGED,
+                keys.HUB_WAKE,
+            ],
+            args=[
+                keys.pair(ending.cluster, ending.scorer),
+                ending.scorer,
+                ending.run,
+                _number(now),
+                ending.outcome,
+                ending.refusal,
+                failure.model_dump_json() if failure is not None else "",
+                score.model_dump_json() if score is not None else "",
+                ending.digest,
+                _number(score.at) if score is not None else "",
+                _number(score.valid_until) if score is not None else "",
+                ending.history.model_dump_json(exclude_defaults=True),
+                history_length,
+                ending.failure_threshold,
+                "1" if ending.written else "0",
+                *counters,
+            ],
+        )
+        return str(answer[0]), answer[1] == 1
+
+    def refuse(self, reason: str) -> None:
+        """Count a result that is refused before it is known which run it belongs to."""
+        self._redis.hincrby(keys.REJECTED, reason, 1)
+
+    def sweep(self, *, now: float, lost_after: float, history_length: int) -> tuple[list[str], bool]:
+        """Declare runs lost whose deadline passed `lost_after` seconds ago.
+
+        Only while no result waits anywhere: one of those could be theirs. Returns the runs as `<pair>/<run id>`, and
+        whether there may be more to do as soon as the queue is empty.
+        """
+        answer: list[object] = self._sweep(
+            keys=[
+                keys.OPEN_RUNS,
+                keys.LOST_RUNS,
+                keys.RESULTS_QUEUE,
+                keys.UNACKED,
+                keys.ENTRIES,
+                keys.SCORERS,
+                keys.WRITES,
+                keys.HUB_CHANGED,
+                keys.HUB_WAKE,
+                keys.TAKERS,
+            ],
+            args=[
+                _number(now),
+                _number(lost_after),
+                _SWEEP_BATCH,
+                history_length,
+                keys.pair_key("", "").removesuffix("/"),
+                keys.history_key("", "").removesuffix("/"),
+                LOST_MEMORY,
+            ],
+        )
+        overdue = int(str(answer[0]))
+        return [str(member) for member in answer[1:]], overdue < 0 or overdue == _SWEEP_BATCH
+
+    def put_back(self, lists: Iterable[str], *, now: float, dead_after: float) -> int:
+        """Say that the worker with these lists is alive, and put results of dead workers back into the queue.
+
+        A worker is taken for dead when nothing was heard of it for `dead_after` seconds. Returns how many results.
+        """
+        answer = self._put_back(
+            keys=[keys.TAKERS, keys.RESULTS_QUEUE], args=[_number(now), _number(now - dead_after), *lists]
+        )
+        return int(str(answer))
+
+    def forget(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Forget everything of pairs whose entries were removed; their objects are deleted by the writer."""
+        members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
+        if not members:
+            return
+        seconds, _ = self._redis.time()
+        self._forget(
+            keys=[keys.OPEN_RUNS, keys.LOST_RUNS, keys.WRITES],
+            args=[
+                int(seconds),
+                keys.pair_key("", "").removesuffix("/"),
+                keys.history_key("", "").removesuffix("/"),
+                *members,
+            ],
+        )
+
+
+def _number(value: float) -> str:
+    # Counters must be whole numbers to Redis; times keep their microseconds.
+    return str(value) if isinstance(value, int) else f"{value:.6f}"

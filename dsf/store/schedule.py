@@ -1,0 +1,292 @@
+"""The schedule in Redis: entries by the hub controller, overrides by people, due times.
+
+An entry says how often a pair runs; an override is a person's change and is kept when the controller writes the entry
+again. Due times are in a sorted set that beat reads. Times are unix seconds, intervals seconds. A pair is named by its
+member string `<cluster>/<scorer>` (`Entry.pair`, `dsf.keys.pair`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Literal, NamedTuple, TypeVar
+
+import redis
+
+from dsf import keys
+from dsf.settings import settings
+from dsf.store.client import lua
+from dsf.store.entries import (
+    ALL_CLUSTERS,
+    FROM_ENTRY,
+    Effective,
+    Entry,
+    Override,
+    effective,
+    read,
+    scorer_target,
+)
+from dsf.store.registry import Registry
+from dsf.store.slots import next_slot
+
+__all__ = [
+    "ALL_CLUSTERS",
+    "FROM_ENTRY",
+    "Effective",
+    "Entry",
+    "Override",
+    "ScheduleStore",
+    "effective",
+    "scorer_target",
+]
+
+_Item = TypeVar("_Item")
+#: How a due time moves; see lua/reschedule.lua.
+_How = Literal["early", "slot", "now"]
+
+
+class _Move(NamedTuple):
+    pair: str
+    text: str
+    how: _How
+    slot: float
+
+
+class ScheduleStore:
+    """Reads and writes the schedule. Methods raise redis.RedisError when Redis cannot be reached.
+
+    `now` is only given by tests; it defaults to the clock.
+    """
+
+    #: Entries read or written per round trip.
+    _BATCH = 1000
+    #: Attempts to change an override that somebody else is changing too.
+    _ATTEMPTS = 10
+
+    def __init__(self, client: redis.Redis, *, spread_rate: float | None = None) -> None:
+        """`spread_rate` is the number of first runs per second, this process's `DSF_BEAT_SPREAD_RATE` by default."""
+        self._redis = client
+        self._gap = 1 / (spread_rate or settings().beat_spread_rate)
+        self._reschedule = client.register_script(lua("reschedule"))
+        self._replace = client.register_script(lua("override"))
+
+    # --- entries -------------------------------------------------------------------------------------------------
+
+    def upsert(self, entries: Iterable[Entry], now: float | None = None) -> int:
+        """Write entries that are new or differ; says how many. Beat sees them at once. Overrides are kept.
+
+        A new entry is due at once, many are spread. A changed one is due at its next slot or at the time at which it
+        was due before, whichever is earlier; one that is no longer suspended is due at once.
+        """
+        at = time.time() if now is None else now
+        overrides: dict[str, Override] | None = None
+        changed = 0
+        for batch in _batches(entries, self._BATCH):
+            pairs = [entry.pair for entry in batch]
+            with self._redis.pipeline(transaction=False) as pipe:
+                pipe.hmget(keys.ENTRIES, pairs)
+                pipe.zmscore(keys.DUE, pairs)
+                stored, due = pipe.execute()
+            moves = []
+            for entry, before, was_due in zip(batch, stored, due, strict=True):
+                text = entry.model_dump_json()
+                if text == before and was_due is not None:
+                    continue
+                overrides = self.overrides() if overrides is None else overrides
+                moves.append(_upserted(entry, text, _entry(entry.pair, before), overrides, at))
+            changed += self._move(moves, at)
+        return changed
+
+    def remove(self, pairs: Iterable[str], now: float | None = None) -> int:
+        """Forget pairs: entry, due time, state, books, history and open runs; says how many had an entry.
+
+        The score writer is told to look, so that the pair's AddOnPlacementScore goes. Open runs are closed without
+        being counted: there are no books left in which they could be. Overrides are kept, because pairs also go and
+        come back while a scorer is unhealthy or masked; `forget` removes those of a scorer that is gone for good.
+        """
+        at = time.time() if now is None else now
+        gone = sorted(set(pairs))
+        removed = 0
+        for batch in _batches(gone, self._BATCH):
+            # First out of the schedule: beat and rescore open no more runs after this.
+            with self._redis.pipeline(transaction=True) as pipe:
+                pipe.hdel(keys.ENTRIES, *batch)
+                pipe.zrem(keys.DUE, *batch)
+                removed += pipe.execute()[0]
+        if gone:
+            self._close_runs(set(gone))
+        for batch in _batches(gone, self._BATCH):
+            names = [keys.split_pair(pair) for pair in batch]
+            with self._redis.pipeline(transaction=True) as pipe:
+                pipe.delete(*(key(*name) for name in names for key in (keys.pair_key, keys.history_key)))
+                pipe.zadd(keys.WRITES, dict.fromkeys(batch, at))
+                pipe.execute()
+        return removed
+
+    def entries(self) -> list[Entry]:
+        """All entries, sorted by pair. One that cannot be read is left out and logged."""
+        stored = self._redis.hgetall(keys.ENTRIES)
+        parsed = (_entry(str(pair), str(text)) for pair, text in sorted(stored.items()))
+        return [entry for entry in parsed if entry is not None]
+
+    def entry(self, pair: str) -> Entry | None:
+        """One entry, or None when the pair is not scheduled."""
+        text: str | None = self._redis.hget(keys.ENTRIES, pair)  # type: ignore[assignment]
+        return _entry(pair, text)
+
+    def due_times(self, pairs: Iterable[str]) -> dict[str, float]:
+        """When these pairs are due next (unix seconds); pairs that are not scheduled are left out."""
+        times: dict[str, float] = {}
+        for batch in _batches(pairs, self._BATCH):
+            due = self._redis.zmscore(keys.DUE, batch)
+            times |= {pair: float(at) for pair, at in zip(batch, due, strict=True) if at is not None}
+        return times
+
+    # --- overrides -----------------------------------------------------------------------------------------------
+
+    def overrides(self) -> dict[str, Override]:
+        """All overrides by target: a pair, or `*/<scorer>` for all clusters. Unreadable ones are left out, logged."""
+        stored = self._redis.hgetall(keys.OVERRIDES)
+        parsed = {str(target): _override(str(target), str(text)) for target, text in sorted(stored.items())}
+        return {target: override for target, override in parsed.items() if override is not None}
+
+    def set_override(
+        self,
+        target: str,
+        *,
+        interval: int | None = None,
+        paused: bool | None = None,
+        paused_until: float | None = None,
+        note: str = "",
+        by: str = "",
+        now: float | None = None,
+    ) -> Override:
+        """Change what is given, keep the rest, and move the due times of the pairs it touches; returns the result.
+
+        `interval` in seconds. `paused=True` pauses until `paused_until` (or without an end), `paused=False` resumes,
+        also what the DynamicScorer itself suspends. A shorter interval holds from its next slot on, and so does a
+        longer one; a resumed pair runs at once.
+        Raises UnknownScorerError, UnknownClusterError, and ValueError for an interval below 1.
+        """
+        at = time.time() if now is None else now
+        self._check(target)
+
+        def merged(old: Override) -> Override:
+            return Override(
+                interval=old.interval if interval is None else interval,
+                paused=old.paused if paused is None else paused,
+                paused_until=old.paused_until if paused is None else paused_until if paused else None,
+                note=note or old.note,
+                by=by or old.by,
+                at=at,
+            )
+
+        return self._change(target, merged, at) or Override()
+
+    def reset(self, target: str, now: float | None = None) -> bool:
+        """Remove the override of exactly this target; says whether there was one. Due times move as in set_override.
+
+        Raises UnknownScorerError and UnknownClusterError for a target that neither exists nor has an override.
+        """
+        if self._redis.hget(keys.OVERRIDES, target) is None:
+            self._check(target)
+            return False
+        self._change(target, lambda _: None, time.time() if now is None else now)
+        return True
+
+    def forget(self, scorer: str) -> int:
+        """Remove all overrides of a scorer that was deleted, so that a new one of that name starts without them.
+
+        Says how many there were.
+        """
+        targets = [str(name) for name in self._redis.hkeys(keys.OVERRIDES) if keys.split_pair(str(name))[1] == scorer]
+        return int(self._redis.hdel(keys.OVERRIDES, *targets)) if targets else 0
+
+    # --- helpers -------------------------------------------------------------------------------------------------
+
+    def _check(self, target: str) -> None:
+        cluster, scorer = keys.split_pair(target)
+        registry = Registry(self._redis)
+        registry.scorer(scorer)
+        if cluster != ALL_CLUSTERS:
+            registry.cluster(cluster)
+
+    def _change(self, target: str, change: Callable[[Override], Override | None], now: float) -> Override | None:
+        """Replace an override by what `change` makes of it, and move the due times of the pairs it touches."""
+        for _ in range(self._ATTEMPTS):
+            text: str | None = self._redis.hget(keys.OVERRIDES, target)  # type: ignore[assignment]
+            new = change((_override(target, text) if text else None) or Override())
+            written = new.model_dump_json() if new else ""
+            # Only over what was read: two people at work must not undo each other.
+            if self._replace(keys=[keys.OVERRIDES, keys.BEAT_WAKE], args=[target, text or "", written]):
+                break
+        else:
+            raise redis.WatchError(f"the override of {target} is being changed by others all the time; try again")
+        others = {name: one for name, one in self.overrides().items() if name != target}
+        old = _override(target, text) if text else None
+        before = {**others, target: old} if old else others
+        after = {**others, target: new} if new else others
+        for batch in _batches(self._touched(target), self._BATCH):
+            self._move(list(self._moves(batch, before, after, now)), now)
+        return new
+
+    def _moves(
+        self, pairs: list[str], before: Mapping[str, Override], after: Mapping[str, Override], now: float
+    ) -> Iterator[_Move]:
+        """Those pairs that run differently after a change of overrides, and how their due times move."""
+        texts: list[str | None] = self._redis.hmget(keys.ENTRIES, pairs)  # type: ignore[assignment]
+        for pair, text in zip(pairs, texts, strict=True):
+            entry = _entry(pair, text)
+            if entry is None:
+                continue
+            was, will = effective(entry, before, now), effective(entry, after, now)
+            slot = next_slot(pair, will.interval, now)
+            if was.paused and not will.paused:
+                yield _Move(pair, "", "now", slot)
+            elif will.interval != was.interval:
+                yield _Move(pair, "", "early" if will.interval < was.interval else "slot", slot)
+
+    def _touched(self, target: str) -> list[str]:
+        cluster, scorer = keys.split_pair(target)
+        if cluster != ALL_CLUSTERS:
+            return [target]
+        pairs = sorted(str(pair) for pair in self._redis.hkeys(keys.ENTRIES))
+        return [pair for pair in pairs if keys.split_pair(pair)[1] == scorer]
+
+    def _move(self, moves: Sequence[_Move], now: float) -> int:
+        if not moves:
+            return 0
+        fields = (field for move in moves for field in (move.pair, move.text, move.how, repr(move.slot)))
+        return int(
+            self._reschedule(
+                keys=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE],
+                args=[repr(now), repr(self._gap), *fields],
+            )
+        )
+
+    def _close_runs(self, pairs: set[str]) -> None:
+        for members in _batches((name for name, _ in self._redis.zscan_iter(keys.OPEN_RUNS, count=1000)), self._BATCH):
+            closed = [member for member in members if member.rpartition("/")[0] in pairs]
+            if closed:
+                self._redis.zrem(keys.OPEN_RUNS, *closed)
+
+
+def _upserted(entry: Entry, text: str, old: Entry | None, overrides: dict[str, Override], now: float) -> _Move:
+    will = effective(entry, overrides, now)
+    resumed = old is not None and effective(old, overrides, now).paused and not will.paused
+    return _Move(entry.pair, text, "now" if resumed else "early", next_slot(entry.pair, will.interval, now))
+
+
+def _entry(pair: str, text: str | None) -> Entry | None:
+    return None if text is None else read(Entry, pair, text)
+
+
+def _override(target: str, text: str) -> Override | None:
+    return read(Override, target, text)
+
+
+def _batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -1,0 +1,222 @@
+"""Which AddOnPlacementScores have to be looked at, who is looking, and what stands in the backend.
+
+A pair is due at its time in the sorted set; a writer claims it for a while, and whoever changes the pair meanwhile has
+it looked at again afterwards. A writer that dies leaves a lease that ends. Times are unix seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import redis
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dsf import keys
+from dsf.store.client import lua
+
+#: Writes that may follow each other at once before the rate applies.
+BURST = 5
+# Members per command of an audit: Redis answers nobody else meanwhile.
+_CHUNK = 1000
+
+
+class WrittenRecord(BaseModel):
+    """What stands in the backend for one pair."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    #: Name of the object; its namespace is the cluster.
+    name: str
+    #: Of everything that was written but the times.
+    digest: str
+    valid_until: float
+    written_at: float
+    #: Since when the object says that scores are up to date.
+    since: float
+
+    @property
+    def renew_at(self) -> float:
+        """When half of its validity is gone."""
+        return self.written_at + (self.valid_until - self.written_at) / 2
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One writer's right to work on a pair until its lease ends."""
+
+    cluster: str
+    scorer: str
+    lease: float
+
+    @property
+    def pair(self) -> str:
+        """`<cluster>/<scorer>`."""
+        return keys.pair(self.cluster, self.scorer)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What Redis knows of a pair that a writer looks at."""
+
+    scheduled: bool
+    score: str | None
+    failing: int
+    #: How often what should be written has changed since the last look.
+    changes: int
+    #: As it is in Redis, and read; None when nothing was written or it cannot be read.
+    written_text: str
+    written: WrittenRecord | None
+
+
+class Writes:
+    """The list of pairs to be looked at. Methods raise redis.RedisError when Redis cannot be reached."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+        self._claim = client.register_script(lua("writes_claim"))
+        self._finish = client.register_script(lua("writes_finish"))
+        self._budget = client.register_script(lua("writes_budget"))
+
+    def touch(self, cluster: str, scorer: str, *, forget_written: bool = False) -> None:
+        """Have a pair looked at now: its scorer, cluster or object changed.
+
+        With `forget_written` the object is written whatever is remembered of it: it was edited or is gone.
+        """
+        self.touch_all([(cluster, scorer)], forget_written=forget_written)
+
+    def touch_all(self, pairs: Iterable[tuple[str, str]], *, forget_written: bool = False) -> None:
+        """`touch` for many pairs in one round trip."""
+        members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
+        if not members:
+            return
+        with self._redis.pipeline(transaction=True) as pipe:
+            if forget_written:
+                pipe.hdel(keys.WRITTEN, *members)
+            # lt: a pair that already waits keeps its place.
+            pipe.zadd(keys.WRITES, dict.fromkeys(members, time.time()), lt=True)
+            pipe.execute()
+
+    def claim(self, now: float, lease_seconds: float, limit: int) -> tuple[list[Claim], float | None]:
+        """At most `limit` due pairs, longest waiting first, and the seconds until the next one is due (None: none)."""
+        # Through the text Redis sees, so that it compares equal later.
+        lease = float(_time(now + lease_seconds))
+        answer: list[str] = self._claim(keys=[keys.WRITES, keys.WRITE_LEASES], args=[_time(now), _time(lease), limit])
+        claims = [Claim(*keys.split_pair(member), lease) for member in answer[1:]]
+        return claims, float(answer[0]) if answer[0] else None
+
+    def facts(self, claims: Iterable[Claim]) -> list[Facts]:
+        """What is known of claimed pairs, in one round trip."""
+        wanted = list(claims)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for claim in wanted:
+                pipe.hexists(keys.ENTRIES, claim.pair)
+                pipe.hmget(keys.pair_key(claim.cluster, claim.scorer), "score", "failing", "changes")
+                pipe.hget(keys.WRITTEN, claim.pair)
+            rows = pipe.execute()
+        return [_facts(rows[i], rows[i + 1], rows[i + 2]) for i in range(0, len(rows), 3)]
+
+    def finish(
+        self,
+        claim: Claim,
+        *,
+        now: float,
+        next_look: float | None,
+        facts: Facts,
+        written: WrittenRecord | None,
+        counts: Mapping[str, int],
+    ) -> None:
+        """End the work on a claimed pair: `written` stands in the backend now, look again at `next_look`.
+
+        `facts` is what was read: if the record is another one now, or the pair was touched meanwhile, the pair is
+        looked at again at once. `counts` goes into the writer's counters.
+        """
+        self._finish(
+            keys=[
+                keys.WRITES,
+                keys.WRITE_LEASES,
+                keys.WRITTEN,
+                keys.WRITE_STATS,
+                keys.pair_key(claim.cluster, claim.scorer),
+            ],
+            args=[
+                claim.pair,
+                _time(claim.lease),
+                _time(now),
+                "" if next_look is None else _time(next_look),
+                facts.written_text,
+                "" if written is None else written.model_dump_json(),
+                facts.changes,
+                *(text for name, amount in counts.items() for text in (name, str(amount))),
+            ],
+        )
+
+    def put_back(self, claim: Claim, now: float) -> None:
+        """Give a claimed pair to the next writer, untouched."""
+        with self._redis.pipeline(transaction=True) as pipe:
+            pipe.zadd(keys.WRITES, {claim.pair: float(_time(now))})
+            pipe.zrem(keys.WRITE_LEASES, claim.pair)
+            pipe.execute()
+
+    def put_off(self, claim: Claim, until: float) -> None:
+        """Writing failed: nobody tries this pair before `until`, even if it changes."""
+        with self._redis.pipeline(transaction=True) as pipe:
+            pipe.zadd(keys.WRITE_LEASES, {claim.pair: float(_time(until))})
+            pipe.zadd(keys.WRITES, {claim.pair: float(_time(until))})
+            pipe.hincrby(keys.WRITE_STATS, "failed", 1)
+            pipe.execute()
+
+    def wait_for_budget(self, rate: float) -> float:
+        """Take one write out of the fleet's budget; returns 0, or the seconds to wait before asking again."""
+        return float(str(self._budget(keys=[keys.WRITE_BUDGET], args=[repr(rate), BURST])))
+
+    def validity_factor(self) -> float:
+        """By how much every validity is longer at the moment; at least 1."""
+        text = self._redis.hget(keys.WRITE_STATS, "validity_factor")
+        return max(1.0, float(str(text))) if text else 1.0
+
+    def set_validity_factor(self, factor: float) -> None:
+        """Set `validity_factor` for every writer, exporter and the hub."""
+        self._redis.hset(keys.WRITE_STATS, "validity_factor", f"{factor:.3f}")
+
+    def begin_audit(self, every: float) -> bool:
+        """Whether this writer is to audit now; true for one writer of all per `every` seconds."""
+        return bool(self._redis.set(keys.WRITE_AUDIT, "1", nx=True, px=int(every * 1000)))
+
+    def written_pairs(self) -> list[tuple[str, str]]:
+        """(cluster, scorer) of every object that stands in the backend."""
+        return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.WRITTEN)]
+
+    def unwatched(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Those of `pairs` that nobody would look at again, or that have no entry any more."""
+        if not pairs:
+            return []
+        members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
+        with self._redis.pipeline(transaction=False) as pipe:
+            for start in range(0, len(members), _CHUNK):
+                pipe.zmscore(keys.WRITES, members[start : start + _CHUNK])
+            looks = [look for chunk in pipe.execute() for look in chunk]
+        entries = set(self._redis.hkeys(keys.ENTRIES))
+        return [
+            pair
+            for pair, member, look in zip(pairs, members, looks, strict=True)
+            if look is None or member not in entries
+        ]
+
+
+def _facts(scheduled: bool, fields: list[str | None], written: str | None) -> Facts:
+    score, failing, changes = fields
+    record = None
+    if written:
+        try:
+            record = WrittenRecord.model_validate_json(written)
+        except ValidationError:
+            # Of another version: as good as not known, the object is written again.
+            record = None
+    return Facts(bool(scheduled), score, int(failing or 0), int(changes or 0), written or "", record)
+
+
+def _time(moment: float) -> str:
+    return f"{moment:.6f}"

@@ -1,0 +1,192 @@
+"""The real `celery -A dsf.celery beat`: takeover, outages, changes while it runs."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from dsf import keys
+from dsf.messages import run_time
+from dsf.store.schedule import ScheduleStore
+from tests.integration.schedule.processes import Process, beat
+from tests.integration.schedule.support import books, entry, pushed, register
+from tests.support.redisserver import RedisServer, free_port
+from tests.support.wait import wait_for
+
+#: Starting Python, Celery and the application takes a second or two on a busy machine.
+START_TIME = 30
+
+
+@pytest.fixture
+def aof_server() -> Iterator[RedisServer]:
+    with RedisServer(aof=True) as server:
+        yield server
+
+
+def holder(client: redis.Redis) -> str | None:
+    return client.get(keys.BEAT_LOCK)  # type: ignore[return-value]
+
+
+def wait_for_ticks(client: redis.Redis, cluster: str, more_than: int, timeout: float = START_TIME) -> int:
+    return wait_for(
+        lambda: (n := len(pushed(client, cluster))) > more_than and n,
+        timeout,
+        f"more than {more_than} ticks of {cluster}",
+    )
+
+
+def test_changes_take_effect_within_a_second(redis_url: str, redis_client: redis.Redis) -> None:
+    register(redis_client, ["c1", "c2"])
+    store = ScheduleStore(redis_client)
+    store.upsert([entry("c1", interval=3600)])
+    # Without being woken, beat would sleep for ten seconds.
+    with beat(redis_url, beat_max_wait=10, redis_socket_timeout=30):
+        ran = wait_for_ticks(redis_client, "c1", 0)
+        wait_for(lambda: not redis_client.exists(keys.BEAT_WAKE), 5, "beat to have seen the first wake")
+
+        store.upsert([entry("c2", interval=3600)])
+        wait_for_ticks(redis_client, "c2", 0, timeout=1)
+
+        store.set_override("*/s", interval=1)
+        # The next slot of the new interval is up to a second away.
+        wait_for_ticks(redis_client, "c1", ran, timeout=2)
+        wait_for_ticks(redis_client, "c1", ran + 2, timeout=4)
+
+        store.set_override("*/s", paused=True)
+        paused = wait_for(lambda: books(redis_client, "c1").skipped().get("paused"), 3)
+        ran = len(pushed(redis_client, "c1"))
+        wait_for(lambda: books(redis_client, "c1").skipped()["paused"] > paused + 1, 5)
+        assert len(pushed(redis_client, "c1")) == ran
+
+        store.set_override("*/s", interval=3600)
+        store.set_override("*/s", paused=False)
+        wait_for_ticks(redis_client, "c1", ran, timeout=1)
+
+        store.remove(["c1/s", "c2/s"])
+        ran = len(pushed(redis_client, "c1"))
+        assert not books(redis_client, "c1")
+
+
+def test_a_killed_beat_is_replaced(redis_url: str, redis_client: redis.Redis) -> None:
+    ScheduleStore(redis_client).upsert([entry("c1", interval=1)])
+    timeout = 3.0
+    with beat(redis_url, beat_lock_timeout=timeout) as first:
+        token = wait_for(lambda: holder(redis_client), START_TIME)
+        wait_for_ticks(redis_client, "c1", 0)
+        with beat(redis_url, beat_lock_timeout=timeout) as second:
+            wait_for(lambda: "stands by" in second.output, START_TIME, "the second beat to stand by")
+            assert holder(redis_client) == token
+            first.kill()
+            killed = time.time()
+            wait_for(lambda: holder(redis_client) not in (None, token), timeout + 2, "a takeover")
+            ran = len(pushed(redis_client, "c1"))
+            wait_for_ticks(redis_client, "c1", ran, timeout=3)
+            assert time.time() - killed < timeout + 5
+    runs = [run_time(run) for _, run in pushed(redis_client, "c1")]
+    assert (
+        len(set(runs)) == len(runs) == books(redis_client, "c1").scheduled - books(redis_client, "c1").count("skipped")
+    )
+
+
+def test_a_beat_that_is_stopped_gives_the_lock_back_at_once(redis_url: str, redis_client: redis.Redis) -> None:
+    with beat(redis_url, beat_lock_timeout=30) as first:
+        token = wait_for(lambda: holder(redis_client), START_TIME)
+        with beat(redis_url, beat_lock_timeout=30) as second:
+            wait_for(lambda: "stands by" in second.output, START_TIME, "the second beat to stand by")
+            asked = time.monotonic()
+            assert first.terminate() == 0
+            assert time.monotonic() - asked < 2
+            wait_for(lambda: holder(redis_client) not in (None, token), 2, "a takeover")
+            assert second.terminate() == 0
+            assert holder(redis_client) is None
+
+
+def test_a_lost_lock_is_taken_again(redis_url: str, redis_client: redis.Redis) -> None:
+    ScheduleStore(redis_client).upsert([entry("c1", interval=1)])
+    with beat(redis_url, beat_lock_timeout=1) as process:
+        wait_for(lambda: holder(redis_client), START_TIME)
+        redis_client.set(keys.BEAT_LOCK, "somebody else", px=1500)
+        wait_for(lambda: "lost its lock" in process.output, 5)
+        wait_for(lambda: holder(redis_client) not in (None, "somebody else"), 5)
+        ran = len(pushed(redis_client, "c1"))
+        wait_for_ticks(redis_client, "c1", ran, timeout=3)
+        assert process.popen.poll() is None
+
+
+def outages(process: Process) -> int:
+    return process.output.count("redis cannot be used")
+
+
+def test_beat_survives_a_restart_of_redis(aof_server: RedisServer) -> None:
+    client = aof_server.client()
+    register(client, ["c1"])
+    store = ScheduleStore(client)
+    store.upsert([entry("c1", interval=60), entry("c1", "t", interval=1)])
+    store.set_override("c1/s", interval=2, note="kept")
+    before = (store.entries(), store.overrides())
+    with beat(aof_server.url, beat_lock_timeout=3) as process:
+        wait_for_ticks(client, "c1", 2)
+        aof_server.kill()
+        wait_for(lambda: outages(process) == 1, 10, "the outage to be logged")
+        used = psutil.Process(process.popen.pid).cpu_times()
+        time.sleep(3)  # The outage itself: long enough for several attempts.
+        still = psutil.Process(process.popen.pid).cpu_times()
+        assert still.user + still.system - used.user - used.system < 0.5
+        assert outages(process) == 1
+        aof_server.restart()
+        ran = len(pushed(client, "c1"))
+        wait_for_ticks(client, "c1", ran + 2, timeout=10)
+        wait_for(lambda: "redis is back" in process.output, 5)
+        assert (store.entries(), store.overrides()) == before
+        assert process.terminate() == 0
+    for scorer in ("s", "t"):
+        runs = [run for name, run in pushed(client, "c1") if name == scorer]
+        state = books(client, "c1", scorer)
+        assert state.scheduled == len(runs) + state.count("skipped")
+        assert state.open == len(runs)
+
+
+def test_beat_may_start_before_redis() -> None:
+    with RedisServer() as server:
+        server.kill()
+        with beat(server.url) as process:
+            wait_for(lambda: outages(process) == 1, START_TIME, "the outage to be logged")
+            server.start()
+            client = server.client()
+            ScheduleStore(client).upsert([entry("c1")])
+            wait_for_ticks(client, "c1", 0, timeout=10)
+
+
+def test_probe_file_metrics_and_rest(redis_url: str, redis_client: redis.Redis, tmp_path: Path) -> None:
+    register(redis_client, ["c1"])
+    ScheduleStore(redis_client).upsert([entry("c1", interval=3600)])
+    alive, port = tmp_path / "alive", free_port()
+    with beat(redis_url, beat_liveness_file=alive, beat_metrics_port=port) as process:
+        wait_for_ticks(redis_client, "c1", 0)
+
+        def scrape() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                return str(answer.read().decode())
+
+        assert "dynamic_scoring_ticks_total 1.0" in scrape()
+        assert 'dynamic_scoring_queue_length{queue="spoke.c1"} 1.0' in scrape()
+        touched = alive.stat().st_mtime
+        used = psutil.Process(process.popen.pid).cpu_times()
+        wait_for(lambda: alive.stat().st_mtime > touched + 2, 5, "the liveness file to be touched")
+        still = psutil.Process(process.popen.pid).cpu_times()
+        # Nothing is due: two looks a second.
+        assert still.user + still.system - used.user - used.system < 0.1
+        assert process.terminate() == 0
+
+
+def test_a_metrics_port_in_use_is_said(redis_url: str, redis_server: RedisServer) -> None:
+    with beat(redis_url, beat_metrics_port=redis_server.port) as process:
+        wait_for(lambda: process.popen.poll() is not None, START_TIME, "beat to end")
+        # Redis holds 127.0.0.1 only; where that does not clash, beat runs and there is nothing to say.
+        assert f"DSF_BEAT_METRICS_PORT: cannot listen on port {redis_server.port}" in process.output

@@ -1,0 +1,326 @@
+"""Beat's batches against a real Redis: exactly one outcome for every due pair."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.messages import run_time
+from dsf.schedule.dispatch import Dispatcher
+from dsf.store.schedule import ScheduleStore
+from dsf.store.slots import is_slot, phase
+from dsf.ticks import RUN_SLACK
+from tests.integration.schedule.support import START, TICKS, Bench, books, entry, pushed, register
+from tests.support.redisserver import RedisServer
+
+
+@pytest.fixture
+def bench(redis_client: redis.Redis) -> Bench:
+    return Bench(redis_client)
+
+
+def run_times(bench: Bench, cluster: str) -> list[float]:
+    return [run_time(run) for _, run in pushed(bench.client, cluster)]
+
+
+def test_a_new_entry_runs_at_once_and_then_in_its_slots(bench: Bench) -> None:
+    bench.store.upsert([entry("c1")], bench.now)
+    bench.run(300)
+    first, second, *rest = run_times(bench, "c1")
+    assert first == START
+    assert second - first >= 15 - 0.01
+    assert all(is_slot("c1/s", 30, at) for at in (second, *rest))
+    assert [round(later - earlier, 3) for earlier, later in zip([second, *rest], rest, strict=False)] == [30.0] * len(
+        rest
+    )
+    assert len(rest) >= 7
+
+
+def test_a_run_is_opened_with_a_deadline_after_its_expiry(bench: Bench) -> None:
+    bench.store.upsert([entry("c1", interval=20)], bench.now)
+    bench.dispatcher.run()
+    [(_, run)] = pushed(bench.client, "c1")
+    assert bench.client.zscore(keys.OPEN_RUNS, f"c1/s/{run}") == START + 20 + RUN_SLACK
+    assert books(bench.client, "c1").scheduled == 1
+    assert books(bench.client, "c1").open == 1
+
+
+def test_being_late_does_not_shift_the_slots(bench: Bench) -> None:
+    bench.store.upsert([entry("c1", interval=10)], bench.now)
+    for _ in range(20):
+        bench.run(1.7)
+        bench.now += 2.3  # Beat was busy with something else.
+    bench.run(30)
+    times = run_times(bench, "c1")[1:]
+    assert all(is_slot("c1/s", 10, at) for at in times)
+    assert times == sorted(set(times))
+    assert times[-1] - times[0] == pytest.approx(10 * (len(times) - 1))
+
+
+def test_missed_slots_are_not_caught_up_and_late_pairs_are_spread(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client, spread_rate=10)
+    clusters = [f"c{n}" for n in range(60)]
+    bench.store.upsert([entry(cluster, interval=10) for cluster in clusters], bench.now)
+    bench.run(30)
+    before = {cluster: len(pushed(bench.client, cluster)) for cluster in clusters}
+    bench.now += 3600  # Redis was away.
+    back = bench.now
+    bench.run(1)
+    at_once = sum(len(pushed(bench.client, cluster)) - before[cluster] for cluster in clusters)
+    # Ten a second, and those whose slot is in this second.
+    assert 10 <= at_once <= 30
+    bench.run(9.1)
+    for cluster in clusters:
+        state = books(bench.client, cluster)
+        assert state.skipped() == {"expired": 1}
+        new = run_times(bench, cluster)[before[cluster] :]
+        assert 1 <= len(new) <= 2
+        assert all(at >= back - 0.001 for at in new)
+
+
+def test_exactness_under_every_reason(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client, queue_limit=7, batch=10)
+    clusters = [f"c{n}" for n in range(8)]
+    register(redis_client, clusters, ("plain", "slow", "limited", "off"))
+    bench.store.upsert(
+        [
+            entry(
+                cluster, scorer, interval, rate_limit="1/s" if scorer == "limited" else None, suspended=scorer == "off"
+            )
+            for cluster in clusters
+            for scorer, interval in (("plain", 3), ("slow", 11), ("limited", 5), ("off", 4))
+        ],
+        bench.now,
+    )
+    for _ in range(30):
+        bench.run(5)
+        # Odd clusters are away, the others take everything.
+        for cluster in clusters[::2]:
+            for scorer, _ in pushed(redis_client, cluster):
+                redis_client.hincrby("taken", f"{cluster}/{scorer}", 1)
+            redis_client.delete(keys.spoke_queue(cluster))
+    reasons: Counter[str] = Counter()
+    total = 0
+    for cluster in clusters:
+        waiting = Counter(scorer for scorer, _ in pushed(redis_client, cluster))
+        assert sum(waiting.values()) <= 7
+        for scorer in ("plain", "slow", "limited", "off"):
+            state = books(redis_client, cluster, scorer)
+            sent = waiting[scorer] + int(redis_client.hget("taken", f"{cluster}/{scorer}") or 0)
+            assert state.scheduled == sent + state.count("skipped"), (cluster, scorer)
+            assert state.open == sent
+            reasons += Counter(state.skipped())
+            total += sent
+    assert set(reasons) == {"queue_full", "rate_limit", "paused"}
+    stats = redis_client.hgetall(keys.BEAT_STATS)
+    assert int(stats["ticks"]) == int(stats["lag:count"]) == total == redis_client.zcard(keys.OPEN_RUNS)
+    assert {name: int(n) for name, n in stats.items() if name.startswith("skipped:")} == {
+        f"skipped:{reason}": n for reason, n in reasons.items()
+    }
+
+
+def test_two_beats_that_ignore_the_lock_send_every_tick_once(
+    redis_server: RedisServer, redis_client: redis.Redis
+) -> None:
+    pairs = [(f"c{n}", scorer) for n in range(40) for scorer in ("a", "b")]
+    ScheduleStore(redis_client).upsert([entry(cluster, scorer, 1) for cluster, scorer in pairs])
+    stop = time.monotonic() + 4
+
+    def beat() -> None:
+        client = redis_server.client()
+        dispatcher = Dispatcher(client, TICKS, batch=50, queue_limit=1000, spread_rate=100)
+        while time.monotonic() < stop:
+            dispatcher.run()
+
+    beats = [threading.Thread(target=beat) for _ in range(3)]
+    for thread in beats:
+        thread.start()
+    for thread in beats:
+        thread.join()
+    total = 0
+    for cluster, scorer in pairs:
+        runs = [run for name, run in pushed(redis_client, cluster) if name == scorer]
+        assert len({round(run_time(run), 2) for run in runs}) == len(runs)
+        assert books(redis_client, cluster, scorer).scheduled == len(runs)
+        assert len(runs) >= 3
+        total += len(runs)
+    assert redis_client.zcard(keys.OPEN_RUNS) == total
+
+
+def test_a_full_queue_gets_no_more(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client, queue_limit=3)
+    bench.store.upsert([entry("away", f"s{n}") for n in range(5)] + [entry("here", "s0")], bench.now)
+    bench.now += 1
+    bench.dispatcher.run()
+    # Ticks of the batch itself count too.
+    assert len(pushed(redis_client, "away")) == 3
+    assert len(pushed(redis_client, "here")) == 1
+    skipped = [books(redis_client, "away", f"s{n}").skipped() for n in range(5)]
+    assert skipped.count({"queue_full": 1}) == 2
+
+
+def test_an_away_cluster_uses_up_no_rate(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client, queue_limit=1)
+    redis_client.lpush(keys.spoke_queue("away"), "waiting")
+    bench.store.upsert(
+        [entry("away", interval=2, rate_limit="1/s"), entry("here", interval=2, rate_limit="1/s")], START
+    )
+    for _ in range(40):
+        bench.run(1)
+        redis_client.delete(keys.spoke_queue("here"))
+    assert books(redis_client, "here").skipped() == {}
+    assert books(redis_client, "here").scheduled >= 20
+    assert set(books(redis_client, "away").skipped()) == {"queue_full"}
+
+
+def test_a_rate_limit_is_kept_and_shared_fairly(bench: Bench) -> None:
+    clusters = [f"c{n}" for n in range(12)]
+    bench.store.upsert([entry(cluster, interval=10, rate_limit="30/m") for cluster in clusters], bench.now)
+    bench.run(600)
+    sent = {cluster: len(pushed(bench.client, cluster)) for cluster in clusters}
+    # 1.2 runs a second are wanted, 0.5 are allowed.
+    assert sum(sent.values()) == pytest.approx(300, abs=3)
+    assert max(sent.values()) - min(sent.values()) <= 1
+    for cluster in clusters:
+        state = books(bench.client, cluster)
+        assert state.scheduled == sent[cluster] + state.skipped()["rate_limit"]
+        # One outcome per slot, give or take the first run.
+        assert 60 <= state.scheduled <= 62
+
+
+def test_a_rate_limit_survives_a_takeover(bench: Bench) -> None:
+    clusters = [f"c{n}" for n in range(12)]
+    bench.store.upsert([entry(cluster, interval=10, rate_limit="30/m") for cluster in clusters], bench.now)
+    for _ in range(10):
+        bench.run(60)
+        bench.restart()
+    sent = {cluster: len(pushed(bench.client, cluster)) for cluster in clusters}
+    assert sum(sent.values()) == pytest.approx(300, abs=15)
+    assert min(sent.values()) >= 15
+
+
+def test_within_the_limit_a_pair_is_put_off_but_runs_in_every_slot(bench: Bench) -> None:
+    clusters = [f"c{n}" for n in range(9)]
+    bench.store.upsert([entry(cluster, interval=10, rate_limit="1/s") for cluster in clusters], bench.now)
+    bench.run(30)  # First runs come on top, and may be too many together.
+    before = {
+        cluster: (books(bench.client, cluster).skipped(), len(pushed(bench.client, cluster))) for cluster in clusters
+    }
+    bench.run(200)
+    for cluster in clusters:
+        skipped, sent = before[cluster]
+        assert books(bench.client, cluster).skipped() == skipped
+        assert len(pushed(bench.client, cluster)) - sent in (19, 20, 21)
+
+
+def test_pause_resume_and_until(bench: Bench) -> None:
+    register(bench.client, ["c1"])
+    bench.store.upsert([entry("c1", interval=10)], bench.now)
+    bench.run(25)
+    ran = len(pushed(bench.client, "c1"))
+    bench.store.set_override("*/s", paused=True, now=bench.now)
+    bench.run(100)
+    assert len(pushed(bench.client, "c1")) == ran
+    assert books(bench.client, "c1").skipped() == {"paused": 10}
+    bench.store.set_override("*/s", paused=False, now=bench.now)
+    bench.run(0.1)
+    assert len(pushed(bench.client, "c1")) == ran + 1
+    until = bench.now + 50
+    bench.store.set_override("c1/s", paused=True, paused_until=until, now=bench.now)
+    bench.run(49)
+    assert len(pushed(bench.client, "c1")) == ran + 1
+    bench.run(12)
+    assert len(pushed(bench.client, "c1")) >= ran + 2
+    assert run_times(bench, "c1")[ran + 1] >= until
+
+
+def test_a_due_time_without_entry_is_dropped(bench: Bench) -> None:
+    bench.client.zadd(keys.DUE, {"gone/s": START - 1})
+    bench.store.upsert([entry("c1")], bench.now)
+    bench.dispatcher.run()
+    assert bench.client.zrange(keys.DUE, 0, -1) == ["c1/s"]
+    assert not books(bench.client, "gone")
+
+
+@pytest.mark.parametrize("pair", ["c1/s", 'c"1/s', "no-slash"])
+def test_an_entry_that_cannot_be_read_stops_nobody(bench: Bench, pair: str) -> None:
+    text = entry("c1").model_dump_json() if pair != "c1/s" else '{"v": 99}'
+    bench.client.hset(keys.ENTRIES, pair, text)
+    bench.client.zadd(keys.DUE, {pair: START - 1})
+    bench.store.upsert([entry("c2")], bench.now)
+    bench.dispatcher.run()
+    assert len(pushed(bench.client, "c2")) == 1
+    assert bench.client.zscore(keys.DUE, pair) == START + 60
+    assert bench.client.keys("dsf:pair:*") == ["dsf:pair:c2/s"]
+
+
+def test_an_override_that_cannot_be_read_is_as_if_it_were_not_there(bench: Bench) -> None:
+    bench.store.upsert([entry("c1")], bench.now)
+    bench.client.hset(keys.OVERRIDES, "c1/s", "nonsense")
+    bench.dispatcher.run()
+    assert len(pushed(bench.client, "c1")) == 1
+
+
+def test_scripts_that_redis_has_forgotten_are_loaded_again(bench: Bench) -> None:
+    bench.store.upsert([entry("c1", interval=5)], bench.now)
+    bench.run(6)
+    bench.client.script_flush()
+    bench.run(20)
+    assert len(pushed(bench.client, "c1")) >= 4
+
+
+@pytest.mark.parametrize("change", ["override", "upsert"])
+def test_a_change_between_reading_and_committing_wins(
+    bench: Bench, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(bench.client, ["c1"])
+    bench.store.upsert([entry("c1", interval=3600)], bench.now)
+    read = bench.dispatcher._read
+
+    def read_then_change(*args: object) -> object:
+        batch = read(*args)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        if change == "override":
+            bench.store.set_override("c1/s", interval=5, now=bench.now)
+        else:
+            bench.store.upsert([entry("c1", interval=5)], bench.now)
+        return batch
+
+    monkeypatch.setattr(bench.dispatcher, "_read", read_then_change)
+    bench.run(60)
+    times = run_times(bench, "c1")
+    # Once now, not twice, and then at the new pace.
+    assert len([at for at in times if at < START + 2]) == 1
+    assert 11 <= len(times) <= 13
+
+
+def test_load_is_flat(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client)
+    bench.store.upsert([entry(f"c{n}", interval=30) for n in range(3000)], bench.now)
+    bench.run(60)
+    seconds = Counter(
+        int(run_time(run))
+        for n in range(3000)
+        for _, run in pushed(redis_client, f"c{n}")
+        if run_time(run) < START + 59
+    )
+    # 100 a second in the steady state, at most 100 more first runs.
+    assert max(seconds.values()) < 260
+    assert phase("c1/s", 30) != phase("c2/s", 30)
+
+
+def test_lag_is_counted_in_buckets(bench: Bench) -> None:
+    bench.store.upsert([entry("c1", interval=1000)], bench.now)
+    bench.now += 0.2
+    bench.dispatcher.run()
+    bench.store.upsert([entry("c2", interval=1000)], bench.now)
+    bench.now += 90
+    bench.dispatcher.run()
+    stats = bench.client.hgetall(keys.BEAT_STATS)
+    assert (stats["lag:0.25"], stats["lag:+Inf"], stats["lag:count"]) == ("1", "1", "2")
+    assert float(stats["lag:sum"]) == pytest.approx(90.2)

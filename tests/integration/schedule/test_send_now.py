@@ -1,0 +1,60 @@
+"""A tick that a person asks for."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.errors import QueueFullError, UnknownScorerError
+from dsf.messages import run_time
+from dsf.store.client import lua
+from dsf.store.schedule import ScheduleStore
+from dsf.ticks import RUN_SLACK, send_now
+from tests.integration.schedule.support import books, entry, pushed
+
+
+def test_it_is_sent_opened_and_counted(redis_client: redis.Redis) -> None:
+    store = ScheduleStore(redis_client)
+    store.upsert([entry("c1", suspended=True)])
+    due = store.due_times(["c1/s"])
+    run = send_now(redis_client, "c1", "s", 30)
+    assert pushed(redis_client, "c1") == [("s", run)]
+    assert books(redis_client, "c1").scheduled == books(redis_client, "c1").open == 1
+    assert run_time(run) == pytest.approx(time.time(), abs=5)
+    assert redis_client.zscore(keys.OPEN_RUNS, f"c1/s/{run}") == pytest.approx(run_time(run) + 30 + RUN_SLACK, abs=0.01)
+    [message] = redis_client.lrange(keys.spoke_queue("c1"), 0, -1)
+    expires = datetime.fromisoformat(json.loads(message)["headers"]["expires"]).timestamp()
+    assert expires == pytest.approx(run_time(run) + 30, abs=0.01)
+    assert store.due_times(["c1/s"]) == due
+
+
+def test_a_pair_that_does_not_run_is_refused(redis_client: redis.Redis) -> None:
+    with pytest.raises(UnknownScorerError, match="'s' does not run on cluster 'c1'"):
+        send_now(redis_client, "c1", "s", 30)
+    assert redis_client.dbsize() == 0
+
+
+def test_a_full_queue_is_refused(redis_client: redis.Redis) -> None:
+    ScheduleStore(redis_client).upsert([entry("c1")])
+    for _ in range(2):
+        send_now(redis_client, "c1", "s", 30, queue_limit=2)
+    with pytest.raises(QueueFullError, match=r"2 messages wait in spoke\.c1: the agent of cluster 'c1'"):
+        send_now(redis_client, "c1", "s", 30, queue_limit=2)
+    assert books(redis_client, "c1").scheduled == len(pushed(redis_client, "c1")) == 2
+
+
+def test_a_repeated_call_after_a_lost_answer_sends_once(redis_client: redis.Redis) -> None:
+    ScheduleStore(redis_client).upsert([entry("c1")])
+    script = redis_client.register_script(lua("rescore"))
+    for _ in range(2):
+        answer = script(
+            keys=[keys.ENTRIES, keys.OPEN_RUNS, keys.pair_key("c1", "s"), keys.spoke_queue("c1")],
+            args=["c1/s", "c1/s/1795000000000-00000000", 1, "message", 1],
+        )
+        assert answer == "sent"
+    assert redis_client.llen(keys.spoke_queue("c1")) == books(redis_client, "c1").scheduled == 1

@@ -1,0 +1,54 @@
+"""Beat's counters as metrics."""
+
+from __future__ import annotations
+
+import redis
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dsf import keys
+from dsf.schedule.stats import ScheduleCollector, schedule_families
+from dsf.store.client import connect
+from tests.integration.schedule.support import Bench, entry, register
+from tests.support.redisserver import free_port
+
+
+def samples(client: redis.Redis) -> dict[tuple[str, ...], float]:
+    registry = CollectorRegistry()
+    registry.register(ScheduleCollector(client))
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+
+
+def test_everything_is_there_before_the_first_tick(redis_client: redis.Redis) -> None:
+    found = samples(redis_client)
+    assert found["dynamic_scoring_ticks_total",] == 0
+    assert found["dynamic_scoring_ticks_skipped_total", "queue_full"] == 0
+    assert found["dynamic_scoring_schedule_lag_seconds_count",] == 0
+    assert found["dynamic_scoring_queue_length", keys.RESULTS_QUEUE] == 0
+    assert found["dynamic_scoring_entries",] == 0
+
+
+def test_counters_follow_what_beat_did(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client, queue_limit=1)
+    register(redis_client, ["c1", "c2"])
+    bench.store.upsert([entry("c1", "a"), entry("c1", "b"), entry("c2", "a")], bench.now)
+    bench.now += 0.3
+    bench.dispatcher.run()
+    found = samples(redis_client)
+    assert found["dynamic_scoring_ticks_total",] == 2
+    assert found["dynamic_scoring_ticks_skipped_total", "queue_full"] == 1
+    assert found["dynamic_scoring_schedule_lag_seconds_bucket", "0.25"] == 0
+    assert found["dynamic_scoring_schedule_lag_seconds_bucket", "0.5"] == 2
+    assert found["dynamic_scoring_schedule_lag_seconds_bucket", "+Inf"] == 2
+    assert found["dynamic_scoring_schedule_lag_seconds_count",] == 2
+    assert 0.5 < found["dynamic_scoring_schedule_lag_seconds_sum",] < 0.6
+    assert found["dynamic_scoring_entries",] == 3
+    assert found["dynamic_scoring_queue_length", "spoke.c1"] == 1
+    assert len(list(schedule_families(redis_client))) == 5
+
+
+def test_without_redis_nothing_looks_fresh(settings_factory) -> None:
+    client = connect(settings_factory(redis_url=f"redis://127.0.0.1:{free_port()}/0"), retries=0)
+    assert samples(client) == {("dynamic_scoring_up",): 0}
+    client.close()

@@ -1,0 +1,248 @@
+"""Entries and overrides in Redis, and what writing them does to due times."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dsf import keys
+from dsf.errors import UnknownClusterError, UnknownScorerError
+from dsf.store.schedule import Effective, Override, ScheduleStore, effective
+from dsf.store.slots import is_slot, next_slot
+from tests.integration.schedule.support import START, Bench, books, entry, pushed, register
+from tests.support.redisserver import RedisServer
+
+
+@pytest.fixture
+def store(redis_client: redis.Redis) -> ScheduleStore:
+    return ScheduleStore(redis_client, spread_rate=100)
+
+
+def due(store: ScheduleStore, pair: str = "c1/s") -> float:
+    return store.due_times([pair])[pair]
+
+
+def woken(client: redis.Redis) -> bool:
+    """Whether beat has been woken since the last call."""
+    return client.delete(keys.BEAT_WAKE) == 1
+
+
+def test_what_is_written_is_read(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    entries = [entry("c1"), entry("c2", "t", rate_limit="1/s", suspended=True, suspended_until=START)]
+    assert store.upsert(entries, START) == 2
+    assert store.entries() == entries
+    assert store.entry("c2/t") == entries[1]
+    assert store.entry("c3/t") is None
+    assert store.due_times(["c1/s", "c3/t"]) == {"c1/s": START}
+    redis_client.hset(keys.ENTRIES, "c0/s", "{}")
+    assert store.entries() == entries
+
+
+def test_writing_the_same_again_changes_nothing(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    assert store.upsert([entry("c1")], START) == 1
+    assert woken(redis_client)
+    assert store.upsert([entry("c1")], START + 10) == 0
+    assert due(store) == START
+    assert not woken(redis_client)
+
+
+def test_first_runs_of_many_new_entries_are_spread(store: ScheduleStore) -> None:
+    entries = [entry(f"c{n}", interval=600) for n in range(200)]
+    # Also when they come in several calls, one scorer or cluster after the other.
+    for start in range(0, 200, 50):
+        store.upsert(entries[start : start + 50], START)
+    times = [due(store, one.pair) for one in entries]
+    assert times[0] == START
+    early = [at for one, at in zip(entries, times, strict=True) if not is_slot(one.pair, 600, at)]
+    assert len(early) > 180
+    assert [round(at - START, 2) for at in early] == [round(n / 100, 2) for n in range(len(early))]
+
+
+def test_a_first_run_is_not_later_than_the_first_slot(redis_client: redis.Redis) -> None:
+    store = ScheduleStore(redis_client, spread_rate=1)
+    entries = [entry(f"c{n}", interval=10) for n in range(500)]
+    store.upsert(entries, START)
+    assert all(START <= due(store, one.pair) <= next_slot(one.pair, 10, START) for one in entries)
+    # Long after, a new entry is due at once again.
+    store.upsert([entry("late")], START + 100)
+    assert due(store, "late/s") == START + 100
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    old=st.integers(1, 4000),
+    new=st.integers(1, 4000),
+    elapsed=st.floats(0, 4000),
+    overridden=st.one_of(st.none(), st.integers(1, 4000)),
+)
+def test_an_upsert_never_postpones(
+    store: ScheduleStore, redis_client: redis.Redis, old: int, new: int, elapsed: float, overridden: int | None
+) -> None:
+    redis_client.flushall()
+    store.upsert([entry("c1", interval=old)], START)
+    if overridden:
+        redis_client.hset(keys.OVERRIDES, "c1/s", Override(interval=overridden).model_dump_json())
+    redis_client.zadd(keys.DUE, {"c1/s": next_slot("c1/s", old, START)})
+    before = due(store)
+    store.upsert([entry("c1", interval=new, rate_limit="1/s")], START + elapsed)
+    assert due(store) <= before
+    assert due(store) <= next_slot("c1/s", overridden or new, START + elapsed)
+
+
+def test_a_controller_that_writes_all_the_time_starves_nobody(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client)
+    for second in range(100):
+        bench.store.upsert([entry("c1", interval=10, rate_limit=f"{second + 1}/s")], bench.now)
+        bench.run(1)
+    assert 10 <= len(pushed(redis_client, "c1")) <= 12
+
+
+def test_a_missing_due_time_is_repaired(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    store.upsert([entry("c1")], START)
+    redis_client.delete(keys.DUE)
+    assert store.upsert([entry("c1")], START + 1000) == 1
+    assert due(store) == START + 1000
+
+
+def test_an_entry_that_is_no_longer_suspended_is_due_at_once(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    store.upsert([entry("c1", interval=3600, suspended=True)], START)
+    redis_client.zadd(keys.DUE, {"c1/s": START + 3000})
+    store.upsert([entry("c1", interval=3600)], START + 10)
+    assert due(store) == START + 10
+
+
+def test_remove_leaves_nothing_but_overrides(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client)
+    register(redis_client, ["c1", "c2"])
+    bench.store.upsert([entry("c1"), entry("c1", "s2"), entry("c2")], START)
+    bench.run(40)
+    bench.store.set_override("c1/s", interval=7, now=bench.now)
+    redis_client.lpush(keys.history_key("c1", "s"), "{}")
+    assert bench.store.remove(["c1/s", "c9/s"], bench.now) == 1
+    assert [one.pair for one in bench.store.entries()] == ["c1/s2", "c2/s"]
+    assert bench.store.due_times(["c1/s"]) == {}
+    assert not books(redis_client, "c1")
+    assert redis_client.exists(keys.history_key("c1", "s")) == 0
+    open_runs = redis_client.zrange(keys.OPEN_RUNS, 0, -1)
+    assert open_runs
+    assert not [run for run in open_runs if run.startswith("c1/s/")]
+    assert [run for run in open_runs if run.startswith("c1/s2/")]
+    assert redis_client.zscore(keys.WRITES, "c1/s") == bench.now
+    assert redis_client.zscore(keys.WRITES, "c1/s2") is None
+    assert set(bench.store.overrides()) == {"c1/s"}
+    assert bench.store.remove([]) == 0
+
+
+def test_overrides_of_a_deleted_scorer_are_forgotten(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    register(redis_client, ["c1"], ["s", "t"])
+    for target in ("*/s", "c1/s", "*/t"):
+        store.set_override(target, interval=5)
+    assert store.forget("s") == 2
+    assert store.forget("s") == 0
+    assert set(store.overrides()) == {"*/t"}
+
+
+def test_an_override_is_merged_into_the_one_that_is_there(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    register(redis_client, ["c1"])
+    store.set_override("c1/s", interval=5, note="too slow", by="ann", now=START)
+    store.set_override("c1/s", paused=True, paused_until=START + 60, by="bob", now=START + 1)
+    expected = Override(interval=5, paused=True, paused_until=START + 60, note="too slow", by="bob", at=START + 1)
+    assert store.overrides() == {"c1/s": expected}
+    assert store.set_override("c1/s", interval=9, now=START + 2).paused_until == START + 60
+    assert store.set_override("c1/s", paused=True, now=START + 2).paused_until is None
+    assert store.set_override("c1/s", paused=False, now=START + 3).interval == 9
+
+
+def test_two_people_do_not_undo_each_other(redis_server: RedisServer, redis_client: redis.Redis) -> None:
+    register(redis_client, ["c1"])
+
+    def change(**values: object) -> None:
+        store = ScheduleStore(redis_server.client())
+        for _ in range(30):
+            store.set_override("c1/s", **values)  # type: ignore[arg-type]
+
+    people = [threading.Thread(target=change, kwargs=values) for values in ({"interval": 7}, {"paused": True})]
+    for person in people:
+        person.start()
+    for person in people:
+        person.join()
+    [override] = ScheduleStore(redis_client).overrides().values()
+    assert (override.interval, override.paused) == (7, True)
+
+
+@pytest.mark.parametrize("target", ["*/s", "c1/s"])
+def test_due_times_follow_a_persons_change(store: ScheduleStore, redis_client: redis.Redis, target: str) -> None:
+    register(redis_client, ["c1"])
+    store.upsert([entry("c1", interval=600), entry("c1", "other")], START)
+    slot = next_slot("c1/s", 600, START)
+    redis_client.zadd(keys.DUE, {"c1/s": slot})
+    other = due(store, "c1/other")
+    woken(redis_client)
+
+    store.set_override(target, interval=5, now=START)
+    assert due(store) == next_slot("c1/s", 5, START) < slot
+    assert woken(redis_client)
+    store.set_override(target, interval=3600, now=START)
+    assert due(store) == next_slot("c1/s", 3600, START)
+    assert store.reset(target, now=START)
+    assert due(store) == pytest.approx(min(slot, next_slot("c1/s", 3600, START)), abs=1e-5)
+    store.set_override(target, paused=True, now=START)
+    store.set_override(target, paused=False, now=START + 1)
+    assert due(store) == START + 1
+    assert due(store, "c1/other") == other
+    assert woken(redis_client)
+    assert store.reset(target)
+    assert not store.reset(target)
+
+
+def test_a_pair_with_an_override_of_its_own_is_not_moved_by_the_scorers(
+    store: ScheduleStore, redis_client: redis.Redis
+) -> None:
+    register(redis_client, ["c1", "c2"])
+    store.upsert([entry("c1", interval=3600), entry("c2", interval=3600)], START - 3600)
+    store.set_override("c1/s", interval=600, now=START)
+    before = due(store)
+    store.set_override("*/s", interval=5, now=START)
+    assert due(store) == before
+    assert due(store, "c2/s") <= START + 5
+    overrides = store.overrides()
+    assert effective(entry("c1"), overrides, START) == Effective(600, "c1/s", False, None, "entry")
+
+
+def test_resuming_many_is_spread(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    clusters = [f"c{n}" for n in range(300)]
+    register(redis_client, clusters[:1])
+    store.upsert([entry(cluster, interval=3600) for cluster in clusters], START - 10_000)
+    redis_client.zadd(keys.DUE, {f"{cluster}/s": next_slot(f"{cluster}/s", 3600, START) for cluster in clusters})
+    store.set_override("*/s", paused=True, now=START)
+    store.set_override("*/s", paused=False, now=START)
+    times = sorted(store.due_times(f"{cluster}/s" for cluster in clusters).values())
+    assert times[0] == START
+    assert 2.8 <= times[-1] - START <= 3.0
+
+
+def test_unknown_targets_are_refused_with_the_known_ones(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    register(redis_client, ["c1"], ["s", "t"])
+    with pytest.raises(UnknownScorerError, match="s, t"):
+        store.set_override("*/nope", interval=5)
+    with pytest.raises(UnknownClusterError, match="c1"):
+        store.set_override("nope/s", paused=True)
+    with pytest.raises(UnknownScorerError):
+        store.reset("*/nope")
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        store.set_override("c1/s", interval=0)
+    assert store.overrides() == {}
+
+
+def test_the_controller_keeps_overrides(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    register(redis_client, ["c1"])
+    store.upsert([entry("c1")], START)
+    store.set_override("c1/s", interval=5, now=START)
+    store.upsert([entry("c1", interval=60)], START)
+    store.remove(["c1/s"])
+    store.upsert([entry("c1", interval=90)], START)
+    assert store.overrides()["c1/s"].interval == 5

@@ -1,0 +1,74 @@
+"""Slots: stable, spread over the interval, never missed and never doubled."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.store.slots import TOLERANCE, current_slot, is_slot, next_due, next_slot, phase, scheduled_time
+
+PAIRS = st.builds("cluster-{}/scorer-{}".format, st.integers(0, 9999), st.integers(0, 99))
+INTERVALS = st.one_of(st.integers(1, 120), st.sampled_from([300, 3600, 86400, 604800]))
+TIMES = st.floats(1_000_000_000, 4_000_000_000)
+
+
+@given(PAIRS, INTERVALS)
+def test_a_phase_is_stable_and_inside_the_interval(pair: str, interval: int) -> None:
+    assert 0 <= phase(pair, interval) < interval
+    assert phase(pair, interval) == phase(pair, interval)
+
+
+@given(PAIRS, INTERVALS, TIMES)
+def test_the_next_slot_is_after_and_at_most_one_interval_away(pair: str, interval: int, at: float) -> None:
+    slot = next_slot(pair, interval, at)
+    assert at < slot <= at + interval + 2 * TOLERANCE
+    assert is_slot(pair, interval, slot)
+
+
+@given(PAIRS, INTERVALS, TIMES)
+def test_slots_follow_each_other_without_drift(pair: str, interval: int, at: float) -> None:
+    first = next_slot(pair, interval, at)
+    slot = first
+    for number in range(1, 50):
+        slot = next_slot(pair, interval, slot)
+        assert abs(slot - (first + number * interval)) < 1e-5
+    assert current_slot(pair, interval, slot) == slot
+
+
+@given(PAIRS, INTERVALS, TIMES, st.floats(0, 0.0009))
+def test_a_due_time_that_was_moved_by_less_than_a_millisecond_is_still_that_slot(
+    pair: str, interval: int, at: float, nudge: float
+) -> None:
+    slot = next_slot(pair, interval, at)
+    assert is_slot(pair, interval, slot - nudge)
+    assert next_due(pair, interval, slot - nudge, slot - nudge) == next_slot(pair, interval, slot)
+    assert scheduled_time(pair, interval, slot - nudge, slot - nudge) == slot
+
+
+@given(PAIRS, INTERVALS, TIMES, st.floats(0, 1_000_000))
+def test_missed_slots_are_skipped(pair: str, interval: int, at: float, late: float) -> None:
+    due = next_slot(pair, interval, at)
+    now = due + late
+    following = next_due(pair, interval, due, now)
+    assert now < following <= now + interval + 2 * TOLERANCE
+    scheduled = scheduled_time(pair, interval, due, now)
+    assert now - interval - TOLERANCE <= scheduled <= now + TOLERANCE
+
+
+@given(PAIRS, INTERVALS, TIMES, st.floats(0, 10))
+def test_a_run_outside_the_slots_keeps_half_an_interval_to_the_next(
+    pair: str, interval: int, due: float, late: float
+) -> None:
+    now = due + late
+    following = next_due(pair, interval, due, now)
+    assert is_slot(pair, interval, following)
+    if not is_slot(pair, interval, due):
+        assert now + interval / 2 - 2 * TOLERANCE <= following <= now + 1.5 * interval + TOLERANCE
+
+
+def test_many_pairs_are_spread_evenly() -> None:
+    tenths = [0] * 10
+    for number in range(10_000):
+        tenths[int(phase(f"cluster-{number:05d}/sample-scorer", 30) / 3)] += 1
+    # 1000 expected in each; 150 is five standard deviations.
+    assert all(850 < count < 1150 for count in tenths), tenths
