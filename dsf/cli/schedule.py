@@ -95,11 +95,11 @@ def pause(
 def resume(
     scorer: ScorerArgument, cluster: ClusterOption = None, note: NoteOption = "", output: Output = Format.TABLE
 ) -> None:
-    """Send ticks again, at once, also when the DynamicScorer itself is suspended.
+    """End a pause and send ticks again, at once. Also overrules `suspend` in the DynamicScorer, until `reset`.
 
     Example: dsf schedule resume sample-scorer --cluster worker01
     """
-    _change(scorer, cluster, output, paused=False, note=note)
+    _change(scorer, cluster, output, resume=True, note=note)
 
 
 @app.command()
@@ -133,6 +133,7 @@ def _change(
     interval: int | None = None,
     paused: bool | None = None,
     paused_until: float | None = None,
+    resume: bool = False,
     note: str = "",
 ) -> None:
     from dsf import keys
@@ -141,9 +142,13 @@ def _change(
 
     target = scorer_target(scorer) if cluster is None else keys.pair(cluster, scorer)
     with session() as opened:
-        ScheduleStore(opened.redis).set_override(
-            target, interval=interval, paused=paused, paused_until=paused_until, note=note, by=_who()
-        )
+        store = ScheduleStore(opened.redis)
+        if resume:
+            store.resume(target, note=note, by=_who())
+        else:
+            store.set_override(
+                target, interval=interval, paused=paused, paused_until=paused_until, note=note, by=_who()
+            )
         found = _show(opened.redis, scorer, cluster, output)
     for entry in found.entries:
         own = entry.interval_source if interval is not None else entry.paused_source or target

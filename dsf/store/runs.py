@@ -1,4 +1,4 @@
-"""How runs end: with a result, or lost. And what is forgotten when a pair goes.
+"""How runs end: with a result, or lost.
 
 A run is opened by whoever sends its tick. Each of the methods here is one Lua script, so that a crash between two
 steps, a message that arrives twice or a second worker never unbalance the books.
@@ -55,7 +55,6 @@ class Runs:
         self._ingest = client.register_script(lua("ingest"))
         self._sweep = client.register_script(lua("sweep"))
         self._put_back = client.register_script(lua("putback"))
-        self._forget = client.register_script(lua("forget"))
 
     def end(self, ending: Ending, *, now: float, history_length: int) -> tuple[str, bool]:
         """Close the run's books and take over its state and score if no newer run was heard of.
@@ -145,22 +144,6 @@ class Runs:
             keys=[keys.TAKERS, keys.RESULTS_QUEUE], args=[_number(now), _number(now - dead_after), *lists]
         )
         return int(str(answer))
-
-    def forget(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Forget everything of pairs whose entries were removed; their objects are deleted by the writer."""
-        members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
-        if not members:
-            return
-        seconds, _ = self._redis.time()
-        self._forget(
-            keys=[keys.OPEN_RUNS, keys.LOST_RUNS, keys.WRITES],
-            args=[
-                int(seconds),
-                keys.pair_key("", "").removesuffix("/"),
-                keys.history_key("", "").removesuffix("/"),
-                *members,
-            ],
-        )
 
 
 def _number(value: float) -> str:

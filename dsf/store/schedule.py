@@ -184,6 +184,26 @@ class ScheduleStore:
 
         return self._change(target, merged, at) or Override()
 
+    def resume(self, target: str, *, note: str = "", by: str = "", now: float | None = None) -> Override:
+        """End the pause of a target; its pairs run at once. Returns the override that is left, possibly an empty one.
+
+        Only where something else would still hold a pair back (a pause of the whole scorer, or `suspend` in the
+        DynamicScorer) the override goes on to say "not paused": so a later `suspend` is not overruled unasked.
+        Raises UnknownScorerError and UnknownClusterError.
+        """
+        at = time.time() if now is None else now
+        self._check(target)
+        others = {name: one for name, one in self.overrides().items() if name != target}
+        held = any(effective(entry, others, at).paused for entry in self._read(self._touched(target)))
+
+        def resumed(old: Override) -> Override | None:
+            new = Override(
+                interval=old.interval, paused=False if held else None, note=note or old.note, by=by or old.by, at=at
+            )
+            return new if held or new.interval is not None else None
+
+        return self._change(target, resumed, at) or Override()
+
     def reset(self, target: str, now: float | None = None) -> bool:
         """Remove the override of exactly this target; says whether there was one. Due times move as in set_override.
 
@@ -235,17 +255,20 @@ class ScheduleStore:
         self, pairs: list[str], before: Mapping[str, Override], after: Mapping[str, Override], now: float
     ) -> Iterator[_Move]:
         """Those pairs that run differently after a change of overrides, and how their due times move."""
-        texts: list[str | None] = self._redis.hmget(keys.ENTRIES, pairs)  # type: ignore[assignment]
-        for pair, text in zip(pairs, texts, strict=True):
-            entry = _entry(pair, text)
-            if entry is None:
-                continue
+        for entry in self._read(pairs):
             was, will = effective(entry, before, now), effective(entry, after, now)
-            slot = next_slot(pair, will.interval, now)
+            slot = next_slot(entry.pair, will.interval, now)
             if was.paused and not will.paused:
-                yield _Move(pair, "", "now", slot)
+                yield _Move(entry.pair, "", "now", slot)
             elif will.interval != was.interval:
-                yield _Move(pair, "", "early" if will.interval < was.interval else "slot", slot)
+                yield _Move(entry.pair, "", "early" if will.interval < was.interval else "slot", slot)
+
+    def _read(self, pairs: Iterable[str]) -> Iterator[Entry]:
+        for batch in _batches(pairs, self._BATCH):
+            texts: list[str | None] = self._redis.hmget(keys.ENTRIES, batch)  # type: ignore[assignment]
+            for pair, text in zip(batch, texts, strict=True):
+                if (entry := _entry(pair, text)) is not None:
+                    yield entry
 
     def _touched(self, target: str) -> list[str]:
         cluster, scorer = keys.split_pair(target)

@@ -213,6 +213,38 @@ def test_a_pair_with_an_override_of_its_own_is_not_moved_by_the_scorers(
     assert effective(entry("c1"), overrides, START) == Effective(600, "c1/s", False, None, "entry")
 
 
+def test_resume_leaves_nothing_behind(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    register(redis_client, ["c1"])
+    store.upsert([entry("c1")], START)
+    store.set_override("*/s", paused=True, now=START)
+    store.resume("*/s", now=START + 1)
+    assert store.overrides() == {}
+    assert due(store) <= START + 1
+    # So a suspension in the DynamicScorer that comes later holds.
+    store.upsert([entry("c1", suspended=True)], START + 2)
+    assert effective(store.entries()[0], store.overrides(), START + 3).paused
+
+
+def test_resume_keeps_an_interval(store: ScheduleStore, redis_client: redis.Redis) -> None:
+    register(redis_client, ["c1"])
+    store.upsert([entry("c1")], START)
+    store.set_override("c1/s", interval=9, paused=True, now=START)
+    left = store.resume("c1/s", now=START + 1)
+    assert (left.interval, left.paused) == (9, None)
+
+
+@pytest.mark.parametrize("by_scorer", [True, False])
+def test_resume_overrules_what_else_holds_the_pair(
+    store: ScheduleStore, redis_client: redis.Redis, by_scorer: bool
+) -> None:
+    register(redis_client, ["c1"])
+    store.upsert([entry("c1", suspended=not by_scorer)], START)
+    if by_scorer:
+        store.set_override("*/s", paused=True, now=START)
+    assert store.resume("c1/s", now=START + 1).paused is False
+    assert not effective(store.entries()[0], store.overrides(), START + 2).paused
+
+
 def test_resuming_many_is_spread(store: ScheduleStore, redis_client: redis.Redis) -> None:
     clusters = [f"c{n}" for n in range(300)]
     register(redis_client, clusters[:1])
