@@ -19,11 +19,9 @@ from dsf.settings import Settings, settings
 _TASK_MODULES: dict[str, list[str]] = {
     "agent": ["dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"],
     # Only ingest: whatever a cluster pushes into hub.results runs with the hub's rights.
-    "results": ["dsf.tasks.ingest"],
+    # dsf.results.service has no task: it starts the writer and the sweeper with the worker.
+    "results": ["dsf.tasks.ingest", "dsf.results.service"],
 }
-
-#: Seconds after which a result that a dead worker had taken is given to another one. Ingest takes milliseconds.
-RESULTS_VISIBILITY_TIMEOUT = 30
 
 
 def _queue(name: str) -> Queue:
@@ -50,16 +48,20 @@ def transport_options(config: Settings) -> dict[str, Any]:
         # At least once: a result that was taken and not finished comes back. Own names for the bookkeeping keys,
         # because the default ones are shared by every worker on the server.
         options |= {
-            "visibility_timeout": RESULTS_VISIBILITY_TIMEOUT,
+            "visibility_timeout": config.results_visibility_timeout,
             "unacked_key": keys.UNACKED,
             "unacked_index_key": keys.UNACKED_INDEX,
             "unacked_mutex_key": keys.UNACKED_MUTEX,
+            # A worker that dies while it puts messages back must not keep the others from it for five minutes.
+            "unacked_mutex_expire": 15,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
         }
     else:
         # At most once: a lost tick is replaced by the next one, and an agent needs no right on bookkeeping keys.
         options["ack_emulation"] = False
+        # Base64, the default, would make each message a third longer and only protect bytes that JSON does not have.
+        options["body_encoding"] = None
     return options
 
 
@@ -114,7 +116,16 @@ def configuration(config: Settings) -> dict[str, Any]:
         },
     }
     if config.role == "results":
-        values |= {"task_acks_late": True, "task_reject_on_worker_lost": True, "worker_prefetch_multiplier": 4}
+        values |= {
+            "task_acks_late": True,
+            "task_reject_on_worker_lost": True,
+            "worker_prefetch_multiplier": 4,
+            # One process: the writer and the sweeper run beside the tasks, and a result takes well under 1 ms.
+            "worker_pool": "solo" if config.results_concurrency == 1 else "threads",
+            "worker_concurrency": config.results_concurrency,
+            # What agents push is taken apart before Celery sees it.
+            "broker_transport": "dsf.results.transport:Transport",
+        }
     if url.startswith("rediss://"):
         values["broker_use_ssl"] = {
             "ssl_cert_reqs": ssl.CERT_REQUIRED,

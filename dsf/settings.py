@@ -89,6 +89,11 @@ class Settings(BaseSettings):
     agent_secrets_dir: Path | None = Field(
         default=None, description="Folder of token Secrets as Kubernetes mounts them: <secret name>/<key>."
     )
+    agent_host_aliases: dict[str, str] = Field(
+        default={},
+        description="JSON object, `name:port` of a URL -> `address:port` to connect to: one name is another server on "
+        "each cluster, as with a pod's hostAliases. For agents that share a machine, where names cannot differ.",
+    )
     agent_concurrency: int = Field(
         default=8, ge=1, description="Threads. The stages wait for HTTP, so threads are cheap; one agent, one cluster."
     )
@@ -102,6 +107,12 @@ class Settings(BaseSettings):
         default=None, description="Touched every 10 s by the worker's main loop; a probe compares its age."
     )
     agent_readiness_file: Path | None = Field(default=None, description="Exists while the worker consumes its queue.")
+    agent_heartbeat_interval: float = Field(
+        default=30.0,
+        gt=0,
+        description="Seconds between two signs of life for Flower, over the WAN. A worker that started before Flower "
+        "is seen after at most this, or with its next task.",
+    )
     agent_fetch_rate_limit: str | None = Field(
         default=None, description="Celery rate limit of fetch in this agent, such as 10/s. None is no limit."
     )
@@ -148,7 +159,18 @@ class Settings(BaseSettings):
         gt=0,
         description="AddOnPlacementScore writes per second, for the whole hub, however many workers.",
     )
-    results_concurrency: int = Field(default=4, ge=1)
+    results_concurrency: int = Field(
+        default=1,
+        ge=1,
+        description="Threads that take in results. One, the main thread, is the fastest by a quarter, because nothing "
+        "has to switch; more help only where Redis is far away. For more throughput start more workers.",
+    )
+    results_visibility_timeout: int = Field(
+        default=30,
+        ge=1,
+        description="A result that a dead worker had taken is given to another one after this. Ingest takes "
+        "milliseconds; too short a time only makes results arrive twice, which is harmless.",
+    )
     lost_after: float = Field(
         default=15.0,
         ge=0,
@@ -161,6 +183,18 @@ class Settings(BaseSettings):
     backend: Literal["kube", "dir"] = Field(default="kube")
     manifests: Path | None = Field(default=None, description="Folder of manifests (dir backend).")
     out_dir: Path | None = Field(default=None, description="Where the dir backend writes; default <manifests>/_out.")
+    kubeconfig: Path | None = Field(
+        default=None, description="Kubeconfig of the hub (kube backend). None: the pod's own ServiceAccount."
+    )
+    addon_mode: bool = Field(
+        default=False,
+        description="Serve only clusters that have the ManagedClusterAddOn: the agent is installed through OCM.",
+    )
+    leader_election: bool = Field(
+        default=True, description="Elect one of several hub controllers on a Lease (kube backend)."
+    )
+    hub_workers: int = Field(default=8, ge=1, description="Threads that reconcile; most of their time is waiting.")
+    hub_metrics_port: int | None = Field(default=None, description="Port of the hub controller's probes.")
     health_interval: float = Field(default=30.0, gt=0)
     health_timeout: float = Field(default=5.0, gt=0)
     health_failure_threshold: int = Field(

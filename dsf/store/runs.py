@@ -43,7 +43,7 @@ class Ending:
     failure_threshold: int = 0
     #: Whether the score is to be written as an object.
     written: bool = True
-    #: Counters of the pair hash and how much to add.
+    #: Counters of the pair hash (names without spaces) and how much to add.
     counters: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -64,7 +64,7 @@ class Runs:
         the pair now.
         """
         score, failure = ending.score, ending.failure
-        counters = [text for name, amount in ending.counters.items() for text in (name, _number(amount))]
+        counters = " ".join(f"{name} {_number(amount)}" for name, amount in ending.counters.items())
         answer: list[object] = self._ingest(
             keys=[
                 keys.pair_key(ending.cluster, ending.scorer),
@@ -94,7 +94,7 @@ class Runs:
                 history_length,
                 ending.failure_threshold,
                 "1" if ending.written else "0",
-                *counters,
+                counters,
             ],
         )
         return str(answer[0]), answer[1] == 1

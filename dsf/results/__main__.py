@@ -1,0 +1,22 @@
+"""`python -m dsf.results`: the results worker."""
+
+from __future__ import annotations
+
+import sys
+
+from dsf.errors import DsfError
+from dsf.results.worker import run
+from dsf.settings import settings
+
+
+def main() -> int:
+    """Run the results worker; a wrong setting is one line, not a traceback."""
+    try:
+        return run(settings())
+    except DsfError as error:
+        print(f"dsf.results: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What should stand in the backend for one pair at one moment: a pure function of what is known."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dsf.api.dimension import render_dimension
+from dsf.api.naming import sanitize_resource_name
+from dsf.api.score import Item, score_body, score_status
+from dsf.store.pairs import Score
+from dsf.store.registry import ClusterRecord, ScorerRecord
+
+
+@dataclass(frozen=True)
+class ScoreObject:
+    """An AddOnPlacementScore as it should be. `valid_until` is unix seconds."""
+
+    cluster: ClusterRecord
+    scorer: ScorerRecord
+    items: tuple[Item, ...]
+    valid_until: float
+
+    @property
+    def name(self) -> str:
+        """Name of the object."""
+        return sanitize_resource_name(self.scorer.score_name)
+
+    @property
+    def digest(self) -> str:
+        """Differs when anything but the times does."""
+        text = repr((self.name, self.scorer.name, self.cluster.uid, sorted(self.items)))
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+    def manifest(self) -> dict[str, Any]:
+        """The object without its status."""
+        return score_body(self.cluster.name, self.scorer.name, self.scorer.score_name, owner_uid=self.cluster.uid)
+
+    def status(self, since: float) -> dict[str, Any]:
+        """Its status; `since` is when it was first there (unix seconds)."""
+        return score_status(self.items, valid_until=_moment(self.valid_until), now=_moment(since))
+
+
+def desired(
+    score: Score | None, failing: int, scorer: ScorerRecord, cluster: ClusterRecord, *, now: float, factor: float
+) -> ScoreObject | None:
+    """The object to be there at `now`, or None for none.
+
+    `failing` is the number of failed cycles in a row, `factor` by how much every validity is longer.
+    """
+    if scorer.destination == "None":
+        return None
+    validity = scorer.validity * factor
+    policy = scorer.when_failing
+    if policy.behavior != "Keep" and failing >= policy.failure_threshold:
+        if policy.behavior == "Remove" or policy.value is None:
+            return None
+        # Readers see the value for as long as cycles fail, so it is valid from now on and renewed.
+        names = [name for name, _ in score.items] if score is not None else []
+        items = tuple((name, policy.value) for name in names or [_only_name(scorer, cluster)])
+        return ScoreObject(cluster, scorer, items, now + validity)
+    if score is None:
+        return None
+    valid_until = score.valid_until + validity - scorer.validity
+    if valid_until <= now:
+        return None
+    empty = scorer.when_empty
+    if not score.items and empty.behavior == "Value" and empty.value is not None:
+        # Also when every result was refused: either way OCM would read a missing score as 0.
+        return ScoreObject(cluster, scorer, ((_only_name(scorer, cluster), empty.value),), valid_until)
+    return ScoreObject(cluster, scorer, tuple(score.items), valid_until)
+
+
+def validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) -> float:
+    """By how much every validity must be longer, so that renewals take at most half of the write rate.
+
+    `validities` are (number of objects, seconds); an object is renewed when half of its validity is gone.
+    """
+    renewals = sum(number / (seconds / 2) for number, seconds in validities)
+    return max(1.0, renewals / (write_rate / 2))
+
+
+def _only_name(scorer: ScorerRecord, cluster: ClusterRecord) -> str:
+    """The name of the one item that stands for all when there are none."""
+    return render_dimension(scorer.dimension_format, cluster.name, scorer.score_name, {}) or scorer.score_name
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,219 @@
+"""From a verified result to what goes into the books: the rules, without Redis.
+
+- A result without any score item is `empty` if the scoring API sent no result at all, `partial` if all were refused.
+- A result is `partial` when the agent or the hub refused some of its scores. A dimension that came twice is counted as
+  refused (`duplicate_dimension`) but does not make the cycle partial: the later one is the answer.
+- A score that would not fit into one object fails the whole cycle: half a score set would rank clusters wrongly.
+- What cannot be right about time ends the run as a failed one, so that the pair says why it has no score.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dsf.api.score import Item, build_items
+from dsf.api.scoring import Result as Scored
+from dsf.api.types import USED_LABELS
+from dsf.errors import CycleError, ScoreObjectTooLargeError
+from dsf.messages import Result, run_time
+from dsf.settings import Settings
+from dsf.store.pairs import SUCCESSES, Failure, HistoryEntry, Score
+from dsf.store.registry import ScorerRecord
+from dsf.store.runs import Ending
+
+_WORD = re.compile(r"[a-z0-9_]{1,64}")
+_STAGES = ("fetch", "score", "publish")
+# Longer than any stage may take; an absurd number must not spoil a sum for ever.
+_LONGEST_STAGE = 86_400.0
+_LARGEST_COUNT = 2**53
+_MOST_COUNTS = 16
+
+#: Why the hub refuses to take over a result, as reasons of the failure it becomes.
+CLOCK_SKEW = "clock_skew"
+STALE = "stale"
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """A result that brings a score."""
+
+    outcome: str
+    score: Score
+    refused: dict[str, int]
+    clamped: int
+
+
+def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Settings) -> Ending:
+    """What `result` does to the books of its pair. `now` is unix seconds by the hub's clock."""
+    skew = _clock_skew(result, now, settings.clock_tolerance)
+    if skew is not None:
+        return _failed(result, scorer, CycleError("publish", CLOCK_SKEW, skew), now, refusal="stale")
+    if result.outcome == "error":
+        error = CycleError(result.stage, result.reason or "unknown", result.message)
+        return _failed(result, scorer, error, now)
+    if result.outcome == "skipped":
+        reason = result.reason or "unknown"
+        return _ending(result, scorer, "skipped", {"n:skipped:" + reason: 1}, reason=reason, message=result.message)
+    age = now - result.at
+    if age > scorer.validity:
+        message = (
+            f"measured {age:.0f} s before it arrived, and its score may be used for {scorer.validity} s only; "
+            "check that the results worker keeps up with the queue hub.results"
+        )
+        return _failed(result, scorer, CycleError("publish", STALE, message), now, refusal="stale")
+    try:
+        scored = _score(result, scorer, now, settings.max_results)
+    except CycleError as error:
+        return _failed(result, scorer, error, now)
+    return _succeeded(result, scorer, scored)
+
+
+def digest_of(score_name: str, items: Iterable[Item]) -> str:
+    """A short text that differs when name or items do; their order does not matter."""
+    text = repr((score_name, sorted(items)))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def _clock_skew(result: Result, now: float, tolerance: float) -> str | None:
+    """Why the times of this result cannot be right, or None."""
+    scheduled = run_time(result.run)
+    if result.at > now + tolerance:
+        what, off = "ahead of", result.at - now
+    elif scheduled > now + tolerance:
+        # A run that the agent itself began, before its clock was set right.
+        what, off = "ahead of", scheduled - now
+    elif result.at < scheduled - tolerance:
+        what, off = "behind", scheduled - result.at
+    else:
+        return None
+    return (
+        f"the clock of cluster {result.cluster} is {off:.0f} s {what} the hub's, more than the tolerated "
+        f"{tolerance:.0f} s; synchronise it (NTP)"
+    )
+
+
+def _score(result: Result, scorer: ScorerRecord, now: float, max_results: int) -> _Scored:
+    """The score of a successful result. Raises CycleError when it has too many results or is too large."""
+    if len(result.results) > max_results:
+        raise CycleError(
+            "publish", "too_many_results", f"{len(result.results)} results in one cycle, the limit is {max_results}"
+        )
+    kept = _kept(result.results)
+    refused = {name if _WORD.fullmatch(name) else "other": number for name, number in result.refused.items() if number}
+    partial = result.outcome == "partial" or bool(refused)
+    items: Sequence[Item] = ()
+    clamped = 0
+    if scorer.destination != "None":
+        try:
+            built = build_items(kept, scorer.dimension_format, result.cluster, scorer.score_name)
+        except ScoreObjectTooLargeError as error:
+            raise CycleError("publish", "too_large", str(error)) from None
+        items, clamped = built.items, built.clamped
+        partial = partial or bool(built.refused)
+        for reason, number in built.refused.items():
+            refused[reason] = refused.get(reason, 0) + number
+        if built.duplicates:
+            refused["duplicate_dimension"] = built.duplicates
+    outcome = "partial" if partial else "ok" if kept else "empty"
+    at = min(result.at, now)
+    # Everything in it was validated just now.
+    score = Score.model_construct(
+        run=result.run,
+        score_name=scorer.score_name,
+        at=at,
+        valid_until=at + scorer.validity,
+        results=[(labels, value) for labels, value in kept],
+        items=list(items),
+    )
+    return _Scored(outcome, score, refused, clamped)
+
+
+def _kept(results: Sequence[tuple[dict[str, str], float]]) -> list[Scored]:
+    """Results with the labels that mean something; of two with the same ones the later, as in the agent's metrics."""
+    latest: dict[tuple[str, ...], Scored] = {}
+    for labels, value in results:
+        used = {name: labels[name] for name in USED_LABELS if labels.get(name)}
+        latest[tuple([used.get(name, "") for name in USED_LABELS])] = Scored(used, value)
+    return list(latest.values())
+
+
+def _succeeded(result: Result, scorer: ScorerRecord, scored: _Scored) -> Ending:
+    counters: dict[str, float] = {"n:" + scored.outcome: 1}
+    counters |= {"n:refused:" + reason: number for reason, number in scored.refused.items()}
+    if scored.clamped:
+        counters["n:clamped"] = scored.clamped
+    counts = {"items": len(scored.score.items), "results": len(scored.score.results)}
+    if scored.refused:
+        counts["refused"] = sum(scored.refused.values())
+    if scored.clamped:
+        counts["clamped"] = scored.clamped
+    return _ending(result, scorer, scored.outcome, counters, score=scored.score, counts=counts)
+
+
+def _failed(result: Result, scorer: ScorerRecord, error: CycleError, now: float, refusal: str = "") -> Ending:
+    failure = Failure(run=result.run, stage=error.stage, reason=error.reason, message=error.message, at=now)
+    counters: dict[str, float] = {"n:error": 1, f"n:error:{error.stage}:{error.reason}": 1}
+    return _ending(
+        result,
+        scorer,
+        "error",
+        counters,
+        stage=error.stage,
+        reason=error.reason,
+        message=error.message,
+        failure=failure,
+        refusal=refusal,
+    )
+
+
+def _ending(
+    result: Result,
+    scorer: ScorerRecord,
+    outcome: str,
+    counters: dict[str, float],
+    *,
+    stage: str = "",
+    reason: str = "",
+    message: str = "",
+    counts: dict[str, int] | None = None,
+    failure: Failure | None = None,
+    score: Score | None = None,
+    refusal: str = "",
+) -> Ending:
+    timings = {stage: min(result.timings[stage], _LONGEST_STAGE) for stage in _STAGES if stage in result.timings}
+    for name, seconds in timings.items():
+        counters[f"t:{name}:sum"] = float(seconds)
+        counters[f"t:{name}:count"] = 1
+    policy = scorer.when_failing
+    return Ending(
+        cluster=result.cluster,
+        scorer=result.scorer,
+        run=result.run,
+        outcome=outcome,
+        history=HistoryEntry.model_construct(
+            run=result.run,
+            at=run_time(result.run),
+            outcome=outcome,
+            stage=stage,
+            reason=reason,
+            message=message,
+            timings={name: round(seconds, 6) for name, seconds in timings.items()},
+            counts=_counts(result.counts) | (counts or {}),
+        ),
+        failure=failure,
+        score=score,
+        digest=digest_of(score.score_name, score.items) if score is not None and outcome in SUCCESSES else "",
+        refusal=refusal,
+        failure_threshold=0 if policy.behavior == "Keep" else policy.failure_threshold,
+        written=scorer.destination != "None",
+        counters=counters,
+    )
+
+
+def _counts(counts: dict[str, int]) -> dict[str, int]:
+    """An agent's own counts for the history, of bounded number and size."""
+    known = [(name, number) for name, number in counts.items() if _WORD.fullmatch(name) and number <= _LARGEST_COUNT]
+    return dict(known[:_MOST_COUNTS])

@@ -1,0 +1,125 @@
+"""Takes in one result: who sent it, what it says, and into the books with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import redis
+
+import dsf.log
+from dsf.errors import MessageRejectedError, SettingsError
+from dsf.messages import Result, verify
+from dsf.results.ending import ending_of
+from dsf.results.registrycache import RegistryCache
+from dsf.results.throttle import Throttle
+from dsf.settings import Settings
+from dsf.store.registry import ScorerRecord
+from dsf.store.runs import Runs
+
+#: Answers of `Ingest.handle` for a result that was refused; each is counted.
+REFUSED = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed", "removed")
+
+_WHY = {
+    "replayed": "this run has ended before",
+    "removed": "this scorer does not run on this cluster any more",
+}
+_LEAST_SECRET = 16
+
+log = dsf.log.get(__name__)
+
+
+class Ingest:
+    """Handles results one by one; any number of threads and processes may do so at once.
+
+    `clock` gives unix seconds; `on_change` is called when a writer has to look at some pair now.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.time,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._secret = master_secret(settings)
+        self._registry = RegistryCache(client)
+        self._runs = Runs(client)
+        self._clock = clock
+        self._on_change = on_change
+        # A flood of forged results must not fill a disk with log lines.
+        self._throttle = Throttle()
+
+    def handle(self, envelope: object) -> str:
+        """Take in one envelope and say what became of it.
+
+        The outcome (ok, empty, partial, error, skipped), `late` for the result of a run that was declared lost, or one
+        of REFUSED. Handling the same envelope again changes nothing. Never raises because of what is in the envelope;
+        raises redis.RedisError when Redis cannot be reached, and may then be called again.
+        """
+        try:
+            result, scorer = self._examine(envelope)
+        except MessageRejectedError as error:
+            self._runs.refuse(error.reason)
+            self._log(error.reason, envelope, str(error))
+            return error.reason
+        now = self._clock()
+        ending = ending_of(result, scorer, now=now, settings=self._settings)
+        answer, changed = self._runs.end(ending, now=now, history_length=self._settings.history_length)
+        if changed:
+            self._on_change()
+        if answer in REFUSED:
+            self._log(answer, envelope, _WHY.get(answer, ending.history.message), scorer=result.scorer, run=result.run)
+        return answer
+
+    def refuse(self, reason: str) -> None:
+        """Count a result that is dropped without being taken in. Raises redis.RedisError."""
+        self._runs.refuse(reason)
+
+    def _examine(self, envelope: object) -> tuple[Result, ScorerRecord]:
+        """The result and its scorer. Raises MessageRejectedError."""
+        try:
+            result = verify(envelope, self._secret, limit=self._settings.max_result_message_bytes)
+        except (ValueError, RecursionError) as error:
+            # Half a character or a document nested too deeply for the parser.
+            raise MessageRejectedError("malformed", f"not readable: {type(error).__name__}") from None
+        cluster = self._registry.cluster(result.cluster)
+        if cluster is None:
+            raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {result.cluster}")
+        key_id = envelope["kid"] if isinstance(envelope, dict) else 0
+        if key_id not in cluster.key_ids:
+            raise MessageRejectedError("bad_signature", f"signed with the withdrawn key {key_id} of {result.cluster}")
+        scorer = self._registry.scorer(result.scorer)
+        if scorer is None:
+            # Its scorer went while it was on its way. The sweeper forgets the run with it.
+            raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
+        return result, scorer
+
+    def _log(self, reason: str, envelope: object, why: str, **context: str) -> None:
+        not_logged = self._throttle.take(reason)
+        if not_logged is None:
+            return
+        claimed = envelope.get("cluster") if isinstance(envelope, dict) else None
+        # Never the payload: it is not ours, and it may be long.
+        log.warning(
+            "result refused", reason=reason, cluster=str(claimed)[:253], why=why[:500], not_logged=not_logged, **context
+        )
+
+
+def master_secret(settings: Settings) -> bytes:
+    """The hub's master secret. Raises SettingsError when it is missing, too short or not hexadecimal."""
+    text = settings.resolved_signing_secret()
+    if not text:
+        raise SettingsError(
+            "DSF_SIGNING_SECRET or DSF_SIGNING_SECRET_FILE: without the hub's master secret no result can be checked; "
+            "the hub controller makes it at its first start"
+        )
+    try:
+        secret = bytes.fromhex(text)
+    except ValueError:
+        secret = b""
+    if len(secret) < _LEAST_SECRET:
+        raise SettingsError(f"DSF_SIGNING_SECRET: at least {2 * _LEAST_SECRET} hexadecimal digits are needed")
+    return secret

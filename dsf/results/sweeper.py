@@ -1,0 +1,65 @@
+"""Finds what went missing: results that a dead worker had taken, and runs of which nothing was heard in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import redis
+
+import dsf.log
+from dsf.results import lifetime
+from dsf.settings import Settings
+from dsf.store.runs import Runs
+
+#: Seconds between two looks, and between them while results that may be the missing ones still wait.
+EVERY = 1.0
+EVERY_WHILE_WAITING = 0.2
+# Names in one log line; the books have them all.
+_NAMED = 5
+
+log = dsf.log.get(__name__)
+
+
+class Sweeper:
+    """Looks for both until it is stopped. Any number of workers may have one."""
+
+    def __init__(self, client: redis.Redis, settings: Settings, stopping: threading.Event) -> None:
+        self._runs = Runs(client)
+        self._settings = settings
+        self._stopping = stopping
+
+    def run(self) -> None:
+        """Sweep until stopped."""
+        failed = False
+        pause = EVERY
+        while not self._stopping.wait(pause):
+            try:
+                self.put_back(time.time())
+                pause = EVERY_WHILE_WAITING if self.sweep(time.time()) else EVERY
+                failed = False
+            except redis.RedisError as error:
+                if not failed:
+                    log.warning("cannot look for what is missing", error=str(error))
+                failed, pause = True, EVERY
+            except Exception:
+                # The thread must outlive any single sweep: without it no lost run is ever found.
+                log.exception("looking for what is missing failed")
+                pause = EVERY
+
+    def put_back(self, now: float) -> None:
+        """Say that this worker is alive, and put results of dead ones back into the queue."""
+        count = self._runs.put_back(
+            tuple(lifetime.takers), now=now, dead_after=self._settings.results_visibility_timeout
+        )
+        if count:
+            log.warning("results of a dead worker put back", count=count)
+
+    def sweep(self, now: float) -> bool:
+        """Look for lost runs once; says whether to look again soon."""
+        lost, again = self._runs.sweep(
+            now=now, lost_after=self._settings.lost_after, history_length=self._settings.history_length
+        )
+        if lost:
+            log.warning("runs lost", count=len(lost), first=lost[:_NAMED])
+        return again

@@ -1,0 +1,41 @@
+"""Starts the results worker in this process."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from dsf import keys
+from dsf.results.ingest import master_secret
+from dsf.settings import ENV_PREFIX, Settings, settings
+
+# Seconds between two heartbeats in Flower; each is a message to everyone who listens.
+_HEARTBEAT = 30
+
+
+def run(config: Settings) -> int:
+    """Run the results worker until it is told to stop (SIGTERM, SIGINT); returns its exit code.
+
+    Raises SettingsError when the master secret is missing or wrong.
+    """
+    master_secret(config)
+    # The Celery application reads the role where every process does.
+    os.environ[ENV_PREFIX + "ROLE"] = "results"
+    settings.cache_clear()
+    # The application is made at import, by the role just set.
+    from dsf.celery import app
+
+    worker = app.Worker(
+        hostname=f"results@{socket.gethostname()}",
+        queues=[keys.RESULTS_QUEUE],
+        pool=app.conf.worker_pool,
+        concurrency=config.results_concurrency,
+        loglevel=config.log_level,
+        task_events=True,
+        without_gossip=True,
+        without_mingle=True,
+        heartbeat_interval=_HEARTBEAT,
+    )
+    worker.start()
+    code: int = worker.exitcode or 0
+    return code

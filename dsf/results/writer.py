@@ -1,0 +1,243 @@
+"""Writes AddOnPlacementScores: only what changed, at a bounded rate, and takes away what expired.
+
+It is level-triggered: a look at a pair computes what should be there from what is known now, compares it with what was
+written last, and does the difference. So nothing is queued, the newest value wins, and a look too many does no harm.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import redis
+from pydantic import ValidationError
+
+import dsf.log
+from dsf import keys
+from dsf.errors import BackendError
+from dsf.results.backend import ScoreBackend
+from dsf.results.desired import ScoreObject, desired, validity_factor
+from dsf.results.registrycache import RegistryCache
+from dsf.results.throttle import Throttle
+from dsf.settings import Settings
+from dsf.store.pairs import Score
+from dsf.store.writes import Claim, Facts, Writes, WrittenRecord
+
+#: Seconds after which the pairs of a writer that died are looked at by another one.
+LEASE = 30.0
+#: Longest sleep between two looks; a change that this process ingests wakes the writer at once.
+LONGEST_SLEEP = 0.5
+# Shortest time between two looks, so that a stream of changes is taken in batches.
+_SHORTEST_SLEEP = 0.02
+_BATCH = 32
+# Seconds between two audits in the whole fleet of writers.
+_AUDIT_EVERY = 30.0
+_FIRST_BACKOFF = 1.0
+_LONGEST_BACKOFF = 60.0
+# An object that cannot be renewed yet is looked at again when half of the rest is gone, but not in ever shorter steps.
+_SHORTEST_STEP = 1.0
+_LOG_EVERY = 10.0
+
+log = dsf.log.get(__name__)
+
+
+class Writer:
+    """Looks at due pairs until it is stopped. Any number of workers may have one.
+
+    `clock` gives unix seconds.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        settings: Settings,
+        backend: ScoreBackend,
+        *,
+        stopping: threading.Event,
+        wake: threading.Event,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._redis = client
+        self._rate = settings.write_rate
+        self._backend = backend
+        self._stopping = stopping
+        self._wake = wake
+        self._clock = clock
+        self._writes = Writes(client)
+        self._registry = RegistryCache(client)
+        self._attempts: dict[str, int] = {}
+        self._factor = 1.0
+        self._throttle = Throttle(_LOG_EVERY)
+
+    def run(self) -> None:
+        """Write until stopped."""
+        failed = False
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                pause = self.step()
+                failed = False
+            except redis.RedisError as error:
+                if not failed:
+                    log.warning("cannot read what to write", error=str(error))
+                failed, pause = True, LONGEST_SLEEP
+            except Exception:
+                # The thread must outlive any single object; the lease of what it was at ends by itself.
+                log.exception("writing scores failed")
+                pause = LONGEST_SLEEP
+            if pause > 0:
+                self._stopping.wait(_SHORTEST_SLEEP)
+                self._wake.wait(min(pause, LONGEST_SLEEP))
+
+    def step(self) -> float:
+        """Look at a batch of due pairs; returns the seconds until the next one is due, 0 if there are more now."""
+        if self._writes.begin_audit(_AUDIT_EVERY):
+            self._audit()
+        # No more than can be written within a fraction of the lease.
+        batch = max(1, min(_BATCH, int(self._rate * LEASE / 4)))
+        claims, due_in = self._writes.claim(self._clock(), LEASE, batch)
+        if claims:
+            self._factor = self._writes.validity_factor()
+        for claim, facts in zip(claims, self._writes.facts(claims), strict=True):
+            # A slow backend must not keep pairs longer than their lease, nor delay the stop.
+            if self._stopping.is_set() or self._clock() > claim.lease - LEASE / 2:
+                self._writes.put_back(claim, self._clock())
+                continue
+            self._look(claim, facts)
+        if len(claims) == batch:
+            return 0.0
+        return LONGEST_SLEEP if due_in is None else due_in
+
+    def _look(self, claim: Claim, facts: Facts) -> None:
+        """Do what one pair needs; a failure of the backend puts the pair off."""
+        try:
+            target = self._desired(claim, facts)
+            if self._is_needed(target, facts.written) and self._wait_for_budget():
+                # Time has passed: what is written should be the newest.
+                facts = self._writes.facts([claim])[0]
+                target = self._desired(claim, facts)
+            self._write(claim, facts, target)
+            if self._attempts.pop(claim.pair, 0) and (not_logged := self._throttle.take("again")) is not None:
+                log.info("score written again", cluster=claim.cluster, scorer=claim.scorer, not_logged=not_logged)
+        except redis.RedisError:
+            raise
+        except BackendError as error:
+            self._put_off(claim, str(error))
+        except Exception as error:
+            # One object that cannot be handled must not hold up those behind it.
+            log.exception("writing a score failed", cluster=claim.cluster, scorer=claim.scorer)
+            self._put_off(claim, repr(error))
+
+    def _desired(self, claim: Claim, facts: Facts) -> ScoreObject | None:
+        scorer = self._registry.scorer(claim.scorer)
+        cluster = self._registry.cluster(claim.cluster)
+        if not facts.scheduled or scorer is None or cluster is None:
+            return None
+        score = _score(claim, facts.score)
+        return desired(score, facts.failing, scorer, cluster, now=self._clock(), factor=self._factor)
+
+    def _is_needed(self, target: ScoreObject | None, written: WrittenRecord | None) -> bool:
+        """Whether the backend has to be asked to do anything."""
+        if target is None or written is None:
+            return (target is None) != (written is None)
+        if target.name != written.name or target.digest != written.digest:
+            return True
+        return self._clock() >= written.renew_at and target.valid_until > written.valid_until
+
+    def _write(self, claim: Claim, facts: Facts, target: ScoreObject | None) -> None:
+        """Make the backend as `target` says, and remember it."""
+        counts: Counter[str] = Counter()
+        if facts.changes > 1:
+            # Only the newest of them is written now, or found to need no write.
+            counts["coalesced"] = facts.changes - 1
+        written = facts.written
+        now = self._clock()
+        if self._is_needed(target, written):
+            if written is not None and (target is None or target.name != written.name):
+                self._backend.delete_score(claim.cluster, written.name)
+                counts["deleted"] = 1
+                written = None
+            if target is None:
+                self._tell_hub(claim.scorer)
+            else:
+                since = now if written is None else written.since
+                self._backend.apply_score(target.manifest(), target.status(since))
+                counts["written"] = 1
+                written = WrittenRecord(
+                    name=target.name,
+                    digest=target.digest,
+                    valid_until=target.valid_until,
+                    written_at=now,
+                    since=since,
+                )
+        elif written is not None:
+            counts["unchanged"] = 1
+        self._writes.finish(
+            claim,
+            now=self._clock(),
+            next_look=None if written is None else self._next_look(written, now),
+            facts=facts,
+            written=written,
+            counts=counts,
+        )
+
+    def _next_look(self, written: WrittenRecord, now: float) -> float:
+        """When half of the validity is gone; then whenever half of the rest is; at the latest when it expires."""
+        if now < written.renew_at:
+            return written.renew_at
+        rest = written.valid_until - now
+        return min(written.valid_until, now + max(_SHORTEST_STEP, rest / 2)) if rest > 0 else now + _SHORTEST_STEP
+
+    def _wait_for_budget(self) -> bool:
+        """Wait for this write's turn; says whether that took so long that things may have changed."""
+        waited = False
+        while wait := self._writes.wait_for_budget(self._rate):
+            waited = True
+            if self._stopping.wait(wait):
+                break
+        return waited
+
+    def _put_off(self, claim: Claim, why: str) -> None:
+        attempts = self._attempts.get(claim.pair, 0)
+        self._attempts[claim.pair] = attempts + 1
+        backoff = min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2 ** min(attempts, 10))
+        self._writes.put_off(claim, self._clock() + backoff)
+        # The first failure of a pair, and not of each of thousands when the whole backend is away.
+        if attempts == 0 and (not_logged := self._throttle.take("failed")) is not None:
+            log.warning(
+                "score not written", cluster=claim.cluster, scorer=claim.scorer, error=why, not_logged=not_logged
+            )
+
+    def _tell_hub(self, scorer: str) -> None:
+        """A score is gone, which the scorer's status shows."""
+        with self._redis.pipeline(transaction=True) as pipe:
+            pipe.sadd(keys.HUB_CHANGED, scorer)
+            pipe.lpush(keys.HUB_WAKE, "1")
+            pipe.ltrim(keys.HUB_WAKE, 0, 0)
+            pipe.execute()
+
+    def _audit(self) -> None:
+        """Find objects that nobody looks at any more, and fit the validities to the size of the fleet."""
+        pairs = self._writes.written_pairs()
+        self._writes.touch_all(self._writes.unwatched(pairs))
+        scorers = self._registry.scorers()
+        numbers = Counter(scorer for _, scorer in pairs)
+        factor = validity_factor(
+            [(number, scorers[name].validity) for name, number in numbers.items() if name in scorers], self._rate
+        )
+        self._writes.set_validity_factor(factor)
+        if factor > 1 and self._factor == 1:
+            log.warning("scores are valid for longer, renewals would take too many writes", factor=round(factor, 3))
+        self._factor = factor
+
+
+def _score(claim: Claim, text: str | None) -> Score | None:
+    if text is None:
+        return None
+    try:
+        return Score.model_validate_json(text)
+    except ValidationError as error:
+        log.error("score cannot be read", cluster=claim.cluster, scorer=claim.scorer, problems=error.error_count())
+        return None

@@ -1,0 +1,49 @@
+"""Fixtures for every test: a real Redis per test process, and settings that know nothing of the caller's shell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from dsf.settings import ENV_PREFIX, Settings
+from tests.support.redisserver import RedisServer
+
+SettingsFactory = Callable[..., Settings]
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A real server, one per test process (xdist starts one per worker). Tests that kill Redis start their own."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """A client of an empty database."""
+    client = redis.Redis.from_url(redis_server.url, decode_responses=True, socket_timeout=10)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer, redis_client: redis.Redis) -> str:
+    """URL of an empty database, for processes and clients of the code under test."""
+    assert redis_client.ping()
+    return redis_server.url
+
+
+@pytest.fixture
+def settings_factory(monkeypatch: pytest.MonkeyPatch) -> SettingsFactory:
+    """`settings_factory(role="hub", ...) -> Settings`, untouched by DSF_ variables of the shell."""
+    for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
+        monkeypatch.delenv(name)
+
+    def make(**values: object) -> Settings:
+        return Settings(**values)  # type: ignore[arg-type]
+
+    return make

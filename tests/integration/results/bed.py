@@ -1,0 +1,158 @@
+"""A hub's Redis with clusters, scorers and a clock that the test moves; and what an agent would send to it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import redis
+
+from dsf import keys, messages
+from dsf.results.ingest import Ingest
+from dsf.results.writer import Writer
+from dsf.settings import Settings
+from dsf.store.pairs import HistoryEntry, Pairs, PairState
+from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
+from dsf.store.runs import Runs
+from dsf.store.schedule import Entry, ScheduleStore
+from dsf.store.writes import Writes
+
+SECRET = "5e" * 32
+START = 1_800_000_000.0
+
+
+class MemoryBackend:
+    """Keeps objects in a dict; fails with `error` while that is set."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.log: list[tuple[str, str, str]] = []
+        self.error: Exception | None = None
+        self.lock = threading.Lock()
+
+    def apply_score(self, manifest: dict[str, Any], status: dict[str, Any]) -> None:
+        if self.error is not None:
+            raise self.error
+        key = (manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+        with self.lock:
+            self.objects[key] = {**manifest, "status": status}
+            self.log.append(("apply", *key))
+
+    def delete_score(self, namespace: str, name: str) -> None:
+        if self.error is not None:
+            raise self.error
+        with self.lock:
+            self.objects.pop((namespace, name), None)
+            self.log.append(("delete", namespace, name))
+
+    def scores(self, cluster: str, name: str) -> dict[str, int] | None:
+        """Item name -> value of one object, or None."""
+        found = self.objects.get((cluster, name))
+        return None if found is None else {item["name"]: item["value"] for item in found["status"]["scores"]}
+
+
+class Bed:
+    """One hub. Times are unix seconds on its own clock, which stands still unless a test moves it."""
+
+    def __init__(self, client: redis.Redis, settings: Settings) -> None:
+        self.client = client
+        self.settings = settings
+        self.now = START
+        self.registry = Registry(client)
+        self.pairs = Pairs(client)
+        self.runs = Runs(client)
+        self.writes = Writes(client)
+        self.schedule = ScheduleStore(client)
+        self.backend = MemoryBackend()
+        self.ingest = Ingest(client, settings, clock=lambda: self.now)
+
+    def writer(self) -> Writer:
+        """A new writer, as another worker would have one."""
+        return Writer(
+            self.client,
+            self.settings,
+            self.backend,
+            stopping=threading.Event(),
+            wake=threading.Event(),
+            clock=lambda: self.now,
+        )
+
+    def add(self, cluster: str = "c1", scorer: str = "s1", **values: Any) -> ScorerRecord:
+        """Register a pair."""
+        record = ScorerRecord(
+            **{
+                "name": scorer,
+                "score_name": f"score of {scorer}",
+                "interval": 30,
+                "validity": 300,
+                "dimension_format": "${node}",
+                **values,
+            }
+        )
+        self.registry.put_cluster(ClusterRecord(name=cluster, uid=f"uid-{cluster}"))
+        self.registry.put_scorer(record)
+        entry = Entry(cluster=cluster, scorer=scorer, score_name=record.score_name, interval=record.interval)
+        self.client.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
+        # What is remembered of the registry is a second old at most; the test does not wait for that.
+        self.ingest = Ingest(self.client, self.settings, clock=lambda: self.now)
+        return record
+
+    def open(self, cluster: str = "c1", scorer: str = "s1", *, deadline: float = 60.0) -> str:
+        """What beat does when it sends a tick."""
+        run = messages.new_run_id(self.now)
+        self.client.hincrby(keys.pair_key(cluster, scorer), "n:scheduled", 1)
+        self.client.zadd(keys.OPEN_RUNS, {keys.run_member(cluster, scorer, run): self.now + deadline})
+        return run
+
+    def envelope(self, run: str, cluster: str = "c1", scorer: str = "s1", *, key_id: int = 1, **values: Any) -> dict:
+        """A signed result; by default a good one with the items a=1 and b=2."""
+        outcome = values.setdefault("outcome", "ok")
+        if outcome in ("ok", "partial"):
+            values.setdefault("results", [({"node": "a"}, 1.0), ({"node": "b"}, 2.0)])
+        if outcome == "error":
+            values.setdefault("stage", "fetch")
+            values.setdefault("reason", "timeout")
+        result = messages.Result(cluster=cluster, scorer=scorer, run=run, **{"at": self.now, **values})
+        return messages.sign(result, messages.derive_key(bytes.fromhex(SECRET), cluster, key_id))
+
+    def send(self, run: str, cluster: str = "c1", scorer: str = "s1", **values: Any) -> str:
+        """Ingest a result of the agent's."""
+        return self.ingest.handle(self.envelope(run, cluster, scorer, **values))
+
+    def cycle(self, cluster: str = "c1", scorer: str = "s1", **values: Any) -> str:
+        """A whole cycle: the tick, a second, the result."""
+        run = self.open(cluster, scorer)
+        self.now += 1
+        return self.send(run, cluster, scorer, **values)
+
+    def sweep(self) -> list[str]:
+        """Declare lost what is."""
+        lost, _ = self.runs.sweep(
+            now=self.now, lost_after=self.settings.lost_after, history_length=self.settings.history_length
+        )
+        return lost
+
+    def write(self) -> list[tuple[str, str, str]]:
+        """Let a writer do all that is due; what the backend was asked to do."""
+        writer, before = self.writer(), len(self.backend.log)
+        deadline = time.monotonic() + 20
+        while writer.step() == 0.0:
+            assert time.monotonic() < deadline
+        return self.backend.log[before:]
+
+    def state(self, cluster: str = "c1", scorer: str = "s1") -> PairState:
+        return self.pairs.state(cluster, scorer)
+
+    def history(self, cluster: str = "c1", scorer: str = "s1") -> list[HistoryEntry]:
+        return self.pairs.history(cluster, scorer)
+
+    def rejected(self) -> dict[str, int]:
+        return {str(reason): int(number) for reason, number in self.client.hgetall(keys.REJECTED).items()}
+
+    def news(self) -> set[str]:
+        """Scorers the hub was told of, and forget it; the wake list never grows."""
+        assert self.client.llen(keys.HUB_WAKE) <= 1
+        changed = {str(scorer) for scorer in self.client.smembers(keys.HUB_CHANGED)}
+        self.client.delete(keys.HUB_CHANGED, keys.HUB_WAKE)
+        return changed

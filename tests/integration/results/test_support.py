@@ -1,0 +1,21 @@
+"""The test server itself: it keeps port and data over a kill."""
+
+from __future__ import annotations
+
+import redis
+
+from tests.support.redisserver import RedisServer
+
+
+def test_a_killed_server_comes_back_with_its_data() -> None:
+    with RedisServer(aof=True) as server:
+        client = server.client()
+        client.set("kept", "yes")
+        server.kill()
+        server.restart()
+        assert client.get("kept") == "yes"
+
+
+def test_fixtures_give_an_empty_database(redis_client: redis.Redis, redis_url: str, settings_factory) -> None:
+    assert redis_client.dbsize() == 0
+    assert settings_factory(redis_url=redis_url).resolved_redis_url() == redis_url

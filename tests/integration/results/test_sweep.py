@@ -1,0 +1,132 @@
+"""Runs of which nothing is heard."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from dsf import keys
+from dsf.results.sweeper import Sweeper
+from dsf.store.client import connect
+from tests.integration.results.bed import Bed
+from tests.support.wait import wait_for
+
+
+def test_lost_after_its_deadline_and_not_before(bed: Bed) -> None:
+    run = bed.open(deadline=60)
+    bed.now += 60 + bed.settings.lost_after - 1
+    assert bed.sweep() == []
+    bed.now += 2
+    assert bed.sweep() == [f"c1/s1/{run}"]
+    state = bed.state()
+    assert (state.count("lost"), state.open, state.failing, state.last_run) == (1, 0, 1, run)
+    assert state.failure is not None
+    assert (state.failure.stage, state.failure.reason, state.failure.run) == ("", "lost", run)
+    assert "c1" in state.failure.message
+    (entry,) = bed.history()
+    assert (entry.run, entry.outcome, entry.reason) == (run, "lost", "lost")
+    assert bed.news() == {"s1"}
+    assert bed.sweep() == []
+
+
+def test_not_while_results_wait(bed: Bed) -> None:
+    bed.open(deadline=1)
+    bed.now += 100
+    bed.client.lpush(keys.RESULTS_QUEUE, "something")
+    assert bed.sweep() == []
+    assert bed.runs.sweep(now=bed.now, lost_after=15, history_length=5) == ([], True)
+    bed.client.delete(keys.RESULTS_QUEUE)
+    bed.client.hset(keys.UNACKED, "tag", "taken by a worker that is gone")
+    assert bed.sweep() == []
+    bed.client.delete(keys.UNACKED)
+    assert len(bed.sweep()) == 1
+
+
+def test_results_of_a_dead_worker_are_put_back_and_waited_for(bed: Bed) -> None:
+    bed.open(deadline=1)
+    dead, alive = keys.taken_list("dead"), keys.taken_list("alive")
+    bed.client.zadd(keys.TAKERS, {dead: bed.now})
+    bed.client.rpush(dead, "newer", "older")
+    bed.client.lpush(keys.RESULTS_QUEUE, "waiting")
+    bed.now += 100
+    assert bed.runs.put_back([alive], now=bed.now, dead_after=200) == 0
+    bed.client.delete(keys.RESULTS_QUEUE)
+    assert bed.sweep() == []
+    bed.client.lpush(keys.RESULTS_QUEUE, "waiting")
+    assert bed.runs.put_back([alive], now=bed.now, dead_after=30) == 2
+    assert bed.client.lrange(keys.RESULTS_QUEUE, 0, -1) == ["waiting", "newer", "older"]
+    assert bed.client.zrange(keys.TAKERS, 0, -1) == [alive]
+    bed.client.delete(keys.RESULTS_QUEUE)
+    assert len(bed.sweep()) == 1
+
+
+def test_an_older_lost_run_does_not_fail_the_pair(bed: Bed) -> None:
+    bed.open(deadline=1)
+    bed.now += 30
+    bed.cycle()
+    bed.news()
+    bed.now += 100
+    assert len(bed.sweep()) == 1
+    state = bed.state()
+    assert (state.failing, state.failure, state.count("lost")) == (0, None, 1)
+    assert bed.news() == set()
+
+
+def test_losses_in_a_row_are_told_once(bed: Bed) -> None:
+    for _ in range(3):
+        bed.open(deadline=1)
+        bed.now += 100
+        bed.sweep()
+    assert (bed.state().failing, bed.news()) == (3, {"s1"})
+    bed.open(deadline=1)
+    bed.now += 100
+    bed.sweep()
+    assert (bed.state().failing, bed.news()) == (4, set())
+
+
+def test_runs_of_removed_pairs_are_forgotten(bed: Bed) -> None:
+    bed.open(deadline=1)
+    bed.client.hdel(keys.ENTRIES, "c1/s1")
+    bed.now += 100
+    assert bed.sweep() == []
+    assert bed.client.zcard(keys.OPEN_RUNS) == 0
+
+
+def test_lost_runs_are_remembered_for_an_hour(bed: Bed) -> None:
+    bed.open(deadline=1)
+    bed.now += 100
+    bed.sweep()
+    assert bed.client.zcard(keys.LOST_RUNS) == 1
+    bed.now += 3599
+    bed.sweep()
+    assert bed.client.zcard(keys.LOST_RUNS) == 1
+    bed.now += 2
+    bed.sweep()
+    assert bed.client.zcard(keys.LOST_RUNS) == 0
+
+
+def test_many_workers_declare_each_run_once(bed: Bed) -> None:
+    for n in range(1500):
+        bed.now += 0.01
+        bed.open("c1", "s1", deadline=n % 5)
+    bed.now += 1000
+    with ThreadPoolExecutor(4) as pool:
+        found = [run for runs in pool.map(lambda _: bed.sweep(), range(12)) for run in runs]
+    assert len(found) == len(set(found)) == 1500
+    assert (bed.state().count("lost"), bed.state().open) == (1500, 0)
+
+
+def test_the_thread_finds_them_by_itself(bed: Bed) -> None:
+    stopping = threading.Event()
+    client = connect(bed.settings)
+    thread = threading.Thread(target=Sweeper(client, bed.settings, stopping).run)
+    bed.now = 1_500_000_000.0
+    bed.open()
+    thread.start()
+    try:
+        wait_for(lambda: bed.state().count("lost") == 1, 10, "the run to be lost")
+    finally:
+        stopping.set()
+        thread.join(10)
+        client.close()
+    assert not thread.is_alive()

@@ -1,0 +1,205 @@
+"""The whole results worker: messages in through Celery, files out, and nothing that a message says is obeyed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dsf import keys, messages
+from dsf.celery import make_app
+from tests.integration.results.bed import Bed
+from tests.integration.results.workerprocess import CELERY, OWN, WorkerProcess
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Manifests of a hub that knows the cluster c1."""
+    (tmp_path / "_out" / "managedclusters").mkdir(parents=True)
+    (tmp_path / "_out" / "managedclusters" / "c1.yaml").write_text("kind: ManagedCluster\n")
+    return tmp_path
+
+
+def score_file(folder: Path) -> Path:
+    return folder / "_out" / "clusters" / "c1" / "addonplacementscores" / "score-of-s1.yaml"
+
+
+def push(bed: Bed, url: str, envelopes: list[object]) -> None:
+    """Send results as an agent does."""
+    app = make_app(bed.settings.model_copy(update={"role": "agent", "cluster": "c1"}))
+    app.conf.broker_url = url
+    with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:
+        for envelope in envelopes:
+            app.send_task(messages.INGEST_TASK, args=[envelope], queue=keys.RESULTS_QUEUE, producer=producer)
+    app.close()
+
+
+def message(arguments: object, embed: object = None, **headers: object) -> dict[str, Any]:
+    """A handmade Celery message."""
+    body = json.dumps([arguments, {}, embed or {}]).encode()
+    task_id = str(uuid.uuid4())
+    return {
+        "body": base64.b64encode(body).decode(),
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {"lang": "py", "task": messages.INGEST_TASK, "id": task_id, "root_id": task_id, **headers},
+        "properties": {
+            "correlation_id": task_id,
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": keys.RESULTS_QUEUE},
+            "priority": 0,
+            "body_encoding": "base64",
+            "delivery_tag": str(uuid.uuid4()),
+        },
+    }
+
+
+@pytest.mark.parametrize("command", [CELERY, OWN], ids=["celery", "own"])
+def test_a_result_becomes_a_file(bed: Bed, redis_url: str, folder: Path, command: tuple[str, ...]) -> None:
+    bed.now = time.time()
+    with WorkerProcess(redis_url, folder, command) as worker:
+        push(bed, redis_url, [bed.envelope(bed.open())])
+        wait_for(score_file(folder).exists, 30, "the score's file")
+        written = yaml.safe_load(score_file(folder).read_text())
+        assert {item["name"]: item["value"] for item in written["status"]["scores"]} == {"a": 1, "b": 2}
+        # The sweeper runs as well.
+        bed.now -= 1000
+        bed.open()
+        wait_for(lambda: bed.state().count("lost") == 1, 15, "the silent run to be lost")
+        assert worker.stop() == 0
+    assert "Traceback" not in worker.log()
+
+
+@pytest.mark.parametrize("command", [CELERY, OWN], ids=["celery", "own"])
+def test_without_the_master_secret_it_does_not_start(folder: Path, redis_url: str, command: tuple[str, ...]) -> None:
+    with WorkerProcess(redis_url, folder, command, DSF_SIGNING_SECRET="") as worker:
+        assert worker.process is not None
+        assert worker.process.wait(30) == 1
+        assert "DSF_SIGNING_SECRET" in worker.log()
+        assert "Traceback" not in worker.log()
+
+
+def test_nothing_that_comes_along_with_a_result_is_obeyed(bed: Bed, redis_url: str, folder: Path) -> None:
+    bed.now = time.time()
+    bed.add("c1", "s2", score_name="two")
+
+    def signature(**options: object) -> dict[str, Any]:
+        return {"task": "dsf.fetch", "args": ["s1", "x"], "kwargs": {}, "options": options, "immutable": True}
+
+    evil = [signature(queue="spoke.c2"), signature(exchange="", routing_key="spoke.c2")]
+    good = [bed.envelope(bed.open()) for _ in range(9)]
+    pushed: list[object] = [
+        message([good[0]], {"chain": evil[:1]}),
+        message([good[1]], {"chain": evil[1:]}),
+        message([good[2]], {"callbacks": evil, "errbacks": evil, "chord": evil[1]}),
+        # Fails in any other worker, so that errbacks would be called.
+        message([good[3], "one argument too many"], {"errbacks": evil}),
+        # Would wait in the worker's memory until the year 2100, or be dropped at once.
+        message([good[4]], eta="2100-01-01T00:00:00+00:00"),
+        message([good[5]], expires="2000-01-01T00:00:00+00:00"),
+        message([good[6]], group="g", timelimit=[0.001, 0.001], shadow="x" * 1000, argsrepr="y" * 100_000),
+        # Would be put back into somebody else's queue.
+        message([good[7]]),
+    ]
+    pushed[7]["properties"]["delivery_info"] = {"exchange": "", "routing_key": "spoke.c2"}  # type: ignore[index]
+    refused: list[object] = [
+        "not JSON{",
+        "[" * 200_000,
+        "\ud800".encode("utf-8", "surrogatepass"),
+        "null",
+        "[]",
+        "{}",
+        {"body": "e30=", "headers": {}, "properties": {}},
+        {**message([good[0]]), "properties": None},
+        {**message([good[0]]), "body": "not base64!"},
+        {**message([good[0]]), "body": base64.b64encode(b"[[").decode()},
+        message([]),
+        message({"envelope": good[0]}),
+        message([good[0]], task="dsf.fetch"),
+        message([good[0]], task="celery.chord_unlock"),
+        message(["x" * (8 * 1024 * 1024)]),
+    ]
+    for item in [*refused, *pushed, *refused, message([good[8]])]:
+        raw = json.dumps(item) if isinstance(item, dict) else item
+        bed.client.lpush(keys.RESULTS_QUEUE, raw)  # type: ignore[arg-type]
+    with WorkerProcess(redis_url, folder) as worker:
+        wait_for(lambda: bed.state().count("ok") == 9, 40, "nine results")
+        wait_for(lambda: bed.client.llen(keys.RESULTS_QUEUE) + bed.client.hlen(keys.UNACKED) == 0, 10, "no leftovers")
+        assert worker.process is not None
+        assert worker.process.poll() is None
+        assert worker.stop() == 0
+    assert bed.state().open == 0
+    assert bed.rejected() == {"malformed": 2 * len(refused)}
+    assert bed.client.exists("spoke.c2", "spoke.c1") == 0
+    assert "x" * 300 not in worker.log()
+    assert "Traceback" not in worker.log()
+
+
+def test_kill_9_in_the_middle_loses_nothing(bed: Bed, redis_url: str, folder: Path) -> None:
+    number = 400
+    bed.now = time.time() - 1
+    envelopes: list[object] = []
+    for _ in range(number):
+        bed.now += 0.001
+        envelopes.append(bed.envelope(bed.open()))
+    push(bed, redis_url, envelopes)
+    worker = WorkerProcess(redis_url, folder)
+    for done in (20, 120):
+        with worker:
+            wait_for(lambda done=done: bed.state().count("ok") >= done, 30, f"{done} results", interval=0.001)
+            worker.kill()
+    assert bed.state().count("ok") < number
+    with worker:
+        wait_for(lambda: bed.state().count("ok") == number, 40, "every result", interval=0.1)
+        # What was done and not acknowledged comes again, and changes nothing.
+        wait_for(lambda: bed.client.hlen(keys.UNACKED) == 0, 40, "nothing left over", interval=0.1)
+        assert worker.stop() == 0
+    state = bed.state()
+    assert (state.scheduled, state.open, state.count("lost")) == (number, 0, 0)
+    assert bed.client.llen(keys.RESULTS_QUEUE) == 0
+
+
+def test_redis_goes_and_comes_back(settings_factory, folder: Path) -> None:
+    with RedisServer(aof=True) as server:
+        client = server.client()
+        bed = Bed(client, settings_factory(redis_url=server.url, signing_secret="5e" * 32))
+        bed.add()
+        bed.now = time.time()
+        with WorkerProcess(server.url, folder) as worker:
+            push(bed, server.url, [bed.envelope(bed.open())])
+            wait_for(lambda: bed.state().count("ok") == 1, 30, "the first result")
+            waiting = [bed.envelope(bed.open()) for _ in range(50)]
+            push(bed, server.url, waiting)
+            server.kill()
+            time.sleep(1)  # long enough for the worker to notice
+            server.restart()
+            wait_for(lambda: bed.state().count("ok") == 51, 60, "the results that were queued", interval=0.1)
+            push(bed, server.url, [bed.envelope(bed.open())])
+            wait_for(lambda: bed.state().count("ok") == 52, 30, "a result after the restart")
+            assert bed.state().open == 0
+            assert worker.stop() == 0
+
+
+def test_starting_twice_on_one_queue_shares_the_work(bed: Bed, redis_url: str, folder: Path) -> None:
+    bed.now = time.time() - 1
+    envelopes: list[object] = []
+    for _ in range(300):
+        bed.now += 0.001
+        envelopes.append(bed.envelope(bed.open()))
+    push(bed, redis_url, envelopes)
+    other = folder / "other"
+    other.mkdir()
+    with (
+        WorkerProcess(redis_url, folder),
+        WorkerProcess(redis_url, other, DSF_OUT_DIR=str(folder / "_out")),
+    ):
+        wait_for(lambda: bed.state().count("ok") == 300, 40, "every result", interval=0.1)
+    assert (bed.state().scheduled, bed.state().open) == (300, 0)

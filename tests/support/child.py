@@ -1,0 +1,61 @@
+"""Child processes of a test run: in a session of their own, ended by the kernel when the test process ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+# Becomes the program after asking the kernel to kill it with its parent (PR_SET_PDEATHSIG): a test run that is killed
+# leaves nothing behind. Not a preexec_fn, which is unsafe as soon as the test process has threads.
+_DIE_WITH_PARENT = (
+    "import ctypes,os,sys;sys.platform=='linux' and ctypes.CDLL(None).prctl(1,9);os.execv(sys.argv[1],sys.argv[1:])"
+)
+
+
+class Child:
+    """One program, by its absolute path; what it prints is appended to `log`."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=None if environment is None else {**os.environ, **environment},
+            )
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def tail(self) -> str:
+        """The end of what it printed, for messages."""
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; it is no error when it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def wait(self, timeout: float = 20.0) -> int:
+        """Its exit code, once it has ended."""
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut would be; also of a process that is stopped by SIGSTOP."""
+        self.signal(signal.SIGKILL)
+        self.wait()

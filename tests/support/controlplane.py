@@ -1,0 +1,336 @@
+"""A real etcd and kube-apiserver for tests: own processes, free ports, a private folder; killable and restartable.
+
+There is no controller manager: a deleted namespace stays Terminating and owner references collect nothing. Ready in
+about 3 s. etcd does not sync to disk, which is safe here: nothing of it outlives the test run.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dsf.api.crd import crds as our_crds
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import MANAGED_CLUSTERS, Resource
+from dsf.kube.session import Session
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+_SCRIPT = Path(__file__).parents[2] / "scripts" / "controlplane"
+#: The folders of OCM's API module whose CRDs a hub has.
+_HUB_CRDS = ("cluster/v1", "cluster/v1alpha1", "cluster/v1beta1", "cluster/v1beta2", "work/v1", "addon/v1alpha1")
+#: Kinds of a managed cluster in the same folders.
+_SPOKE_CRDS = ("clusterclaims", "appliedmanifestworks")
+_START_TIMEOUT = 60.0
+
+_NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+_CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
+_SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+_RBAC = ("rbac.authorization.k8s.io", "v1")
+_CLUSTER_ROLES = Resource(*_RBAC, "clusterroles", "ClusterRole", namespaced=False)
+_CLUSTER_ROLE_BINDINGS = Resource(*_RBAC, "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+
+
+class ControlPlaneMissingError(Exception):
+    """The programs are not there; the message is one line that says how to get them."""
+
+
+def find(*names: str) -> Path:
+    """The folder of the named programs, or with the name `crds` that of OCM's CRDs; nothing is built or downloaded."""
+    answer = subprocess.run(
+        [sys.executable, str(_SCRIPT), "--no-build", *names], capture_output=True, text=True, check=False
+    )
+    if answer.returncode:
+        lines = answer.stderr.strip().splitlines()
+        raise ControlPlaneMissingError(lines[-1] if lines else f"{_SCRIPT} failed")
+    return Path(answer.stdout.strip())
+
+
+class ControlPlane:
+    """One API server with OCM's and our CRDs. `session()`, `kubectl()` and `kubeconfig` act as a cluster admin.
+
+    Tests share it: each one makes namespaces and clusters of its own with `namespace()` and `cluster()`.
+    """
+
+    def __init__(self, *, options: Sequence[str] = (), crds: bool = True) -> None:
+        """`options` are more flags for kube-apiserver; without `crds` it knows built-in kinds only and starts faster.
+
+        Raises ControlPlaneMissingError.
+        """
+        self._programs = find("etcd", "kube-apiserver", "kubectl")
+        self._ocm = find("crds") if crds else None
+        self._options = options
+        self.dir = Path(tempfile.mkdtemp(prefix="dsf-kube-"))
+        self.kubeconfig = self.dir / "kubeconfig"
+        self.port = free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self._etcd_ports = (free_port(), free_port())
+        self._etcd: Child | None = None
+        self._apiserver: Child | None = None
+        self._sessions: list[Session] = []
+        self._numbers = itertools.count(1)
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> ControlPlane:
+        """Start both servers and install the CRDs. Raises AssertionError with the log when one does not come up."""
+        (self.dir / "tokens.csv").write_text("admin-token,admin,admin,system:masters\n")
+        self._make_service_account_key()
+        client, peer = (f"http://127.0.0.1:{port}" for port in self._etcd_ports)
+        self._etcd = Child(
+            [
+                str(self._programs / "etcd"),
+                *("--data-dir", str(self.dir / "etcd"), "--unsafe-no-fsync", "--log-level", "error"),
+                *("--listen-client-urls", client, "--advertise-client-urls", client),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                *("--initial-cluster", f"default={peer}"),
+            ],
+            self.dir / "etcd.log",
+        )
+        self.start_apiserver()
+        self._install_crds()
+        return self
+
+    def start_apiserver(self) -> None:
+        """Start it again after `kill_apiserver`, on the same port and with the same certificate; wait until ready."""
+        self._apiserver = Child(
+            [
+                str(self._programs / "kube-apiserver"),
+                f"--etcd-servers=http://127.0.0.1:{self._etcd_ports[0]}",
+                *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={self.port}"),
+                # Makes a self-signed certificate there at the first start.
+                f"--cert-dir={self.dir / 'certs'}",
+                *(f"--token-auth-file={self.dir / 'tokens.csv'}", "--authorization-mode=RBAC"),
+                "--service-account-issuer=https://dsf.test",
+                f"--service-account-key-file={self._service_account_key}",
+                f"--service-account-signing-key-file={self._service_account_key}",
+                *("--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none"),
+                *self._options,
+            ],
+            self.dir / "apiserver.log",
+        )
+        wait_for(self._certificate.exists, _START_TIMEOUT, "the API server's certificate")
+        self._write_kubeconfig(self.kubeconfig, "admin-token")
+        trusted = ssl.create_default_context(cafile=str(self._certificate))
+        wait_for(lambda: self._is_ready(trusted), _START_TIMEOUT, f"the API server on {self.url}")
+
+    def kill_apiserver(self) -> None:
+        """SIGKILL; etcd and all that is in it stay."""
+        if self._apiserver is not None:
+            self._apiserver.kill()
+            self._apiserver = None
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[Session]:
+        """The API server on another port while the context is open; who uses the usual one finds nobody there."""
+        usual = self.port, self.url
+        self.kill_apiserver()
+        self.port = free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        try:
+            self.start_apiserver()
+            with contextlib.closing(Session.load(self.kubeconfig)) as session:
+                yield session
+        finally:
+            self.kill_apiserver()
+            self.port, self.url = usual
+
+    @contextlib.contextmanager
+    def paused(self, program: str = "kube-apiserver") -> Iterator[None]:
+        """SIGSTOP while the context is open: connections stay, nothing answers. `program` may also be `etcd`."""
+        child = {"kube-apiserver": self._apiserver, "etcd": self._etcd}[program]
+        assert child is not None
+        child.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            child.signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End both servers, close the sessions that were given out, remove the folder."""
+        for session in self._sessions:
+            session.close()
+        self._sessions.clear()
+        self.kill_apiserver()
+        if self._etcd is not None:
+            self._etcd.kill()
+            self._etcd = None
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def __enter__(self) -> ControlPlane:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- use -------------------------------------------------------------------------------------------------------
+
+    def session(self, kubeconfig: Path | None = None, **options: int) -> Session:
+        """A new session as admin, or with another kubeconfig; closed by `stop`, closing it before is fine."""
+        session = Session.load(kubeconfig or self.kubeconfig, **options)
+        self._sessions.append(session)
+        return session
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        """What kubectl says, both streams. Raises AssertionError when it fails and `check` is set."""
+        answer = subprocess.run(
+            [str(self._programs / "kubectl"), "--kubeconfig", str(self.kubeconfig), *arguments],
+            input=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            # Its discovery cache must neither be that of the user nor that of another control plane.
+            env={**os.environ, "KUBECACHEDIR": str(self.dir / "kubectl-cache")},
+            timeout=60,
+            check=False,
+        )
+        assert not check or answer.returncode == 0, f"kubectl {' '.join(arguments)}: {answer.stdout}"
+        return answer.stdout
+
+    def namespace(self, prefix: str = "test") -> str:
+        """A new namespace with a name nobody else has."""
+        name = f"{prefix}-{os.getpid()}-{next(self._numbers)}"
+        self._admin().create(_NAMESPACES.path(), {"metadata": {"name": name}})
+        return name
+
+    def cluster(self, prefix: str = "cluster", *, accepted: bool = True) -> str:
+        """A new ManagedCluster with its namespace; its name."""
+        name = self.namespace(prefix)
+        body = {
+            "apiVersion": MANAGED_CLUSTERS.api_version,
+            "kind": MANAGED_CLUSTERS.kind,
+            "metadata": {"name": name},
+            "spec": {"hubAcceptsClient": accepted},
+        }
+        self._admin().create(MANAGED_CLUSTERS.path(), body)
+        return name
+
+    def service_account(self, namespace: str, name: str, rules: Sequence[dict[str, Any]]) -> Path:
+        """A kubeconfig of a new ServiceAccount that may do what `rules` (of a ClusterRole) say, and nothing else."""
+        admin = self._admin()
+        admin.create(_SERVICE_ACCOUNTS.path(namespace), {"metadata": {"name": name}})
+        role = f"{namespace}-{name}"
+        admin.create(_CLUSTER_ROLES.path(), {"metadata": {"name": role}, "rules": list(rules)})
+        binding = {
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": _RBAC[0], "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": name}],
+        }
+        admin.create(_CLUSTER_ROLE_BINDINGS.path(), binding)
+        answer = admin.create(_SERVICE_ACCOUNTS.path(namespace, name, "token"), {"spec": {"expirationSeconds": 3600}})
+        path = self.dir / f"kubeconfig-{role}"
+        self._write_kubeconfig(path, answer["status"]["token"])
+        return path
+
+    def set_rules(self, namespace: str, name: str, rules: Sequence[dict[str, Any]]) -> None:
+        """Change what a ServiceAccount made by `service_account` may do."""
+        self._admin().merge(_CLUSTER_ROLES.path(name=f"{namespace}-{name}"), {"rules": list(rules)})
+
+    @property
+    def apiserver_pid(self) -> int:
+        """Process id of the running API server."""
+        assert self._apiserver is not None
+        return self._apiserver.pid
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _certificate(self) -> Path:
+        # Written in one go, before the server listens.
+        return self.dir / "certs" / "apiserver.crt"
+
+    @property
+    def _service_account_key(self) -> Path:
+        return self.dir / "service-accounts.key"
+
+    def _make_service_account_key(self) -> None:
+        openssl = shutil.which("openssl")
+        if openssl is None:
+            raise ControlPlaneMissingError("the control plane needs a key for ServiceAccounts: install openssl")
+        command = f"ecparam -name prime256v1 -genkey -noout -out {self._service_account_key}".split()
+        subprocess.run([openssl, *command], capture_output=True, check=True)
+
+    def _write_kubeconfig(self, path: Path, token: str) -> None:
+        authority = base64.b64encode(self._certificate.read_bytes()).decode()
+        cluster = {"server": self.url, "certificate-authority-data": authority}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "test", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        }
+        # JSON is YAML.
+        path.write_text(json.dumps(config))
+
+    def _is_ready(self, trusted: ssl.SSLContext) -> bool:
+        for child in (self._etcd, self._apiserver):
+            if child is None or not child.is_running:
+                raise RuntimeError(f"the control plane ended: {child.tail() if child else 'not started'}")
+        request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": "Bearer admin-token"})
+        try:
+            with urllib.request.urlopen(request, context=trusted, timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+            raise AssertionError(str(error)) from None
+
+    def _admin(self) -> Session:
+        if not self._sessions:
+            self.session()
+        return self._sessions[0]
+
+    def _install_crds(self) -> None:
+        if self._ocm is None:
+            return
+        manifests = our_crds()
+        for folder in _HUB_CRDS:
+            for file in sorted((self._ocm / folder).glob("*.crd.yaml")):
+                if not any(name in file.name for name in _SPOKE_CRDS):
+                    manifests.append(yaml.safe_load(file.read_text()))
+        admin = self._admin()
+        for manifest in manifests:
+            admin.create(_CRDS.path(), manifest)
+        for manifest in manifests:
+            wait_for(lambda name=manifest["metadata"]["name"]: _is_established(admin, name), 30)
+            spec = manifest["spec"]
+            version = next(version["name"] for version in spec["versions"] if version["storage"])
+            resource = Resource(spec["group"], version, spec["names"]["plural"], spec["names"]["kind"])
+            wait_for(lambda resource=resource: _is_served(admin, resource), 30)
+
+
+def _is_established(session: Session, name: str) -> bool:
+    conditions = session.get(_CRDS.path(name=name)).get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
+
+
+def _is_served(session: Session, resource: Resource) -> bool:
+    """Established is said a moment before the paths are there."""
+    try:
+        session.request("GET", resource.path(), query={"limit": "1"})
+    except ObjectNotFoundError:
+        return False
+    return True

@@ -1,0 +1,43 @@
+"""Fixtures of tests against a real API server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from dsf.kube.session import Session
+from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A real API server, one per test process. Tests that kill or stall it start their own (`own_control_plane`)."""
+    with _found() as server:
+        yield server
+
+
+@pytest.fixture
+def own_control_plane() -> Iterator[ControlPlane]:
+    """A real API server of the test's own, to kill and stall; without CRDs, to start faster."""
+    with _found(crds=False) as server:
+        yield server
+
+
+@pytest.fixture
+def session(control_plane: ControlPlane) -> Iterator[Session]:
+    """A session as admin."""
+    with contextlib.closing(control_plane.session()) as session:
+        yield session
+
+
+def _found(*, crds: bool = True) -> ControlPlane:
+    """A control plane, not started. Without the programs the test is skipped; in CI that is a failure."""
+    try:
+        return ControlPlane(crds=crds)
+    except ControlPlaneMissingError as error:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))

@@ -1,0 +1,280 @@
+"""A real HTTP server that does what a test tells it: answers, hangs, drips, lies about lengths, closes early."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+
+@dataclass(frozen=True)
+class Received:
+    """One request as it arrived."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body, parsed."""
+        return json.loads(self.body)
+
+
+Handler = Callable[["Exchange"], None]
+
+
+@dataclass
+class Exchange:
+    """What a handler works with: the request, and ways to answer it."""
+
+    request: Received
+    http: BaseHTTPRequestHandler
+    closing: threading.Event
+
+    def send(self, body: bytes, status: int = 200, **headers: str) -> None:
+        """A complete answer. Underscores in header names stand for dashes."""
+        self.start(status, len(body), **headers)
+        self.http.wfile.write(body)
+
+    def start(self, status: int, length: int | None, **headers: str) -> None:
+        """Status line and headers; a length of None leaves Content-Length out."""
+        self.http.send_response(status)
+        headers.setdefault("Content_Type", "application/json")
+        for name, value in headers.items():
+            self.http.send_header(name.replace("_", "-"), value)
+        if length is None:
+            self.http.send_header("Connection", "close")
+            self.http.close_connection = True
+        else:
+            self.http.send_header("Content-Length", str(length))
+        self.http.end_headers()
+
+
+class ScriptedServer:
+    """Answers each request with the next handler of `script`, the last one for ever; a path may have its own script.
+
+    `requests` are those that were received. Use as a context manager.
+    """
+
+    def __init__(self, *script: Handler, **by_path: Handler) -> None:
+        self.requests: list[Received] = []
+        self._script = list(script)
+        self._by_path: dict[str, list[Handler]] = {f"/{path}": [handler] for path, handler in by_path.items()}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._sockets: set[socket.socket] = set()
+        outer = self
+
+        class _Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            # Headers and body in one segment and without Nagle's delay.
+            wbufsize = -1
+            disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                with outer._lock:
+                    outer._sockets.add(self.connection)
+
+            def finish(self) -> None:
+                with outer._lock:
+                    outer._sockets.discard(self.connection)
+                with contextlib.suppress(OSError):
+                    super().finish()
+
+            def _serve(self) -> None:
+                outer._serve(self)
+
+            do_GET = do_POST = _serve
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        class _Server(ThreadingHTTPServer):
+            # Joined when the server is closed: no thread and no socket outlives a test.
+            daemon_threads = False
+            request_queue_size = 64
+
+            def handle_error(self, *_: object) -> None:
+                """Clients that go away are what these tests are about."""
+
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """`http://127.0.0.1:port`."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def script(self, *handlers: Handler, path: str | None = None) -> None:
+        """Answer from now on with these handlers, for one path if given."""
+        with self._lock:
+            if path is None:
+                self._script = list(handlers)
+            else:
+                self._by_path[path] = list(handlers)
+
+    def paths(self) -> list[str]:
+        """Paths of the requests so far."""
+        return [request.path for request in list(self.requests)]
+
+    def _serve(self, http: BaseHTTPRequestHandler) -> None:
+        parts = urlsplit(http.path)
+        length = int(http.headers.get("Content-Length", 0))
+        request = Received(
+            http.command,
+            parts.path,
+            {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()},
+            {name.title(): value for name, value in http.headers.items()},
+            http.rfile.read(length),
+        )
+        with self._lock:
+            self.requests.append(request)
+            handlers = self._by_path.get(parts.path, self._script)
+            handler = handlers.pop(0) if len(handlers) > 1 else handlers[0]
+        try:
+            handler(Exchange(request, http, self._closing))
+            http.wfile.flush()
+        except OSError:
+            http.close_connection = True
+
+    def __enter__(self) -> ScriptedServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._server.shutdown()
+        with self._lock:
+            for connection in self._sockets:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        self._server.server_close()
+        self._thread.join(5)
+
+
+def answer(body: object, status: int = 200, **headers: str) -> Handler:
+    """A complete answer: bytes and text as they are, anything else as JSON."""
+    data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+
+    def handle(exchange: Exchange) -> None:
+        exchange.send(data, status, **headers)
+
+    return handle
+
+
+def zipped(body: bytes) -> Handler:
+    """A complete answer with Content-Encoding: gzip."""
+    return answer(gzip.compress(body), Content_Encoding="gzip")
+
+
+def matrix(*series: object) -> Handler:
+    """Prometheus' answer to a range query."""
+    document = {"status": "success", "data": {"resultType": "matrix", "result": list(series)}}
+    return answer(json.dumps(document, separators=(",", ":")))
+
+
+def hang(exchange: Exchange) -> None:
+    """No answer until the server is closed."""
+    exchange.closing.wait(60)
+    exchange.http.close_connection = True
+
+
+def slow(seconds: float, then: Handler) -> Handler:
+    """Another answer, later."""
+
+    def handle(exchange: Exchange) -> None:
+        exchange.closing.wait(seconds)
+        then(exchange)
+
+    return handle
+
+
+def drip(exchange: Exchange) -> None:
+    """An answer of which one byte comes every 50 ms."""
+    exchange.start(200, 1_000_000)
+    _drip(exchange)
+
+
+def drip_headers(exchange: Exchange) -> None:
+    """Headers of which one byte comes every 50 ms."""
+    exchange.http.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    _drip(exchange)
+
+
+def _drip(exchange: Exchange) -> None:
+    while not exchange.closing.wait(0.05):
+        exchange.http.wfile.write(b"x")
+        exchange.http.wfile.flush()
+
+
+def half(exchange: Exchange) -> None:
+    """Half of what Content-Length promises, then the end of the connection."""
+    exchange.start(200, 2000)
+    exchange.http.wfile.write(b'{"status":"success","data":{"resultType":"matrix","result":[' + b" " * 940)
+    exchange.http.close_connection = True
+
+
+def half_chunked(exchange: Exchange) -> None:
+    """A chunked answer without its last chunk."""
+    exchange.http.send_response(200)
+    exchange.http.send_header("Transfer-Encoding", "chunked")
+    exchange.http.end_headers()
+    exchange.http.wfile.write(b"10\r\n" + b"x" * 16 + b"\r\n20\r\nonly this")
+    exchange.http.close_connection = True
+
+
+def close_early(exchange: Exchange) -> None:
+    """The connection ends without an answer."""
+    exchange.http.close_connection = True
+
+
+def endless(length: int | None = None) -> Handler:
+    """A body of 1 GB, announced with `length` or not at all."""
+
+    def handle(exchange: Exchange) -> None:
+        exchange.start(200, length)
+        block = b" " * (1 << 20)
+        for _ in range(1024):
+            exchange.http.wfile.write(block)
+
+    return handle
+
+
+def bomb(exchange: Exchange) -> None:
+    """1 GB of zeros in 1 MB of gzip."""
+    block = gzip.compress(bytes(1 << 24), 9)
+    exchange.start(200, len(block) * 64, Content_Encoding="gzip")
+    for _ in range(64):
+        exchange.http.wfile.write(block)
+
+
+@dataclass
+class Gate:
+    """Holds an answer until a test opens it; `entered` says that a request is waiting."""
+
+    then: Handler
+    entered: threading.Event = field(default_factory=threading.Event)
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, exchange: Exchange) -> None:
+        self.entered.set()
+        end = time.monotonic() + 60
+        while not self.opened.wait(0.02) and not exchange.closing.is_set() and time.monotonic() < end:
+            pass
+        self.then(exchange)

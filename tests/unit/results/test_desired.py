@@ -1,0 +1,97 @@
+"""Which object should be there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.results.desired import ScoreObject, desired, validity_factor
+from dsf.store.pairs import Score
+from dsf.store.registry import ClusterRecord, ScorerRecord, WhenEmpty, WhenFailing
+
+NOW = 1_800_000_000.0
+CLUSTER = ClusterRecord(name="c", uid="u")
+SCORE = Score(run="r", score_name="score", at=NOW - 10, valid_until=NOW + 290, items=[("a", 1), ("b", 2)])
+VALUE = WhenFailing(failure_threshold=2, behavior="Value", value=-7)
+
+
+def record(**values: object) -> ScorerRecord:
+    return ScorerRecord(**{"name": "s", "score_name": "score", "interval": 30, "validity": 300, **values})
+
+
+def wanted(score: Score | None = SCORE, failing: int = 0, factor: float = 1.0, **values: object) -> ScoreObject | None:
+    return desired(score, failing, record(**values), CLUSTER, now=NOW, factor=factor)
+
+
+def test_the_score_until_it_expires() -> None:
+    found = wanted()
+    assert found is not None
+    assert (found.items, found.valid_until, found.name) == ((("a", 1), ("b", 2)), NOW + 290, "score")
+    assert wanted(SCORE.model_copy(update={"valid_until": NOW})) is None
+    assert wanted(None) is None
+    assert wanted(destination="None") is None
+
+
+def test_failing() -> None:
+    keep = wanted(failing=99)
+    assert keep is not None
+    assert keep.items == (("a", 1), ("b", 2))
+    assert wanted(failing=2, when_failing=WhenFailing(failure_threshold=2, behavior="Remove")) is None
+    assert wanted(failing=1, when_failing=WhenFailing(failure_threshold=2, behavior="Remove")) is not None
+    value = wanted(failing=2, when_failing=VALUE)
+    assert value is not None
+    assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 300)
+    never = wanted(None, failing=2, when_failing=VALUE, dimension_format="${node}")
+    assert never is not None
+    assert never.items == (("score", -7),)
+    assert wanted(failing=2, when_failing=WhenFailing(behavior="Value", failure_threshold=1)) is None
+
+
+def test_empty() -> None:
+    empty = SCORE.model_copy(update={"items": []})
+    plain = wanted(empty)
+    assert plain is not None
+    assert plain.items == ()
+    value = wanted(empty, when_empty=WhenEmpty(behavior="Value", value=5), dimension_format="of ${cluster}${node}")
+    assert value is not None
+    assert value.items == (("of c", 5),)
+
+
+def test_longer_validity() -> None:
+    found = wanted(factor=3.0)
+    assert found is not None
+    assert found.valid_until == NOW + 290 + 600
+    expired = wanted(SCORE.model_copy(update={"valid_until": NOW - 1}), factor=2.0)
+    assert expired is not None
+
+
+def test_the_digest_is_of_everything_but_the_times() -> None:
+    first, other = wanted(), wanted(factor=2.0)
+    assert first is not None
+    assert other is not None
+    assert first.digest == other.digest
+    moved = desired(SCORE, 0, record(), ClusterRecord(name="c", uid="v"), now=NOW, factor=1.0)
+    assert moved is not None
+    assert moved.digest != first.digest
+
+
+@pytest.mark.parametrize(
+    ("validities", "rate", "factor"),
+    [
+        ([], 50.0, 1.0),
+        ([(100, 300)], 50.0, 1.0),
+        # 35,000 objects renewed every 150 s are 233 writes a second; half of 50 are for renewals.
+        ([(35_000, 300)], 50.0, 35_000 / 150 / 25),
+        ([(3500, 300), (3500, 600)], 50.0, (3500 / 150 + 3500 / 300) / 25),
+    ],
+)
+def test_validity_factor(validities: list, rate: float, factor: float) -> None:
+    assert validity_factor(validities, rate) == pytest.approx(factor)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10_000), st.integers(1, 100_000)), max_size=5), st.floats(0.1, 1000))
+def test_with_the_factor_renewals_take_at_most_half_of_the_writes(validities: list, rate: float) -> None:
+    factor = validity_factor(validities, rate)
+    assert factor >= 1
+    assert sum(number / (seconds * factor / 2) for number, seconds in validities) <= rate / 2 * 1.000001

@@ -1,0 +1,90 @@
+"""What a result does to the books: the rules without Redis."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.messages import Result
+from dsf.results.ending import digest_of, ending_of
+from dsf.settings import Settings
+from dsf.store.registry import ScorerRecord
+
+NOW = 1_800_000_000.0
+RUN = "1799999999000-0123abcd"
+SETTINGS = Settings(redis_url="redis://nowhere")
+
+
+def record(**values: object) -> ScorerRecord:
+    return ScorerRecord(
+        **{"name": "s", "score_name": "score", "interval": 30, "validity": 300, "dimension_format": "${node}", **values}
+    )
+
+
+def result(**values: object) -> Result:
+    return Result(**{"cluster": "c", "scorer": "s", "run": RUN, "at": NOW, "outcome": "ok", **values})
+
+
+@pytest.mark.parametrize(
+    ("said", "results", "refused", "outcome"),
+    [
+        ("ok", [({"node": "a"}, 1.0)], {}, "ok"),
+        ("ok", [], {}, "empty"),
+        ("empty", [], {}, "empty"),
+        ("empty", [({"node": "a"}, 1.0)], {}, "ok"),
+        ("ok", [({"node": "a"}, 1.0)], {"nan": 1}, "partial"),
+        ("ok", [], {"nan": 1}, "partial"),
+        ("partial", [({"node": "a"}, 1.0)], {}, "partial"),
+        ("ok", [({"pod": "a"}, 1.0)], {}, "partial"),
+        ("ok", [({"node": "a"}, 1.0), ({"node": "a", "pod": "b"}, 2.0)], {}, "ok"),
+    ],
+)
+def test_outcome(said: str, results: list, refused: dict, outcome: str) -> None:
+    ending = ending_of(result(outcome=said, results=results, refused=refused), record(), now=NOW, settings=SETTINGS)
+    assert ending.outcome == outcome
+    assert ending.counters["n:" + outcome] == 1
+
+
+def test_unused_and_empty_labels_are_dropped_and_of_twins_the_later_stands() -> None:
+    results = [({"node": "a", "rack": "1"}, 1.0), ({"node": "b"}, 2.0), ({"node": "a", "meta": ""}, 3.0)]
+    ending = ending_of(result(results=results), record(), now=NOW, settings=SETTINGS)
+    assert ending.score is not None
+    assert ending.score.results == [({"node": "a"}, 3.0), ({"node": "b"}, 2.0)]
+
+
+def test_an_error_without_words() -> None:
+    ending = ending_of(result(outcome="error"), record(), now=NOW, settings=SETTINGS)
+    assert ending.failure is not None
+    assert (ending.failure.reason, ending.failure.at) == ("unknown", NOW)
+    assert ending_of(result(outcome="skipped"), record(), now=NOW, settings=SETTINGS).counters == {
+        "n:skipped:unknown": 1
+    }
+
+
+def test_a_future_run_is_a_matter_of_clocks() -> None:
+    ending = ending_of(result(run="1800000060000-0123abcd"), record(), now=NOW, settings=SETTINGS)
+    assert ending.refusal == "stale"
+    assert ending.failure is not None
+    assert "60 s ahead of" in ending.failure.message
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.integers(-100, 100)), unique_by=lambda item: item[0]))
+def test_the_digest_knows_no_order(items: list[tuple[str, int]]) -> None:
+    assert digest_of("s", items) == digest_of("s", reversed(items))
+    assert digest_of("s", items) != digest_of("t", items)
+    assert digest_of("s", [*items, ("more than five", 1)]) != digest_of("s", items)
+
+
+_LABELS = st.dictionaries(st.sampled_from(["node", "pod", "meta", "rack"]), st.text(max_size=8), max_size=4)
+_RESULTS = st.lists(st.tuples(_LABELS, st.floats(allow_nan=False, allow_infinity=False)), max_size=12)
+
+
+@given(_RESULTS, st.sampled_from(["ok", "empty", "partial"]), st.dictionaries(st.text(max_size=5), st.integers(0, 9)))
+def test_any_result_has_one_outcome_and_only_valid_items(results: list, outcome: str, refused: dict) -> None:
+    ending = ending_of(result(outcome=outcome, results=results, refused=refused), record(), now=NOW, settings=SETTINGS)
+    assert sum(n for name, n in ending.counters.items() if name in ("n:ok", "n:empty", "n:partial", "n:error")) == 1
+    assert ending.score is not None
+    names = [name for name, _ in ending.score.items]
+    assert len(names) == len(set(names))
+    assert all(name and -100 <= value <= 100 for name, value in ending.score.items)

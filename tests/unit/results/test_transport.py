@@ -1,0 +1,119 @@
+"""What is left of a message that anybody may have pushed."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.errors import MessageRejectedError
+from dsf.messages import INGEST_TASK
+from dsf.results.transport import rebuild
+
+LIMIT = 10_000
+
+
+def message(parts: object, **headers: object) -> dict[str, Any]:
+    return {
+        "body": base64.b64encode(json.dumps(parts).encode()).decode(),
+        "headers": {"task": INGEST_TASK, "id": "an-id", **headers},
+        "properties": {"body_encoding": "base64", "delivery_tag": "mine", "delivery_info": {"routing_key": "spoke.c2"}},
+    }
+
+
+def packed(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def parts_of(rebuilt: dict[str, Any]) -> Any:
+    return json.loads(base64.b64decode(rebuilt["body"]))
+
+
+def test_a_plain_message_keeps_its_body() -> None:
+    embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+    pushed = message([[{"v": 1}], {}, embed], argsrepr="('c1',)", root_id="root", origin="agent@c1")
+    rebuilt = rebuild(packed(pushed), LIMIT)
+    assert rebuilt["body"] == pushed["body"]
+    assert rebuilt["headers"]["id"] == "an-id"
+    assert rebuilt["headers"]["argsrepr"] == "('c1',)"
+    assert rebuilt["headers"]["root_id"] == "root"
+
+
+def test_everything_else_goes() -> None:
+    pushed = message(
+        [[{"v": 1}, 2], {"x": 1}, {"chain": [{"task": "dsf.fetch"}], "errbacks": ["x"]}],
+        eta="2100-01-01",
+        expires="2000-01-01",
+        group="g",
+        timelimit=[1, 1],
+        shadow="x",
+        argsrepr="y" * 10_000,
+        id=["no", "text"],
+        stamps={"a": 1},
+    )
+    rebuilt = rebuild(packed(pushed), LIMIT)
+    assert parts_of(rebuilt) == [[{"v": 1}], {}, {}]
+    assert set(rebuilt["headers"]) == {
+        *("lang", "task", "id", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "retries")
+    }
+    assert len(rebuilt["headers"]["argsrepr"]) == 200
+    assert len(rebuilt["headers"]["id"]) == 36
+    assert rebuilt["properties"]["delivery_info"]["routing_key"] == "hub.results"
+    assert rebuilt["properties"]["delivery_tag"] != "mine"
+
+
+def test_a_message_that_comes_again_says_so() -> None:
+    pushed = message([[1], {}, {}])
+    pushed["properties"]["delivery_info"]["redelivered"] = True
+    assert rebuild(packed(pushed), LIMIT)["properties"]["delivery_info"]["redelivered"] is True
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        b"",
+        b"\xff",
+        b"{",
+        b"[" * 100_000,
+        b"null",
+        packed({"headers": {}, "properties": {}, "body": ""}),
+        packed(message([[1], {}, {}], task="dsf.fetch")),
+        packed(message([[1], {}, {}], task=None)),
+        packed(message([])),
+        packed(message([[], {}, {}])),
+        packed(message({"args": [1]})),
+        packed({**message([[1], {}, {}]), "body": "%%%"}),
+        packed({**message([[1], {}, {}]), "body": 7}),
+        packed(message(["x" * 4 * LIMIT, {}, {}])),
+    ],
+)
+def test_refused(item: bytes) -> None:
+    with pytest.raises(MessageRejectedError) as caught:
+        rebuild(item, LIMIT)
+    assert caught.value.reason == "malformed"
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(_JSON, st.dictionaries(st.sampled_from(["id", "eta", "chain", "argsrepr", "root_id"]), _JSON), _JSON)
+def test_it_is_a_clean_message_or_refused(parts: object, headers: dict[str, object], properties: object) -> None:
+    pushed = message(parts, **headers)
+    if isinstance(properties, dict):
+        pushed["properties"] |= properties
+    try:
+        rebuilt = rebuild(packed(pushed), LIMIT)
+    except MessageRejectedError:
+        return
+    arguments, kwargs, embed = parts_of(rebuilt)
+    assert len(arguments) == 1
+    assert (kwargs, any(embed.values())) == ({}, False)
+    assert rebuilt["headers"]["task"] == INGEST_TASK
