@@ -1,0 +1,115 @@
+"""What the hub needs of the place where its objects live: a folder of YAML files, or Kubernetes.
+
+Everything outside `dsf.hub.backends` speaks to these protocols and knows no place. Objects are plain dicts as in their
+manifests. All methods may be called from any thread. Those that write raise BackendError when the place cannot be
+written; the caller tries again later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple, Protocol
+
+from dsf.api.manifest import Problem
+
+Manifest = dict[str, Any]
+
+
+class Kind(StrEnum):
+    """The kinds of objects that the hub reads or writes."""
+
+    SCORER = "DynamicScorer"
+    CONFIG = "DynamicScoringConfig"
+    CLUSTER = "ManagedCluster"
+    WORK = "ManifestWork"
+    SCORE = "AddOnPlacementScore"
+    #: In the cluster's namespace; read only when the hub serves clusters that have the addon.
+    ADDON = "ManagedClusterAddOn"
+
+
+class ObjectKey(NamedTuple):
+    """Names one object. The namespace of an object that has none is empty.
+
+    It says that something may have changed and where to look, never what: whoever gets one reads the object.
+    """
+
+    kind: Kind
+    namespace: str
+    name: str
+
+
+EventType = Literal["Normal", "Warning"]
+OnChange = Callable[[ObjectKey], None]
+
+
+class ScoreBackend(Protocol):
+    """The part that the writer of scores needs; it has no life cycle."""
+
+    def apply_score(self, manifest: Manifest, status: Manifest) -> None:
+        """Make the AddOnPlacementScore exist as `manifest` says and have exactly this status.
+
+        Raises ObjectNotFoundError when its cluster is not there.
+        """
+
+    def delete_score(self, namespace: str, name: str) -> None:
+        """Remove the AddOnPlacementScore; it is no error when it is not there."""
+
+
+class Backend(ScoreBackend, Protocol):
+    """Where the hub's objects live."""
+
+    def start(self, on_change: OnChange) -> None:
+        """Begin to watch. Returns when every object was read once; from then on `list` and `get` know them all.
+
+        `on_change` is called for each object that is there, then for each one that appears, changes or goes, also
+        when the change was the hub's own. It must return quickly and is called by one thread at a time.
+        """
+
+    def stop(self) -> None:
+        """Stop watching and let go of all resources. `on_change` is not called any more once this returned."""
+
+    def list(self, kind: Kind) -> list[Manifest]:
+        """All objects of a kind; none of a kind that the place does not have. They are shared: do not change them.
+
+        `metadata` has uid, generation, creationTimestamp and a resourceVersion that differs whenever the object does.
+        """
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """One object, or None. It is shared: do not change it."""
+
+    def apply(self, manifest: Manifest) -> None:
+        """Make an object exist and its fields have these values (server-side apply).
+
+        Fields, labels and finalizers that are not in `manifest` belong to others and stay. A status in it is ignored.
+        """
+
+    def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
+        """Make this the object's status. Raises ObjectNotFoundError when the object is not there."""
+
+    def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        """Remove an object; it is no error when it is not there."""
+
+    def add_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
+        """Keep the object after its deletion until `remove_finalizer`.
+
+        Where objects cannot be kept this does nothing: whoever cleans up must do so as well when the object is gone.
+        """
+
+    def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
+        """Let the deletion of the object end; it is no error when object or finalizer are not there."""
+
+    def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
+        """Tell people what happened to an object. Repetitions are counted, not listed. Never raises."""
+
+    def problems(self) -> Sequence[Problem]:
+        """The mistakes there are now in what people wrote."""
+
+    def signing_secret(self) -> str:
+        """The hub's master secret in hex, made at the first call ever and kept."""
+
+    def deliver_credentials(self, cluster: str, signing_key: str) -> None:
+        """Bring the cluster's agent its signing key (`<id>:<hex>`). May cost a write each time."""
+
+    def remove_credentials(self, cluster: str) -> None:
+        """Take away what `deliver_credentials` brought; it is no error when nothing is there."""

@@ -1,0 +1,49 @@
+"""Which of several hub controllers works."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from dsf.kube.leader import LeaderElector, Times
+from dsf.kube.session import Session
+from dsf.settings import Settings
+
+LEASE_NAME: Final = "dynamic-scoring-hub"
+
+
+class KubeElection:
+    """One hub's candidacy for the Lease in the hub's namespace, with connections of its own."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings,
+        *,
+        on_started: Callable[[], None],
+        on_lost: Callable[[], None],
+        times: Times | None = None,
+    ) -> None:
+        """See LeaderElector for the callbacks. The session is closed by `stop`."""
+        self._session = session
+        # A host name may come again, when a pod is restarted in place; a process does not.
+        identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+        self._elector = LeaderElector(
+            session, settings.namespace, LEASE_NAME, identity, on_started=on_started, on_lost=on_lost, times=times
+        )
+
+    @property
+    def leading(self) -> bool:
+        """Whether this hub works."""
+        return self._elector.leading
+
+    def start(self) -> None:
+        """Begin to campaign."""
+        self._elector.start()
+
+    def stop(self) -> None:
+        """Hand the lease over. Call it after all work has stopped."""
+        self._elector.release()
+        self._session.close()

@@ -1,0 +1,118 @@
+"""The folder that the `dir` backend writes into: which object is in which file.
+
+    dynamicscorers/<name>.yaml              DynamicScorer with its status
+    dynamicscoringconfigs/<name>.yaml       DynamicScoringConfig with its status
+    managedclusters/<name>.yaml             ManagedCluster
+    clusters/<cluster>/manifestwork-<name>.yaml
+    clusters/<cluster>/<configmap>.yaml     what the ManifestWork brought there
+    clusters/<cluster>/addonplacementscores/<name>.yaml
+    clusters/<cluster>/agent-credentials/signing-key
+    problems.yaml, events.yaml              for people
+    .hub/                                   the hub's own: lock and master secret
+
+An object of another namespace than the hub's has it in its file name: `<namespace>_<name>.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+from dsf.errors import BackendError, SettingsError
+from dsf.hub.backend import Kind, Manifest, ObjectKey
+from dsf.hub.backends.files import dump, read_yaml, remove, write_text
+from dsf.keys import is_name
+from dsf.settings import Settings
+
+DEFAULT_NAME: Final = "_out"
+CLUSTERS: Final = "clusters"
+#: Folder of what is the hub's own; tells an out folder from any other.
+PRIVATE: Final = ".hub"
+_FOLDERS: Final = {
+    Kind.SCORER: "dynamicscorers",
+    Kind.CONFIG: "dynamicscoringconfigs",
+    Kind.CLUSTER: "managedclusters",
+}
+_WORK_PREFIX: Final = "manifestwork-"
+_SCORES: Final = "addonplacementscores"
+
+
+class OutFolder:
+    """Reads and writes objects. Methods raise BackendError when a file cannot be read or written."""
+
+    def __init__(self, root: Path, namespace: str) -> None:
+        """`namespace` is the hub's own, which file names do not mention."""
+        self.root = root
+        self._namespace = namespace
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The folder that the settings name. Raises SettingsError."""
+        if settings.manifests is None:
+            raise SettingsError("DSF_MANIFESTS: is required with DSF_BACKEND=dir: the folder with your manifests")
+        manifests = settings.manifests.resolve()
+        root = (settings.out_dir or manifests / DEFAULT_NAME).resolve()
+        if root == manifests or root in manifests.parents:
+            raise SettingsError(
+                f"DSF_OUT_DIR: {root} is or contains the folder of manifests; choose one inside it or elsewhere"
+            )
+        return cls(root, settings.namespace)
+
+    def path(self, key: ObjectKey) -> Path:
+        """The file of an object."""
+        kind, namespace, name = key
+        for part in (namespace, name):
+            if part and not is_name(part):
+                raise BackendError(f"{part!r} cannot be the name of an object")
+        if kind is Kind.WORK:
+            return self.cluster(namespace) / f"{_WORK_PREFIX}{name}.yaml"
+        if kind is Kind.SCORE:
+            return self.cluster(namespace) / _SCORES / f"{name}.yaml"
+        if kind not in _FOLDERS:
+            raise BackendError(f"{kind} objects are not kept in a folder")
+        prefix = f"{namespace}_" if namespace not in ("", self._namespace) else ""
+        return self.root / _FOLDERS[kind] / f"{prefix}{name}.yaml"
+
+    def cluster(self, name: str) -> Path:
+        """The folder of what goes to, or is about, one cluster."""
+        if not is_name(name):
+            raise BackendError(f"{name!r} cannot be the name of a cluster")
+        return self.root / CLUSTERS / name
+
+    def is_work(self, path: Path) -> bool:
+        """Whether this file of a cluster's folder is a ManifestWork, and not something that was delivered."""
+        return path.name.startswith(_WORK_PREFIX)
+
+    def read(self, key: ObjectKey) -> Manifest | None:
+        """One object, or None."""
+        return _manifest(read_yaml(self.path(key)))
+
+    def write(self, key: ObjectKey, manifest: Manifest) -> None:
+        """Write one object."""
+        write_text(self.path(key), dump(manifest))
+
+    def delete(self, key: ObjectKey) -> bool:
+        """Remove one object; says whether it was there."""
+        return remove(self.path(key), up_to=self.root)
+
+    def all(self, kind: Kind) -> Iterator[Manifest]:
+        """All objects of a kind; none of a kind that is not stored."""
+        patterns = {Kind.WORK: f"{CLUSTERS}/*/{_WORK_PREFIX}*.yaml", Kind.SCORE: f"{CLUSTERS}/*/{_SCORES}/*.yaml"}
+        patterns |= {known: f"{folder}/*.yaml" for known, folder in _FOLDERS.items()}
+        for path in sorted(self.root.glob(patterns[kind])) if kind in patterns else ():
+            manifest = _manifest(read_yaml(path))
+            if manifest is not None and manifest.get("kind") == kind.value:
+                yield manifest
+
+
+def _manifest(data: Any) -> Manifest | None:
+    """`data` when it has the shape of an object; people may have edited the file."""
+    is_object = isinstance(data, dict) and isinstance(data.get("metadata"), dict)
+    return data if is_object and isinstance(data["metadata"].get("name"), str) else None
+
+
+def key_of(manifest: Manifest) -> ObjectKey:
+    """The key of a manifest."""
+    metadata = manifest["metadata"]
+    return ObjectKey(Kind(manifest["kind"]), metadata.get("namespace") or "", metadata["name"])

@@ -1,0 +1,75 @@
+"""One DynamicScoringConfig: its status, and the end of everything when the one that counts is deleted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from dsf.api.scoringconfig import DynamicScoringConfig
+from dsf.api.types import GROUP, MANIFESTWORK_NAME
+from dsf.hub.backend import Backend, Kind, ObjectKey
+from dsf.hub.clusters import ClusterReconciler
+from dsf.hub.conditions import config_status, ignored_config_status
+from dsf.hub.controller import DONE, Result
+from dsf.hub.publish import Publisher
+from dsf.hub.statuses import write_status
+from dsf.hub.view import View
+
+#: Keeps the object until what was distributed is removed, where objects can be kept.
+FINALIZER: Final = f"{GROUP}/cleanup"
+#: Seconds between two looks at whether everything is removed.
+CLEANUP_LOOK: Final = 0.5
+
+
+class ConfigReconciler:
+    """Called with the key of a DynamicScoringConfig. Removing what was distributed is the clusters' affair."""
+
+    def __init__(self, backend: Backend, publisher: Publisher, view: View, clusters: ClusterReconciler) -> None:
+        self._backend = backend
+        self._publisher = publisher
+        self._view = view
+        self._clusters = clusters
+
+    def __call__(self, key: ObjectKey) -> Result:
+        """Raises BackendError and redis.RedisError."""
+        plan = self._view.plan()
+        config = self._view.config(key)
+        if config is None:
+            return DONE
+        counts = key == self._view.config_key
+        if config.metadata.deletion_timestamp is not None:
+            return self._end(key, config, counts=counts)
+        now = datetime.now(UTC)
+        if not counts:
+            status = ignored_config_status(config, self._view.config_key.namespace, now=now)
+        else:
+            if FINALIZER not in config.metadata.finalizers:
+                self._backend.add_finalizer(*key, FINALIZER)
+            status = config_status(
+                config,
+                clusters=len(plan.clusters),
+                distributed=self._clusters.up_to_date(),
+                scorers=sum(bool(plan.clusters_of(scorer)) for scorer in plan.scorers.values()),
+                masked=plan.masked_pairs(),
+                now=now,
+            )
+        write_status(self._backend, key, config.status.conditions, status)
+        return DONE
+
+    def _end(self, key: ObjectKey, config: DynamicScoringConfig, *, counts: bool) -> Result:
+        """It is being deleted: let it go once everything that was made because of it is removed."""
+        if FINALIZER not in config.metadata.finalizers:
+            return DONE
+        if counts and not self._is_clean():
+            return Result(CLEANUP_LOOK)
+        self._backend.remove_finalizer(*key, FINALIZER)
+        return DONE
+
+    def _is_clean(self) -> bool:
+        # A work that is being deleted waits for its cluster, which may be away for a long time.
+        works = (
+            work
+            for work in self._backend.list(Kind.WORK)
+            if work["metadata"]["name"] == MANIFESTWORK_NAME and not work["metadata"].get("deletionTimestamp")
+        )
+        return next(works, None) is None and not self._publisher.has_entries() and not self._backend.list(Kind.SCORE)

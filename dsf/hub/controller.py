@@ -1,0 +1,101 @@
+"""The loop that works on keys: take one, make the world as it should be, say what comes next."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import redis
+import structlog
+
+import dsf.log
+from dsf.errors import DsfError
+from dsf.hub.backend import ObjectKey
+from dsf.hub.outage import Outage
+from dsf.hub.workqueue import WorkQueue
+
+log = dsf.log.get(__name__)
+
+#: Seconds for which `stop` waits for work in progress.
+STOP_TIMEOUT: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a reconciliation ended when it did not fail."""
+
+    #: Seconds after which the key is to be worked on again; None: when something changes.
+    requeue_after: float | None = None
+
+
+DONE: Final = Result()
+
+#: Reads the object that the key names and makes the world as it should be. It is not told what happened: it must
+#: give the same outcome however often it is called. An exception means: try again later.
+Reconcile = Callable[[ObjectKey], Result]
+
+
+class Controller:
+    """Worker threads that feed the keys of one queue to one function."""
+
+    def __init__(self, name: str, reconcile: Reconcile, *, workers: int, outage: Outage) -> None:
+        self.queue: WorkQueue[ObjectKey] = WorkQueue()
+        #: Reconciliations by result: done, requeued, error.
+        self.results: Counter[str] = Counter()
+        self._name = name
+        self._reconcile = reconcile
+        self._outage = outage
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(workers)
+        ]
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to work."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Take no more keys and wait for work in progress."""
+        self.queue.shutdown()
+        deadline = time.monotonic() + STOP_TIMEOUT
+        for thread in (thread for thread in self._threads if thread.is_alive()):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        log.info("controller stopped", controller=self._name, **self.results)
+
+    def _work(self) -> None:
+        while (key := self.queue.get()) is not None:
+            with structlog.contextvars.bound_contextvars(kind=key.kind.value, name=key.name, namespace=key.namespace):
+                try:
+                    result = self._handle(key)
+                finally:
+                    self.queue.done(key)
+            with self._lock:
+                self.results[result] += 1
+
+    def _handle(self, key: ObjectKey) -> str:
+        try:
+            result = self._reconcile(key)
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            # Said once for all keys; each one comes back by itself.
+            self._outage.begin(error)
+            self.queue.retry(key)
+            return "error"
+        except (DsfError, redis.RedisError) as error:
+            log.warning("reconciliation failed, will be tried again", error=str(error), after=self._retry(key))
+            return "error"
+        except Exception:
+            log.exception("reconciliation failed, will be tried again", after=self._retry(key))
+            return "error"
+        self.queue.forget(key)
+        if result.requeue_after is not None:
+            self.queue.add_after(key, result.requeue_after)
+            return "requeued"
+        return "done"
+
+    def _retry(self, key: ObjectKey) -> float:
+        return round(self.queue.retry(key), 3)

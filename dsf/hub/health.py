@@ -1,0 +1,236 @@
+"""Health checks of scoring APIs and the polling of their /config.
+
+A scorer becomes Active by a check in which everything is good. It stays Active while `/healthz` is good: a bad
+`/config` then leaves the last good one in force and is only reported. It becomes Inactive after some failed checks in
+a row; one that never was Active at this URL becomes Inactive at the first.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import dsf.log
+from dsf.api.problems import head
+from dsf.api.remoteconfig import RemoteConfig, parse_remote_config
+from dsf.api.types import ConfigSyncMode, HealthStatus
+from dsf.api.urls import base_url
+from dsf.errors import HttpError, RemoteConfigError
+from dsf.hub import probe
+from dsf.hub.backend import ObjectKey
+from dsf.hub.workqueue import WorkQueue
+from dsf.settings import Settings
+
+log = dsf.log.get(__name__)
+
+#: The pause between two checks of a scorer differs by up to this share, so that checks do not run in step.
+JITTER: Final = 0.1
+#: Seconds for which `stop` waits for checks that are running.
+STOP_TIMEOUT: Final = 1.0
+_OK: Final = 200
+_NOT_FOUND: Final = 404
+
+
+class Target(NamedTuple):
+    """What is checked."""
+
+    config_url: str
+    mode: ConfigSyncMode
+    #: uid of the DynamicScorer: one that was deleted and made again is another one.
+    uid: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a check failed: a CamelCase word for programs, a sentence for people."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found. In mode None `/config` is not asked: `config` and `config_failure` are both None."""
+
+    health_failure: Failure | None
+    config: RemoteConfig | None = None
+    config_failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is known of one scoring API."""
+
+    status: HealthStatus = HealthStatus.Unknown
+    #: The last good answer of configURL; it stays when later ones are bad, and when the mode becomes None.
+    config: RemoteConfig | None = None
+    #: Failed checks in a row.
+    failures: int = 0
+    #: Why the newest check failed; None after a good one.
+    failure: Failure | None = None
+    config_failure: Failure | None = None
+    #: Whether a check of this URL in this mode has ended.
+    is_checked: bool = False
+    #: Whether it was Active at this URL and in this mode, so that a failed check may be a passing one.
+    is_proven: bool = False
+
+    def after(self, check: Check, threshold: int) -> Health:
+        """What is known after one more check; `threshold` failed ones in a row make a proven scorer Inactive."""
+        is_active = self.status is HealthStatus.Active and self.is_proven
+        failure = check.health_failure or (None if is_active else check.config_failure)
+        failures = 0 if failure is None else self.failures + 1
+        stays = failure is None or (is_active and failures < threshold)
+        return Health(
+            status=HealthStatus.Active if stays else HealthStatus.Inactive,
+            config=check.config or self.config,
+            failures=failures,
+            failure=failure,
+            config_failure=check.config_failure,
+            is_checked=True,
+            is_proven=self.is_proven or failure is None,
+        )
+
+    def elsewhere(self) -> Health:
+        """What is known when URL or mode changed: all stays in force until the first check, which then decides."""
+        return replace(self, failures=0, failure=None, config_failure=None, is_checked=False, is_proven=False)
+
+
+def check(target: Target, *, timeout: float, allow_link_local: bool) -> Check:
+    """Check one scoring API; `timeout` is for everything together."""
+    deadline = time.monotonic() + timeout
+
+    def ask(url: str) -> probe.Answer | Failure:
+        try:
+            return probe.get(url, deadline=deadline, allow_link_local=allow_link_local)
+        except HttpError as error:
+            return Failure(_camel_case(error.reason), str(error))
+
+    try:
+        healthz = f"{base_url(target.config_url)}/healthz"
+    except ValueError as error:
+        return Check(Failure("InvalidURL", f"spec.configURL: {error}"))
+    answer = ask(healthz)
+    if isinstance(answer, Failure) or target.mode is not ConfigSyncMode.Full:
+        # Without any answer there is no point in asking the same server for more.
+        return Check(_failure_of(healthz, answer))
+    config, config_failure = _read_config(target.config_url, ask(target.config_url))
+    # A scoring API without /healthz: its /config shows whether it lives.
+    health_failure = config_failure if answer.status == _NOT_FOUND else _failure_of(healthz, answer)
+    return Check(health_failure, config, config_failure)
+
+
+def _failure_of(url: str, answer: probe.Answer | Failure) -> Failure | None:
+    if isinstance(answer, Failure):
+        return answer
+    if answer.status != _OK:
+        return Failure(
+            "HTTPError", f"{url}: status {answer.status}, not 200; the answer starts with {head(answer.body)}"
+        )
+    return None
+
+
+def _read_config(url: str, answer: probe.Answer | Failure) -> tuple[RemoteConfig | None, Failure | None]:
+    failure = _failure_of(url, answer)
+    if failure is not None or isinstance(answer, Failure):
+        return None, failure
+    try:
+        return parse_remote_config(answer.body), None
+    except RemoteConfigError as error:
+        return None, Failure("ConfigInvalid", f"{url}: {error}")
+
+
+def _camel_case(words: str) -> str:
+    return "".join(word.capitalize() for word in words.split("_"))
+
+
+class HealthMonitor:
+    """Checks every scorer it was told of, concurrently; one that hangs holds one thread and delays no other."""
+
+    def __init__(self, settings: Settings, on_change: Callable[[ObjectKey], None]) -> None:
+        """`on_change` is called from the checking threads, outside of any lock, when a scorer's Health differs."""
+        self._settings = settings
+        self._on_change = on_change
+        self._queue: WorkQueue[ObjectKey] = WorkQueue()
+        self._targets: dict[ObjectKey, Target] = {}
+        self._known: dict[ObjectKey, Health] = {}
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"health-{number}", daemon=True)
+            for number in range(settings.health_concurrency)
+        ]
+
+    def start(self) -> None:
+        """Begin to check."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Begin no more checks; those that hang end with the process."""
+        self._queue.shutdown()
+        deadline = time.monotonic() + STOP_TIMEOUT
+        for thread in (thread for thread in self._threads if thread.is_alive()):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def track(self, key: ObjectKey, target: Target, known: Health) -> Health:
+        """Check this scorer from now on, or go on; returns what is known. A new or changed target is checked at once.
+
+        `known` is what its status says; it counts when nothing is known here yet.
+        """
+        with self._lock:
+            before = self._targets.get(key)
+            if before == target:
+                return self._known[key]
+            health = known if before is None else self._known[key].elsewhere()
+            self._targets[key] = target
+            self._known[key] = health
+        self._queue.add(key)
+        return health
+
+    def forget(self, key: ObjectKey) -> None:
+        """Check this scorer no more."""
+        with self._lock:
+            self._targets.pop(key, None)
+            self._known.pop(key, None)
+        self._queue.drop(key)
+
+    def health(self, key: ObjectKey) -> Health | None:
+        """What is known of a scorer that is tracked."""
+        with self._lock:
+            return self._known.get(key)
+
+    def _work(self) -> None:
+        while (key := self._queue.get()) is not None:
+            try:
+                self._check(key)
+            except Exception:
+                log.exception("health check failed in an unexpected way", scorer=key.name)
+            finally:
+                self._queue.done(key)
+                self._plan_next(key)
+
+    def _plan_next(self, key: ObjectKey) -> None:
+        with self._lock:
+            if key in self._targets:
+                pause = self._settings.health_interval * random.uniform(1 - JITTER, 1)  # noqa: S311
+                self._queue.add_after(key, pause)
+
+    def _check(self, key: ObjectKey) -> None:
+        with self._lock:
+            target = self._targets.get(key)
+        if target is None:
+            return
+        found = check(target, timeout=self._settings.health_timeout, allow_link_local=self._settings.allow_link_local)
+        with self._lock:
+            if self._targets.get(key) != target:
+                # Changed meanwhile: this says nothing of what is wanted now.
+                return
+            before = self._known[key]
+            after = before.after(found, self._settings.health_failure_threshold)
+            self._known[key] = after
+        if after != before:
+            log.info("health checked", scorer=key.name, status=after.status.value, failures=after.failures)
+            self._on_change(key)

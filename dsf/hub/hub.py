@@ -1,0 +1,231 @@
+"""The hub controller: who is told of what, and the life of its threads."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Final
+
+import redis
+
+import dsf.log
+from dsf.errors import DsfError, SettingsError
+from dsf.hub.backend import Backend, Kind, ObjectKey
+from dsf.hub.clusters import ClusterReconciler
+from dsf.hub.configs import ConfigReconciler
+from dsf.hub.controller import Controller, Result
+from dsf.hub.health import HealthMonitor
+from dsf.hub.news import News
+from dsf.hub.outage import Outage
+from dsf.hub.publish import Publisher
+from dsf.hub.scorers import ScorerReconciler
+from dsf.hub.summaries import Plan, differences
+from dsf.hub.view import View
+from dsf.settings import Settings
+from dsf.store.client import connect
+
+log = dsf.log.get(__name__)
+
+#: Seconds between two looks at everything, whether or not anything was heard of; and over how many they are spread.
+RESYNC: Final = 30.0
+RESYNC_SPREAD: Final = 5.0
+#: A scorer's status counts its clusters. It waits this many seconds for more news, and longer the more clusters.
+STATUS_DELAY: Final = 0.05
+STATUS_DELAY_PER_CLUSTER: Final = 0.001
+#: Least bytes of a master secret.
+_MIN_SECRET: Final = 16
+
+
+class Hub:
+    """Everything of one hub controller. `start` it once, `stop` it once."""
+
+    def __init__(self, settings: Settings, backend: Backend, *, resync: float = RESYNC) -> None:
+        """`resync` in seconds. Raises SettingsError."""
+        self._settings = settings
+        self._backend = backend
+        self._resync_interval = resync
+        self._outage = Outage("Redis")
+        self._client = connect(settings, name="dsf-hub")
+        # A connection of its own, without retries: it is the one that finds out whether Redis is there.
+        self._news_client = connect(settings, name="dsf-hub-news", retries=0)
+        self._news = News(self._news_client, self._outage, self._on_news, self._look_now)
+        self._health = HealthMonitor(settings, self._on_health)
+        self._view = View(backend, settings, self._health.health, self._on_new_plan)
+        self._publisher = Publisher(self._client, settings, self._outage)
+        workers = settings.hub_workers
+        # Two queues: thousands of clusters that wait must not hold up the status of a scorer.
+        self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
+        self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
+        self._reconcilers: dict[Kind, ClusterReconciler | ScorerReconciler | ConfigReconciler] = {}
+        # What `_is_news` saw of each object; only used in the backend's one thread.
+        self._seen: dict[ObjectKey, tuple[object, ...]] = {}
+        self._resync = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._resync_forever, name="resync", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work. Raises BackendError and SettingsError."""
+        self._backend.start(self._on_change)
+        self._make_reconcilers(self._master_secret())
+        self._health.start()
+        self._others.start()
+        self._clusters.start()
+        self._news.start()
+        self._thread.start()
+        self._look_now()
+        log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
+
+    def stop(self) -> None:
+        """End all work that is in progress and let go of everything."""
+        self._is_stopping = True
+        self._resync.set()
+        self._health.stop()
+        self._clusters.stop()
+        self._others.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._news.stop()
+        # Last: until here somebody may have been writing.
+        self._backend.stop()
+        self._client.close()
+        self._news_client.close()
+
+    def _make_reconcilers(self, master_secret: bytes) -> None:
+        clusters = ClusterReconciler(
+            self._backend,
+            self._publisher,
+            self._view,
+            agent_namespace=self._settings.agent_namespace,
+            master_secret=master_secret,
+            on_distributed=self._on_distributed,
+        )
+        threshold = self._settings.health_failure_threshold
+        self._reconcilers = {
+            Kind.CLUSTER: clusters,
+            Kind.SCORER: ScorerReconciler(
+                self._backend, self._publisher, self._view, self._health, clusters, failure_threshold=threshold
+            ),
+            Kind.CONFIG: ConfigReconciler(self._backend, self._publisher, self._view, clusters),
+        }
+
+    def _master_secret(self) -> bytes:
+        given = self._settings.resolved_signing_secret()
+        try:
+            secret = bytes.fromhex(given or self._backend.signing_secret())
+        except ValueError:
+            secret = b""
+        if len(secret) < _MIN_SECRET:
+            where = "DSF_SIGNING_SECRET" if given else "the stored signing secret"
+            raise SettingsError(f"{where}: is not a secret of at least {2 * _MIN_SECRET} hex digits")
+        return secret
+
+    def _reconcile(self, key: ObjectKey) -> Result:
+        return self._reconcilers[key.kind](key)
+
+    # --- who is told ---------------------------------------------------------------------------------------------
+
+    def _on_change(self, key: ObjectKey) -> None:
+        """An object changed. What follows from that for others is found when the plan is made anew."""
+        if key.kind in (Kind.SCORER, Kind.CONFIG):
+            if self._is_news(key):
+                self._view.invalidate()
+                self._others.queue.add(key)
+        elif key.kind in (Kind.CLUSTER, Kind.ADDON):
+            self._view.invalidate()
+            self._clusters.queue.add(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))
+        elif key.kind is Kind.WORK:
+            self._clusters.queue.add(_cluster(key.namespace))
+
+    def _is_news(self, key: ObjectKey) -> bool:
+        """Whether more than the status changed, which is written here. Edits of a status are found when everything is
+        looked at."""
+        manifest = self._backend.get(*key)
+        if manifest is None:
+            self._seen.pop(key, None)
+            return True
+        metadata = manifest["metadata"]
+        fields = ("uid", "generation", "annotations", "deletionTimestamp", "finalizers")
+        now = tuple(metadata.get(name) for name in fields)
+        before, self._seen[key] = self._seen.get(key), now
+        return before != now
+
+    def _on_health(self, key: ObjectKey) -> None:
+        self._view.invalidate()
+        self._others.queue.add(key)
+
+    def _on_new_plan(self, old: Plan, new: Plan) -> None:
+        affected = differences(old, new)
+        for scorer in affected.scorers:
+            self._others.queue.add(_scorer(scorer))
+        for cluster in affected.clusters:
+            self._clusters.queue.add(_cluster(cluster))
+
+    def _on_distributed(self, scorers: frozenset[str]) -> None:
+        self._refresh_statuses(scorers)
+        self._others.queue.add_after(self._view.config_key, self._status_delay())
+
+    def _on_news(self, scorers: set[str]) -> None:
+        self._refresh_statuses(scorers)
+
+    def _refresh_statuses(self, names: frozenset[str] | set[str]) -> None:
+        delay = self._status_delay()
+        for key, scorer in self._view.plan().scorers.items():
+            if scorer.name in names:
+                self._others.queue.add_after(_scorer(key), delay)
+
+    def _status_delay(self) -> float:
+        return STATUS_DELAY + STATUS_DELAY_PER_CLUSTER * len(self._view.plan().clusters)
+
+    # --- looking at everything -----------------------------------------------------------------------------------
+
+    def _look_now(self) -> None:
+        self._resync.set()
+
+    def _resync_forever(self) -> None:
+        while True:
+            pause = self._resync_interval * random.uniform(0.9, 1.1)  # noqa: S311
+            is_urgent = self._resync.wait(pause)
+            self._resync.clear()
+            if self._is_stopping:
+                return
+            try:
+                self._look_at_everything(0.0 if is_urgent else min(RESYNC_SPREAD, self._resync_interval / 2))
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                self._outage.begin(error)
+            except (DsfError, redis.RedisError) as error:
+                log.warning("resync failed, will be tried again", error=str(error))
+            except Exception:
+                log.exception("resync failed, will be tried again")
+
+    def _look_at_everything(self, spread: float) -> None:
+        """Enqueue whatever exists, and whatever is left of what does not exist any more."""
+        self._view.invalidate()
+        plan = self._view.plan()
+        clusters = set(plan.clusters)
+        clusters |= {manifest["metadata"]["name"] for manifest in self._backend.list(Kind.CLUSTER)}
+        clusters |= {work["metadata"]["namespace"] for work in self._backend.list(Kind.WORK)}
+        others = [_scorer(key) for key in plan.scorers]
+        others += [_key(Kind.CONFIG, manifest["metadata"]) for manifest in self._backend.list(Kind.CONFIG)]
+        try:
+            self._publisher.refresh()
+            clusters |= self._publisher.known_clusters()
+            self._publisher.sync_scorers(plan)
+        finally:
+            for key in others:
+                self._others.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
+            for cluster in clusters:
+                self._clusters.queue.add_after(_cluster(cluster), random.uniform(0, spread))  # noqa: S311
+
+
+def _cluster(name: str) -> ObjectKey:
+    return ObjectKey(Kind.CLUSTER, "", name)
+
+
+def _scorer(key: str) -> ObjectKey:
+    """From `namespace/name`."""
+    namespace, _, name = key.partition("/")
+    return ObjectKey(Kind.SCORER, namespace, name)
+
+
+def _key(kind: Kind, metadata: dict[str, str]) -> ObjectKey:
+    return ObjectKey(kind, metadata.get("namespace") or "", metadata["name"])

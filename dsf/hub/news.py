@@ -1,0 +1,76 @@
+"""News from the results worker through Redis, and whether Redis can be reached at all."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import redis
+
+import dsf.log
+from dsf import keys
+from dsf.hub.outage import Outage
+
+log = dsf.log.get(__name__)
+
+#: Seconds of one blocking pop; how long `stop` may take.
+WAIT: Final = 0.5
+#: Seconds between two attempts while Redis is away.
+RETRY: Final = 0.5
+#: Scorers taken per round trip.
+_BATCH: Final = 500
+
+
+class News:
+    """One thread that waits for news. While Redis is away it is the only one that asks for it."""
+
+    def __init__(
+        self, client: redis.Redis, outage: Outage, on_news: Callable[[set[str]], None], on_back: Callable[[], None]
+    ) -> None:
+        """`on_news` gets names of scorers whose cycles changed between success and failure; `on_back` is called when
+        Redis can be reached again."""
+        self._redis = client
+        self._outage = outage
+        self._on_news = on_news
+        self._on_back = on_back
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="news", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * WAIT)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                names = self._take()
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                self._outage.begin(error)
+                self._stop.wait(RETRY * random.uniform(1, 2))  # noqa: S311
+                continue
+            except redis.RedisError as error:
+                # It answers, and refuses: a right is missing, or it is out of memory.
+                log.error("news cannot be read", error=str(error))
+                self._stop.wait(10 * RETRY)
+                continue
+            if self._outage.end():
+                self._on_back()
+            if names:
+                self._on_news(names)
+
+    def _take(self) -> set[str]:
+        # The set first: news may have come before this process did.
+        names: set[str] = set()
+        while batch := self._redis.spop(keys.HUB_CHANGED, _BATCH):
+            names |= {str(name) for name in batch}
+        if not names:
+            self._redis.blpop([keys.HUB_WAKE], timeout=WAIT)
+        return names

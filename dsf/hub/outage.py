@@ -1,0 +1,42 @@
+"""Says once that something is away, and once that it is back, however many notice it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import dsf.log
+
+log = dsf.log.get(__name__)
+
+
+class Outage:
+    """The state of one thing that may be away. Thread-safe."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._since: float | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, error: BaseException) -> None:
+        """It failed; the first to notice logs it."""
+        with self._lock:
+            if self._since is not None:
+                return
+            self._since = time.monotonic()
+        log.error("unreachable, will be tried again until it is back", what=self._what, error=str(error))
+
+    def end(self) -> bool:
+        """It works; the first to notice after an outage logs it. Says whether this was the first."""
+        with self._lock:
+            if self._since is None:
+                return False
+            seconds = round(time.monotonic() - self._since, 1)
+            self._since = None
+        log.info("reachable again", what=self._what, seconds=seconds)
+        return True
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is away now."""
+        return self._since is not None

@@ -1,0 +1,97 @@
+"""One scorer: its health checks, its place in the registry, its status."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import redis
+
+from dsf.api.scorer import DynamicScorer
+from dsf.hub.backend import Backend, ObjectKey
+from dsf.hub.clusters import ClusterReconciler
+from dsf.hub.conditions import Cycles, Spread, scorer_status
+from dsf.hub.controller import DONE, Result
+from dsf.hub.health import Health, HealthMonitor, Target
+from dsf.hub.publish import Publisher
+from dsf.hub.statuses import write_status
+from dsf.hub.summaries import Plan, ScorerPlan
+from dsf.hub.view import View
+
+
+class ScorerReconciler:
+    """Called with the key of a DynamicScorer, whether it exists or not. Where it runs is the clusters' affair."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        publisher: Publisher,
+        view: View,
+        health: HealthMonitor,
+        clusters: ClusterReconciler,
+        *,
+        failure_threshold: int,
+    ) -> None:
+        """`failure_threshold` is the number of failed health checks after which a scorer is Inactive."""
+        self._backend = backend
+        self._publisher = publisher
+        self._view = view
+        self._health = health
+        self._clusters = clusters
+        self._failure_threshold = failure_threshold
+
+    def __call__(self, key: ObjectKey) -> Result:
+        """Raises BackendError and redis.RedisError; the status is written although Redis cannot be reached."""
+        scorer = self._view.scorer(key)
+        if scorer is None:
+            self._health.forget(key)
+            self._publisher.sync_scorers(self._view.plan())
+            return DONE
+        target = Target(scorer.spec.config_url, scorer.spec.config_sync_mode, scorer.metadata.uid)
+        health = self._health.track(key, target, _known(scorer))
+        plan = self._view.plan()
+        own = plan.scorers.get(scorer.key)
+        if own is None:
+            # It went between the two looks; that is told as a change of its own.
+            return DONE
+        cycles: Cycles | None = None
+        unreachable: redis.RedisError | None = None
+        try:
+            self._publisher.sync_scorers(plan)
+            cycles = self._publisher.cycles(own, plan.clusters_of(own))
+        except redis.RedisError as error:
+            unreachable = error
+        status = scorer_status(
+            own,
+            health,
+            self._spread(plan, own),
+            cycles,
+            previous=scorer.status,
+            threshold=self._failure_threshold,
+            now=datetime.now(UTC),
+        )
+        write_status(self._backend, key, scorer.status.conditions, status)
+        if unreachable is not None:
+            raise unreachable
+        # When a pause ends, the registry and the status say so; beat knows the time itself.
+        return DONE if own.suspended_until is None else Result(max(0.0, own.suspended_until - time.time()) + 0.05)
+
+    def _spread(self, plan: Plan, own: ScorerPlan) -> Spread:
+        config = self._view.config_key
+        desired = len(plan.clusters_of(own))
+        return Spread(
+            clusters=len(plan.clusters),
+            desired=desired,
+            distributed=min(self._clusters.distributed(own.name), desired),
+            config=f"{config.namespace}/{config.name}",
+            is_enabled=plan.is_enabled,
+        )
+
+
+def _known(scorer: DynamicScorer) -> Health:
+    """What an earlier hub found. If the spec changed since, it may have been found at another URL."""
+    return Health(
+        status=scorer.status.health_status,
+        config=scorer.status.last_synced_config,
+        is_proven=scorer.status.observed_generation == scorer.metadata.generation,
+    )

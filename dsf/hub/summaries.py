@@ -1,0 +1,259 @@
+"""What shall run where: accepted clusters x scorers that can run, minus masks. Pure, no input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from dsf.api.cluster import ManagedCluster
+from dsf.api.conflicts import CONFLICT_REASON, NameClaim, find_conflicts
+from dsf.api.resolve import ResolvedScorer, resolve
+from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
+from dsf.api.summary import ScorerSummary
+from dsf.api.types import HealthStatus
+from dsf.errors import ResolutionError
+from dsf.store.entries import Entry
+from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a scorer runs nowhere: the reason of its condition and a sentence for people."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ScorerPlan:
+    """One scorer and what it comes to."""
+
+    scorer: DynamicScorer
+    #: None when `obstacle` is that it could not be resolved.
+    resolved: ResolvedScorer | None
+    obstacle: Obstacle | None
+    is_suspended: bool = False
+    #: Unix seconds until which it is suspended; None without an end.
+    suspended_until: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The scorer's own name, which is what agents and Redis know it by."""
+        return self.scorer.metadata.name
+
+    @property
+    def runnable(self) -> ResolvedScorer | None:
+        """What agents are told, or None when it runs nowhere now."""
+        is_active = self.scorer.status.health_status is HealthStatus.Active
+        return self.resolved if self.obstacle is None and is_active else None
+
+    def record(self) -> ScorerRecord | None:
+        """What the results worker and people need; None when there is nothing to know yet."""
+        if self.resolved is None or self.obstacle is not None:
+            return None
+        spec, resolved = self.scorer.spec, self.resolved
+        return ScorerRecord(
+            name=self.name,
+            score_name=resolved.score_name,
+            description=spec.description,
+            dimension_format=resolved.summary.score_dimension_format,
+            destination=spec.score_destination.value,
+            location=spec.location.value,
+            interval=resolved.interval_seconds,
+            validity=resolved.validity_seconds,
+            rate_limit=spec.execution.rate_limit,
+            suspended=self.is_suspended,
+            health=self.scorer.status.health_status.value,
+            when_failing=WhenFailing(
+                failure_threshold=resolved.when_failing.failure_threshold,
+                behavior=resolved.when_failing.behavior.value,
+                value=resolved.when_failing.value,
+            ),
+            when_empty=WhenEmpty(behavior=resolved.when_empty.behavior.value, value=resolved.when_empty.value),
+        )
+
+    def entry(self, cluster: str) -> Entry | None:
+        """Its entry of the schedule on one cluster that it is not masked on; None when it does not run now."""
+        resolved = self.runnable
+        if resolved is None:
+            return None
+        return Entry(
+            cluster=cluster,
+            scorer=self.name,
+            score_name=resolved.score_name,
+            interval=resolved.interval_seconds,
+            rate_limit=self.scorer.spec.execution.rate_limit,
+            suspended=self.is_suspended,
+            suspended_until=self.suspended_until,
+        )
+
+
+class MaskIndex:
+    """Masks, ready to be asked often: thousands of masks times thousands of clusters are asked at every change."""
+
+    def __init__(self, masks: Iterable[Mask]) -> None:
+        self._masks = frozenset((mask.cluster_name, mask.score_name) for mask in masks)
+
+    def hides(self, cluster: str, score_name: str) -> bool:
+        """Whether a mask names this pair; score names are raw, and `*` is any."""
+        return bool(self._masks) and not self._masks.isdisjoint(
+            {(cluster, score_name), (ANY, score_name), (cluster, ANY), (ANY, ANY)}
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MaskIndex) and self._masks == other._masks
+
+    def __hash__(self) -> int:
+        return hash(self._masks)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole desired state."""
+
+    #: By `namespace/name`.
+    scorers: Mapping[str, ScorerPlan] = field(default_factory=dict)
+    #: Clusters that scorers may run on, by name, with their uid.
+    clusters: Mapping[str, str] = field(default_factory=dict)
+    masks: MaskIndex = field(default_factory=lambda: MaskIndex(()))
+    #: Whether there is a configuration; without one nothing runs and nothing is distributed.
+    is_enabled: bool = False
+
+    def running(self, cluster: str) -> list[ScorerPlan]:
+        """The scorers that run on a cluster, sorted by name."""
+        if not self.is_enabled or cluster not in self.clusters:
+            return []
+        return sorted(
+            (
+                plan
+                for plan in self.scorers.values()
+                if plan.runnable is not None and not self.masks.hides(cluster, plan.runnable.score_name)
+            ),
+            key=lambda plan: plan.name,
+        )
+
+    def summaries(self, cluster: str) -> list[ScorerSummary]:
+        """What the agent of a cluster is told."""
+        return [plan.runnable.summary for plan in self.running(cluster) if plan.runnable is not None]
+
+    def entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
+        """The entries of a cluster by scorer; `present` are those that the schedule has now.
+
+        A scorer that cannot run at the moment (its API is down, its manifest was edited into something that cannot
+        run) keeps the entry it has, suspended: its scores expire in their own time and its books stay. One that is
+        gone, masked, or lost its score name to another loses the entry.
+        """
+        wanted = {plan.name: entry for plan in self.running(cluster) if (entry := plan.entry(cluster)) is not None}
+        if not self.is_enabled or cluster not in self.clusters:
+            return wanted
+        for plan in self.scorers.values():
+            entry = present.get(plan.name)
+            if entry is None or plan.name in wanted or plan.runnable is not None:
+                continue
+            if plan.obstacle is not None and plan.obstacle.reason == CONFLICT_REASON:
+                continue
+            if not self.masks.hides(cluster, entry.score_name):
+                wanted[plan.name] = entry.model_copy(update={"suspended": True, "suspended_until": None})
+        return wanted
+
+    def clusters_of(self, plan: ScorerPlan) -> list[str]:
+        """The clusters that a scorer runs on, sorted."""
+        resolved = plan.runnable
+        if resolved is None or not self.is_enabled:
+            return []
+        return sorted(name for name in self.clusters if not self.masks.hides(name, resolved.score_name))
+
+    def masked_pairs(self) -> int:
+        """Pairs of accepted cluster and running score that the masks leave out."""
+        if not self.is_enabled:
+            return 0
+        names = [plan.runnable.score_name for plan in self.scorers.values() if plan.runnable is not None]
+        return sum(self.masks.hides(cluster, name) for cluster in self.clusters for name in names)
+
+    def records(self, present: Mapping[str, ScorerRecord]) -> dict[str, ScorerRecord]:
+        """The records of all scorers by the scorer's name; `present` are those that the registry has now.
+
+        A scorer that cannot be resolved at the moment keeps the record it has, suspended. One that lost its score
+        name to another has none.
+        """
+        wanted = {record.name: record for plan in self.scorers.values() if (record := plan.record()) is not None}
+        for plan in self.scorers.values():
+            old = present.get(plan.name)
+            if plan.resolved is None and old is not None and plan.name not in wanted:
+                health = plan.scorer.status.health_status.value
+                wanted[plan.name] = old.model_copy(update={"suspended": True, "health": health})
+        return wanted
+
+    def scorer_names(self) -> frozenset[str]:
+        """The names of all scorers that exist, whether they run or not."""
+        return frozenset(plan.name for plan in self.scorers.values())
+
+
+class Differences(NamedTuple):
+    """What has to be looked at after the plan changed: keys (`namespace/name`) of scorers, and names of clusters."""
+
+    scorers: frozenset[str]
+    clusters: frozenset[str]
+
+
+def differences(old: Plan, new: Plan) -> Differences:
+    """What is affected by a change of the plan."""
+    scorers = {
+        key
+        for key in old.scorers.keys() | new.scorers.keys()
+        if _footprint(old.scorers.get(key)) != _footprint(new.scorers.get(key))
+    }
+    clusters = {name for name, _ in old.clusters.items() ^ new.clusters.items()}
+    is_general = old.is_enabled != new.is_enabled or old.masks != new.masks
+    # Where a scorer runs is part of its status, and what runs there is what a cluster is told.
+    every_scorer = new.scorers.keys() if is_general or clusters else set()
+    every_cluster = old.clusters.keys() | new.clusters.keys() if is_general or scorers else set()
+    return Differences(frozenset(scorers | every_scorer), frozenset(clusters | every_cluster))
+
+
+def _footprint(plan: ScorerPlan | None) -> object:
+    """All of a scorer that others may see the effect of."""
+    if plan is None:
+        return None
+    return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record()
+
+
+def make_plan(
+    scorers: Iterable[DynamicScorer],
+    config: DynamicScoringConfig | None,
+    clusters: Iterable[ManagedCluster],
+    now: datetime,
+) -> Plan:
+    """The desired state. Objects that are being deleted count as gone; `now` decides about pauses with an end."""
+    present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
+    is_enabled = config is not None and config.metadata.deletion_timestamp is None
+    plans = {scorer.key: _plan_scorer(scorer, now) for scorer in present}
+    claims = [
+        NameClaim(plan.name, plan.scorer.metadata.namespace, plan.scorer.metadata.creation_timestamp, found.score_name)
+        for plan in plans.values()
+        if (found := plan.resolved) is not None
+    ]
+    for key, message in find_conflicts(claims).items():
+        plans[key] = ScorerPlan(plans[key].scorer, plans[key].resolved, Obstacle(CONFLICT_REASON, message))
+    return Plan(
+        scorers=plans,
+        clusters={cluster.metadata.name: cluster.metadata.uid for cluster in clusters if cluster.is_served},
+        masks=MaskIndex(config.spec.all_masks if config is not None else ()),
+        is_enabled=is_enabled,
+    )
+
+
+def _plan_scorer(scorer: DynamicScorer, now: datetime) -> ScorerPlan:
+    try:
+        resolved = resolve(scorer)
+    except ResolutionError as error:
+        return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)))
+    if resolved.suspended:
+        return ScorerPlan(scorer, resolved, None, is_suspended=True)
+    if resolved.paused_until is not None and resolved.paused_until > now:
+        until = resolved.paused_until.timestamp()
+        return ScorerPlan(scorer, resolved, None, is_suspended=True, suspended_until=until)
+    return ScorerPlan(scorer, resolved, None)

@@ -1,0 +1,141 @@
+"""A queue of keys to work on: each key waits at most once and is worked on by one thread at a time.
+
+The shape of client-go's work queue. A key that is added while it is being worked on is worked on once more afterwards;
+a key that failed comes back after a delay that doubles; a key may be added for later. All times are seconds.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from typing import Final, Generic, TypeVar
+
+#: First delay of a key that failed, and the longest.
+RETRY_BASE: Final = 0.005
+RETRY_MAX: Final = 60.0
+#: A delay is cut by up to this share, so that keys which failed together do not come back together.
+JITTER: Final = 0.2
+# 2 to this power times RETRY_BASE is beyond RETRY_MAX; larger powers are not worth computing.
+_MAX_DOUBLINGS: Final = 30
+
+Key = TypeVar("Key")
+
+
+class WorkQueue(Generic[Key]):
+    """A thread-safe queue of hashable keys."""
+
+    def __init__(self) -> None:
+        self._ready: deque[Key] = deque()
+        # Waiting to be worked on, in `_ready` or, while in `_processing`, until `done`.
+        self._dirty: set[Key] = set()
+        self._processing: set[Key] = set()
+        # When a key comes by itself, by the monotonic clock.
+        self._later: dict[Key, float] = {}
+        self._failures: dict[Key, int] = {}
+        self._is_shut_down = False
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        """Keys that are ready and not taken; those for later do not count."""
+        with self._changed:
+            return len(self._ready)
+
+    def add(self, key: Key) -> None:
+        """Work on `key` as soon as a thread is free. A time it was to come by itself is forgotten."""
+        with self._changed:
+            self._add(key)
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Work on `key` in this time. Of several times the earliest counts."""
+        if seconds <= 0:
+            self.add(key)
+            return
+        with self._changed:
+            if self._is_shut_down or (key in self._dirty and key not in self._processing):
+                return
+            due = time.monotonic() + seconds
+            if due < self._later.get(key, float("inf")):
+                self._later[key] = due
+                self._changed.notify()
+
+    def retry(self, key: Key) -> float:
+        """Work on `key` again after a delay that doubles with each call until `forget`; returns the delay."""
+        with self._changed:
+            failures = self._failures.get(key, 0)
+            self._failures[key] = failures + 1
+        delay: float = min(RETRY_BASE * 2 ** min(failures, _MAX_DOUBLINGS), RETRY_MAX)
+        delay *= 1 - random.uniform(0, JITTER)  # noqa: S311 (spreads load, guards nothing)
+        self.add_after(key, delay)
+        return delay
+
+    def forget(self, key: Key) -> None:
+        """`key` went well: its next failure starts with the shortest delay again."""
+        with self._changed:
+            self._failures.pop(key, None)
+
+    def failures(self, key: Key) -> int:
+        """How often in a row `key` failed."""
+        with self._changed:
+            return self._failures.get(key, 0)
+
+    def get(self) -> Key | None:
+        """Wait for a key and take it; None once the queue is shut down. Call `done` with it afterwards."""
+        with self._changed:
+            while True:
+                if self._is_shut_down:
+                    return None
+                wait = self._bring_due()
+                if self._ready:
+                    key = self._ready.popleft()
+                    self._dirty.discard(key)
+                    self._processing.add(key)
+                    return key
+                self._changed.wait(wait)
+
+    def done(self, key: Key) -> None:
+        """The work on `key` is finished; if it was added meanwhile, it is ready again."""
+        with self._changed:
+            self._processing.discard(key)
+            if key in self._dirty and not self._is_shut_down:
+                self._ready.append(key)
+                self._changed.notify()
+
+    def drop(self, key: Key) -> None:
+        """Forget all about `key`: it does not come any more unless it is added again."""
+        with self._changed:
+            self._later.pop(key, None)
+            self._failures.pop(key, None)
+            if key in self._dirty:
+                self._dirty.discard(key)
+                if key not in self._processing:
+                    self._ready.remove(key)
+
+    def shutdown(self) -> None:
+        """Give out no more keys; every waiting `get` returns None."""
+        with self._changed:
+            self._is_shut_down = True
+            self._ready.clear()
+            self._later.clear()
+            self._changed.notify_all()
+
+    def _add(self, key: Key) -> None:
+        if self._is_shut_down:
+            return
+        self._later.pop(key, None)
+        if key in self._dirty:
+            return
+        self._dirty.add(key)
+        if key not in self._processing:
+            self._ready.append(key)
+            self._changed.notify()
+
+    def _bring_due(self) -> float | None:
+        """Make keys ready whose time has come; returns the time until the next one, None when there is none."""
+        if not self._later:
+            return None
+        now = time.monotonic()
+        for key in [key for key, due in self._later.items() if due <= now]:
+            self._add(key)
+        return max(0.0, min(self._later.values()) - now) if self._later else None

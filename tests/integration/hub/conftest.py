@@ -1,0 +1,55 @@
+"""A hub that runs while a test does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.conftest import SettingsFactory
+from tests.integration.hub.world import World, scoring_api
+from tests.support.httpserver import ScriptedServer
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path, redis_client: redis.Redis, redis_url: str, settings_factory: SettingsFactory
+) -> Iterator[World]:
+    """A hub that is not started, on an empty folder."""
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    settings = settings_factory(
+        role="hub",
+        backend="dir",
+        manifests=folder,
+        redis_url=redis_url,
+        health_interval=0.2,
+        health_timeout=1.0,
+        hub_workers=2,
+        redis_connect_timeout=1.0,
+    )
+    made = World(folder, redis_client, settings)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def api() -> Iterator[ScriptedServer]:
+    """A healthy scoring API: score `cpu`, every 30 s."""
+    with scoring_api() as server:
+        yield server
+
+
+@pytest.fixture
+def running(world: World, api: ScriptedServer) -> World:
+    """A started hub with one configuration, clusters a and b, and the scorer `cpu-scorer` running on both."""
+    world.config()
+    world.cluster("a")
+    world.cluster("b")
+    world.scorer("cpu-scorer", api)
+    world.start()
+    world.until(lambda: world.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
+    world.until(lambda: world.status("cpu-scorer").get("clusters", {}).get("desired") == 2)
+    return world

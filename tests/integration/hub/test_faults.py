@@ -1,0 +1,159 @@
+"""Restarts of the hub and of Redis, and what is left over from before."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from tests.conftest import SettingsFactory
+from tests.integration.hub.world import World, hub_process
+from tests.support.httpserver import ScriptedServer, answer
+from tests.support.redisserver import RedisServer
+
+
+def test_a_restart_keeps_statuses_and_postpones_no_run(running: World, api: ScriptedServer) -> None:
+    running.until(lambda: running.condition("cpu-scorer", "Distributed")[0] == "True")
+    running.succeed("a", "cpu-scorer", time.time())
+    running.until(lambda: running.status("cpu-scorer")["clusters"]["succeeding"] == 1)
+    running.stop()
+    # It must not matter that the API is slow or away at the moment of the restart.
+    api.script(answer("busy", 503), path="/healthz")
+    due = running.schedule.due_times(running.pairs())
+    before = running.read("dynamicscorers/cpu-scorer.yaml")
+    running.start()
+    seen = len(api.requests)
+    running.until(lambda: len(api.requests) > seen)
+    assert running.schedule.due_times(running.pairs()) == due
+    after = running.read("dynamicscorers/cpu-scorer.yaml")
+    assert after["metadata"] == before["metadata"]
+    assert after["status"]["healthStatus"] == "Active"
+    assert after["status"]["lastSyncedConfig"] == before["status"]["lastSyncedConfig"]
+    assert after["status"]["clusters"] == before["status"]["clusters"]
+    old = {item["type"]: item["lastTransitionTime"] for item in before["status"]["conditions"]}
+    assert {item["type"]: item["lastTransitionTime"] for item in after["status"]["conditions"]} == old
+    running.until(lambda: running.status("cpu-scorer")["healthStatus"] == "Inactive")
+
+
+def test_what_was_deleted_while_the_hub_was_away_is_removed(running: World) -> None:
+    running.stop()
+    running.remove("clusters/b.yaml")
+    running.start()
+    running.until(lambda: running.pairs() == ["a/cpu-scorer"])
+    running.until(lambda: running.cluster_record("b") is None)
+    running.until(lambda: not (running.out / "clusters/b").exists())
+    running.stop()
+    running.remove("scorers/cpu-scorer.yaml")
+    running.start()
+    running.until(lambda: running.pairs() == [])
+    running.until(lambda: running.record("cpu-scorer") is None)
+    assert not list((running.out / "dynamicscorers").glob("*.yaml"))
+
+
+def test_what_somebody_left_in_redis_is_removed_at_the_next_look(running: World) -> None:
+    entry = running.entries()["a/cpu-scorer"]
+    record, cluster = running.record("cpu-scorer"), running.cluster_record("a")
+    assert record is not None
+    assert cluster is not None
+    running.schedule.upsert(
+        [
+            entry.model_copy(update={"cluster": "ghost"}),
+            entry.model_copy(update={"scorer": "ghost"}),
+        ]
+    )
+    running.registry.put_scorer(record.model_copy(update={"name": "ghost"}))
+    running.registry.put_cluster(cluster.model_copy(update={"name": "ghost"}))
+    running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
+    running.until(lambda: running.record("ghost") is None and running.cluster_record("ghost") is None)
+
+
+def test_a_redis_that_lost_everything_is_filled_again(running: World) -> None:
+    running.client.flushall()
+    running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
+    assert running.record("cpu-scorer") is not None
+    assert running.cluster_record("a") is not None
+
+
+@pytest.fixture
+def said() -> Iterator[list[MutableMapping[str, Any]]]:
+    """What is logged."""
+    with structlog.testing.capture_logs() as lines:
+        yield lines
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A server that a test may kill; what it held is gone then."""
+    with RedisServer() as server:
+        yield server
+
+
+def test_redis_away_stops_neither_health_nor_distribution(
+    tmp_path: Path,
+    own_redis: RedisServer,
+    settings_factory: SettingsFactory,
+    api: ScriptedServer,
+    said: list[MutableMapping[str, Any]],
+) -> None:
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    settings = settings_factory(
+        role="hub",
+        backend="dir",
+        manifests=folder,
+        redis_url=own_redis.url,
+        health_interval=0.2,
+        health_timeout=1.0,
+        hub_workers=2,
+    )
+    world = World(folder, own_redis.client(), settings)
+    # Only the end of the outage may bring Redis up to date here.
+    world.resync = 600
+    world.config()
+    world.cluster("a")
+    world.scorer("cpu-scorer", api)
+    try:
+        world.start()
+        world.until(lambda: world.pairs() == ["a/cpu-scorer"])
+        world.until(lambda: world.condition("cpu-scorer", "Distributed")[0] == "True")
+        own_redis.kill()
+        world.cluster("b")
+        world.until(lambda: world.told("b") == ["cpu-scorer"])
+        api.script(answer("busy", 503), path="/healthz")
+        world.until(lambda: world.status("cpu-scorer")["healthStatus"] == "Inactive")
+        world.until(lambda: world.told("a") == [])
+        api.script(answer("ok"), path="/healthz")
+        world.until(lambda: world.told("a") == ["cpu-scorer"])
+        own_redis.restart()
+        world.until(lambda: world.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
+        world.until(lambda: world.record("cpu-scorer") is not None)
+    finally:
+        world.stop()
+    events = [line["event"] for line in said]
+    assert events.count("unreachable, will be tried again until it is back") == 1
+    assert events.count("reachable again") == 1
+
+
+def test_the_process_ends_cleanly_and_comes_back_after_kill(world: World, api: ScriptedServer, tmp_path: Path) -> None:
+    world.config()
+    world.cluster("a")
+    world.scorer("cpu-scorer", api)
+    first = hub_process(world, tmp_path / "log")
+    try:
+        world.until(lambda: world.pairs() == ["a/cpu-scorer"], timeout=30)
+    finally:
+        first.kill()
+    world.cluster("b")
+    second = hub_process(world, tmp_path / "log")
+    try:
+        world.until(lambda: world.pairs() == ["a/cpu-scorer", "b/cpu-scorer"], timeout=30)
+        second.signal(signal.SIGTERM)
+        assert second.wait(10) == 0
+        assert "Traceback" not in second.tail()
+    finally:
+        second.kill()

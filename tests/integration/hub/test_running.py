@@ -1,0 +1,301 @@
+"""From manifests to a running scorer, and what follows from each change."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dsf.messages import SigningKey, derive_key
+from tests.integration.hub.world import World, remote_config, scoring_api
+from tests.support.httpserver import ScriptedServer, answer
+
+
+def test_a_manifest_becomes_a_config_map_an_entry_and_a_status(running: World) -> None:
+    world = running
+    assert world.told("a") == world.told("b") == ["cpu-scorer"]
+    [summary] = world.summaries("a") or []
+    assert list(summary)[:3] == ["name", "scoreName", "sourceType"]
+    assert summary["scoreName"] == "cpu"
+    assert summary["sourceEndpoint"] == "http://prometheus.test:9090/api/v1/query_range"
+
+    work = world.read("clusters/a/manifestwork-dynamic-scoring-config-manifestwork.yaml")
+    assert work["metadata"]["namespace"] == "a"
+    assert work["spec"]["workload"]["manifests"][0] == world.read("clusters/a/dynamic-scoring-config.yaml")
+    assert work["spec"]["workload"]["manifests"][0]["metadata"]["namespace"] == "dynamic-scoring"
+    assert work["status"]["conditions"][0]["type"] == "Applied"
+
+    entry = world.entries()["a/cpu-scorer"]
+    assert (entry.score_name, entry.interval, entry.suspended) == ("cpu", 30, False)
+    assert world.schedule.due_times(["a/cpu-scorer"])["a/cpu-scorer"] <= time.time() + 0.1
+    record = world.record("cpu-scorer")
+    assert record is not None
+    assert (record.score_name, record.validity, record.health) == ("cpu", 300, "Active")
+    cluster = world.cluster_record("a")
+    assert cluster is not None
+    assert cluster.uid == world.read("managedclusters/a.yaml")["metadata"]["uid"] != ""
+
+    world.until(lambda: world.condition("cpu-scorer", "Distributed")[0] == "True")
+    assert world.condition("cpu-scorer", "Healthy")[:2] == ("True", "HealthCheckPassed")
+    assert world.condition("cpu-scorer", "ConfigSynced")[:2] == ("True", "Synced")
+    assert world.condition("cpu-scorer", "Scoring")[:2] == ("Unknown", "NoCyclesYet")
+    status = world.status("cpu-scorer")
+    assert status["healthStatus"] == "Active"
+    assert status["lastSyncedConfig"]["scoring"]["params"] == {"name": "cpu", "interval": 30}
+    assert status["observedGeneration"] == 1
+    world.until(lambda: world.config_condition("dynamic-scoring-config", "Distributed")[0] == "True")
+    found = world.read("dynamicscoringconfigs/dynamic-scoring-config.yaml")["status"]
+    assert (found["clusters"], found["scorers"], found["masked"]) == (2, 1, 0)
+    assert world.problems() == []
+
+
+def test_credentials_are_the_ones_the_hub_verifies_with(running: World) -> None:
+    secret_file = running.out / ".hub" / "signing-secret"
+    key_file = running.out / "clusters/a/agent-credentials/signing-key"
+    assert secret_file.stat().st_mode & 0o777 == 0o600
+    assert key_file.stat().st_mode & 0o777 == 0o600
+    assert secret_file.parent.stat().st_mode & 0o077 == 0
+    secret = bytes.fromhex(secret_file.read_text().strip())
+    assert SigningKey.parse(key_file.read_text()) == derive_key(secret, "a", 1)
+    before = secret_file.read_text()
+    running.restart()
+    assert secret_file.read_text() == before
+
+
+def test_from_manifest_to_due_entry_in_half_a_second(running: World, api: ScriptedServer) -> None:
+    with scoring_api("mem") as other:
+        began = time.monotonic()
+        running.scorer("mem-scorer", other)
+        running.until(lambda: "a/mem-scorer" in running.pairs(), timeout=5)
+        assert time.monotonic() - began < 0.5
+
+
+def test_a_new_cluster_takes_effect_at_once_and_a_removed_one_leaves_nothing(running: World) -> None:
+    running.resync = 600
+    running.restart()
+    running.cluster("c")
+    running.until(lambda: "c/cpu-scorer" in running.pairs())
+    assert running.told("c") == ["cpu-scorer"]
+    running.remove("clusters/c.yaml")
+    running.until(lambda: "c/cpu-scorer" not in running.pairs())
+    running.until(lambda: running.cluster_record("c") is None)
+    running.until(lambda: not (running.out / "clusters/c").exists())
+    assert not (running.out / "managedclusters/c.yaml").exists()
+    # The score writer is told to look at it, and finds no entry.
+    assert running.client.zscore("dsf:writes", "c/cpu-scorer") is not None
+    assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
+
+
+def test_a_cluster_that_is_not_accepted_any_more_loses_everything(running: World) -> None:
+    running.cluster("b", accepted=False)
+    running.until(lambda: running.pairs() == ["a/cpu-scorer"])
+    running.until(lambda: running.told("b") is None)
+    running.until(lambda: not (running.out / "clusters/b").exists())
+    assert running.cluster_record("b") is None
+    running.cluster("b")
+    running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
+    running.until(lambda: (running.out / "clusters/b/agent-credentials/signing-key").exists())
+
+
+@pytest.mark.parametrize("mask", [("b", "cpu"), ("b", "*"), ("*", "cpu")])
+def test_masks_take_scorers_away_and_give_them_back(running: World, mask: tuple[str, str]) -> None:
+    running.config(mask)
+    masked = ["a", "b"] if mask[0] == "*" else ["b"]
+    running.until(lambda: running.pairs() == [f"{name}/cpu-scorer" for name in "ab" if name not in masked])
+    running.until(lambda: all(running.told(name) == [] for name in masked))
+    running.until(lambda: running.status("cpu-scorer")["clusters"]["desired"] == 2 - len(masked))
+    assert running.client.zscore("dsf:writes", "b/cpu-scorer") is not None
+    if len(masked) == 2:
+        running.until(lambda: running.condition("cpu-scorer", "Distributed")[1] == "Masked")
+    running.config()
+    running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
+    running.until(lambda: running.told("b") == ["cpu-scorer"])
+
+
+def test_an_edited_interval_changes_the_entry_and_keeps_the_rest(running: World, api: ScriptedServer) -> None:
+    uid = running.read("dynamicscorers/cpu-scorer.yaml")["metadata"]["uid"]
+    scoring = {"params": {"name": "cpu", "interval": 7}}
+    source = {"params": {"query": "up", "range": 60, "step": 5}}
+    running.scorer("cpu-scorer", api, mode="None", scoring=scoring, source=source)
+    running.until(lambda: running.entries()["a/cpu-scorer"].interval == 7)
+    assert (running.summaries("a") or [{}])[0]["scoringInterval"] == 7
+    running.until(lambda: running.status("cpu-scorer")["observedGeneration"] == 2)
+    metadata = running.read("dynamicscorers/cpu-scorer.yaml")["metadata"]
+    assert (metadata["uid"], metadata["generation"]) == (uid, 2)
+    assert running.condition("cpu-scorer", "ConfigSynced")[:2] == ("True", "SpecOnly")
+    # What was synced in mode Full is kept, and not in force.
+    assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 30
+
+
+def test_a_changed_config_answer_reaches_the_entries(running: World, api: ScriptedServer) -> None:
+    api.script(answer(remote_config("cpu", 5)), path="/config")
+    running.until(lambda: {entry.interval for entry in running.entries().values()} == {5})
+    running.until(lambda: running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 5)
+
+
+def test_a_renamed_scorer_is_a_new_one_and_the_old_one_goes(running: World, api: ScriptedServer) -> None:
+    running.remove("scorers/cpu-scorer.yaml")
+    running.scorer("cpu-renamed", api)
+    running.until(lambda: running.pairs() == ["a/cpu-renamed", "b/cpu-renamed"])
+    running.until(lambda: running.record("cpu-scorer") is None)
+    assert running.told("a") == ["cpu-renamed"]
+    assert not (running.out / "dynamicscorers/cpu-scorer.yaml").exists()
+    assert running.client.zscore("dsf:writes", "a/cpu-scorer") is not None
+
+
+def test_overrides_go_with_the_scorer_and_stay_through_a_mask(running: World) -> None:
+    running.schedule.set_override("a/cpu-scorer", interval=3)
+    running.config(("a", "cpu"))
+    running.until(lambda: running.pairs() == ["b/cpu-scorer"])
+    assert running.schedule.overrides()["a/cpu-scorer"].interval == 3
+    running.remove("scorers/cpu-scorer.yaml")
+    running.until(lambda: running.pairs() == [])
+    running.until(lambda: running.schedule.overrides() == {})
+
+
+def test_the_older_scorer_keeps_a_score_name(running: World) -> None:
+    with scoring_api("cpu", 5) as other:
+        # Sorts before the older one: it is not the name that decides.
+        running.scorer("a-newer", other)
+        running.until(lambda: running.condition("a-newer", "ConfigSynced")[1] == "ScoreNameConflict")
+        assert running.condition("a-newer", "ConfigSynced")[2] == (
+            "score name 'cpu' belongs to open-cluster-management/cpu-scorer, which had it first"
+        )
+        assert running.condition("a-newer", "Distributed")[1] == "ScoreNameConflict"
+        assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
+        running.until(lambda: ("a-newer", "ScoreNameConflict", "Warning") in running.events())
+        running.remove("scorers/cpu-scorer.yaml")
+        running.until(lambda: running.pairs() == ["a/a-newer", "b/a-newer"])
+        running.until(lambda: running.condition("a-newer", "Distributed")[0] == "True")
+
+
+def test_a_token_goes_to_no_host_that_the_scoring_api_chose(running: World, api: ScriptedServer) -> None:
+    auth = {"tokenSecretRef": {"name": "prometheus", "key": "token"}}
+    running.scorer("cpu-scorer", api, source={"auth": auth})
+    running.until(lambda: running.condition("cpu-scorer", "ConfigSynced")[1] == "TokenHostMismatch")
+    running.until(lambda: running.told("a") == [])
+    running.until(lambda: running.entries()["a/cpu-scorer"].suspended)
+    record = running.record("cpu-scorer")
+    assert record is not None
+    assert record.suspended
+    running.scorer("cpu-scorer", api, source={"auth": auth, "host": "http://prometheus.test:9090"})
+    running.until(lambda: not running.entries()["a/cpu-scorer"].suspended)
+    [summary] = running.summaries("a") or []
+    assert (summary["sourceEndpointAuthName"], summary["sourceEndpointAuthKey"]) == ("prometheus", "token")
+
+
+def test_a_missing_value_is_named(world: World) -> None:
+    with scoring_api() as incomplete:
+        incomplete.script(answer({"scoring": {"params": {"name": "x"}}}), path="/config")
+        world.config()
+        world.cluster("a")
+        world.scorer("broken", incomplete)
+        world.start()
+        world.until(lambda: world.condition("broken", "ConfigSynced")[1] == "MissingInterval")
+        assert "scoring.params.interval" in world.condition("broken", "ConfigSynced")[2]
+        assert world.condition("broken", "Healthy")[0] == "True"
+        assert world.pairs() == []
+
+
+def test_suspend_and_pause(running: World, api: ScriptedServer) -> None:
+    running.scorer("cpu-scorer", api, execution={"suspend": True})
+    running.until(lambda: running.entries()["a/cpu-scorer"].suspended)
+    running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "Suspended")
+    assert running.told("a") == ["cpu-scorer"]
+    until = time.time() + 2
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until))
+    annotation = {"dynamic-scoring.open-cluster-management.io/paused-until": stamp}
+    running.scorer("cpu-scorer", api, metadata={"annotations": annotation})
+    running.until(lambda: running.entries()["a/cpu-scorer"].suspended_until == int(until))
+    running.until(lambda: not running.entries()["a/cpu-scorer"].suspended)
+    running.until(lambda: (record := running.record("cpu-scorer")) is not None and not record.suspended)
+    assert time.time() >= int(until)
+
+
+def test_execution_reaches_the_registry(running: World, api: ScriptedServer) -> None:
+    execution = {
+        "rateLimit": "30/m",
+        "validitySeconds": 90,
+        "whenFailing": {"failureThreshold": 2, "behavior": "Value", "value": -100},
+        "whenEmpty": {"behavior": "Value", "value": 5},
+    }
+    running.scorer("cpu-scorer", api, execution=execution, scoreDestination="None")
+    running.until(lambda: (record := running.record("cpu-scorer")) is not None and record.validity == 90)
+    record = running.record("cpu-scorer")
+    assert record is not None
+    assert (record.rate_limit, record.destination) == ("30/m", "None")
+    assert record.when_failing.model_dump() == {"failure_threshold": 2, "behavior": "Value", "value": -100}
+    assert record.when_empty.model_dump() == {"behavior": "Value", "value": 5}
+    running.until(lambda: running.entries()["a/cpu-scorer"].rate_limit == "30/m")
+    # What is written depends on these, so the writer looks again.
+    assert running.client.zscore("dsf:writes", "a/cpu-scorer") is not None
+
+
+def test_cycles_show_in_the_status_and_a_good_one_clears_the_failure(running: World) -> None:
+    now = time.time()
+    running.succeed("a", "cpu-scorer", now)
+    running.fail("b", "cpu-scorer", "bad_query", "parse error at char 5", now)
+    running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "SomeClustersFail", timeout=0.9)
+    assert running.condition("cpu-scorer", "Scoring")[2] == (
+        "1 of 2 clusters fail; newest: b, fetch, bad_query: parse error at char 5"
+    )
+    status = running.status("cpu-scorer")
+    assert status["clusters"] == {"desired": 2, "succeeding": 1, "failing": 1}
+    assert [(item["cluster"], item["stage"], item["reason"]) for item in status["failures"]] == [
+        ("b", "fetch", "bad_query")
+    ]
+    running.until(lambda: ("cpu-scorer", "SomeClustersFail", "Warning") in running.events())
+    running.succeed("b", "cpu-scorer", now)
+    running.until(lambda: running.condition("cpu-scorer", "Scoring")[:2] == ("True", "CyclesSucceed"))
+    assert running.status("cpu-scorer")["failures"] == []
+
+
+def test_nothing_is_written_while_nothing_changes(running: World) -> None:
+    running.until(lambda: running.condition("cpu-scorer", "Distributed")[0] == "True")
+    running.until(lambda: running.config_condition("dynamic-scoring-config", "Distributed")[0] == "True")
+
+    def stamps() -> dict[str, int]:
+        return {str(path): path.stat().st_ino for path in running.out.rglob("*.yaml")}
+
+    before = stamps()
+    health_checks = 5 * 0.2
+    time.sleep(2 * running.resync + health_checks)  # the time itself is what is tested
+    assert stamps() == before
+
+
+def test_without_a_configuration_nothing_runs_and_its_deletion_ends_everything(running: World) -> None:
+    running.remove("config.yaml")
+    running.until(lambda: running.pairs() == [])
+    running.until(lambda: running.told("a") is None and running.told("b") is None)
+    assert not list(running.out.glob("clusters/*/manifestwork-*"))
+    assert {"a/cpu-scorer", "b/cpu-scorer"} <= set(running.client.zrange("dsf:writes", 0, -1))
+    running.until(lambda: running.condition("cpu-scorer", "Distributed")[1] == "NoScoringConfig")
+    assert "open-cluster-management/dynamic-scoring-config" in running.condition("cpu-scorer", "Distributed")[2]
+    running.config()
+    running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
+
+
+def test_another_configuration_is_ignored_and_told_so(running: World) -> None:
+    masks = [{"clusterName": "*", "scoreName": "*"}]
+    other = {"apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1", "kind": "DynamicScoringConfig"}
+    name, namespace = {"name": "mine"}, {"name": "dynamic-scoring-config", "namespace": "elsewhere"}
+    running.write("name.yaml", {**other, "metadata": name, "spec": {"masks": masks}})
+    running.write("namespace.yaml", {**other, "metadata": namespace, "spec": {"masks": masks}})
+    running.until(lambda: running.config_condition("mine", "Ignored")[:2] == ("True", "OtherName"))
+    running.until(
+        lambda: (
+            running.config_condition("elsewhere_dynamic-scoring-config", "Ignored")[:2] == ("True", "OtherNamespace")
+        )
+    )
+    assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
+
+
+def test_the_older_spelling_of_masks_counts(running: World) -> None:
+    config = {
+        "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
+        "kind": "DynamicScoringConfig",
+        "metadata": {"name": "dynamic-scoring-config"},
+        "spec": {"mask": [{"clusterName": "a", "scoreName": "cpu"}]},
+    }
+    running.write("config.yaml", config)
+    running.until(lambda: running.pairs() == ["b/cpu-scorer"])

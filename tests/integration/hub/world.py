@@ -1,0 +1,213 @@
+"""A hub on a folder, and what a test wants to see of its world: files and Redis, never the hub's insides."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+import yaml
+
+from dsf.hub.backends import make_backend
+from dsf.hub.hub import Hub
+from dsf.settings import Settings, child_environment
+from dsf.store.entries import Entry
+from dsf.store.pairs import Failure
+from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
+from dsf.store.schedule import ScheduleStore
+from tests.support.child import Child
+from tests.support.httpserver import ScriptedServer, answer
+from tests.support.wait import wait_for
+
+CONFIG: dict[str, Any] = {
+    "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
+    "kind": "DynamicScoringConfig",
+    "metadata": {"name": "dynamic-scoring-config"},
+    "spec": {"masks": []},
+}
+
+
+def remote_config(name: str = "cpu", interval: int = 30, **source: Any) -> dict[str, Any]:
+    """What a scoring API says at /config."""
+    params = {"query": "up", "range": 600, "step": 60}
+    return {
+        "name": name,
+        "source": {"type": "prometheus", "host": "http://prometheus.test:9090", "params": params, **source},
+        "scoring": {"params": {"name": name, "interval": interval}},
+    }
+
+
+def scoring_api(name: str = "cpu", interval: int = 30) -> ScriptedServer:
+    """A healthy scoring API."""
+    server = ScriptedServer(answer("no such path", 404))
+    server.script(answer("ok"), path="/healthz")
+    server.script(answer(remote_config(name, interval)), path="/config")
+    return server
+
+
+class World:
+    """Times are short; everything else is as in production."""
+
+    def __init__(self, folder: Path, client: redis.Redis, settings: Settings) -> None:
+        self.folder = folder
+        self.out = folder / "_out"
+        self.client = client
+        self.settings = settings
+        self.schedule = ScheduleStore(client)
+        self.registry = Registry(client)
+        self.resync = 1.0
+        self._hub: Hub | None = None
+
+    # --- the hub -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        hub = Hub(self.settings, make_backend(self.settings), resync=self.resync)
+        self._hub = hub
+        hub.start()
+
+    def stop(self) -> None:
+        if self._hub is not None:
+            self._hub.stop()
+            self._hub = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    # --- manifests -----------------------------------------------------------------------------------------------
+
+    def write(self, file: str, *manifests: dict[str, Any] | str) -> Path:
+        path = self.folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts = [item if isinstance(item, str) else yaml.safe_dump(item, sort_keys=False) for item in manifests]
+        path.write_text("---\n".join(texts), encoding="utf-8")
+        return path
+
+    def remove(self, file: str) -> None:
+        (self.folder / file).unlink()
+
+    def config(self, *masks: tuple[str, str]) -> None:
+        spec = {"masks": [{"clusterName": cluster, "scoreName": score} for cluster, score in masks]}
+        self.write("config.yaml", {**CONFIG, "spec": spec})
+
+    def cluster(self, name: str, *, accepted: bool = True) -> None:
+        self.write(
+            f"clusters/{name}.yaml",
+            {
+                "apiVersion": "cluster.open-cluster-management.io/v1",
+                "kind": "ManagedCluster",
+                "metadata": {"name": name},
+                "spec": {"hubAcceptsClient": accepted},
+            },
+        )
+
+    def scorer(
+        self,
+        name: str,
+        api: ScriptedServer | str,
+        *,
+        mode: str = "Full",
+        file: str = "",
+        metadata: Any = None,
+        **spec: Any,
+    ) -> Path:
+        url = api if isinstance(api, str) else api.url
+        manifest = {
+            "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
+            "kind": "DynamicScorer",
+            "metadata": {"name": name, **(metadata or {})},
+            "spec": {"description": "test", "configURL": f"{url}/config", "configSyncMode": mode, **spec},
+        }
+        return self.write(file or f"scorers/{name}.yaml", manifest)
+
+    # --- what came of it -----------------------------------------------------------------------------------------
+
+    def read(self, file: str) -> Any:
+        try:
+            return yaml.safe_load((self.out / file).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+
+    def status(self, scorer: str) -> dict[str, Any]:
+        found = self.read(f"dynamicscorers/{scorer}.yaml") or {}
+        status: dict[str, Any] = found.get("status") or {}
+        return status
+
+    def condition(self, scorer: str, kind: str) -> tuple[str, str, str]:
+        return _condition(self.status(scorer), kind)
+
+    def config_condition(self, file: str, kind: str) -> tuple[str, str, str]:
+        return _condition((self.read(f"dynamicscoringconfigs/{file}.yaml") or {}).get("status") or {}, kind)
+
+    def summaries(self, cluster: str) -> list[dict[str, Any]] | None:
+        config_map = self.read(f"clusters/{cluster}/dynamic-scoring-config.yaml")
+        return None if config_map is None else json.loads(config_map["data"]["summaries"])
+
+    def told(self, cluster: str) -> list[str] | None:
+        """Names of the scorers that a cluster's agent was told of."""
+        found = self.summaries(cluster)
+        return None if found is None else [summary["name"] for summary in found]
+
+    def entries(self) -> dict[str, Entry]:
+        return {entry.pair: entry for entry in self.schedule.entries()}
+
+    def pairs(self) -> list[str]:
+        return sorted(self.entries())
+
+    def record(self, scorer: str) -> ScorerRecord | None:
+        return self.registry.scorers().get(scorer)
+
+    def cluster_record(self, cluster: str) -> ClusterRecord | None:
+        return self.registry.clusters().get(cluster)
+
+    def problems(self) -> list[str]:
+        rows = self.read("problems.yaml") or []
+        return [
+            f"{row['file']}:{row['line']}: " + (f"{row['field']}: " if row["field"] else "") + row["message"]
+            for row in rows
+        ]
+
+    def events(self) -> list[tuple[str, str, str]]:
+        """(name of the object, reason, type)"""
+        return [
+            (event["regarding"]["name"], event["reason"], event["type"]) for event in self.read("events.yaml") or []
+        ]
+
+    def fail(self, cluster: str, scorer: str, reason: str, message: str, at: float) -> None:
+        """What the results worker writes when a cycle failed."""
+        failure = Failure(run="1700000000000-00000000", stage="fetch", reason=reason, message=message, at=at)
+        self.client.hset(f"dsf:pair:{cluster}/{scorer}", mapping={"failing": 1, "failure": failure.model_dump_json()})
+        self.tell(scorer)
+
+    def succeed(self, cluster: str, scorer: str, at: float) -> None:
+        """What the results worker writes after a good cycle."""
+        key = f"dsf:pair:{cluster}/{scorer}"
+        self.client.hset(key, mapping={"failing": 0, "last_success": at})
+        self.client.hdel(key, "failure")
+        self.tell(scorer)
+
+    def tell(self, scorer: str) -> None:
+        self.client.sadd("dsf:hub:changed", scorer)
+        self.client.lpush("dsf:hub:wake", "1")
+
+    def until(self, condition: Callable[[], Any], message: str = "", timeout: float = 10.0) -> Any:
+        return wait_for(condition, timeout, message)
+
+
+def hub_process(world: World, log: Path) -> Child:
+    """`python -m dsf.hub` with the settings of a world."""
+    url = world.settings.redis_url.get_secret_value()
+    environment = child_environment(
+        role="hub", backend="dir", manifests=world.folder, redis_url=url, health_interval="0.2"
+    )
+    return Child([sys.executable, "-m", "dsf.hub"], log, environment)
+
+
+def _condition(status: dict[str, Any], kind: str) -> tuple[str, str, str]:
+    for condition in status.get("conditions") or []:
+        if condition["type"] == kind:
+            return condition["status"], condition["reason"], condition.get("message", "")
+    return "", "", ""

@@ -1,0 +1,73 @@
+"""Objects for the unit tests of the hub."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from dsf.api.cluster import ManagedCluster
+from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringconfig import DynamicScoringConfig
+
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
+
+
+def scorer(
+    name: str = "s",
+    *,
+    score: str | None = None,
+    interval: int = 30,
+    health: str = "Active",
+    mode: str = "None",
+    created: str = "2026-01-01T00:00:00Z",
+    metadata: dict[str, Any] | None = None,
+    status: dict[str, Any] | None = None,
+    **spec: Any,
+) -> DynamicScorer:
+    """A scorer without a source that needs no /config."""
+    manifest = {
+        "apiVersion": GROUP,
+        "kind": "DynamicScorer",
+        "metadata": {
+            "name": name,
+            "namespace": "hub",
+            "creationTimestamp": created,
+            "generation": 1,
+            **(metadata or {}),
+        },
+        "spec": {
+            "description": "d",
+            "configURL": "http://scorer.test/config",
+            "configSyncMode": mode,
+            "scoring": {"params": {"name": score or name, "interval": interval}},
+            **spec,
+        },
+        "status": {"healthStatus": health, **(status or {})},
+    }
+    return DynamicScorer.from_manifest(manifest)
+
+
+def config(*masks: tuple[str, str], name: str = "dynamic-scoring-config", **metadata: Any) -> DynamicScoringConfig:
+    """The configuration with these masks (cluster, score)."""
+    spec = {"masks": [{"clusterName": cluster, "scoreName": score} for cluster, score in masks]}
+    return DynamicScoringConfig.from_manifest(
+        {
+            "apiVersion": GROUP,
+            "kind": "DynamicScoringConfig",
+            "metadata": {"name": name, "namespace": "hub", **metadata},
+            "spec": spec,
+        }
+    )
+
+
+def cluster(name: str, *, accepted: bool = True, **metadata: Any) -> ManagedCluster:
+    """A managed cluster."""
+    return ManagedCluster.from_manifest(
+        {
+            "apiVersion": "cluster.open-cluster-management.io/v1",
+            "kind": "ManagedCluster",
+            "metadata": {"name": name, "uid": f"uid-{name}", **metadata},
+            "spec": {"hubAcceptsClient": accepted},
+        }
+    )

@@ -1,0 +1,142 @@
+"""What statuses say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
+from dsf.api.types import HealthStatus
+from dsf.hub.conditions import Cycles, Spread, config_status, ignored_config_status, scorer_status
+from dsf.hub.health import Failure, Health
+from dsf.hub.summaries import make_plan
+from dsf.store.pairs import Failure as PairFailure
+from dsf.store.pairs import PairState
+from tests.unit.hub.builders import NOW, cluster, config, scorer
+
+DOWN = Failure("Timeout", "no answer")
+ACTIVE = Health(HealthStatus.Active, is_checked=True, is_proven=True)
+EVERYWHERE = Spread(clusters=2, desired=2, distributed=2, config="hub/dynamic-scoring-config", is_enabled=True)
+
+
+def status(
+    found: DynamicScorer | None = None,
+    health: Health = ACTIVE,
+    spread: Spread = EVERYWHERE,
+    cycles: Cycles | None = Cycles(),  # noqa: B008 (frozen)
+    previous: DynamicScorerStatus | None = None,
+    seconds: int = 0,
+) -> DynamicScorerStatus:
+    present = found or scorer()
+    plan = make_plan([present], config(), [cluster("a"), cluster("b")], NOW)
+    return scorer_status(
+        plan.scorers[present.key],
+        health,
+        spread,
+        cycles,
+        previous=previous or DynamicScorerStatus(),
+        threshold=3,
+        now=NOW + timedelta(seconds=seconds),
+    )
+
+
+def said(found: DynamicScorerStatus, kind: str) -> tuple[str, str]:
+    return next((one.status, one.reason) for one in found.conditions if one.type == kind)
+
+
+def state(name: str, **fields: str) -> PairState:
+    return PairState(name, "s", fields)
+
+
+def failure(message: str, at: float) -> str:
+    return PairFailure(run="r", stage="fetch", reason="timeout", message=message, at=at).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("health", "expected"),
+    [
+        (Health(), ("Unknown", "NotCheckedYet")),
+        (ACTIVE, ("True", "HealthCheckPassed")),
+        (replace(ACTIVE, failures=2, failure=DOWN), ("True", "HealthCheckFailing")),
+        (Health(HealthStatus.Inactive, failures=1, failure=DOWN, is_checked=True), ("False", "Timeout")),
+    ],
+)
+def test_healthy(health: Health, expected: tuple[str, str]) -> None:
+    assert said(status(health=health), "Healthy") == expected
+
+
+def test_an_earlier_verdict_stands_until_the_first_check() -> None:
+    before = status()
+    assert said(status(health=Health(HealthStatus.Active), previous=before), "Healthy") == ("True", "HealthCheckPassed")
+
+
+@pytest.mark.parametrize(
+    ("spread", "expected"),
+    [
+        (EVERYWHERE, ("True", "Distributed")),
+        (replace(EVERYWHERE, distributed=1), ("False", "Distributing")),
+        (replace(EVERYWHERE, desired=0, distributed=0), ("False", "Masked")),
+        (replace(EVERYWHERE, clusters=0, desired=0, distributed=0), ("False", "NoClusters")),
+        (replace(EVERYWHERE, is_enabled=False, desired=0), ("False", "NoScoringConfig")),
+    ],
+)
+def test_distributed(spread: Spread, expected: tuple[str, str]) -> None:
+    assert said(status(spread=spread), "Distributed") == expected
+
+
+def test_config_synced_says_first_what_keeps_it_from_running() -> None:
+    full = scorer(mode="Full", scoring={})
+    fresh = Health()
+    assert said(status(full, fresh), "ConfigSynced") == ("Unknown", "NotCheckedYet")
+    assert said(status(full, fresh), "Distributed") == ("Unknown", "NotCheckedYet")
+    unread = Health(HealthStatus.Inactive, failure=DOWN, config_failure=Failure("ConfigInvalid", "x"), is_checked=True)
+    assert said(status(full, unread), "ConfigSynced") == ("False", "ConfigInvalid")
+    assert said(status(scorer(scoring={})), "ConfigSynced") == ("False", "MissingScoreName")
+
+
+def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
+    states = [state("good", last_success="1", failing="0"), state("new")]
+    states += [state(f"bad-{n:02}", failing="1", failure=failure(f"m{n}", 100.0 + n)) for n in range(12)]
+    cycles = Cycles.of(states)
+    assert (cycles.succeeding, cycles.failing) == (1, 12)
+    assert [found.message for found in cycles.failures] == [f"m{n}" for n in range(11, 1, -1)]
+    found = status(spread=replace(EVERYWHERE, desired=14), cycles=cycles)
+    assert said(found, "Scoring") == ("False", "SomeClustersFail")
+    assert found.clusters.model_dump() == {"desired": 14, "succeeding": 1, "failing": 12}
+    assert said(status(cycles=Cycles(failing=2)), "Scoring") == ("False", "AllClustersFail")
+    assert said(status(cycles=Cycles(succeeding=1)), "Scoring") == ("True", "CyclesSucceed")
+    assert said(status(), "Scoring") == ("Unknown", "NoCyclesYet")
+    assert said(status(spread=replace(EVERYWHERE, desired=0)), "Scoring") == ("False", "NotDistributed")
+
+
+def test_what_cannot_be_read_stays_as_it_was() -> None:
+    cycles = Cycles.of([state("bad", failing="1", failure=failure("m", 1.0))])
+    before = status(cycles=cycles)
+    after = status(cycles=None, previous=before, seconds=60)
+    assert after == before
+
+
+def test_the_time_of_a_condition_moves_only_when_its_status_flips() -> None:
+    first = status()
+    assert status(previous=first, seconds=60) == first
+    second = status(health=replace(ACTIVE, failures=1, failure=DOWN), previous=first, seconds=60)
+    third = status(
+        health=Health(HealthStatus.Inactive, failures=3, failure=DOWN, is_checked=True), previous=second, seconds=120
+    )
+    times = [
+        next(one.last_transition_time for one in found.conditions if one.type == "Healthy") for found in (second, third)
+    ]
+    assert times == [NOW, NOW + timedelta(seconds=120)]
+
+
+def test_configurations() -> None:
+    found = config_status(config(), clusters=3, distributed=2, scorers=1, masked=4, now=NOW)
+    assert (found.clusters, found.scorers, found.masked) == (3, 1, 4)
+    assert [(one.type, one.status, one.reason) for one in found.conditions] == [
+        ("Distributed", "False", "Distributing")
+    ]
+    other = ignored_config_status(config(name="mine"), "hub", now=NOW)
+    assert [(one.type, one.status, one.reason) for one in other.conditions] == [("Ignored", "True", "OtherName")]
+    assert other.conditions[0].message == "only the DynamicScoringConfig dynamic-scoring-config in namespace hub counts"

@@ -1,0 +1,83 @@
+"""The loop that works on keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+import structlog
+
+from dsf.errors import BackendError
+from dsf.hub.backend import Kind, ObjectKey
+from dsf.hub.controller import DONE, Controller, Result
+from dsf.hub.outage import Outage
+from tests.support.wait import wait_for
+
+KEY = ObjectKey(Kind.CLUSTER, "", "a")
+OTHER = ObjectKey(Kind.CLUSTER, "", "b")
+Run = Callable[[Callable[[ObjectKey], Result]], Controller]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    controllers: list[Controller] = []
+
+    def start(reconcile: Callable[[ObjectKey], Result]) -> Controller:
+        controller = Controller("test", reconcile, workers=2, outage=Outage("Redis"))
+        controllers.append(controller)
+        controller.start()
+        return controller
+
+    yield start
+    for controller in controllers:
+        controller.stop()
+
+
+@pytest.mark.parametrize(
+    "error", [BackendError("full"), redis.ResponseError("no"), redis.ConnectionError("x"), KeyError("x")]
+)
+def test_an_error_comes_again_and_holds_up_no_other(run: Run, error: Exception) -> None:
+    calls: list[str] = []
+
+    def reconcile(key: ObjectKey) -> Result:
+        calls.append(key.name)
+        if key == KEY and calls.count("a") < 4:
+            raise error
+        return DONE
+
+    with structlog.testing.capture_logs() as lines:
+        controller = run(reconcile)
+        controller.queue.add(KEY)
+        controller.queue.add(OTHER)
+        wait_for(lambda: calls.count("a") == 4 and "b" in calls)
+        wait_for(lambda: controller.results == {"error": 3, "done": 2})
+    assert controller.queue.failures(KEY) == 0
+    # Redis being away is said once, whatever the number of keys and attempts.
+    expected = 1 if isinstance(error, redis.ConnectionError) else 3
+    assert sum(line["log_level"] in ("warning", "error") for line in lines) == expected
+
+
+def test_a_key_may_ask_to_come_again(run: Run) -> None:
+    calls: list[ObjectKey] = []
+
+    def reconcile(key: ObjectKey) -> Result:
+        calls.append(key)
+        return Result(0.01) if len(calls) < 3 else DONE
+
+    controller = run(reconcile)
+    controller.queue.add(KEY)
+    wait_for(lambda: controller.results == {"requeued": 2, "done": 1})
+
+
+def test_an_outage_is_said_once_and_so_is_its_end() -> None:
+    outage = Outage("Redis")
+    with structlog.testing.capture_logs() as lines:
+        assert outage.end() is False
+        for _ in range(3):
+            outage.begin(OSError("x"))
+        assert outage.is_on
+        assert outage.end() is True
+        assert outage.end() is False
+    assert not outage.is_on
+    assert [line["log_level"] for line in lines] == ["error", "info"]

@@ -1,0 +1,59 @@
+"""The ManifestWork."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dsf.api.summary import ScorerSummary
+from dsf.hub.distribute import covers, is_applied, manifest_work
+
+
+def test_an_empty_list_is_distributed_too() -> None:
+    work = manifest_work("c", "agents", [])
+    assert work["apiVersion"] == "work.open-cluster-management.io/v1"
+    assert work["metadata"]["name"] == "dynamic-scoring-config-manifestwork"
+    assert work["metadata"]["namespace"] == "c"
+    [config_map] = work["spec"]["workload"]["manifests"]
+    assert config_map["metadata"]["name"] == "dynamic-scoring-config"
+    assert config_map["metadata"]["namespace"] == "agents"
+    assert config_map["data"] == {"summaries": "[]"}
+
+
+def test_summaries_are_sorted_and_complete() -> None:
+    summaries = [ScorerSummary(name=name, score_name=name) for name in ("b", "a")]
+    [config_map] = manifest_work("c", "agents", summaries)["spec"]["workload"]["manifests"]
+    found = json.loads(config_map["data"]["summaries"])
+    assert [item["name"] for item in found] == ["a", "b"]
+    assert list(found[0])[:16] == [
+        "name", "scoreName", "sourceType", "sourceEndpoint", "sourceEndpointAuthName", "sourceEndpointAuthKey",
+        "sourceQuery", "sourceRange", "sourceStep", "scoringEndpoint", "scoringInterval", "scoringEndpointAuthName",
+        "scoringEndpointAuthKey", "location", "scoreDestination", "scoreDimensionFormat",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("actual", "wanted", "expected"),
+    [
+        ({"a": 1, "theirs": 2}, {"a": 1}, True),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, True),
+        ({"a": 2}, {"a": 1}, False),
+        ({}, {"a": 1}, False),
+        ({"a": [{"x": 1, "y": 2}]}, {"a": [{"x": 1}]}, True),
+        ({"a": [1, 2]}, {"a": [1]}, False),
+        ({"a": "x"}, {"a": {"b": 1}}, False),
+        (None, {"a": 1}, False),
+    ],
+)
+def test_covers(actual: object, wanted: object, expected: bool) -> None:
+    assert covers(actual, wanted) is expected
+
+
+def test_applied_is_about_this_generation() -> None:
+    work = {"metadata": {"generation": 2}}
+    assert not is_applied(work)
+    applied = {"type": "Applied", "status": "True", "observedGeneration": 1}
+    assert not is_applied({**work, "status": {"conditions": [applied]}})
+    assert is_applied({**work, "status": {"conditions": [{**applied, "observedGeneration": 2}]}})
+    assert not is_applied({**work, "status": {"conditions": [{**applied, "observedGeneration": 2, "status": "False"}]}})

@@ -1,0 +1,131 @@
+"""The desired state."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.api.meta import rfc3339
+from dsf.api.scoringconfig import Mask, is_masked
+from dsf.hub.summaries import MaskIndex, Plan, differences, make_plan
+from tests.unit.hub.builders import NOW, cluster, config, scorer
+
+GONE = {"deletionTimestamp": "2026-01-02T00:00:00Z"}
+NAMES = st.sampled_from(["*", "a", "b", "cpu", "mem"])
+
+
+def names(plan: Plan, cluster_name: str) -> list[str]:
+    return [summary.name for summary in plan.summaries(cluster_name)]
+
+
+def test_a_summary_needs_an_accepted_cluster_health_resolution_and_no_mask() -> None:
+    plan = make_plan(
+        [
+            scorer("b-runs"),
+            scorer("a-runs"),
+            scorer("masked"),
+            scorer("inactive", health="Inactive"),
+            scorer("unknown", health="Unknown"),
+            scorer("unresolved", scoring={}),
+            scorer("deleted", metadata=GONE),
+        ],
+        config(("a", "masked")),
+        [cluster("a"), cluster("b"), cluster("no", accepted=False), cluster("going", **GONE)],
+        NOW,
+    )
+    assert names(plan, "a") == ["a-runs", "b-runs"]
+    assert names(plan, "b") == ["a-runs", "b-runs", "masked"]
+    assert names(plan, "no") == names(plan, "going") == names(plan, "nowhere") == []
+    assert dict(plan.clusters) == {"a": "uid-a", "b": "uid-b"}
+    assert plan.clusters_of(plan.scorers["hub/masked"]) == ["b"]
+    assert plan.masked_pairs() == 1
+    obstacle = plan.scorers["hub/unresolved"].obstacle
+    assert obstacle is not None
+    assert obstacle.reason == "MissingScoreName"
+    assert "deleted" not in plan.scorer_names()
+
+
+def test_without_a_configuration_nothing_runs() -> None:
+    for absent in (None, config(**GONE)):
+        plan = make_plan([scorer()], absent, [cluster("a")], NOW)
+        assert names(plan, "a") == []
+        assert plan.entries("a", {}) == {}
+        assert plan.clusters_of(plan.scorers["hub/s"]) == []
+        assert plan.masked_pairs() == 0
+
+
+def test_the_older_one_keeps_a_name() -> None:
+    young, old = scorer("a", score="X y"), scorer("b", score="x-y", created="2025-01-01T00:00:00Z")
+    plan = make_plan([young, old], config(), [cluster("c")], NOW)
+    assert names(plan, "c") == ["b"]
+    assert plan.scorers["hub/a"].record() is None
+    obstacle = plan.scorers["hub/a"].obstacle
+    assert obstacle is not None
+    assert obstacle.reason == "ScoreNameConflict"
+
+
+def test_pauses() -> None:
+    annotation = "dynamic-scoring.open-cluster-management.io/paused-until"
+    later, earlier = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
+    plan = make_plan(
+        [
+            scorer("paused", metadata={"annotations": {annotation: rfc3339(later)}}),
+            scorer("over", metadata={"annotations": {annotation: rfc3339(earlier)}}),
+            scorer("suspended", execution={"suspend": True}),
+        ],
+        config(),
+        [cluster("c")],
+        NOW,
+    )
+    found = {name: (entry.suspended, entry.suspended_until) for name, entry in plan.entries("c", {}).items()}
+    assert found == {"paused": (True, later.timestamp()), "over": (False, None), "suspended": (True, None)}
+
+
+def test_a_scorer_that_cannot_run_now_keeps_the_entry_it_has() -> None:
+    clusters = [cluster("c")]
+    before = make_plan([scorer("s", score="cpu", execution={"rateLimit": "1/s"})], config(), clusters, NOW)
+    present, records = before.entries("c", {}), before.records({})
+    for broken in (scorer("s", score="cpu", health="Inactive"), scorer("s", scoring={})):
+        plan = make_plan([broken], config(), clusters, NOW)
+        assert plan.entries("c", {}) == {}
+        assert plan.entries("c", present) == {"s": present["s"].model_copy(update={"suspended": True})}
+        assert make_plan([broken], config(("c", "cpu")), clusters, NOW).entries("c", present) == {}
+        assert make_plan([broken], None, clusters, NOW).entries("c", present) == {}
+        assert make_plan([broken], config(), [], NOW).entries("c", present) == {}
+        assert set(plan.records(records)) == {"s"}
+    assert make_plan([], config(), clusters, NOW).entries("c", present) == {}
+    assert make_plan([], config(), clusters, NOW).records(records) == {}
+    rival = scorer("older", score="cpu", created="2020-01-01T00:00:00Z")
+    assert set(make_plan([scorer("s", score="cpu"), rival], config(), clusters, NOW).entries("c", present)) == {"older"}
+
+
+def test_an_unresolved_scorer_keeps_its_record_suspended() -> None:
+    records = make_plan([scorer()], config(), [], NOW).records({})
+    kept = make_plan([scorer(scoring={}, health="Inactive")], config(), [], NOW).records(records)["s"]
+    assert (kept.suspended, kept.health, kept.interval) == (True, "Inactive", 30)
+
+
+@given(st.lists(st.tuples(NAMES, NAMES), max_size=4), NAMES, NAMES)
+def test_the_index_says_what_the_masks_say(masks: list[tuple[str, str]], cluster_name: str, score: str) -> None:
+    expected = is_masked([Mask(cluster_name=one, score_name=other) for one, other in masks], cluster_name, score)
+    made = [Mask(cluster_name=one, score_name=other) for one, other in masks]
+    assert MaskIndex(made).hides(cluster_name, score) == expected
+
+
+def test_differences() -> None:
+    def plan(*scorers: object, masks: tuple[tuple[str, str], ...] = (), clusters: str = "ab") -> Plan:
+        return make_plan(scorers, config(*masks), [cluster(name) for name in clusters], NOW)  # type: ignore[arg-type]
+
+    one, two = scorer("one"), scorer("two")
+    base = plan(one, two)
+    assert differences(base, plan(one, two)) == (frozenset(), frozenset())
+    # A status that only says something else is no difference.
+    assert differences(base, plan(scorer("one", status={"observedGeneration": 9}), two)) == (frozenset(), frozenset())
+    assert differences(base, plan(scorer("one", interval=5), two)) == ({"hub/one"}, {"a", "b"})
+    assert differences(base, plan(one)) == ({"hub/two"}, {"a", "b"})
+    assert differences(base, plan(one, two, clusters="abc")) == ({"hub/one", "hub/two"}, {"c"})
+    assert differences(base, plan(one, two, clusters="a")) == ({"hub/one", "hub/two"}, {"b"})
+    assert differences(base, plan(one, two, masks=(("x", "y"),))) == ({"hub/one", "hub/two"}, {"a", "b"})
+    assert differences(Plan(), base) == ({"hub/one", "hub/two"}, {"a", "b"})

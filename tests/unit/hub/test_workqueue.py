@@ -1,0 +1,153 @@
+"""The work queue."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from dsf.hub.workqueue import RETRY_MAX, WorkQueue
+from tests.support.wait import wait_for
+
+
+def test_a_key_waits_once_and_keys_come_in_order() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for key in ("a", "b", "a", "c", "b"):
+        queue.add(key)
+    assert len(queue) == 3
+    assert [queue.get() for _ in range(3)] == ["a", "b", "c"]
+
+
+def test_a_key_added_while_it_is_worked_on_comes_once_more() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    assert queue.get() == "a"
+    queue.add("a")
+    queue.add("a")
+    assert len(queue) == 0
+    queue.done("a")
+    assert len(queue) == 1
+    assert queue.get() == "a"
+    queue.done("a")
+    assert len(queue) == 0
+
+
+def test_of_several_times_the_earliest_counts_and_now_forgets_them() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", 60)
+    queue.add_after("a", 0.02)
+    queue.add_after("a", 60)
+    began = time.monotonic()
+    assert queue.get() == "a"
+    assert 0.02 <= time.monotonic() - began < 5
+    queue.done("a")
+    queue.add_after("b", 0.05)
+    queue.add("b")
+    assert queue.get() == "b"
+    queue.done("b")
+    # While it is ready a later time is not remembered either.
+    queue.add("c")
+    queue.add_after("c", 0.01)
+    assert queue.get() == "c"
+    queue.done("c")
+    with pytest.raises(AssertionError):
+        wait_for(lambda: len(queue), 0.1)
+
+
+def test_a_waiting_get_notices_an_earlier_time() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    got: list[str | None] = []
+    queue.add_after("late", 60)
+    thread = threading.Thread(target=lambda: got.append(queue.get()))
+    thread.start()
+    queue.add_after("early", 0.01)
+    thread.join(5)
+    assert got == ["early"]
+
+
+def test_delays_double_up_to_a_limit_until_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda *_: 0.0)
+    queue: WorkQueue[str] = WorkQueue()
+    delays = [queue.retry("a") for _ in range(40)]
+    assert delays[:4] == [0.005, 0.01, 0.02, 0.04]
+    assert delays[-1] == RETRY_MAX
+    assert queue.failures("a") == 40
+    queue.forget("a")
+    assert queue.failures("a") == 0
+    assert queue.retry("a") == 0.005
+
+
+def test_delays_differ() -> None:
+    queue: WorkQueue[int] = WorkQueue()
+    delays = {queue.retry(number) for number in range(50)}
+    assert len(delays) > 40
+    assert all(0.004 <= delay <= 0.005 for delay in delays)
+
+
+def test_drop_forgets_everything() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    queue.add_after("b", 0.01)
+    queue.add("busy")
+    queue.drop("a")
+    queue.drop("b")
+    assert queue.get() == "busy"
+    queue.add("busy")
+    queue.drop("busy")
+    queue.done("busy")
+    with pytest.raises(AssertionError):
+        wait_for(lambda: len(queue), 0.1)
+
+
+def test_shutdown_wakes_everybody_and_takes_nothing_more() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    got: list[str | None] = ["nothing yet"] * 3
+
+    def take(number: int) -> None:
+        got[number] = queue.get()
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    queue.shutdown()
+    for thread in threads:
+        thread.join(5)
+    assert got == [None, None, None]
+    queue.add("a")
+    queue.add_after("b", 0.001)
+    assert queue.get() is None
+
+
+def test_no_key_is_worked_on_twice_at_once_or_lost() -> None:
+    queue: WorkQueue[int] = WorkQueue()
+    at_work: Counter[int] = Counter()
+    wanted, seen = [0] * 5, [0] * 5
+    clashes: list[int] = []
+    lock = threading.Lock()
+
+    def work() -> None:
+        while (key := queue.get()) is not None:
+            with lock:
+                at_work[key] += 1
+                if at_work[key] > 1:
+                    clashes.append(key)
+            seen[key] = wanted[key]
+            time.sleep(0.0002)
+            with lock:
+                at_work[key] -= 1
+            queue.done(key)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(500):
+        wanted[number % 5] = number
+        queue.add(number % 5)
+    wait_for(lambda: seen == wanted, 10)
+    queue.shutdown()
+    for thread in threads:
+        thread.join(5)
+    assert clashes == []
