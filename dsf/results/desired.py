@@ -55,7 +55,9 @@ def desired(
         return None
     validity = scorer.validity * factor
     policy = scorer.when_failing
-    if policy.behavior != "Keep" and failing >= policy.failure_threshold:
+    # An Inactive scorer gets no ticks, so nothing counts its failures any more; several health checks failed before.
+    fails = failing >= policy.failure_threshold or scorer.health == "Inactive"
+    if policy.behavior != "Keep" and fails:
         if policy.behavior == "Remove" or policy.value is None:
             return None
         # Readers see the value for as long as cycles fail, so it is valid from now on and renewed.

@@ -48,6 +48,15 @@ def test_failing() -> None:
     assert wanted(failing=2, when_failing=WhenFailing(behavior="Value", failure_threshold=1)) is None
 
 
+def test_an_inactive_scoring_api_counts_as_failing() -> None:
+    value = wanted(failing=0, when_failing=VALUE, health="Inactive")
+    assert value is not None
+    assert value.items == (("a", -7), ("b", -7))
+    keep = wanted(failing=0, health="Inactive")
+    assert keep is not None
+    assert keep.items == (("a", 1), ("b", 2))
+
+
 def test_empty() -> None:
     empty = SCORE.model_copy(update={"items": []})
     plain = wanted(empty)
