@@ -41,6 +41,8 @@ def setup(settings: Settings) -> None:
     root.setLevel(settings.log_level)
     # urllib3 logs every retried request with its URL; the reasons are in our own messages.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
+    # watchfiles logs every change that it sees; what a change means is in our own messages.
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

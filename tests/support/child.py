@@ -18,9 +18,19 @@ _DIE_WITH_PARENT = (
 
 
 class Child:
-    """One program, by its absolute path; what it prints is appended to `log`."""
+    """One program, by its absolute path; what it prints is appended to `log`.
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+    `environment` is added to this process's one, or the whole of it with `inherit=False`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        inherit: bool = True,
+    ) -> None:
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *command],
@@ -28,7 +38,7 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=None if environment is None else {**os.environ, **environment},
+                env={**(os.environ if inherit else {}), **(environment or {})},
             )
         self.log = log
 

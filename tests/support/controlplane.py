@@ -126,9 +126,9 @@ class ControlPlane:
             ],
             self.dir / "apiserver.log",
         )
-        wait_for(self._certificate.exists, _START_TIMEOUT, "the API server's certificate")
+        wait_for(self.certificate.exists, _START_TIMEOUT, "the API server's certificate")
         self._write_kubeconfig(self.kubeconfig, "admin-token")
-        trusted = ssl.create_default_context(cafile=str(self._certificate))
+        trusted = ssl.create_default_context(cafile=str(self.certificate))
         wait_for(lambda: self._is_ready(trusted), _START_TIMEOUT, f"the API server on {self.url}")
 
     def kill_apiserver(self) -> None:
@@ -253,12 +253,12 @@ class ControlPlane:
         assert self._apiserver is not None
         return self._apiserver.pid
 
-    # --- parts -----------------------------------------------------------------------------------------------------
-
     @property
-    def _certificate(self) -> Path:
-        # Written in one go, before the server listens.
+    def certificate(self) -> Path:
+        """The API server's certificate, which is its own authority."""
         return self.dir / "certs" / "apiserver.crt"
+
+    # --- parts -----------------------------------------------------------------------------------------------------
 
     @property
     def _service_account_key(self) -> Path:
@@ -272,7 +272,7 @@ class ControlPlane:
         subprocess.run([openssl, *command], capture_output=True, check=True)
 
     def _write_kubeconfig(self, path: Path, token: str) -> None:
-        authority = base64.b64encode(self._certificate.read_bytes()).decode()
+        authority = base64.b64encode(self.certificate.read_bytes()).decode()
         cluster = {"server": self.url, "certificate-authority-data": authority}
         config = {
             "apiVersion": "v1",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 
 import pytest
 
-from dsf.kube.session import Session
 from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
 
 
@@ -24,13 +22,6 @@ def own_control_plane() -> Iterator[ControlPlane]:
     """A real API server of the test's own, to kill and stall; without CRDs, to start faster."""
     with _found(crds=False) as server:
         yield server
-
-
-@pytest.fixture
-def session(control_plane: ControlPlane) -> Iterator[Session]:
-    """A session as admin."""
-    with contextlib.closing(control_plane.session()) as session:
-        yield session
 
 
 def _found(*, crds: bool = True) -> ControlPlane:

@@ -1,0 +1,21 @@
+"""`python -m dsf.agent`: the agent without the command line around it."""
+
+import sys
+
+from dsf.agent.main import EXIT_SETTINGS, run
+from dsf.errors import SettingsError
+from dsf.settings import Settings
+
+
+def main() -> int:
+    """Run with the settings of the environment."""
+    try:
+        config = Settings.load()
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return EXIT_SETTINGS
+    return run(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The scorers of this cluster, as OCM delivered them: the trusted channel, and the only one that holds endpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+import watchfiles
+import yaml
+
+import dsf.log
+from dsf.agent.files import WatchedFile
+from dsf.api.summary import ScorerSummary, parse_summaries
+from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
+from dsf.errors import ManifestError
+
+log = dsf.log.get(__name__)
+
+Summaries = Mapping[str, ScorerSummary]
+
+_NONE: Final[Summaries] = MappingProxyType({})
+#: A ConfigMap has at most 1 MiB.
+_MAX_BYTES = 4 * 1024 * 1024
+#: Milliseconds: several changes within this time are one.
+_DEBOUNCE = 50
+# The C parser where there is one: a ConfigMap has up to 1 MiB.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: Seconds between two looks for a folder that does not exist (yet).
+_POLL = 1.0
+
+
+class ConfigSource(Protocol):
+    """Where summaries come from. Implementations are thread-safe."""
+
+    def get(self, scorer: str) -> ScorerSummary | None:
+        """The scorer's summary as of now, or None when it is not to run on this cluster."""
+
+    def summaries(self) -> Summaries:
+        """All summaries as of now, by the scorer's name."""
+
+    @property
+    def problem(self) -> str:
+        """Why the newest delivery cannot be used; empty while it can."""
+
+    @property
+    def loaded_at(self) -> float:
+        """Unix time at which the summaries in force were read; 0 before the first."""
+
+
+class FileConfig:
+    """Summaries in a file: the ConfigMap as a manifest, or the bare JSON of its key `summaries`.
+
+    No file means no scorers. A file that cannot be used leaves the last good one in force, and is reported once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = WatchedFile(path, _parse, max_bytes=_MAX_BYTES)
+        self._lock = threading.Lock()
+        self._current: Summaries = _NONE
+        self._problem = ""
+        self._loaded_at = 0.0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def problem(self) -> str:
+        return self._problem
+
+    @property
+    def loaded_at(self) -> float:
+        return self._loaded_at
+
+    def get(self, scorer: str) -> ScorerSummary | None:
+        return self.summaries().get(scorer)
+
+    def summaries(self) -> Summaries:
+        # One stat() per look: a tick that comes right after a change must see the change.
+        try:
+            found = self._file.read()
+        except FileNotFoundError:
+            found = _NONE
+        except (ManifestError, OSError, ValueError) as error:
+            self._report(str(error))
+            return self._current
+        if found is not self._current or self._problem:
+            self._accept(found)
+        return found
+
+    def start(self) -> None:
+        """Watch the file, so that changes and mistakes are reported when they happen."""
+        self._thread = threading.Thread(target=self._watch, name="dsf-config", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(5)
+
+    def _accept(self, found: Summaries) -> None:
+        with self._lock:
+            before, self._current = self._current, found
+            self._problem = ""
+            self._loaded_at = time.time()
+        if before != found:
+            log.info("configuration loaded", file=str(self._path), scorers=sorted(found))
+
+    def _report(self, problem: str) -> None:
+        with self._lock:
+            news = problem != self._problem
+            self._problem = problem
+        if news:
+            log.error("configuration cannot be used, the last good one stays", file=str(self._path), problem=problem)
+
+    def _watch(self) -> None:
+        self.summaries()
+        # Where Kubernetes mounts it, the file is a link through `..data`, which is what changes.
+        names = {self._path.name, "..data"}
+        while not self._stop.is_set():
+            # The folder and not the file: Kubernetes and our hub replace the file, and it may not be there yet.
+            with contextlib.suppress(FileNotFoundError):
+                for _ in watchfiles.watch(
+                    self._path.parent,
+                    watch_filter=lambda _, path: Path(path).name in names,
+                    debounce=_DEBOUNCE,
+                    step=20,
+                    rust_timeout=1000,
+                    yield_on_timeout=True,
+                    stop_event=self._stop,
+                    recursive=False,
+                    raise_interrupt=False,
+                ):
+                    self.summaries()
+            self.summaries()
+            self._stop.wait(_POLL)
+
+
+def _parse(data: bytes) -> Summaries:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise ManifestError("not UTF-8 text") from None
+    if not text.lstrip().startswith("["):
+        text = _from_configmap(text)
+    return MappingProxyType({summary.name: summary for summary in parse_summaries(text)})
+
+
+def _from_configmap(text: str) -> str:
+    try:
+        manifest: Any = yaml.load(text, Loader=_LOADER)  # noqa: S506
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        raise ManifestError(f"not YAML: mistake{where}") from None
+    data = manifest.get("data") if isinstance(manifest, dict) else None
+    summaries = data.get(SUMMARIES_KEY) if isinstance(data, dict) else None
+    if not isinstance(summaries, str):
+        raise ManifestError(
+            f"neither a JSON array of summaries nor a ConfigMap {CONFIGMAP_NAME} with a text in data.{SUMMARIES_KEY}"
+        )
+    return summaries

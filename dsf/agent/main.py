@@ -1,0 +1,99 @@
+"""`dsf agent`: the worker of one cluster.
+
+The worker runs in this process with a pool of threads: the stages wait for HTTP, and everything that they share (the
+configuration, the scores on /metrics, which cycles run) is in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from pydantic import SecretStr
+
+import dsf.log
+import dsf.settings
+from dsf.errors import SettingsError
+from dsf.settings import ENV_PREFIX, Settings
+
+log = dsf.log.get(__name__)
+
+#: Exit code of a process whose settings cannot be used.
+EXIT_SETTINGS = 2
+
+
+def run(config: Settings) -> int:
+    """Run until SIGTERM or SIGINT, and return the exit code: 0, or 2 when a setting is missing or wrong.
+
+    SIGTERM ends it as soon as the stages that are running have ended; each has its time-out.
+    """
+    dsf.log.setup(config)
+    try:
+        return _run(_own(config))
+    except SettingsError as error:
+        log.error("agent cannot start", problem=str(error))
+        return EXIT_SETTINGS
+
+
+def _own(config: Settings) -> Settings:
+    """Make these the process's settings, with the agent's role: the Celery application is made from them."""
+    if "dsf.celery" in sys.modules and dsf.settings.settings().role != "agent":
+        raise SettingsError("DSF_ROLE: the Celery application of another role is loaded in this process already")
+    for name in config.model_fields_set | {"role"}:
+        value = "agent" if name == "role" else getattr(config, name)
+        if isinstance(value, SecretStr):
+            value = value.get_secret_value()
+        if value is not None:
+            os.environ[ENV_PREFIX + name.upper()] = json.dumps(value) if isinstance(value, dict) else str(value)
+    dsf.settings.settings.cache_clear()
+    return dsf.settings.settings()
+
+
+def _run(config: Settings) -> int:
+    # Only now: importing it makes the application, for the role that the settings say.
+    from celery import signals
+    from kombu.exceptions import OperationalError
+
+    from dsf.agent import events, memory, probes, runtime
+    from dsf.celery import app
+
+    def _on_revoked(request: Any, *, expired: bool = False, **_: Any) -> None:
+        if expired:
+            agent.flow.expired(request)
+
+    memory.give_back_large_blocks()
+    agent = runtime.Runtime(config)
+    agent.start()
+    runtime.install(agent)
+
+    def _on_failure(args: Any, exception: BaseException, **_: Any) -> None:
+        if isinstance(exception, OperationalError):
+            agent.flow.cut_off(args)
+
+    signals.task_revoked.connect(_on_revoked, weak=False)
+    signals.task_failure.connect(_on_failure, weak=False)
+    app.steps["worker"].add(probes.Liveness)
+    app.steps["consumer"].add(probes.Readiness)
+    app.steps["consumer"].add(events.EventBatches)
+    log.info("agent starts", cluster=config.cluster, concurrency=config.agent_concurrency)
+    try:
+        worker: Any = app.Worker(
+            hostname=f"spoke@{config.cluster}",
+            pool_cls="threads",
+            consumer_cls=probes.PatientConsumer,
+            concurrency=config.agent_concurrency,
+            queues=[agent.queue],
+            loglevel=config.log_level,
+            task_events=True,
+            # Both make every worker listen to every other one, over the WAN.
+            without_gossip=True,
+            without_mingle=True,
+            heartbeat_interval=config.agent_heartbeat_interval,
+            quiet=True,
+        )
+        worker.start()
+    finally:
+        agent.stop()
+    return int(worker.exitcode or 0)

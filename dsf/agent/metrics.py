@@ -1,0 +1,130 @@
+"""The agent's own metrics: the scores of this cluster and what its cycles cost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from dsf import metrics as names
+from dsf.agent.config import ConfigSource
+from dsf.api.labels import gauge_labels
+from dsf.api.scoring import Result
+from dsf.api.summary import ScorerSummary
+
+#: Stage -> the counter of seconds that upstream's dashboards know it by.
+_SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publish": names.SEND_SECONDS}
+
+
+@dataclass
+class _Published:
+    """The newest scores of one scorer."""
+
+    score_name: str
+    valid_until: float
+    results: Sequence[Result]
+    #: Label values -> score; made at the first scrape, since not every result is scraped.
+    samples: dict[tuple[str, ...], float] | None = field(default=None)
+
+
+class AgentMetrics:
+    """Filled by the cycles, read by the exposition. Thread-safe."""
+
+    def __init__(self, cluster: str, config: ConfigSource, clock: Callable[[], float] = time.time) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._requests = Counter(
+            names.REQUESTS.name, names.REQUESTS.help, names.REQUESTS.labels, registry=self.registry
+        )
+        self._failures = Counter(
+            names.FAILURES.name, names.FAILURES.help, names.FAILURES.labels, registry=self.registry
+        )
+        self._refused = Counter(names.REFUSED.name, names.REFUSED.help, names.REFUSED.labels, registry=self.registry)
+        self._seconds = {
+            stage: Counter(metric.name, metric.help, metric.labels, registry=self.registry)
+            for stage, metric in _SECONDS.items()
+        }
+        self._stages = Histogram(
+            names.STAGE_SECONDS.name,
+            names.STAGE_SECONDS.help,
+            names.STAGE_SECONDS.labels,
+            buckets=names.STAGE_BUCKETS,
+            registry=self.registry,
+        )
+        ProcessCollector(registry=self.registry)
+        self.registry.register(_Scores(self, cluster, config, clock))
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._published: dict[str, _Published] = {}
+
+    def publish(self, summary: ScorerSummary, results: Sequence[Result]) -> None:
+        """These results replace the scorer's earlier ones until their validity ends."""
+        published = _Published(summary.score_name, self._clock() + summary.validity_seconds, results)
+        with self._lock:
+            self._published[summary.name] = published
+
+    def succeeded(self, score_name: str, refused: Iterable[tuple[str, int]]) -> None:
+        """A cycle ended with an answer; some of its results may have been refused."""
+        self._requests.labels(score_name, "success").inc()
+        for reason, number in refused:
+            self._refused.labels(score_name, reason).inc(number)
+
+    def failed(self, score_name: str, stage: str, reason: str) -> None:
+        """A cycle ended without an answer."""
+        self._requests.labels(score_name, "failure").inc()
+        self._failures.labels(score_name, stage, reason).inc()
+
+    def timed(self, score_name: str, stage: str, seconds: float) -> None:
+        """One stage, or one try of it, took this long."""
+        self._seconds[stage].labels(score_name).inc(seconds)
+        self._stages.labels(score_name, stage).observe(seconds)
+
+    def current(self, config: ConfigSource) -> list[_Published]:
+        """Results that may still be used, of scorers that are still there; the others are forgotten."""
+        now = self._clock()
+        wanted = config.summaries()
+        with self._lock:
+            for scorer, published in list(self._published.items()):
+                summary = wanted.get(scorer)
+                if summary is None or summary.score_name != published.score_name or published.valid_until <= now:
+                    del self._published[scorer]
+            return list(self._published.values())
+
+
+class _Scores(Collector):
+    """`dynamic_score` and the state of the configuration, made anew for each scrape."""
+
+    def __init__(self, metrics: AgentMetrics, cluster: str, config: ConfigSource, clock: Callable[[], float]) -> None:
+        self._metrics = metrics
+        self._cluster = cluster
+        self._config = config
+        self._clock = clock
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        scores = names.SCORE.gauge()
+        # One series per set of labels, whoever it is from: a second one would make the whole scrape invalid.
+        samples: dict[tuple[str, ...], float] = {}
+        for published in self._metrics.current(self._config):
+            if published.samples is None:
+                published.samples = {
+                    gauge_labels(self._cluster, published.score_name, labels): score
+                    for labels, score in published.results
+                }
+            samples |= published.samples
+        for labels, score in samples.items():
+            scores.add_metric(labels, score)
+        yield scores
+        valid = names.CONFIG_VALID.gauge()
+        valid.add_metric((), 0 if self._config.problem else 1)
+        yield valid
+        loaded = names.CONFIG_LOADED.gauge()
+        loaded.add_metric((), self._config.loaded_at)
+        yield loaded
+        scorers = names.CONFIG_SCORERS.gauge()
+        scorers.add_metric((), len(self._config.summaries()))
+        yield scorers

@@ -1,0 +1,92 @@
+"""The agent's objects: one set per process, made from the settings before the worker starts."""
+
+from __future__ import annotations
+
+import dsf.log
+from dsf.agent.config import FileConfig
+from dsf.agent.cycle import Cycles
+from dsf.agent.exposition import Exposition
+from dsf.agent.flow import Flow
+from dsf.agent.metrics import AgentMetrics
+from dsf.agent.outbox import Outbox
+from dsf.agent.secrets import KeyRing, Tokens
+from dsf.agent.spool import Spool, default_folder
+from dsf.errors import SettingsError
+from dsf.http import transport
+from dsf.keys import is_name, spoke_queue
+from dsf.settings import Settings
+from dsf.store.client import connect
+
+log = dsf.log.get(__name__)
+
+
+class Runtime:
+    """Everything that an agent's tasks use. Constructing it checks the settings; `start` begins to watch and serve."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises SettingsError naming the variable that is missing or wrong."""
+        if not is_name(settings.cluster):
+            raise SettingsError(
+                f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster; set it to this cluster's name"
+            )
+        if settings.agent_config is None:
+            raise SettingsError(
+                "DSF_AGENT_CONFIG: not set; it is the file with the ConfigMap `dynamic-scoring-config` of this cluster"
+            )
+        try:
+            transport.set_aliases(settings.agent_host_aliases)
+        except ValueError as error:
+            raise SettingsError(f"DSF_AGENT_HOST_ALIASES: {error}") from None
+        keyring = KeyRing(settings)
+        keyring.key()
+        self.spool = Spool(settings.agent_spool_dir or default_folder(settings.cluster))
+        self.config = FileConfig(settings.agent_config)
+        self.metrics = AgentMetrics(settings.cluster, self.config)
+        #: The agent's own queue, and the connections through which its messages go.
+        self.queue = spoke_queue(settings.cluster)
+        self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
+        self.outbox = Outbox(self.redis, keyring, settings.max_result_message_bytes)
+        self.cycles = Cycles(settings, Tokens(settings.agent_secrets_dir), self.spool, self.metrics)
+        self.flow = Flow(settings, self.config, self.cycles, self.outbox, self.metrics)
+        self._settings = settings
+        self._exposition: Exposition | None = None
+
+    def start(self) -> None:
+        """Empty the spool, watch the configuration, serve /metrics. Raises SettingsError."""
+        left = self.spool.prepare()
+        if left:
+            log.info("spool cleaned", files=left)
+        host, port = self._settings.agent_metrics_host, self._settings.agent_metrics_port
+        try:
+            self._exposition = Exposition(self.metrics.registry, host, port)
+        except OSError as error:
+            raise SettingsError(
+                f"DSF_AGENT_METRICS_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
+            ) from None
+        self._exposition.start()
+        self.config.start()
+        log.info("metrics served", host=host, port=self._exposition.port)
+
+    def stop(self) -> None:
+        """Send what is still to be sent, then stop serving."""
+        self.outbox.close()
+        self.redis.close()
+        self.config.stop()
+        if self._exposition is not None:
+            self._exposition.stop()
+
+
+_current: Runtime | None = None
+
+
+def install(runtime: Runtime) -> None:
+    """Make this the one that tasks use."""
+    global _current  # noqa: PLW0603
+    _current = runtime
+
+
+def current() -> Runtime:
+    """The process's runtime. Raises RuntimeError in a process that is no agent."""
+    if _current is None:
+        raise RuntimeError("no agent runs in this process; start it with `dsf agent`")
+    return _current

@@ -1,0 +1,126 @@
+"""Payloads between two stages, on the agent's own disk: what travels through Redis is only the run id.
+
+A spool belongs to one process. Nothing in it outlives the process: it is emptied at the start, because after a crash
+nobody waits for what is left, and a cycle whose payload is gone fetches again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from dsf.errors import SettingsError
+from dsf.messages import is_run_id
+
+#: Files up to this many bytes are read as a whole; larger ones are sent in pieces of this size.
+_PIECE_BYTES = 256 * 1024
+#: How the name of an unfinished file ends.
+_UNFINISHED = ".part"
+
+
+class SpooledFile:
+    """A large payload, read in pieces while it is sent; no more than one piece is in memory."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[memoryview]:
+        buffer = bytearray(_PIECE_BYTES)
+        view = memoryview(buffer)
+        with self._path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                yield view[:count]
+
+
+class Spool:
+    """Files named by run id in a folder that only this user can read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self._folder
+
+    def prepare(self) -> int:
+        """Make the folder and empty it; says how many files were there.
+
+        Raises SettingsError when the folder cannot be used or is not only ours: payloads may be confidential.
+        """
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = self._folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                raise SettingsError(f"DSF_AGENT_SPOOL_DIR: {self._folder} is not a folder of this user's own")
+            self._folder.chmod(0o700)
+            return self.sweep(0.0)
+        except OSError as error:
+            raise SettingsError(f"DSF_AGENT_SPOOL_DIR: cannot use {self._folder}: {error.strerror}") from None
+
+    def write(self, run_id: str, pieces: Iterable[bytes | memoryview]) -> None:
+        """Store a payload; it is there as a whole or not at all. Raises OSError (a full disk) and ValueError."""
+        path = self._path(run_id)
+        unfinished = path.with_name(path.name + _UNFINISHED)
+        try:
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            try:
+                for piece in pieces:
+                    _write_all(descriptor, piece)
+            finally:
+                os.close(descriptor)
+            unfinished.rename(path)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    def read(self, run_id: str) -> bytes | SpooledFile | None:
+        """The payload, or None when there is none (any more). Raises ValueError for what is no run id."""
+        path = self._path(run_id)
+        try:
+            size = path.stat().st_size
+            return path.read_bytes() if size <= _PIECE_BYTES else SpooledFile(path, size)
+        except FileNotFoundError:
+            return None
+
+    def remove(self, run_id: str) -> None:
+        """Remove a payload, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path(run_id).unlink()
+
+    def sweep(self, max_age: float) -> int:
+        """Remove files older than `max_age` seconds, whose cycle ended without anyone noticing; says how many."""
+        oldest = time.time() - max_age
+        removed = 0
+        for entry in os.scandir(self._folder):
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime <= oldest:
+                    Path(entry.path).unlink()
+                    removed += 1
+        return removed
+
+    def _path(self, run_id: str) -> Path:
+        # It came through Redis and becomes a file name.
+        if not is_run_id(run_id):
+            raise ValueError("not a run id")
+        return self._folder / run_id
+
+
+def default_folder(cluster: str) -> Path:
+    """A folder of this user's under the temp directory, the same at every start so that a crash leaves nothing."""
+    return Path(tempfile.gettempdir()) / f"dsf-agent-{os.geteuid()}" / cluster
+
+
+def _write_all(descriptor: int, piece: bytes | memoryview) -> None:
+    view = memoryview(piece)
+    while view:
+        view = view[os.write(descriptor, view) :]

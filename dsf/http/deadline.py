@@ -1,0 +1,102 @@
+"""Ends an exchange when its time is over.
+
+A socket timeout is per read: a server that sends one byte now and then never meets it. So one thread of the process
+shuts down the sockets of exchanges whose deadline has passed, which wakes whoever reads or writes there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import threading
+import time
+
+
+class Exchange:
+    """One request and its answer. `deadline` is on the clock of time.monotonic()."""
+
+    __slots__ = ("_lock", "_over", "_socket", "deadline", "expired")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        #: Whether the deadline passed before the exchange was over.
+        self.expired = False
+        self._lock = threading.Lock()
+        self._over = False
+        self._socket: socket.socket | None = None
+
+    def remaining(self) -> float:
+        """Seconds that are left; at least a little, because 0 would mean a non-blocking socket."""
+        return max(self.deadline - time.monotonic(), 0.001)
+
+    def attach(self, connection: socket.socket) -> None:
+        """Say which socket serves this exchange. Raises TimeoutError when the deadline has passed."""
+        with self._lock:
+            if self.expired:
+                raise TimeoutError
+            self._socket = connection
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is over."""
+        return self._over
+
+    def finish(self) -> None:
+        """The exchange is over: from now on its socket may serve another one."""
+        with self._lock:
+            self._over = True
+            self._socket = None
+
+    def expire(self) -> None:
+        """Called at the deadline: whoever waits for the socket is woken with an end of file or an error."""
+        with self._lock:
+            if self._over:
+                return
+            self.expired = True
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    # Not SSLSocket.shutdown: that takes the TLS object away from the thread that reads.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class Watchdog:
+    """One daemon thread that expires exchanges. It starts with the first exchange.
+
+    It wakes once per longest deadline and not once per exchange: nearly all are over long before theirs.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._watched: list[Exchange] = []
+        #: When the thread looks next.
+        self._next_look = math.inf
+        self._thread: threading.Thread | None = None
+
+    def watch(self, exchange: Exchange) -> None:
+        """Expire this exchange at its deadline, unless it is finished by then."""
+        with self._condition:
+            self._watched.append(exchange)
+            if exchange.deadline < self._next_look:
+                self._next_look = exchange.deadline
+                self._condition.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="dsf-http-deadlines", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while (delay := self._next_look - time.monotonic()) > 0:
+                    self._condition.wait(None if delay == math.inf else delay)
+                now = time.monotonic()
+                over = [exchange for exchange in self._watched if exchange.deadline <= now]
+                self._watched = [
+                    exchange for exchange in self._watched if exchange.deadline > now and not exchange.finished
+                ]
+                self._next_look = min((exchange.deadline for exchange in self._watched), default=math.inf)
+            for exchange in over:
+                exchange.expire()
+
+
+watchdog = Watchdog()

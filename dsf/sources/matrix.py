@@ -1,0 +1,130 @@
+"""Cuts the array of series out of Prometheus' answer without parsing the series.
+
+The answer of a range query is `{"status":"success","data":{"resultType":"matrix","result":[...]}}`, and what a scoring
+API is sent is `{"data":[...]}` with the same array. Parsing and writing it again would be nine tenths of an agent's
+work, so only the rest of the answer is parsed: the array is replaced by a mark, what remains must be JSON with the mark
+in the right place, and the array itself must end where its last series ends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+_MARK = "\x00series"
+_MARK_JSON = json.dumps(_MARK).encode()
+
+# Quotes within a JSON string are escaped, so this is a key wherever it stands.
+_RESULT = re.compile(rb'"result"\s*:\s*\[')
+# How Go writes a series, the first and every other one. Only the labels of a series are an object of that name: within
+# a string or as a label's name these bytes cannot occur.
+_LABELS = b'"metric":{'
+_FIRST = b'{"metric":{'
+_NEXT = b',{"metric":{'
+
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
+
+_decode = json.JSONDecoder().raw_decode
+
+
+class MatrixError(ValueError):
+    """The answer is not a whole matrix; the message says in which way."""
+
+
+class Matrix(NamedTuple):
+    """The inside of the array of series."""
+
+    #: Without the brackets; a view of the answer.
+    inside: memoryview
+    series: int
+
+
+def cut(body: bytes) -> Matrix:
+    """The array of series in the answer `body`. Raises MatrixError."""
+    match = _RESULT.search(body)
+    if match is None:
+        raise MatrixError(_why_not(body))
+    start = match.end()
+    end, series = _compact(body, start) or _any_shape(body, start)
+    _check_rest(body[: start - 1] + _MARK_JSON + body[end + 1 :], body)
+    return Matrix(memoryview(body)[start:end], series)
+
+
+def _compact(body: bytes, start: int) -> tuple[int, int] | None:
+    """Where the array ends and how many series it has, for an answer as Prometheus writes it; None for another."""
+    if body.startswith(b"]", start):
+        return start, 0
+    if not body.startswith(_FIRST, start):
+        return None
+    series = 1 + body.count(_NEXT, start)
+    if body.count(_LABELS, start) != series:
+        # Series that look otherwise, or series outside of this array.
+        return None
+    tail = body[body.rfind(_FIRST) :]
+    try:
+        text = tail.decode()
+        stop = _decode(text)[1]
+    except (ValueError, RecursionError):
+        return None
+    if not tail.isascii():
+        stop = len(text[:stop].encode())
+    end = len(body) - len(tail) + stop
+    if not body.startswith(b"]", end):
+        return None
+    return end, series
+
+
+def _any_shape(body: bytes, start: int) -> tuple[int, int]:
+    """The same for any JSON, by its brackets. Slower, with the same small memory."""
+    depth = 1
+    series = 0
+    for token in _TOKEN.finditer(body, start):
+        char = token[0]
+        if char in (b"{", b"["):
+            series += depth == 1
+            depth += 1
+        elif char in (b"}", b"]"):
+            depth -= 1
+            if depth == 0:
+                return token.start(), series
+        elif char == b'"':
+            break
+    raise MatrixError("the answer ends within the series")
+
+
+def _check_rest(rest: bytes, body: bytes) -> None:
+    try:
+        document = json.loads(rest)
+    except (ValueError, RecursionError):
+        raise MatrixError("the answer is not JSON, or not all of it came") from None
+    if not isinstance(document, dict):
+        raise MatrixError("the answer is not a JSON object")
+    data = document.get("data")
+    if document.get("status") != "success" or not isinstance(data, dict) or data.get("result") != _MARK:
+        raise MatrixError(_why_not(body))
+    if data.get("resultType") != "matrix":
+        raise MatrixError(_wrong_type(data.get("resultType")))
+
+
+def _why_not(body: bytes) -> str:
+    """What an answer without an array of series is instead."""
+    try:
+        document: Any = json.loads(body[:_SMALL]) if len(body) <= _SMALL else None
+    except (ValueError, RecursionError):
+        return "the answer is not JSON, or not all of it came"
+    if isinstance(document, dict):
+        if isinstance(document.get("error"), str):
+            return f"{document.get('errorType', 'error')}: {document['error']}"
+        data = document.get("data")
+        if isinstance(data, dict) and data.get("resultType", "matrix") != "matrix":
+            return _wrong_type(data["resultType"])
+    return 'the answer is not {"status":"success","data":{"resultType":"matrix","result":[...]}}'
+
+
+def _wrong_type(kind: Any) -> str:
+    return f"the answer is a {kind!r} and not a matrix; the path of the source must be that of range queries"
+
+
+#: Bytes of an answer that are parsed to say what is wrong with it.
+_SMALL = 64 * 1024

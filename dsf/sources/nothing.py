@@ -1,0 +1,14 @@
+"""The source type `None`: for scoring APIs that need no time series, or that get them themselves."""
+
+from __future__ import annotations
+
+from dsf.api.summary import ScorerSummary
+from dsf.sources.base import HEAD, TAIL, Context, Payload
+
+_EMPTY = Payload((HEAD + TAIL,))
+
+
+def fetch(summary: ScorerSummary, context: Context) -> Payload:
+    """An empty scoring request; nobody is asked."""
+    del summary, context
+    return _EMPTY

@@ -1,0 +1,1 @@
+"""The Celery tasks, and nothing else: what they do is in `dsf.agent` and `dsf.results`."""

@@ -1,0 +1,52 @@
+"""Fixtures of the agent's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.integration.agent.harness import Agent, summary
+from tests.support.httpserver import ScriptedServer, answer, matrix
+
+SERIES = {"metric": {"__name__": "up", "pod": "a"}, "values": [[1718600000, "1"], [1718600060, "0.5"]]}
+RESULTS = {"results": [{"metric": {"__name__": "up", "pod": "a", "node": "n1"}, "score": 12.5}]}
+
+AgentFactory = Callable[..., Agent]
+
+
+@pytest.fixture
+def source() -> Iterator[ScriptedServer]:
+    """A Prometheus that always answers with one series."""
+    with ScriptedServer(matrix(SERIES)) as server:
+        yield server
+
+
+@pytest.fixture
+def scorer() -> Iterator[ScriptedServer]:
+    """A scoring API that always answers with one result."""
+    with ScriptedServer(answer(RESULTS)) as server:
+        yield server
+
+
+@pytest.fixture
+def make_agent(tmp_path: Path, redis_url: str) -> Iterator[AgentFactory]:
+    """Makes agents that are stopped after the test; they are not started yet."""
+    with ExitStack() as stack:
+
+        def make(**settings: object) -> Agent:
+            agent = Agent(tmp_path, str(settings.pop("redis_url", redis_url)), **settings)
+            stack.callback(agent.__exit__)
+            return agent
+
+        yield make
+
+
+@pytest.fixture
+def agent(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> Agent:
+    """A running agent with one scorer, `sample`."""
+    made = make_agent()
+    made.configure(summary("sample", f"{source.url}/api/v1/query_range", f"{scorer.url}/scoring"))
+    return made.start()

@@ -1,0 +1,198 @@
+"""A real agent process on a real Redis, for tests that drive it with real ticks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from dsf import keys
+from dsf.messages import Result, derive_key, new_run_id, verify
+from dsf.settings import ENV_PREFIX
+from dsf.ticks import TickFactory
+from tests.support.wait import wait_for
+
+CLUSTER = "worker01"
+MASTER = bytes(range(32))
+_DIE_WITH_PARENT = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9);os.execv(sys.argv[1],sys.argv[1:])"
+
+
+def summary(name: str, source: str, scoring: str, **values: Any) -> dict[str, Any]:
+    """One ScorerSummary as the hub delivers it."""
+    return {
+        "name": name,
+        "scoreName": f"{name}-score",
+        "sourceType": "Prometheus",
+        "sourceEndpoint": source,
+        "sourceQuery": "up",
+        "sourceRange": 3600,
+        "sourceStep": 60,
+        "scoringEndpoint": scoring,
+        "scoringInterval": 30,
+    } | values
+
+
+class Agent:
+    """One agent: its folder, its process, and the hub's end of its queues."""
+
+    def __init__(self, folder: Path, redis_url: str, **settings: object) -> None:
+        self.folder = folder
+        self.config = folder / "config.json"
+        self.secrets = folder / "secrets"
+        self.spool = folder / "spool"
+        self.key_file = folder / "signing-key"
+        self.ready = folder / "ready"
+        self.alive = folder / "alive"
+        self.log_file = folder / "log"
+        self.redis: redis.Redis = redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=10)
+        self.process: subprocess.Popen[bytes] | None = None
+        self._ticks = TickFactory()
+        self._settings = {
+            "redis_url": redis_url,
+            "cluster": CLUSTER,
+            "agent_config": self.config,
+            "agent_secrets_dir": self.secrets,
+            "agent_spool_dir": self.spool,
+            "agent_metrics_host": "127.0.0.1",
+            "agent_metrics_port": 0,
+            "agent_liveness_file": self.alive,
+            "agent_readiness_file": self.ready,
+            "signing_key_file": self.key_file,
+            "retry_backoff": 0.1,
+            "redis_polling_interval": 1,
+        } | settings
+        self.rotate(1)
+
+    def rotate(self, key_id: int) -> None:
+        """Deliver the signing key with this id."""
+        replace(self.key_file, derive_key(MASTER, CLUSTER, key_id).dump())
+
+    def configure(self, *summaries: dict[str, Any]) -> None:
+        """Deliver these summaries."""
+        replace(self.config, json.dumps(summaries))
+
+    def token(self, name: str, key: str, value: str | None) -> None:
+        """Create, change or (None) delete a Secret's key."""
+        file = self.secrets / name / key
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink() if value is None else replace(file, value)
+
+    def start(self) -> Agent:
+        """Start the process and wait until it takes ticks."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+        environment |= {ENV_PREFIX + name.upper(): str(value) for name, value in self._settings.items()}
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, sys.executable, "-m", "dsf.agent"],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                cwd=Path(__file__).parents[3],
+                start_new_session=True,
+            )
+        wait_for(self._is_ready, 20, "the agent to be ready")
+        return self
+
+    def _is_ready(self) -> bool:
+        if self.process is not None and self.process.poll() is not None:
+            raise RuntimeError(f"the agent ended with {self.process.returncode}: {self.log()[-3000:]}")
+        return self.ready.exists()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+        self.ready.unlink(missing_ok=True)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        return process.wait(30)
+
+    def __enter__(self) -> Agent:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None:
+            self.stop()
+        self.redis.close()
+
+    def log(self) -> str:
+        """All that it logged."""
+        return self.log_file.read_text(errors="replace")
+
+    def tick(self, scorer: str, *, expires: float = 30.0, run_id: str | None = None) -> str:
+        """Send a tick as beat does; returns its run id."""
+        run_id = run_id or new_run_id()
+        self.redis.lpush(keys.spoke_queue(CLUSTER), self._ticks.message(CLUSTER, scorer, run_id, time.time() + expires))
+        return run_id
+
+    def result(self, timeout: float = 10.0) -> Result:
+        """The next result, verified as the hub does it."""
+
+        def look() -> str | None:
+            popped = self.redis.rpop(keys.RESULTS_QUEUE)
+            return None if popped is None else str(popped)
+
+        raw = wait_for(look, timeout, "a result")
+        return verify(envelope(raw), MASTER, limit=10_000_000)
+
+    def no_result(self, seconds: float = 0.5) -> bool:
+        """Whether nothing is sent for a while."""
+        time.sleep(seconds)
+        return self.redis.llen(keys.RESULTS_QUEUE) == 0
+
+    def port(self) -> int:
+        """The port of its /metrics, from its log."""
+
+        def look() -> int | None:
+            lines = [line for line in self.log().splitlines() if "metrics served" in line]
+            return int(lines[-1].split("port=")[1].split()[0]) if lines else None
+
+        return wait_for(look, 5, "the port of /metrics")
+
+    def page(self, path: str = "/metrics") -> tuple[int, str]:
+        """Status and body of a page of its HTTP server."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=5) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def metrics(self, prefix: str) -> list[str]:
+        """Lines of /metrics that begin with this."""
+        return [line for line in self.page()[1].splitlines() if line.startswith(prefix)]
+
+    def spooled(self) -> list[str]:
+        """Names of the files in its spool."""
+        return sorted(path.name for path in self.spool.iterdir())
+
+
+def envelope(raw: str) -> Any:
+    """The envelope in a message of the results queue."""
+    message = json.loads(raw)
+    assert message["headers"]["task"] == "dsf.ingest"
+    return json.loads(message["body"])[0][0]
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file atomically, as Kubernetes and the hub do."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(text)
+    draft.rename(path)

@@ -1,0 +1,177 @@
+"""Whole cycles: real ticks through a real Redis into a real agent, results verified as the hub does."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from celery import Celery
+
+from tests.integration.agent.conftest import SERIES, AgentFactory
+from tests.integration.agent.harness import CLUSTER, Agent, summary
+from tests.support import httpserver
+from tests.support.httpserver import ScriptedServer, answer, matrix
+from tests.support.wait import wait_for
+
+
+def test_a_tick_becomes_a_signed_result(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
+    before = int(time.time())
+    run_id = agent.tick("sample")
+    result = agent.result()
+    assert (result.cluster, result.scorer, result.run) == (CLUSTER, "sample", run_id)
+    assert (result.outcome, result.stage, result.reason) == ("ok", "", "")
+    assert result.results == [({"node": "n1", "pod": "a"}, 12.5)]
+    assert set(result.timings) == {"fetch", "score", "publish"}
+    assert result.counts["series"] == 1
+    assert result.counts["results"] == 1
+    assert result.counts["bytes_in"] > result.counts["bytes_out"] > 50
+    assert abs(result.at - time.time()) < 5
+    (asked,) = source.requests
+    end = int(asked.query["end"])
+    assert before <= end <= time.time()
+    assert asked.query == {"query": "up", "start": str(end - 3600), "end": str(end), "step": "60"}
+    (sent,) = scorer.requests
+    assert sent.json() == {"data": [SERIES]}
+    assert agent.spooled() == []
+    assert agent.no_result(0.2)
+
+
+def test_a_fetch_by_hand_makes_its_own_run(agent: Agent, source: ScriptedServer) -> None:
+    with Celery("by-hand", broker=_url(agent)) as app:
+        app.conf.broker_transport_options = {"sep": ":", "priority_steps": [0]}
+        app.send_task("dsf.fetch", args=["sample"], queue=f"spoke.{CLUSTER}")
+        result = agent.result()
+    assert result.outcome == "ok"
+    assert abs(int(result.run[:13]) / 1000 - time.time()) < 10
+    assert len(source.requests) == 1
+    assert agent.no_result(0.2)
+
+
+def _url(agent: Agent) -> str:
+    port = agent.redis.connection_pool.connection_kwargs["port"]
+    return f"redis://127.0.0.1:{port}/0"
+
+
+def test_several_queries_and_no_series(make_agent: AgentFactory, scorer: ScriptedServer) -> None:
+    other = {"metric": {"pod": "b"}, "values": [[1718600000, "2"]]}
+    with ScriptedServer(matrix(SERIES), matrix(), matrix(other)) as source:
+        agent = make_agent()
+        agent.configure(summary("sample", source.url, scorer.url, sourceQuery='a{x=";"};b;c;'))
+        with agent:
+            agent.tick("sample")
+            assert agent.result().counts["series"] == 2
+            assert [request.query["query"] for request in source.requests] == ['a{x=";"}', "b", "c"]
+            assert scorer.requests[0].json() == {"data": [SERIES, other]}
+            source.script(matrix())
+            scorer.script(answer({"results": []}))
+            agent.tick("sample")
+            assert agent.result().outcome == "empty"
+            assert scorer.requests[1].body == b'{"data":[]}'
+
+
+def test_source_none_asks_nobody_and_unsupported_ones_say_so(
+    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer
+) -> None:
+    agent = make_agent()
+    agent.configure(
+        summary("static", source.url, scorer.url, sourceType="None"),
+        summary("otel", source.url, scorer.url, sourceType="OpenTelemetry"),
+    )
+    with agent:
+        agent.tick("static")
+        assert agent.result().outcome == "ok"
+        assert scorer.requests[0].body == b'{"data":[]}'
+        agent.tick("otel")
+        result = agent.result()
+    assert (result.outcome, result.stage, result.reason) == ("error", "fetch", "unsupported_source")
+    assert source.requests == []
+
+
+def test_bad_results_are_counted_and_the_others_stand(agent: Agent, scorer: ScriptedServer) -> None:
+    scorer.script(answer('{"results":[{"metric":{"pod":"a"},"score":1},{"score":null},{"metric":{},"score":NaN}]}'))
+    agent.tick("sample")
+    result = agent.result()
+    assert (result.outcome, result.results) == ("partial", [({"pod": "a"}, 1.0)])
+    assert result.refused == {"null_score": 1, "nan": 1}
+    assert sorted(agent.metrics("dynamic_scoring_results_refused_total{")) == [
+        'dynamic_scoring_results_refused_total{reason="nan",score_name="sample-score"} 1.0',
+        'dynamic_scoring_results_refused_total{reason="null_score",score_name="sample-score"} 1.0',
+    ]
+
+
+def test_own_metrics(agent: Agent, scorer: ScriptedServer) -> None:
+    agent.tick("sample")
+    agent.result()
+    assert agent.page("/healthz") == (200, "ok\n")
+    assert agent.page("/other")[0] == 404
+    wait_for(lambda: agent.metrics('dynamic_scoring_requests_total{score_name="sample-score",status="success"} 1.0'))
+    labels = 'ds_app="",ds_cluster="worker01",ds_container="",ds_device="",ds_meta="",ds_namespace="",ds_node="n1"'
+    assert agent.metrics("dynamic_score{") == [
+        f'dynamic_score{{{labels},ds_pod="a",ds_score_name="sample-score"}} 12.5'
+    ]
+    for name in ("fetch", "perform", "send"):
+        assert agent.metrics(f'dynamic_scoring_{name}_seconds_total{{score_name="sample-score"}}')
+    assert agent.metrics('dynamic_scoring_stage_seconds_count{score_name="sample-score",stage="publish"} 1.0')
+    assert agent.metrics("dynamic_scoring_config_valid 1.0")
+    # A result that is no longer in the answer goes.
+    scorer.script(answer({"results": [{"metric": {"node": "n2"}, "score": 3}]}))
+    agent.tick("sample")
+    agent.result()
+    assert [line.split("ds_node=")[1][:4] for line in agent.metrics("dynamic_score{")] == ['"n2"']
+
+
+def test_many_results_and_a_result_that_is_too_large(make_agent: AgentFactory, source: ScriptedServer) -> None:
+    def results(count: int, size: int) -> httpserver.Handler:
+        return answer({"results": [{"metric": {"pod": f"p{i}", "meta": "x" * size}, "score": i} for i in range(count)]})
+
+    with ScriptedServer(results(10_000, 20)) as scorer:
+        agent = make_agent()
+        agent.configure(summary("sample", source.url, scorer.url))
+        with agent:
+            agent.tick("sample")
+            assert len(agent.result().results) == 10_000
+            scorer.script(results(10_000, 200))
+            agent.tick("sample")
+            result = agent.result()
+            assert (result.outcome, result.stage, result.reason) == ("error", "publish", "too_large")
+            scorer.script(results(10_001, 1))
+            agent.tick("sample")
+            assert agent.result().reason == "too_many_results"
+
+
+def test_flower_sees_names_arguments_and_reasons(agent: Agent, source: ScriptedServer) -> None:
+    pubsub = agent.redis.pubsub()
+    pubsub.psubscribe("/0.celeryev/*")
+    wait_for(lambda: pubsub.get_message(timeout=0.1))
+    run_id = agent.tick("sample")
+    agent.result()
+    source.script(answer({"status": "error", "error": "parse error: bad"}, 400))
+    failed = agent.tick("sample")
+    agent.result()
+    events: list[dict[str, object]] = []
+
+    def seen() -> bool:
+        while message := pubsub.get_message(timeout=0.1):
+            events.extend(_events(message["data"]))
+        return any(event["type"] == "task-failed" for event in events)
+
+    wait_for(seen)
+    pubsub.close()
+    received = [(event["name"], event["args"]) for event in events if event["type"] == "task-received"]
+    assert received[:3] == [(f"dsf.{stage}", f"('sample', '{run_id}')") for stage in ("fetch", "score", "publish")]
+    succeeded = [event["result"] for event in events if event["type"] == "task-succeeded"]
+    assert [str(text).split(",")[0].strip("'") for text in succeeded] == ["1 series", "1 results", "ok"]
+    (failure,) = [event for event in events if event["type"] == "task-failed"]
+    assert "bad_query" in str(failure["exception"])
+    assert "parse error: bad" in str(failure["exception"])
+    assert received[3] == ("dsf.fetch", f"('sample', '{failed}')")
+    assert {event["hostname"] for event in events} == {f"spoke@{CLUSTER}"}
+
+
+def _events(data: object) -> list[dict[str, object]]:
+    if not isinstance(data, str):
+        return []
+    message = json.loads(data)
+    body = message["body"]
+    document = json.loads(body)
+    return document if isinstance(document, list) else [document]

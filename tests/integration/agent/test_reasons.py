@@ -1,0 +1,68 @@
+"""Whatever a source or a scoring API does ends in a reason that a person can act on, in bounded time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.agent.conftest import RESULTS, SERIES
+from tests.integration.agent.harness import Agent, summary
+from tests.support import httpserver
+from tests.support.httpserver import Handler, ScriptedServer, answer, matrix
+from tests.support.redisserver import RedisServer
+
+
+@pytest.mark.parametrize(
+    ("where", "handler", "reason", "text"),
+    [
+        ("source", answer({"status": "error", "errorType": "bad_data", "error": "1:4: parse error"}, 400), "bad_query",
+         "1:4: parse error"),
+        ("source", answer({"status": "error", "error": "query timed out"}, 422), "bad_query", "query timed out"),
+        ("source", answer("<html>not here</html>"), "bad_answer", "not JSON"),
+        ("source", answer({"status": "success", "data": {"resultType": "vector", "result": []}}), "bad_answer",
+         "'vector' and not a matrix"),
+        ("source", httpserver.half, "truncated", "ends too early"),
+        ("source", answer("", 302, Location="http://127.0.0.1:1/"), "redirect", "give the final URL"),
+        ("source", httpserver.endless(1 << 30), "too_large", "1073741824 bytes"),
+        ("scorer", answer("boom", 500), "http_error", "HTTP 500: boom"),
+        ("scorer", answer("<html>hello</html>"), "bad_answer", "<html>hello</html>"),
+        ("scorer", answer("", 307, Location="http://127.0.0.1:1/"), "redirect", "give the final URL"),
+        ("scorer", answer("no", 401), "unauthorized", "HTTP 401: no"),
+        ("scorer", httpserver.endless(None), "too_large", "8388608 bytes"),
+        ("scorer", httpserver.bomb, "too_large", "8388608 bytes"),
+        ("scorer", httpserver.hang, "timeout", "no complete answer within 1 s"),
+        ("scorer", httpserver.drip, "timeout", "no complete answer within 1 s"),
+        ("scorer", answer({"results": {}}), "bad_answer", "is not"),
+    ],
+)  # fmt: skip
+def test_every_fault_has_a_reason_and_the_next_good_cycle_clears_it(
+    shared: tuple[Agent, ScriptedServer, ScriptedServer], where: str, handler: Handler, reason: str, text: str
+) -> None:
+    agent, source, scorer = shared
+    server = source if where == "source" else scorer
+    good = matrix(SERIES) if where == "source" else answer(RESULTS)
+    server.script(handler)
+    agent.tick("sample")
+    result = agent.result(15)
+    assert (result.outcome, result.stage) == ("error", "fetch" if where == "source" else "score")
+    assert result.reason == reason
+    assert text in result.message
+    server.script(good)
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    assert agent.spooled() == []
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, ScriptedServer, ScriptedServer]]:
+    """One agent for many faults, with a time-out of a second and no retries."""
+    with (
+        RedisServer() as server,
+        ScriptedServer(matrix(SERIES)) as source,
+        ScriptedServer(answer(RESULTS)) as scorer,
+    ):
+        agent = Agent(tmp_path_factory.mktemp("agent"), server.url)
+        agent.configure(summary("sample", source.url, scorer.url, timeoutSeconds=1, maxRetries=0))
+        with agent:
+            yield agent, source, scorer

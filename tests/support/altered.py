@@ -1,0 +1,61 @@
+"""Runs a module as `python -m` does, in a process that is different in one point.
+
+    python altered.py [--clock SECONDS] [--run-slack SECONDS] MODULE [ARGUMENT ...]
+
+`--clock` puts the wall clock forward (or back) by so much, for everything in Python that asks for the time of day.
+`--run-slack` is how long after its expiry a run without a result stays open, in place of `dsf.ticks.RUN_SLACK`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as datetime_module
+import runpy
+import sys
+import time
+from typing import Any
+
+
+def shift_clock(seconds: float) -> None:
+    """To be called before anything else is imported: names that are imported from these modules stay what they are."""
+    real_time, real_time_ns, real = time.time, time.time_ns, datetime_module.datetime
+
+    class _Meta(type):
+        # What the C functions of the module return is of the real class.
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, real)
+
+    class _Shifted(real, metaclass=_Meta):
+        @classmethod
+        def now(cls, tz: datetime_module.tzinfo | None = None) -> Any:
+            return real.fromtimestamp(real_time() + seconds, tz)
+
+        @classmethod
+        def utcnow(cls) -> Any:
+            return real.fromtimestamp(real_time() + seconds, datetime_module.UTC).replace(tzinfo=None)
+
+    time.time = lambda: real_time() + seconds
+    time.time_ns = lambda: real_time_ns() + int(seconds * 1e9)
+    datetime_module.datetime = _Shifted  # type: ignore[misc]
+
+
+def main() -> None:
+    """Read the arguments and become the module."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--clock", type=float, default=0.0)
+    parser.add_argument("--run-slack", type=float)
+    parser.add_argument("module")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    found = parser.parse_args()
+    if found.clock:
+        shift_clock(found.clock)
+    if found.run_slack is not None:
+        from dsf import ticks
+
+        ticks.RUN_SLACK = found.run_slack
+    sys.argv = [found.module, *found.arguments]
+    runpy.run_module(found.module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

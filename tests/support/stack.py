@@ -1,0 +1,285 @@
+"""Everything that runs in production, as processes on this machine: real Redis, hub, beat, results, exporter, agents.
+
+Processes have names: `hub`, `beat`, `results`, `exporter`, and `agent <cluster>`; a second one of a kind is `beat 2`.
+They are never started again by themselves, so that a test sees what a death alone does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import redis
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from dsf.demo.stack import http_ready
+from dsf.settings import ENV_PREFIX
+from tests.support.child import Child
+from tests.support.redisserver import RedisServer, free_port
+from tests.support.wait import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+_ALTERED = Path(__file__).with_name("altered.py")
+_MODULES = {
+    "hub": ("dsf.hub",),
+    "beat": ("celery", "-A", "dsf.celery", "beat"),
+    "results": ("dsf.results",),
+    "exporter": ("dsf.exporter",),
+    "agent": ("dsf.agent",),
+    "flower": ("dsf.cli", "flower"),
+}
+#: Shorter than in production, so that a test sees each of them; what they are for stays the same.
+_SETTINGS: dict[str, object] = {
+    "backend": "dir",
+    "health_interval": 0.5,
+    "beat_lock_timeout": 2,
+    "lost_after": 1,
+    "redis_polling_interval": 1,
+    "results_visibility_timeout": 2,
+    "retry_backoff": 0.1,
+}
+
+
+class Stack:
+    """One hub and the agents of `clusters`, on a folder of manifests. A context manager.
+
+    `settings` are by process name or by its first word (`agent c1` before `agent`); `altered` are arguments for
+    `tests/support/altered.py`, by process name likewise.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clusters: Sequence[str] = ("c1",),
+        *,
+        settings: Mapping[str, Mapping[str, object]] | None = None,
+        altered: Mapping[str, Sequence[str]] | None = None,
+        redis_options: Sequence[str] = (),
+    ) -> None:
+        self.folder = folder
+        self.manifests = folder / "manifests"
+        self.out = self.manifests / "_out"
+        self.logs = folder / "logs"
+        for made in (self.manifests, self.logs):
+            made.mkdir(parents=True)
+        self.clusters = tuple(clusters)
+        self.settings = {name: dict(values) for name, values in (settings or {}).items()}
+        self.altered = {name: tuple(arguments) for name, arguments in (altered or {}).items()}
+        self.redis_server = RedisServer(aof=True, options=tuple(redis_options))
+        self.processes: dict[str, Child] = {}
+        self._ports: dict[str, int] = {}
+        self._http = requests.Session()
+        self._http.trust_env = False
+        self._client: redis.Redis | None = None
+
+    # --- processes -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start everything and wait until it works. Raises AssertionError with the end of a log."""
+        self.redis_server.start()
+        for name in ("hub", "beat", "exporter"):
+            self.run(name)
+        agents = [f"agent {cluster}" for cluster in self.clusters]
+        # They need what the hub makes.
+        files = [self.out / ".hub" / "signing-secret", *(self._key_file(cluster) for cluster in self.clusters)]
+        wait_for(lambda: all(file.exists() for file in files), 30, f"the hub's files; {self.tail('hub')}")
+        for name in ("results", *agents):
+            self.run(name)
+        for name in ("exporter", *agents):
+            self.wait_ready(name)
+
+    def run(self, name: str) -> None:
+        """Start one process without waiting for it."""
+        program = (str(_ALTERED), *self._of(self.altered, name, ())) if self._is_altered(name) else ("-m",)
+        arguments = ("--port", str(self.port(name))) if name == "flower" else ()
+        # -P: the folder of altered.py must not be where modules are looked for.
+        command = (sys.executable, "-P", *program, *_MODULES[_role(name)], *arguments)
+        log = self.logs / f"{name.replace(' ', '-')}.log"
+        self.processes[name] = Child(command, log, self.environment(name), inherit=False)
+
+    def wait_ready(self, name: str, timeout: float = 30.0) -> None:
+        """Wait until a process does its work, where it says so."""
+
+        def ready() -> bool:
+            if not self.processes[name].is_running:
+                raise RuntimeError(f"{name} ended: {self.tail(name)}")
+            return self._answers(name)
+
+        wait_for(ready, timeout, f"{name} to be ready; {self.tail(name)}")
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, as a power cut or the kernel's out-of-memory killer would be."""
+        self.processes.pop(name).kill()
+        # What only a process that ends well takes away.
+        self._ready_file(name).unlink(missing_ok=True)
+
+    def stop(self, name: str) -> int:
+        """SIGTERM; its exit code."""
+        process = self.processes.pop(name)
+        process.signal(signal.SIGTERM)
+        return process.wait(40)
+
+    def restart(self, name: str) -> None:
+        """Start a process again, after killing it if it runs, and wait until it is ready."""
+        if name in self.processes:
+            self.kill(name)
+        self.run(name)
+        self.wait_ready(name)
+
+    def pid(self, name: str) -> int:
+        """Its process id."""
+        return self.processes[name].pid
+
+    def memory(self, name: str) -> int:
+        """Its resident memory in bytes."""
+        return int(psutil.Process(self.pid(name)).memory_info().rss)
+
+    def tail(self, name: str) -> str:
+        """The end of its log."""
+        return self.processes[name].tail()
+
+    def log(self, name: str) -> str:
+        """All that it logged."""
+        return (self.logs / f"{name.replace(' ', '-')}.log").read_text(errors="replace")
+
+    def port(self, name: str) -> int:
+        """The port that it serves on; the same after a restart."""
+        return self._ports.setdefault(name, free_port())
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.kill()
+        self._http.close()
+        self.redis_server.stop()
+
+    # --- what can be seen ----------------------------------------------------------------------------------------
+
+    @property
+    def redis(self) -> redis.Redis:
+        """A client that decodes to str."""
+        if self._client is None:
+            self._client = self.redis_server.client()
+        return self._client
+
+    def spooled(self, cluster: str) -> list[str]:
+        """Names of the files in an agent's spool."""
+        return sorted(path.name for path in self._spool(cluster).iterdir())
+
+    def page(self, name: str, path: str) -> requests.Response:
+        """The answer of a process's HTTP server."""
+        return self._http.get(f"http://127.0.0.1:{self.port(name)}{path}", timeout=10)
+
+    def samples(self, name: str) -> Iterator[Sample]:
+        """All samples of a process's /metrics, parsed as Prometheus' text format."""
+        answer = self.page(name, "/metrics")
+        assert answer.status_code == 200
+        for family in text_string_to_metric_families(answer.text):
+            yield from family.samples
+
+    def metric(self, process: str, sample: str, **labels: str) -> float | None:
+        """The sum of the samples of this name that have these labels; None when there is none."""
+        found = [
+            one.value
+            for one in self.samples(process)
+            if one.name == sample and all(one.labels.get(label) == value for label, value in labels.items())
+        ]
+        return sum(found) if found else None
+
+    def dsf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line as a user does."""
+        command = (sys.executable, "-P", "-m", "dsf.cli", *arguments)
+        environment = self.environment("cli")
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    def data(self, *arguments: str) -> Any:
+        """What a command prints with `-o json`. Raises AssertionError when it prints none."""
+        done = self.dsf(*arguments, "-o", "json")
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            raise AssertionError(f"dsf {' '.join(arguments)}: {done.stdout}{done.stderr}") from None
+
+    # --- details -------------------------------------------------------------------------------------------------
+
+    def environment(self, name: str) -> dict[str, str]:
+        """All variables of one process, without any `DSF_` one of the shell."""
+        role, _, cluster = name.partition(" ")
+        values = _SETTINGS | {"role": role, "redis_url": self.redis_server.url, "manifests": self.manifests}
+        if role == "results":
+            values["signing_secret_file"] = self.out / ".hub" / "signing-secret"
+        elif role == "exporter":
+            values |= {"exporter_host": "127.0.0.1", "exporter_port": self.port(name)}
+        elif role == "agent":
+            values |= {
+                "cluster": cluster,
+                "agent_config": self._cluster_dir(cluster) / "dynamic-scoring-config.yaml",
+                "signing_key_file": self._key_file(cluster),
+                "agent_secrets_dir": self.folder / "secrets" / cluster,
+                "agent_spool_dir": self._spool(cluster),
+                "agent_metrics_host": "127.0.0.1",
+                "agent_metrics_port": self.port(name),
+                "agent_readiness_file": self._ready_file(name),
+            }
+        values |= self._of(self.settings, name, {})
+        kept = {variable: value for variable, value in os.environ.items() if not variable.startswith(ENV_PREFIX)}
+        # A demo that runs on this machine is none of ours.
+        kept |= {"XDG_STATE_HOME": str(self.folder / "state"), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        if role == "flower":
+            kept["FLOWER_UNAUTHENTICATED_API"] = "true"
+        return kept | {ENV_PREFIX + variable.upper(): str(value) for variable, value in values.items()}
+
+    def _answers(self, name: str) -> bool:
+        match _role(name):
+            case "agent":
+                return self._ready_file(name).exists()
+            case "exporter":
+                return http_ready(f"http://127.0.0.1:{self.port(name)}/readyz")()
+            case "flower":
+                return http_ready(f"http://127.0.0.1:{self.port(name)}/healthcheck")()
+        return True
+
+    def _is_altered(self, name: str) -> bool:
+        return name in self.altered or _role(name) in self.altered
+
+    @staticmethod
+    def _of(values: Mapping[str, Any], name: str, default: Any) -> Any:
+        return values.get(name, values.get(_role(name), default))
+
+    def _cluster_dir(self, cluster: str) -> Path:
+        return self.out / "clusters" / cluster
+
+    def _key_file(self, cluster: str) -> Path:
+        return self._cluster_dir(cluster) / "agent-credentials" / "signing-key"
+
+    def _ready_file(self, name: str) -> Path:
+        return self.folder / f"ready-{name.replace(' ', '-')}"
+
+    def _spool(self, cluster: str) -> Path:
+        return self.folder / "spool" / cluster
+
+
+def _role(name: str) -> str:
+    return name.partition(" ")[0]
+
+
+def pass_time(seconds: float) -> None:
+    """Let time pass where its passing is what is tested."""
+    time.sleep(seconds)

@@ -1,0 +1,104 @@
+"""The delivered configuration: what counts at which moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from structlog.testing import capture_logs
+
+from dsf.agent.config import FileConfig
+from tests.support.wait import wait_for
+
+
+def summaries(*names: str) -> str:
+    return json.dumps([{"name": name, "scoreName": f"{name}-score", "scoringInterval": 30} for name in names])
+
+
+def manifest(text: Any) -> str:
+    return yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "data": {"summaries": text}})
+
+
+def put(path: Path, text: str) -> None:
+    draft = path.with_name("draft")
+    draft.write_text(text)
+    draft.rename(path)
+
+
+@pytest.mark.parametrize("form", [lambda text: text, manifest, lambda text: f"\n {text}"])
+def test_both_forms(tmp_path: Path, form: Any) -> None:
+    path = tmp_path / "config"
+    put(path, form(summaries("a", "b")))
+    config = FileConfig(path)
+    assert sorted(config.summaries()) == ["a", "b"]
+    found = config.get("a")
+    assert found is not None
+    assert (found.score_name, found.validity_seconds) == ("a-score", 300)
+    assert config.get("c") is None
+    assert config.problem == ""
+    assert config.loaded_at > 0
+
+
+def test_every_look_sees_the_newest(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    config = FileConfig(path)
+    assert config.summaries() == {}
+    for names in (["a"], ["a", "b"], [], ["c"]):
+        put(path, summaries(*names))
+        assert sorted(config.summaries()) == names
+    path.unlink()
+    assert config.summaries() == {}
+    assert config.get("c") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[{", "not JSON"),
+        ("{}", "neither a JSON array of summaries nor a ConfigMap"),
+        (manifest(None), "neither"),
+        (manifest("nonsense"), "not JSON"),
+        ("a: [1", "not YAML: mistake in line"),
+        (summaries("a").replace('"a-score"', '""'), "scoreName"),
+        (manifest("{}"), "not a JSON array"),
+    ],
+)
+def test_a_mistake_leaves_the_last_good_one_and_is_reported_once(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "config"
+    put(path, summaries("a"))
+    config = FileConfig(path)
+    config.summaries()
+    put(path, text)
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert sorted(config.summaries()) == ["a"]
+    assert words in config.problem
+    assert [entry["event"] for entry in logs] == ["configuration cannot be used, the last good one stays"]
+    put(path, summaries("a"))
+    assert sorted(config.summaries()) == ["a"]
+    assert config.problem == ""
+
+
+def test_not_text_is_a_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_bytes(b"\xff\xfe\x00")
+    config = FileConfig(path)
+    assert config.summaries() == {}
+    assert config.problem == "not UTF-8 text"
+
+
+def test_the_watch_reports_without_being_asked(tmp_path: Path) -> None:
+    path = tmp_path / "later" / "config"
+    config = FileConfig(path)
+    config.start()
+    try:
+        path.parent.mkdir()
+        put(path, summaries("a"))
+        wait_for(lambda: config.loaded_at, 10, "the first load")
+        put(path, "[{")
+        wait_for(lambda: config.problem, 10, "the problem")
+    finally:
+        config.stop()

@@ -1,0 +1,63 @@
+"""One cycle per scorer at a time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dsf.agent.running import DuplicateError, OverlapError, Running
+from dsf.api.summary import ScorerSummary
+
+
+def summary(name: str = "a", score_name: str = "s") -> ScorerSummary:
+    return ScorerSummary(name=name, score_name=score_name)
+
+
+def soon() -> float:
+    return time.monotonic() + 60
+
+
+def test_the_same_run_goes_on_with_the_newest_summary() -> None:
+    running = Running()
+    run = running.enter("1", summary(), soon())
+    run.busy = False
+    again = running.enter("1", summary(score_name="t"), soon())
+    assert again is run
+    assert run.summary.score_name == "t"
+
+
+def test_another_run_of_the_scorer_overlaps_until_the_first_has_ended() -> None:
+    running = Running()
+    running.enter("1", summary(), soon())
+    with pytest.raises(OverlapError):
+        running.enter("2", summary(), soon())
+    running.enter("2", summary("b"), soon())
+    running.leave("a", "2")
+    with pytest.raises(OverlapError):
+        running.enter("2", summary(), soon())
+    running.leave("a", "1")
+    running.enter("2", summary(), soon())
+
+
+def test_a_message_that_came_twice_is_recognised() -> None:
+    running = Running()
+    run = running.enter("1", summary(), soon())
+    with pytest.raises(DuplicateError):
+        running.enter("1", summary(), soon())
+    run.busy = False
+    running.leave("a", "1")
+    with pytest.raises(DuplicateError):
+        running.enter("1", summary(), soon())
+
+
+def test_a_run_whose_deadline_has_passed_blocks_nobody() -> None:
+    running = Running()
+    running.enter("1", summary(), time.monotonic() - 1)
+    running.enter("2", summary(), soon())
+    running.leave("a", "1")
+    with pytest.raises(OverlapError):
+        running.enter("3", summary(), soon())
+    running.enter("4", summary("b"), time.monotonic() - 1)
+    assert running.purge() == ["4"]
+    assert running.purge() == []

@@ -1,0 +1,121 @@
+"""Cutting the series out of an answer: equal to parsing it, for every shape that JSON can have."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.sources.matrix import MatrixError, cut
+
+SERIES = {"metric": {"__name__": "up", "pod": "a"}, "values": [[1718600000, "1"], [1718600060.5, "NaN"]]}
+HISTOGRAM = {
+    "metric": {"le": "}]}"},
+    "histograms": [[1718600000, {"count": "1", "sum": "2", "buckets": [[0, "1", "2", "3"]]}]],
+}
+
+texts = st.text(max_size=20) | st.sampled_from(
+    ['{"metric":{', ',{"metric":{', '"result":[', "]}", "\\", '\\"', '"]}]}}', "[", "}", "é", "\x00", "\U0001f600"]
+)
+labels = st.dictionaries(texts, texts, max_size=4)
+points = st.lists(st.tuples(st.floats(0, 2e9) | st.integers(0, 2**31), texts).map(list), max_size=4)
+series = st.lists(
+    st.fixed_dictionaries({"metric": labels, "values": points}) | st.sampled_from([SERIES, HISTOGRAM]), max_size=5
+)
+extras = st.dictionaries(
+    st.sampled_from(["warnings", "infos", "stats", "isPartial", "trace"]),
+    st.lists(texts, max_size=3) | texts | st.dictionaries(texts, texts | st.lists(texts), max_size=3) | st.booleans(),
+    max_size=3,
+)
+
+
+def whole(result: Any, **extra: Any) -> dict[str, Any]:
+    return {"status": "success", "data": {"resultType": "matrix", "result": result}, **extra}
+
+
+def compact(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def parsed(body: bytes) -> Any:
+    return json.loads(b"[" + bytes(cut(body).inside) + b"]")
+
+
+@given(series, extras, extras, st.randoms(use_true_random=False), st.sampled_from([None, 1, 4]), st.booleans())
+def test_any_valid_answer_is_cut_like_it_would_be_parsed(
+    result: list[Any], top: dict[str, Any], inner: dict[str, Any], random: Any, indent: int | None, ascii_only: bool
+) -> None:
+    document = whole(result)
+    data = list({**document["data"], **inner}.items())
+    random.shuffle(data)
+    fields = list({**document, **top, "data": dict(data)}.items())
+    random.shuffle(fields)
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(dict(fields), indent=indent, separators=separators, ensure_ascii=ascii_only)
+    try:
+        body = text.encode()
+    except UnicodeEncodeError:
+        return
+    assert parsed(body) == json.loads(text)["data"]["result"]
+    assert cut(body).series == len(result)
+
+
+@given(series, extras, st.integers(1, 200))
+def test_a_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], missing: int) -> None:
+    body = json.dumps(whole(result, **extra), separators=(",", ":")).encode()
+    with pytest.raises(MatrixError):
+        cut(body[: -min(missing, len(body))])
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "not JSON"),
+        (b"<html>", "not JSON"),
+        (b"[]", "the answer is not {"),
+        (b'{"status":"success"}', "the answer is not {"),
+        (b'"\\"result\\":["', "the answer is not {"),
+        (compact({"status": "success", "data": {"resultType": "vector", "result": []}}), "'vector' and not a matrix"),
+        (compact({"status": "success", "data": {"resultType": "scalar", "result": 1}}), "'scalar' and not a matrix"),
+        (compact({"status": "error", "errorType": "timeout", "error": "too slow"}), "timeout: too slow"),
+        (compact({"status": "error", "data": {"resultType": "matrix", "result": []}}), "the answer is not {"),
+        (compact({"data": {"resultType": "matrix"}, "other": {"result": [SERIES]}}), "the answer is not {"),
+        (compact(whole([SERIES])) + b"x", "not JSON"),
+        (compact(whole([SERIES]))[:-1] + b',"warnings":["]}}', "not JSON"),
+        (compact(whole([SERIES]))[:-4], "ends within the series"),
+    ],
+)
+def test_what_is_no_matrix_is_refused_in_words(body: bytes, words: str) -> None:
+    with pytest.raises(MatrixError) as caught:
+        cut(body)
+    assert words in str(caught.value)
+
+
+def test_a_second_array_of_series_is_not_taken_for_the_first() -> None:
+    document = whole([SERIES, SERIES])
+    document["exemplars"] = [{"metric": {"x": "y"}}]
+    body = compact(document)
+    assert parsed(body) == [SERIES, SERIES]
+    assert cut(body).series == 2
+
+
+def test_deep_nesting_is_refused() -> None:
+    body = b'{"status":"success","data":{"resultType":"matrix","result":[' + b"[" * 100_000 + b"]}}"
+    with pytest.raises(MatrixError):
+        cut(body)
+
+
+def test_memory_stays_small() -> None:
+    many = compact(whole([SERIES] * 20_000))
+    spaced = json.dumps(whole([SERIES] * 20_000)).encode()
+    for body in (many, spaced):
+        tracemalloc.start()
+        matrix = cut(body)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert matrix.series == 20_000
+        assert peak < 200_000

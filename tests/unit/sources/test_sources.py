@@ -1,0 +1,116 @@
+"""What each source type asks, with the transport replaced."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from dsf import http
+from dsf.api.summary import ScorerSummary
+from dsf.api.types import SourceType
+from dsf.errors import HttpError
+from dsf.sources import SOURCES, Context
+from dsf.sources.prometheus import _explain
+
+
+class Prometheus:
+    """Stands for `dsf.http.get`: notes what is asked and answers in turn."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.answers = list(answers)
+
+    def __call__(self, url: str, **options: Any) -> bytes:
+        self.asked.append({"url": url, **options})
+        return self.answers.pop(0)
+
+
+def answer(*series: Any) -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": series}}).encode()
+
+
+def summary(**values: Any) -> ScorerSummary:
+    defaults = {"name": "s", "score_name": "s", "source_endpoint": "http://p:9090/api/v1/query_range"}
+    return ScorerSummary(**(defaults | values))
+
+
+def fetch(prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch, context: Context, **values: Any) -> bytes:
+    monkeypatch.setattr(http, "get", prometheus)
+    payload = SOURCES["Prometheus"](summary(**values), context)
+    body = b"".join(payload.pieces)
+    assert payload.size == len(body)
+    return body
+
+
+@pytest.mark.parametrize(
+    ("query", "span", "step", "now", "expected"),
+    [
+        ("up", 3600, 60, 1718603600.9, [("up", 1718600000, 1718603600, 60)]),
+        ("a;b", 60, 5, 1000.0, [("a", 940, 1000, 5), ("b", 940, 1000, 5)]),
+        ("up;", 60, 5, 1000.0, [("up", 940, 1000, 5)]),
+        ('a{x=";"} ; b # c;d', 60, 5, 1000.0, [('a{x=";"}', 940, 1000, 5), ("b", 940, 1000, 5)]),
+    ],
+)
+def test_one_request_per_query(
+    monkeypatch: pytest.MonkeyPatch, query: str, span: int, step: int, now: float, expected: list[tuple[Any, ...]]
+) -> None:
+    prometheus = Prometheus(*[answer()] * len(expected))
+    context = Context(time.monotonic() + 5, 1000, now, "token-1")
+    body = fetch(prometheus, monkeypatch, context, source_query=query, source_range=span, source_step=step)
+    names = ("query", "start", "end", "step")
+    assert [tuple(asked["params"][name] for name in names) for asked in prometheus.asked] == expected
+    assert {asked["url"] for asked in prometheus.asked} == {"http://p:9090/api/v1/query_range"}
+    assert {asked["token"] for asked in prometheus.asked} == {"token-1"}
+    assert body == b'{"data":[]}'
+
+
+def test_series_stay_in_the_order_of_the_queries_and_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = ({"metric": {"pod": name}, "values": [[1, "1"]]} for name in "abc")
+    prometheus = Prometheus(answer(a, b), answer(), answer(c))
+    body = fetch(prometheus, monkeypatch, Context(time.monotonic() + 5, 1000, 1000.0), source_query="x;y;z")
+    assert json.loads(body) == {"data": [a, b, c]}
+    sizes = [len(answer(a, b)), len(answer())]
+    assert [asked["max_bytes"] for asked in prometheus.asked] == [1000, 1000 - sizes[0], 1000 - sum(sizes)]
+
+
+@pytest.mark.parametrize("query", ["", " ; ", "# nothing"])
+def test_no_query_is_said(monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    with pytest.raises(HttpError) as caught:
+        fetch(Prometheus(), monkeypatch, Context(time.monotonic() + 5, 1000, 1.0), source_query=query)
+    assert caught.value.reason == "bad_query"
+
+
+def test_a_bad_answer_is_shown_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    prometheus = Prometheus(b'{"status":"error","error":"you sent canary-1\\nagain"}')
+    with pytest.raises(HttpError) as caught:
+        fetch(prometheus, monkeypatch, Context(time.monotonic() + 5, 1000, 1.0, "canary-1"), source_query="x")
+    assert caught.value.reason == "bad_answer"
+    assert str(caught.value) == "GET http://p:9090/api/v1/query_range: error: you sent *** again"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (400, b'{"status":"error","errorType":"bad_data","error":"parse error"}', ("bad_query", "parse error")),
+        (422, b'{"error":"query timed out"}', ("bad_query", "query timed out")),
+        (400, b"<html>proxy</html>", ("bad_query", "<html>proxy</html>")),
+        (400, b'{"error":5}', ("bad_query", '{"error":5}')),
+        (500, b'{"error":"x"}', None),
+    ],
+)
+def test_prometheus_own_words(status: int, body: bytes, expected: tuple[str, str] | None) -> None:
+    assert _explain(status, body) == expected
+
+
+def test_none_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "get", Prometheus())
+    payload = SOURCES["None"](summary(), Context(0.0, 0, 0.0))
+    assert b"".join(payload.pieces) == b'{"data":[]}'
+    assert (payload.series, payload.received) == (0, 0)
+
+
+def test_the_table_names_types_of_the_api() -> None:
+    assert set(SOURCES) <= set(SourceType)
