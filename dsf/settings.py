@@ -41,12 +41,40 @@ class Settings(BaseSettings):
     # --- Redis -------------------------------------------------------------------------------------------------
     redis_url: SecretStr = Field(
         default=SecretStr("redis://localhost:6379/0"),
-        description="redis:// or rediss:// URL; a secret because it may hold a password.",
+        description="redis:// or rediss:// (TLS) URL, or sentinel://host:port;sentinel://host:port/0; a secret because "
+        "it may hold a password.",
     )
     redis_url_file: Path | None = Field(
         default=None, description="File that holds the URL (a mounted Secret); wins over redis_url."
     )
-    redis_ca_file: Path | None = Field(default=None, description="CA that signed the server's certificate (rediss://).")
+    redis_username: str = Field(default="", description="User in Redis; wins over the one in the URL.")
+    redis_password: SecretStr | None = Field(
+        default=None, description="Password in Redis; wins over the one in the URL."
+    )
+    redis_password_file: Path | None = Field(
+        default=None,
+        description="File that holds the password alone (a mounted Secret); wins over redis_password. Like "
+        "redis_url_file it is read again at every connect, so that a rotated password needs no restart.",
+    )
+    redis_ca_file: Path | None = Field(
+        default=None,
+        description="CA of the server's certificate (TLS); no other is trusted then. None: those of the system.",
+    )
+    redis_cert_file: Path | None = Field(
+        default=None, description="Our certificate, for a server that wants one of its clients (TLS)."
+    )
+    redis_key_file: Path | None = Field(default=None, description="Private key of redis_cert_file.")
+    redis_sentinel_master: str = Field(
+        default="", description="Name by which the Sentinels of a sentinel:// URL know the server."
+    )
+    redis_sentinel_tls: bool = Field(
+        default=False, description="Speak TLS with the Sentinels and with the server that they name."
+    )
+    redis_sentinel_username: str = Field(default="", description="User of the Sentinels; they have their own users.")
+    redis_sentinel_password: SecretStr | None = Field(default=None, description="Password of the Sentinels.")
+    redis_sentinel_password_file: Path | None = Field(
+        default=None, description="File that holds the password of the Sentinels; wins over redis_sentinel_password."
+    )
     redis_socket_timeout: float = Field(
         default=10.0,
         gt=0,
@@ -81,6 +109,10 @@ class Settings(BaseSettings):
     # --- agent -------------------------------------------------------------------------------------------------
     agent_namespace: str = Field(
         default="dynamic-scoring", description="Namespace of the agent, its ConfigMap and its Secrets."
+    )
+    agent_kube: bool = Field(
+        default=False,
+        description="Read ConfigMap, key and tokens from the cluster's own API server; a change is seen at once.",
     )
     agent_config: Path | None = Field(
         default=None,
@@ -215,6 +247,14 @@ class Settings(BaseSettings):
         Raises SettingsError when the file cannot be read.
         """
         return _secret(self.redis_url, self.redis_url_file, "REDIS_URL") or ""
+
+    def resolved_redis_password(self) -> str | None:
+        """The password that is set beside the URL, or None. Raises SettingsError when its file cannot be read."""
+        return _secret(self.redis_password, self.redis_password_file, "REDIS_PASSWORD")
+
+    def resolved_redis_sentinel_password(self) -> str | None:
+        """The Sentinels' password, or None. Raises SettingsError when its file cannot be read."""
+        return _secret(self.redis_sentinel_password, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
 
     def resolved_signing_key(self) -> str | None:
         """The agent's key as `<id>:<hex>`, or None. Raises SettingsError when its file cannot be read."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dsf import http
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.running import Run, Running
-from dsf.agent.secrets import SecretError, Tokens
+from dsf.agent.secrets import SecretError, TokenSource
 from dsf.agent.spool import Spool
 from dsf.api.scoring import ScoringResponse, parse_response
 from dsf.api.summary import ScorerSummary
@@ -38,7 +38,7 @@ _TOO_LATE = "no time is left before the next cycle begins"
 class Cycles:
     """Runs the stages of this cluster's cycles. Thread-safe; methods of one run are called one after another."""
 
-    def __init__(self, settings: Settings, tokens: Tokens, spool: Spool, metrics: AgentMetrics) -> None:
+    def __init__(self, settings: Settings, tokens: TokenSource, spool: Spool, metrics: AgentMetrics) -> None:
         self._settings = settings
         self._tokens = tokens
         self._spool = spool

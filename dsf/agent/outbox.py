@@ -10,7 +10,7 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.agent import wire
-from dsf.agent.secrets import KeyRing
+from dsf.agent.secrets import KeySource
 from dsf.errors import CycleError, SettingsError
 from dsf.messages import INGEST_TASK, Result, sign
 
@@ -23,7 +23,7 @@ _WAIT = 1.0
 class Outbox:
     """Signs results and puts them into the results queue. Thread-safe."""
 
-    def __init__(self, client: redis.Redis, keyring: KeyRing, max_bytes: int) -> None:
+    def __init__(self, client: redis.Redis, keyring: KeySource, max_bytes: int) -> None:
         self._redis = client
         self._keyring = keyring
         self._max_bytes = max_bytes

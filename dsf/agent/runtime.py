@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import dsf.log
-from dsf.agent.config import FileConfig
+from dsf.agent.config import ConfigSource, FileConfig
 from dsf.agent.cycle import Cycles
 from dsf.agent.exposition import Exposition
 from dsf.agent.flow import Flow
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
-from dsf.agent.secrets import KeyRing, Tokens
+from dsf.agent.secrets import KeyRing, KeySource, Tokens, TokenSource
 from dsf.agent.spool import Spool, default_folder
 from dsf.errors import SettingsError
 from dsf.http import transport
@@ -18,6 +20,16 @@ from dsf.settings import Settings
 from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
+
+
+class Watching(ConfigSource, Protocol):
+    """A source of summaries that watches in the background."""
+
+    def start(self) -> None:
+        """Begin to watch."""
+
+    def stop(self) -> None:
+        """End the watch."""
 
 
 class Runtime:
@@ -29,24 +41,29 @@ class Runtime:
             raise SettingsError(
                 f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster; set it to this cluster's name"
             )
-        if settings.agent_config is None:
-            raise SettingsError(
-                "DSF_AGENT_CONFIG: not set; it is the file with the ConfigMap `dynamic-scoring-config` of this cluster"
-            )
         try:
             transport.set_aliases(settings.agent_host_aliases)
         except ValueError as error:
             raise SettingsError(f"DSF_AGENT_HOST_ALIASES: {error}") from None
-        keyring = KeyRing(settings)
+        self.config: Watching
+        tokens: TokenSource
+        keyring: KeySource
+        if settings.agent_kube:
+            # Only then: importing the Kubernetes client costs 40 MB.
+            from dsf.agent.kube import KubeObjects
+
+            objects = KubeObjects(settings)
+            self.config, tokens, keyring = objects.config, objects.secrets, objects.secrets
+        else:
+            self.config, tokens, keyring = _files(settings)
         keyring.key()
         self.spool = Spool(settings.agent_spool_dir or default_folder(settings.cluster))
-        self.config = FileConfig(settings.agent_config)
         self.metrics = AgentMetrics(settings.cluster, self.config)
         #: The agent's own queue, and the connections through which its messages go.
         self.queue = spoke_queue(settings.cluster)
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
         self.outbox = Outbox(self.redis, keyring, settings.max_result_message_bytes)
-        self.cycles = Cycles(settings, Tokens(settings.agent_secrets_dir), self.spool, self.metrics)
+        self.cycles = Cycles(settings, tokens, self.spool, self.metrics)
         self.flow = Flow(settings, self.config, self.cycles, self.outbox, self.metrics)
         self._settings = settings
         self._exposition: Exposition | None = None
@@ -74,6 +91,15 @@ class Runtime:
         self.config.stop()
         if self._exposition is not None:
             self._exposition.stop()
+
+
+def _files(settings: Settings) -> tuple[FileConfig, Tokens, KeyRing]:
+    if settings.agent_config is None:
+        raise SettingsError(
+            "DSF_AGENT_CONFIG: not set; it is the file with the ConfigMap `dynamic-scoring-config` of this cluster "
+            "(in a pod: DSF_AGENT_KUBE=true reads it from the cluster's API server)"
+        )
+    return FileConfig(settings.agent_config), Tokens(settings.agent_secrets_dir), KeyRing(settings)
 
 
 _current: Runtime | None = None

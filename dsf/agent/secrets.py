@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Protocol
 
 from dsf.agent.files import WatchedFile
 from dsf.errors import SettingsError
@@ -19,6 +20,20 @@ _MAX_TOKEN_BYTES = 64 * 1024
 #: What Kubernetes allows as a key of a Secret. A key of dots only would be a path.
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _TOKEN = re.compile(r"[!-~]+")
+
+
+class TokenSource(Protocol):
+    """Where tokens come from. Implementations are thread-safe."""
+
+    def token(self, name: str, key: str) -> str | None:
+        """The token as of now; None when the scorer names no Secret. Raises SecretError."""
+
+
+class KeySource(Protocol):
+    """Where the agent's signing key comes from. Implementations are thread-safe."""
+
+    def key(self) -> SigningKey:
+        """The key to sign with, as of now. Raises SettingsError."""
 
 
 class SecretError(Exception):
@@ -36,14 +51,12 @@ class Tokens:
         """The token as of now; None when the scorer names no Secret. Raises SecretError."""
         if not name and not key:
             return None
-        label = f"key {key!r} of Secret {name!r}"
-        if not is_name(name) or _KEY.fullmatch(key) is None or not key.strip("."):
-            raise SecretError(f"{label} is not a possible name; correct the tokenSecretRef")
+        label = secret_label(name, key)
         if self._folder is None:
             raise SecretError(f"{label} is needed, but this agent has no Secrets; set DSF_AGENT_SECRETS_DIR")
         file = self._files.get((name, key))
         if file is None:
-            file = WatchedFile(self._folder / name / key, _parse_token, max_bytes=_MAX_TOKEN_BYTES)
+            file = WatchedFile(self._folder / name / key, parse_token, max_bytes=_MAX_TOKEN_BYTES)
             self._files[name, key] = file
         try:
             return file.read()
@@ -57,7 +70,16 @@ class Tokens:
             raise SecretError(f"{label} holds no token: expected one line of printable ASCII") from None
 
 
-def _parse_token(data: bytes) -> str:
+def secret_label(name: str, key: str) -> str:
+    """How a key of a Secret is named to people. Raises SecretError when it cannot exist: a name may become a path."""
+    label = f"key {key!r} of Secret {name!r}"
+    if not is_name(name) or _KEY.fullmatch(key) is None or not key.strip("."):
+        raise SecretError(f"{label} is not a possible name; correct the tokenSecretRef")
+    return label
+
+
+def parse_token(data: bytes) -> str:
+    """The token in what a Secret holds. Raises ValueError (without the text) when it is none."""
     text = data.decode("ascii").strip()
     if _TOKEN.fullmatch(text) is None:
         raise ValueError

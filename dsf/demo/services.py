@@ -1,0 +1,155 @@
+"""The programs of the demo that are not the framework's: a Prometheus and a node exporter per cluster, the scorers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+import dsf
+from dsf.demo.binaries import find
+from dsf.demo.ports import LOCALHOST, Ports
+from dsf.demo.stack import http_answer, http_ready
+from dsf.demo.supervisor import Program
+from dsf.errors import ToolError
+
+#: Seconds between scrapes: the first score needs two.
+_SCRAPE_INTERVAL = 1
+#: Seconds between two cycles of each scorer.
+_INTERVAL = 10
+#: The name under which a scorer's /config knows the Prometheus of whatever cluster it is asked for.
+PROMETHEUS_NAME = "kube-prometheus-kube-prome-prometheus.monitoring.svc:9090"
+
+#: Busy CPUs and used memory of the node, and CPU use of the cluster's own programs; all in percent.
+_BUSY = 'rate(node_cpu_seconds_total{mode!~"idle|iowait"}[10s])'
+_USED = "100 * (1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)"
+QUERIES = (
+    f'100 * sum by (node, device) (label_replace({_BUSY}, "device", "cpu$1", "cpu", "(.*)"))',
+    f'sum by (node, device) (label_replace({_USED}, "device", "memory", "", ""))',
+    "100 * sum by (node, app) (rate(process_cpu_seconds_total[10s]))",
+)
+#: Seconds of the past that are asked for, and seconds between samples: a multiple, so that the last sample is of now.
+_RANGE, _STEP = 60, 5
+
+
+@dataclass(frozen=True)
+class DemoCluster:
+    """One managed cluster of the demo."""
+
+    name: str
+    prometheus_port: int
+    exporter_port: int
+    agent_port: int
+
+    @classmethod
+    def choose(cls, name: str, index: int, ports: Ports) -> DemoCluster:
+        """A cluster with the usual ports, counted up for each cluster, where they are free."""
+        return cls(
+            name,
+            ports.choose(9090 + index, f"the Prometheus of {name}"),
+            ports.choose(9100 + index, f"the node exporter of {name}"),
+            ports.choose(18080 + index, f"the agent of {name}"),
+        )
+
+    @property
+    def prometheus_url(self) -> str:
+        """Its Prometheus, as this machine sees it."""
+        return f"http://{LOCALHOST}:{self.prometheus_port}"
+
+    @property
+    def host_aliases(self) -> dict[str, str]:
+        """What is another server on each cluster under one name."""
+        return {PROMETHEUS_NAME: f"{LOCALHOST}:{self.prometheus_port}"}
+
+    @property
+    def has_data(self) -> bool:
+        """Whether its Prometheus has an answer to the queries, some seconds after its start."""
+        answer = http_answer(f"{self.prometheus_url}/api/v1/query?{urlencode({'query': _BUSY})}")
+        return answer is not None and b'"result":[]' not in answer
+
+    def programs(self, folder: Path) -> list[Program]:
+        """Prometheus and node exporter, with their files in `folder`. Raises ToolError when there are none."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = folder / "prometheus.yml"
+        config.write_text(self.prometheus_config(), encoding="utf-8")
+        prometheus = Program(
+            f"Prometheus of {self.name}",
+            (
+                str(find("prometheus")),
+                f"--config.file={config}",
+                f"--storage.tsdb.path={folder / 'prometheus'}",
+                "--storage.tsdb.retention.time=2h",
+                f"--web.listen-address={LOCALHOST}:{self.prometheus_port}",
+                f"--web.page-title=Prometheus of {self.name}",
+                "--log.level=warn",
+            ),
+            ready=http_ready(f"{self.prometheus_url}/-/ready"),
+        )
+        exporter = Program(
+            f"node exporter of {self.name}",
+            (
+                str(find("prometheus-node-exporter")),
+                f"--web.listen-address={LOCALHOST}:{self.exporter_port}",
+                # What the queries need and a person may like to see; all of it every second would be much.
+                "--collector.disable-defaults",
+                *(f"--collector.{name}" for name in ("cpu", "loadavg", "meminfo", "netdev", "stat", "time")),
+                "--log.level=warn",
+            ),
+            ready=http_ready(f"http://{LOCALHOST}:{self.exporter_port}/metrics"),
+        )
+        return [prometheus, exporter]
+
+    def prometheus_config(self) -> str:
+        """The configuration file of its Prometheus."""
+        targets = {"prometheus": self.prometheus_port, "node-exporter": self.exporter_port, "agent": self.agent_port}
+        jobs = "".join(
+            f"  - job_name: {app}\n"
+            f"    static_configs:\n"
+            f"      - targets: ['{LOCALHOST}:{port}']\n"
+            f"        labels: {{node: {self.name}-node, app: {app}}}\n"
+            for app, port in targets.items()
+        )
+        return (
+            f"global:\n  scrape_interval: {_SCRAPE_INTERVAL}s\n  external_labels: {{cluster: {self.name}}}\n"
+            f"scrape_configs:\n{jobs}"
+        )
+
+
+@dataclass(frozen=True)
+class ScorerService:
+    """One of the samples, as a server."""
+
+    name: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://{LOCALHOST}:{self.port}"
+
+    def program(self) -> Program:
+        """What to start. Raises ToolError when the samples are not there."""
+        folder = samples_dir() / self.name
+        options = ("--app-dir", str(folder), "--host", LOCALHOST, "--port", str(self.port), "--no-access-log")
+        command = ("-m", "uvicorn", *options, "app:app")
+        environment = dict(os.environ) | {"PYTHONUNBUFFERED": "1", "SCORE_INTERVAL": str(_INTERVAL)}
+        if self.name == "sample-scorer":
+            environment |= {
+                "SOURCE_HOST": f"http://{PROMETHEUS_NAME}",
+                "SOURCE_QUERY": "; ".join(QUERIES),
+                "SOURCE_RANGE": str(_RANGE),
+                "SOURCE_STEP": str(_STEP),
+            }
+        return Program(self.name, (sys.executable, *command), environment, ready=http_ready(f"{self.url}/healthz"))
+
+
+def samples_dir() -> Path:
+    """The folder `samples` of the checkout. Raises ToolError when there is none."""
+    folder = Path(dsf.__file__).resolve().parent.parent / "samples"
+    if not (folder / "sample-scorer" / "app.py").is_file():
+        raise ToolError(
+            "the demo needs the folder `samples`, which only a checkout of the repository has; run `dsf demo` there"
+        )
+    return folder

@@ -1,0 +1,43 @@
+"""The folder that keeps Redis' data and logs of a folder of manifests between runs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from dsf.errors import ToolError
+
+
+def default_dir(manifests: Path) -> Path:
+    """Where the state that belongs to this folder of manifests is.
+
+    Not in the folder itself: that is watched for changes, and Redis writes every second.
+    """
+    base = os.environ.get("XDG_STATE_HOME")
+    root = (Path(base) if base else Path.home() / ".local" / "state") / "dsf"
+    full = manifests.resolve()
+    return root / f"{full.name}-{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the state folder, which is made if need be, for this process.
+
+    Raises ToolError when another process has it or it cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = stack.enter_context((folder / "lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ToolError(
+                f"`dsf up` or `dsf demo` already runs with its state in {folder}; end it first, or use another folder"
+            ) from None
+        except OSError as error:
+            raise ToolError(f"cannot use the state folder {folder}: {error.strerror}") from None
+        yield

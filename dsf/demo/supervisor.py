@@ -1,0 +1,257 @@
+"""Starts child processes, watches them, starts the dead ones again, and ends them all.
+
+Each child has a session of its own, so that Ctrl-C in the terminal reaches only the supervisor, which then ends the
+children in order. On Linux the kernel ends them too when the supervisor itself is killed. Use it from one thread: the
+kernel's promise is tied to the thread that started the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from dsf.errors import ToolError
+
+#: A program that died this often within RESTART_WINDOW seconds is not started again.
+RESTART_LIMIT = 5
+RESTART_WINDOW = 60.0
+#: Seconds between SIGTERM and SIGKILL. A Celery worker finishes its tasks first, and those wait for HTTP.
+STOP_GRACE = 8.0
+#: Bytes of a log; a longer one is moved to `<name>.log.1`.
+LOG_LIMIT = 10 * 1024 * 1024
+_POLL = 0.05
+
+# Becomes the program after asking the kernel for SIGTERM at the supervisor's death (PR_SET_PDEATHSIG is 1), unless it
+# has died already. Not a preexec_fn: that is unsafe in a process with threads.
+_TRAMPOLINE = (
+    "import ctypes,os,sys\n"
+    "if sys.platform=='linux': ctypes.CDLL(None).prctl(1,15)\n"
+    "if os.getppid()==int(sys.argv[1]): os.execv(sys.argv[2],sys.argv[2:])"
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to start. `command[0]` is a path."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] | None = None
+    #: Whether it serves now; must not block for long. None: it does as soon as it runs.
+    ready: Callable[[], bool] | None = None
+    #: Ended after all the others: they need it to end well.
+    last: bool = False
+
+
+@dataclass
+class _Child:
+    program: Program
+    log: Path
+    process: subprocess.Popen[bytes]
+    deaths: deque[float] = field(default_factory=deque)
+    #: Monotonic time at which it is started again; None while it runs.
+    restart_at: float | None = None
+    given_up: str = ""
+
+
+class Supervisor:
+    """The children of one run. `folder` gets their logs; `say` is told what a person should know."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self.logs = folder / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._say = say
+        self._children: dict[str, _Child] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._children
+
+    def start(self, program: Program) -> None:
+        """Start a program; its log starts empty. Raises ToolError when it cannot be started."""
+        log = self.logs / (re.sub(r"[^a-z0-9.]+", "-", program.name.lower()) + ".log")
+        log.write_bytes(b"")
+        self._children[program.name] = _Child(program, log, self._spawn(program, log))
+
+    def pid(self, name: str) -> int:
+        """Process id of a child."""
+        return self._children[name].process.pid
+
+    def wait_ready(self, timeout: float, *names: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Wait until these programs (default: those that were started so far) serve; call `meanwhile` meanwhile.
+
+        Raises ToolError with the end of the log when one dies or takes longer than `timeout` seconds.
+        """
+        waiting = list(names or self._children)
+        deadline = time.monotonic() + timeout
+        while waiting:
+            for name in list(waiting):
+                child = self._children[name]
+                if child.process.poll() is not None:
+                    raise ToolError(f"{name} ended at its start ({_how(child.process)}); {self._log_hint(child)}")
+                if child.program.ready is None or child.program.ready():
+                    waiting.remove(name)
+            if waiting and time.monotonic() > deadline:
+                child = self._children[waiting[0]]
+                raise ToolError(f"{waiting[0]} does not answer after {timeout:g} s; {self._log_hint(child)}")
+            if waiting:
+                meanwhile()
+                time.sleep(_POLL)
+
+    def check(self) -> None:
+        """Start again what has died, a little later each time; what keeps dying is given up. Call it often.
+
+        Raises ToolError when a program is not there any more.
+        """
+        for name, child in self._children.items():
+            _shorten(child.log)
+            if child.given_up or child.process.poll() is None:
+                continue
+            now = time.monotonic()
+            if child.restart_at is None:
+                self._plan_restart(name, child, now)
+            elif now >= child.restart_at:
+                child.restart_at = None
+                child.process = self._spawn(child.program, child.log)
+
+    def _plan_restart(self, name: str, child: _Child, now: float) -> None:
+        child.deaths.append(now)
+        while now - child.deaths[0] > RESTART_WINDOW:
+            child.deaths.popleft()
+        if len(child.deaths) >= RESTART_LIMIT:
+            child.given_up = (
+                f"ended {len(child.deaths)} times within {RESTART_WINDOW:g} s, the last time {_how(child.process)}"
+            )
+            self._say(f"{name} {child.given_up}; it is not started again; {self._log_hint(child)}")
+            return
+        child.restart_at = now + len(child.deaths) - 1
+        self._say(f"{name} ended ({_how(child.process)}); starting it again")
+
+    def troubles(self) -> dict[str, str]:
+        """Programs that are given up, with why and the end of their logs."""
+        return {
+            name: f"{child.given_up}; {self._log_hint(child)}"
+            for name, child in self._children.items()
+            if child.given_up
+        }
+
+    def stop(self, name: str) -> None:
+        """End one program and forget it."""
+        child = self._children.pop(name, None)
+        if child is not None:
+            _end([child], STOP_GRACE)
+
+    def stop_all(self) -> None:
+        """End everything, in the reverse order of starting, what is needed last at last.
+
+        A Ctrl-C meanwhile skips the waiting and kills.
+        """
+        children = list(reversed(self._children.values()))
+        self._children.clear()
+        for group in (
+            [child for child in children if not child.program.last],
+            [child for child in children if child.program.last],
+        ):
+            try:
+                _end(group, STOP_GRACE)
+            except KeyboardInterrupt:
+                self._say("ending at once")
+                _end(group, 0)
+
+    def tail(self, name: str, lines: int = 8) -> str:
+        """The last lines of a program's log."""
+        return _tail(self._children[name].log, lines)
+
+    def _log_hint(self, child: _Child) -> str:
+        words = _tail(child.log, 4)
+        return f"its log {child.log} ends with:\n{words}" if words else f"its log {child.log} is empty"
+
+    def _spawn(self, program: Program, log: Path) -> subprocess.Popen[bytes]:
+        if not os.access(program.command[0], os.X_OK):
+            raise ToolError(f"cannot start {program.name}: {program.command[0]} is not an executable file")
+        with log.open("ab") as output:
+            try:
+                return subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *program.command],
+                    env=None if program.environment is None else dict(program.environment),
+                    cwd=self._folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ToolError(f"cannot start {program.name}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def supervising(folder: Path, say: Callable[[str], None]) -> Iterator[Supervisor]:
+    """A supervisor whose children are ended at the end of the block, also by SIGTERM and SIGHUP.
+
+    Both raise KeyboardInterrupt in the block, as Ctrl-C does.
+    """
+    supervisor = Supervisor(folder, say)
+    previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop_all()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _end(children: list[_Child], grace: float) -> None:
+    """SIGTERM, then after `grace` seconds SIGKILL, to each child and what it started."""
+    for child in children:
+        _signal(child, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while time.monotonic() < deadline and any(child.process.poll() is None for child in children):
+        time.sleep(_POLL)
+    for child in children:
+        # Also when the child itself is gone: something it started may have stayed.
+        _signal(child, signal.SIGKILL)
+        child.process.wait()
+
+
+def _signal(child: _Child, number: signal.Signals) -> None:
+    # The session's process group: it has the child's number for as long as one of its members lives.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.process.pid, number)
+
+
+def _shorten(log: Path) -> None:
+    # The child goes on writing into the same file, which it opened for appending.
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > LOG_LIMIT:
+            shutil.copyfile(log, log.with_suffix(".log.1"))
+            os.truncate(log, 0)
+
+
+def _how(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _tail(log: Path, lines: int) -> str:
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - 16_384))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(f"    {line}" for line in text.strip().splitlines()[-lines:])

@@ -1,0 +1,248 @@
+"""The demo as a person runs it: `dsf demo`, and commands in another terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+import yaml
+
+from dsf.demo.binaries import find
+from dsf.settings import ENV_PREFIX
+from tests.support.child import Child
+from tests.support.wait import wait_for
+
+# One at a time: each takes the well-known ports if they are free.
+pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
+
+DSF = (sys.executable, "-m", "dsf.cli")
+PAIRS = [
+    (cluster, scorer)
+    for cluster in ("worker01", "worker02")
+    for scorer in ("example-performance-scorer", "example-powerconsumption-scorer", "sample-scorer")
+]
+
+
+def make_environment(folder: Path) -> dict[str, str]:
+    """This process's environment with a state folder of its own and without settings."""
+    for name in ("prometheus", "prometheus-node-exporter"):
+        # Downloaded before the clock of a test runs.
+        find(name)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    return kept | {"XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+
+
+def check_nothing_is_left(environment: dict[str, str]) -> None:
+    """Every process that the demo started has ended; those of other tests have another state folder."""
+    wait_for(lambda: not _of(environment["XDG_STATE_HOME"]), 10, "all processes to end")
+
+
+def _of(state: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("XDG_STATE_HOME") == state and process.pid != os.getpid():
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+class Demo:
+    """A demo that runs on a kept folder, and what a person does beside it."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = environment
+        self.start()
+
+    def start(self) -> None:
+        # Not Child's own environment argument: that adds to this process's one.
+        command = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in self.environment.items()))
+        self.process = Child([*command, *DSF, "demo", "--keep", str(self.folder)], self.folder.parent / "demo.log")
+
+    def dsf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*DSF, *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def data(self, *arguments: str) -> Any:
+        done = self.dsf(*arguments, "-o", "json")
+        return json.loads(done.stdout) if done.stdout.startswith("{") else {}
+
+    def fresh(self) -> set[tuple[str, str]]:
+        try:
+            url = self.context()["exporter_url"]
+            scores = requests.get(f"{url}/api/v1/scores", timeout=5).json().get("scores", [])
+        except (OSError, requests.RequestException):
+            return set()
+        return {(score["cluster"], score["scorer"]) for score in scores if score["fresh"] and score["items"]}
+
+    def wait_fresh(self, pairs: list[tuple[str, str]]) -> None:
+        wait_for(lambda: self.fresh() == set(pairs), 60, f"fresh scores; the demo said {self.process.tail()}")
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        file = self.folder / name
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+
+    def context(self) -> dict[str, Any]:
+        file = Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "context.json"
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+
+    def end(self) -> None:
+        self.process.signal(signal.SIGINT)
+        assert self.process.wait(30) == 0, self.process.tail()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """One demo for all tests that only look or that put back what they change; the last one edits the manifests."""
+    folder = tmp_path_factory.mktemp("demo")
+    running = Demo(folder / "demo", make_environment(folder))
+    yield running
+    running.process.signal(signal.SIGTERM)
+    running.process.wait(30)
+    check_nothing_is_left(running.environment)
+
+
+def test_once_prints_the_table_and_ends_with_0(tmp_path: Path) -> None:
+    environment = make_environment(tmp_path)
+    done = subprocess.run(
+        [*DSF, "demo", "--once"], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[0][:5] == ["CLUSTER", "SCORER", "ITEMS", "LOWEST", "HIGHEST"]
+    assert [(row[0], row[1]) for row in rows[1:]] == PAIRS
+    assert all(int(row[2]) >= 1 and -100 <= int(row[3]) <= int(row[4]) <= 100 for row in rows[1:])
+    assert "every cluster has every score" in done.stderr
+    # A demo that is not kept leaves neither folder nor context.
+    assert not list(tmp_path.glob("dsf-demo-*"))
+    assert not (tmp_path / "state" / "dsf" / "context.json").exists()
+    check_nothing_is_left(environment)
+
+
+def test_once_says_why_a_score_is_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "all.yaml").write_text(
+        "{apiVersion: cluster.open-cluster-management.io/v1, kind: ManagedCluster, metadata: {name: worker01},\n"
+        " spec: {hubAcceptsClient: true}}\n---\n"
+        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScoringConfig,\n"
+        " metadata: {name: dynamic-scoring-config, namespace: open-cluster-management}}\n---\n"
+        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,\n"
+        " metadata: {name: nobody, namespace: open-cluster-management},\n"
+        " spec: {description: d, configURL: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n---\n"
+        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,\n"
+        " metadata: {name: typo, namespace: open-cluster-management},\n"
+        " spec: {description: d, configUrl: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n"
+    )
+    code = "import dsf.cli.demo; dsf.cli.demo.ONCE_TIMEOUT = 8; from dsf.cli.main import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "demo", "--once", "--keep", str(folder)],
+        env=make_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "worker01/nobody is not in the schedule; Healthy" in done.stderr
+    assert "configUrl" in done.stderr
+    assert "the log of hub ends with:" in done.stderr
+
+
+def test_everything_that_is_promised(demo: Demo) -> None:
+    demo.wait_fresh(PAIRS)
+    context = demo.context()
+
+    # Real metrics of a real node, one Prometheus per cluster under one name.
+    for cluster in ("worker01", "worker02"):
+        scores = demo.data("scores", "--cluster", cluster, "--scorer", "sample-scorer")["scores"][0]
+        assert f"{cluster}-node;memory" in {item["name"] for item in scores["items"]}
+    explained = demo.data("explain", "sample-scorer", "--cluster", "worker02")
+    assert explained["outcome"] == "ok"
+    assert len(explained["queries"]) == 3
+
+    # The three stages by name, with scorer and run id.
+    tasks = requests.get(f"{context['flower_url']}/api/tasks", timeout=10).json().values()
+    assert {"dsf.fetch", "dsf.score", "dsf.publish"} <= {task["name"] for task in tasks}
+    assert any(task["args"].startswith("('sample-scorer', '") for task in tasks)
+
+    # Both kinds of /metrics.
+    agent = _agents(demo.environment)["worker01"].environ()["DSF_AGENT_METRICS_PORT"]
+    for url in (f"{context['exporter_url']}/metrics", f"http://127.0.0.1:{agent}/metrics"):
+        text = requests.get(url, timeout=10).text
+        assert "dynamic_score{" in text
+        checked = subprocess.run(
+            [find("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+    rescored = demo.dsf("rescore", "sample-scorer", "--cluster", "worker01", "--wait")
+    assert rescored.returncode == 0, rescored.stdout + rescored.stderr
+
+
+def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
+    demo.wait_fresh(PAIRS)
+    assert demo.dsf("schedule", "set", "sample-scorer", "--interval", "3").returncode == 0
+    demo.end()
+    assert "everything is ended; the manifests are in" in demo.process.tail()
+    check_nothing_is_left(demo.environment)
+
+    demo.start()
+    demo.wait_fresh(PAIRS)
+    entries = demo.data("schedule", "list", "sample-scorer")["entries"]
+    assert {entry["intervalSeconds"] for entry in entries} == {3}
+    assert {entry["entryIntervalSeconds"] for entry in entries} == {10}
+
+
+def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
+    demo.wait_fresh(PAIRS)
+
+    demo.edit(
+        "dynamic-scoring-config.yaml",
+        "  masks: []\n",
+        "  masks: [{clusterName: worker02, scoreName: example_performance_score}]\n",
+    )
+    masked = [pair for pair in PAIRS if pair != ("worker02", "example-performance-scorer")]
+    demo.wait_fresh(masked)
+
+    demo.edit("static-scorer.yaml", "configSyncMode: Full", "configSyncMode: Fool")
+    wait_for(lambda: yaml.safe_load((demo.folder / "_out" / "problems.yaml").read_text()), 10)
+    demo.edit("static-scorer.yaml", "configSyncMode: Fool", "configSyncMode: Full")
+
+    agents = _agents(demo.environment)
+    assert set(agents) == {"worker01", "worker02"}
+    agents["worker01"].kill()
+    wait_for(lambda: _agents(demo.environment).get("worker01", agents["worker01"]).pid != agents["worker01"].pid, 20)
+
+    clusters = demo.folder / "clusters.yaml"
+    clusters.write_text(clusters.read_text().partition("---")[0])
+    wait_for(lambda: set(_agents(demo.environment)) == {"worker01"}, 20)
+    demo.wait_fresh([pair for pair in PAIRS if pair[0] == "worker01"])
+    assert "cluster worker02 is gone; ending its agent" in demo.process.tail()
+
+
+def _agents(environment: dict[str, str]) -> dict[str, psutil.Process]:
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            values = process.environ()
+        except psutil.Error:
+            continue
+        if values.get("XDG_STATE_HOME") == environment["XDG_STATE_HOME"] and values.get("DSF_ROLE") == "agent":
+            found[values["DSF_CLUSTER"]] = process
+    return found

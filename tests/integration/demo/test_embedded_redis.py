@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from dsf.demo.embedded_redis import EmbeddedRedis
+from dsf.demo.ports import Ports
+from dsf.demo.supervisor import Supervisor
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    made = Supervisor(tmp_path, lambda _: None)
+    yield made
+    made.stop_all()
+
+
+def start(supervisor: Supervisor, folder: Path) -> EmbeddedRedis:
+    server = EmbeddedRedis(folder, Ports(lambda _: None).any())
+    supervisor.start(server.program())
+    supervisor.wait_ready(20)
+    return server
+
+
+def test_what_was_set_survives_a_restart_on_another_port(supervisor: Supervisor, tmp_path: Path) -> None:
+    first = start(supervisor, tmp_path / "with a blank")
+    with redis.Redis.from_url(first.url) as client:
+        client.set("kept", "yes")
+    supervisor.stop("Redis")
+    second = start(supervisor, tmp_path / "with a blank")
+    assert second.url != first.url
+    with redis.Redis.from_url(second.url, decode_responses=True) as client:
+        assert client.get("kept") == "yes"
+
+
+def test_it_is_for_this_user_only(supervisor: Supervisor, tmp_path: Path) -> None:
+    folder = tmp_path / "redis"
+    server = start(supervisor, folder)
+    password = (folder / "password").read_text()
+    assert password in server.url
+    assert password not in server.address
+    for name in ("password", "redis.conf"):
+        assert (folder / name).stat().st_mode & 0o077 == 0
+    assert folder.stat().st_mode & 0o077 == 0
+    # Neither in the command line, which everybody can read, nor open to whoever connects.
+    assert all(password not in word for word in server.program().command)
+    with redis.Redis.from_url(server.address) as stranger, pytest.raises(redis.AuthenticationError):
+        stranger.ping()

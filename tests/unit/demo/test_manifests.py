@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsf.api.cluster import ManagedCluster
+from dsf.api.manifest import ParsedDocument, parse_documents
+from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringconfig import DynamicScoringConfig
+from dsf.demo import manifests
+from dsf.errors import ToolError
+
+PORTS = {"sample-scorer": 8000, "static-scorer": 8001}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    return folder
+
+
+def test_the_manifests_are_good_ones(tmp_path: Path, state: Path) -> None:
+    folder = tmp_path / "demo"
+    assert manifests.prepare(folder, state, PORTS) == []
+    parsed = [found for file in folder.glob("*.yaml") for found in parse_documents(file.read_text(), file.name)]
+    documents = [document for document in parsed if isinstance(document, ParsedDocument)]
+    assert parsed == documents, "a manifest has a problem"
+    objects = [document.object for document in documents]
+    assert {found.metadata.name for found in objects if isinstance(found, ManagedCluster)} == set(manifests.CLUSTERS)
+    assert sum(isinstance(found, DynamicScoringConfig) for found in objects) == 1
+    scorers = {found.metadata.name: found for found in objects if isinstance(found, DynamicScorer)}
+    assert {name: scorer.spec.config_url for name, scorer in scorers.items()} == {
+        "sample-scorer": "http://127.0.0.1:8000/config",
+        "example-performance-scorer": "http://127.0.0.1:8001/performance/config",
+        "example-powerconsumption-scorer": "http://127.0.0.1:8001/powerconsumption/config",
+    }
+
+
+def test_what_a_person_edited_is_kept(tmp_path: Path, state: Path) -> None:
+    folder = tmp_path / "demo"
+    manifests.prepare(folder, state, PORTS)
+    (folder / "static-scorer.yaml").unlink()
+    edited = folder / "sample-scorer.yaml"
+    edited.write_text(edited.read_text() + "# mine\n")
+    before = edited.read_text()
+    assert manifests.prepare(folder, state, PORTS) == []
+    assert edited.read_text() == before
+    assert not (folder / "static-scorer.yaml").exists()
+
+
+def test_an_address_follows_its_scorer_to_another_port(tmp_path: Path, state: Path) -> None:
+    folder = tmp_path / "demo"
+    manifests.prepare(folder, state, PORTS)
+    # The two change places, and nothing else in the files does.
+    notes = manifests.prepare(folder, state, {"sample-scorer": 8001, "static-scorer": 8000})
+    assert [note.partition(":")[0] for note in notes] == ["sample-scorer.yaml", "static-scorer.yaml"]
+    assert "configURL: http://127.0.0.1:8001/config\n" in (folder / "sample-scorer.yaml").read_text()
+    assert "configURL: http://127.0.0.1:8000/performance/config\n" in (folder / "static-scorer.yaml").read_text()
+
+
+def test_foreign_manifests_are_left_alone(tmp_path: Path, state: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "one.yml").write_text("kind: Something\n")
+    assert manifests.prepare(folder, state, PORTS) == []
+    assert [path.name for path in folder.iterdir()] == ["one.yml"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, state: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ToolError, match=r"cannot write manifests into .*file"):
+        manifests.prepare(tmp_path / "file", state, PORTS)

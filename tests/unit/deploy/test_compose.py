@@ -1,0 +1,179 @@
+"""docker-compose.yaml and Dockerfiles, without a container engine: what they name exists and means something."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from dsf.api.manifest import ParsedDocument, parse_documents
+from dsf.api.promql import split_queries
+from dsf.api.scorer import DynamicScorer
+from dsf.cli.main import app
+from dsf.demo import services as demo_services
+from dsf.settings import ENV_PREFIX, Settings
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if service.get("build") == "."}
+SAMPLES = ("sample-scorer", "static-scorer")
+DOCKERFILES = [ROOT / "Dockerfile", *(ROOT / "samples" / name / "Dockerfile" for name in SAMPLES)]
+
+
+def test_it_is_the_set_of_the_demo() -> None:
+    clusters = ("worker01", "worker02")
+    parts = ("agent", "prometheus", "node-exporter")
+    assert set(SERVICES) == (
+        {"redis", "hub", "beat", "results", "exporter", "flower", *SAMPLES}
+        | {f"{part}-{cluster}" for part in parts for cluster in clusters}
+    )
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_image_has_a_version_or_is_built_here(name: str) -> None:
+    service = SERVICES[name]
+    if "build" in service:
+        assert (ROOT / service["build"] / "Dockerfile").is_file()
+    else:
+        assert re.search(r":v?\d+\.\d+", service["image"])
+    assert service["restart"] == "unless-stopped"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_is_one_of_dsf(name: str) -> None:
+    commands = typer.main.get_command(app)
+    command, *options = OURS[name]["command"]
+    known = commands.commands[command]  # type: ignore[attr-defined]
+    flags = {flag for parameter in known.params for flag in parameter.opts}
+    assert {option for option in options if option.startswith("-")} <= flags
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_variable_is_a_setting_with_a_good_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {key: value for key, value in OURS[name]["environment"].items() if key.startswith(ENV_PREFIX)}
+    assert {key.removeprefix(ENV_PREFIX).lower() for key in values} <= set(Settings.model_fields)
+    for key, value in values.items():
+        monkeypatch.setenv(key, value)
+    role = Settings.load().role
+    assert role == OURS[name]["command"][0]
+
+
+@pytest.mark.parametrize("name", [*OURS, *SAMPLES])
+def test_ours_run_without_rights(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "/tmp" in service["tmpfs"]
+    assert "user" not in service, "the image's own user is no root"
+    assert "privileged" not in service
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_volumes_networks_and_dependencies_exist(name: str) -> None:
+    service = SERVICES[name]
+    for volume in service.get("volumes", []):
+        source, target = volume.split(":")[:2]
+        assert target.startswith("/")
+        assert (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
+    assert set(service["networks"]) <= set(COMPOSE["networks"])
+    for other, condition in service.get("depends_on", {}).items():
+        assert condition["condition"] != "service_healthy" or "healthcheck" in SERVICES[other]
+        assert set(SERVICES[other]["networks"]) & set(service["networks"]), f"{name} cannot reach {other}"
+
+
+def test_ports_are_for_this_machine_only_and_differ() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    hosts = [port.split(":")[1] for port in published]
+    assert sorted(hosts) == ["5555", "8080", "9090", "9091"]
+
+
+def test_a_file_that_a_health_check_looks_at_is_written() -> None:
+    for name, service in SERVICES.items():
+        for word in service.get("healthcheck", {}).get("test", []):
+            if "find /tmp/alive" in word:
+                # A dollar for the shell is two in a compose file.
+                assert "$$(" in word
+                files = [value for key, value in service["environment"].items() if key.endswith("_LIVENESS_FILE")]
+                assert files == ["/tmp/alive"], name
+
+
+@pytest.mark.parametrize("cluster", ["worker01", "worker02"])
+def test_each_cluster_is_a_network_with_its_own_prometheus(cluster: str) -> None:
+    alias = SERVICES[f"prometheus-{cluster}"]["networks"][cluster]["aliases"][0]
+    assert f"{alias}:9090" == demo_services.PROMETHEUS_NAME
+    others = {"worker01", "worker02"} - {cluster}
+    assert not others & set(SERVICES[f"agent-{cluster}"]["networks"])
+    config = yaml.safe_load((ROOT / "deploy" / "compose" / f"prometheus-{cluster}.yml").read_text())
+    targets = [job["static_configs"][0]["targets"][0] for job in config["scrape_configs"]]
+    assert targets == ["localhost:9090", f"node-exporter-{cluster}:9100", f"agent-{cluster}:8080"]
+    assert {target.partition(":")[0] for target in targets[1:]} <= set(SERVICES)
+    environment = SERVICES[f"agent-{cluster}"]["environment"]
+    assert SERVICES[f"agent-{cluster}"]["command"] == ["agent", "--cluster", cluster]
+    for variable in ("DSF_AGENT_CONFIG", "DSF_SIGNING_KEY_FILE"):
+        assert f"/clusters/{cluster}/" in environment[variable]
+
+
+def test_the_sample_is_asked_the_queries_of_the_demo() -> None:
+    query = SERVICES["sample-scorer"]["environment"]["SOURCE_QUERY"].replace("$$", "$")
+    assert split_queries(query) == list(demo_services.QUERIES)
+
+
+def test_the_manifests_name_services() -> None:
+    files = sorted((ROOT / "deploy" / "compose" / "manifests").glob("*.yaml"))
+    found = [document for file in files for document in parse_documents(file.read_text(), file.name)]
+    objects = [document.object for document in found if isinstance(document, ParsedDocument)]
+    assert len(objects) == len(found)
+    scorers = [scorer for scorer in objects if isinstance(scorer, DynamicScorer)]
+    assert len(scorers) == 3
+    for scorer in scorers:
+        assert re.match(r"http://(sample|static)-scorer:8000/", scorer.spec.config_url)
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.parent.name)
+def test_dockerfiles_keep_the_rules(file: Path) -> None:
+    text = re.sub(r"\\\n\s*", "", file.read_text())
+    instructions = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
+    values: dict[str, list[str]] = {}
+    for name, value in instructions:
+        values.setdefault(name, []).append(value)
+    arguments = dict(value.split("=", 1) for value in values.get("ARG", []))
+    for source in values["FROM"]:
+        image = re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], source.partition(" ")[0])
+        assert re.search(r":\d+\.\d+\.\d+", image), f"{image} has no exact version"
+    assert values["USER"][-1] == "65532:65532"
+    assert values["ENTRYPOINT"][-1].startswith("["), "a shell would not pass signals on"
+    assert "ADD" not in values
+    assert not any("sudo" in command or "curl" in command for command in values.get("RUN", []))
+    assert any("org.opencontainers.image.title" in label for label in values["LABEL"])
+    for copied in values["COPY"]:
+        if not copied.startswith("--from"):
+            for source in copied.split()[:-1]:
+                assert (file.parent / source).exists()
+
+
+def test_versions_of_the_samples_are_those_that_are_tested() -> None:
+    locked = (ROOT / "uv.lock").read_text()
+    for name in SAMPLES:
+        for line in (ROOT / "samples" / name / "requirements.txt").read_text().splitlines():
+            package, version = line.split("==")
+            assert f'name = "{package}"\nversion = "{version}"' in locked
+
+
+def test_uv_is_the_same_everywhere() -> None:
+    script = (ROOT / "scripts" / "uv").read_text()
+    version = re.search(r"^VERSION=(.*)$", script, re.MULTILINE)
+    assert version is not None
+    assert f"ghcr.io/astral-sh/uv:{version[1]}\n" in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_build_context_has_what_the_image_is_made_from() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert {source for line in copied for source in line.split()} == allowed
