@@ -14,6 +14,9 @@ from tests.support.redisserver import RedisServer
 SettingsFactory = Callable[..., Settings]
 
 
+pytest_plugins = ["tests.support.controlplane_fixtures"]
+
+
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """A real server, one per test process (xdist starts one per worker). Tests that kill Redis start their own."""

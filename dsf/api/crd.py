@@ -30,9 +30,13 @@ _SCORER_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Message", "string", '.status.conditions[?(@.type=="Scoring")].message', "How scoring goes, in words.", 1),
 )
 _CONFIG_COLUMNS: Final[tuple[_Column, ...]] = (
-    ("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].status', "Whether this config is used.", 0),
+    (
+        *("Distributed", "string", '.status.conditions[?(@.type=="Distributed")].status'),
+        *("Whether every cluster has been told what to run.", 0),
+    ),
     ("Clusters", "integer", ".status.clusters", "Clusters that are served.", 0),
     ("Scorers", "integer", ".status.scorers", "Scorers that run.", 0),
+    ("Ignored", "string", '.status.conditions[?(@.type=="Ignored")].reason', "Why this object does not count.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
 )
 
@@ -81,7 +85,7 @@ def _crd(
                         "openAPIV3Schema": {
                             "type": "object",
                             "description": schema["description"],
-                            "required": ["spec"],
+                            **({"required": ["spec"]} if "spec" in schema["required"] else {}),
                             "properties": {
                                 "apiVersion": {"type": "string"},
                                 "kind": {"type": "string"},

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import dsf.log
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
@@ -21,6 +21,11 @@ from dsf.kube.resources import LEASES
 from dsf.kube.session import Session
 
 log = dsf.log.get(__name__)
+
+#: Seconds of one request: connect, read. Well below the renew deadline, so that one stalled request is not the end.
+_TIMEOUT: Final = (2.0, 4.0)
+#: Seconds between two looks of the watchdog.
+_WATCHDOG: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -33,10 +38,11 @@ class Times:
 
 
 class LeaderElector:
-    """Campaigns for one Lease in a thread of its own.
+    """Campaigns for one Lease in a thread of its own. `identity` must differ between any two processes.
 
     `on_started` is called in that thread when this process leads and must return soon; `on_lost` when it lost the lease
-    against its will, after which nothing may be written any more: the caller ends the process.
+    against its will, after which nothing may be written any more: the caller ends the process. There are then
+    `lease - renew_deadline` seconds left until another process may begin.
     """
 
     def __init__(
@@ -56,18 +62,23 @@ class LeaderElector:
         self._on_started, self._on_lost = on_started, on_lost
         self._times = times or Times()
         self._stop = threading.Event()
-        self._leading = threading.Event()
-        #: The last lease seen of another holder, and when (monotonic) it was first seen so.
-        self._seen: tuple[str, float] = ("", 0.0)
-        self._lease: dict[str, Any] | None = None
+        # Guards the change from leading to not leading and back: watchdog and campaign must agree.
+        self._lock = threading.Lock()
+        self._is_leading = self._is_lost = False
+        #: Monotonic time of the newest renewal that succeeded.
         self._renewed = 0.0
-        self._thread = threading.Thread(target=self._run, name="leader", daemon=True)
+        #: The last version of the lease in another one's hands, and when (monotonic) it was first seen.
+        self._seen: tuple[str, float] = ("", 0.0)
+        #: The lease as it was read or written last.
+        self._lease: dict[str, Any] = {}
+        self._said = ""
+        self._thread = threading.Thread(target=self._campaign, name="leader", daemon=True)
         self._watchdog = threading.Thread(target=self._watch_deadline, name="leader-watchdog", daemon=True)
 
     @property
     def leading(self) -> bool:
         """Whether this process holds the lease."""
-        return self._leading.is_set()
+        return self._is_leading
 
     def start(self) -> None:
         """Begin to campaign."""
@@ -75,57 +86,84 @@ class LeaderElector:
         self._watchdog.start()
 
     def release(self) -> None:
-        """Stop campaigning and hand the lease back. Call it after all work has stopped."""
-        self._stop.set()
-        self._thread.join(timeout=self._times.renew_deadline)
-        if self._leading.is_set() and self._lease is not None:
-            self._leading.clear()
-            spec = dict(self._lease["spec"], holderIdentity="", leaseDurationSeconds=1, renewTime=_now())
-            try:
-                self._session.replace(self._path, dict(self._lease, spec=spec))
-            except BackendError as error:
-                # The lease then simply runs out.
-                log.warning("cannot release the lease", lease=self._name, error=str(error))
+        """Stop campaigning and hand the lease back, so that another process begins at once.
 
-    def _run(self) -> None:
-        said = ""
+        Call it after all work has stopped. An API server that does not answer delays it by a few seconds.
+        """
+        self._stop.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=sum(_TIMEOUT))
+        with self._lock:
+            self._is_leading = False
+        # Not `if leading`: the lease may have come to us while we were told to stop. Not after a loss: work may go on.
+        if self._is_lost or (self._lease.get("spec") or {}).get("holderIdentity") != self._identity:
+            return
+        spec = dict(self._lease["spec"], holderIdentity="", leaseDurationSeconds=1, renewTime=_now())
+        try:
+            self._session.request("PUT", self._path, body=dict(self._lease, spec=spec), timeout=_TIMEOUT)
+            log.info("released the lease", lease=self._name, identity=self._identity)
+        except BackendError as error:
+            # The lease then simply runs out.
+            log.warning("cannot release the lease", lease=self._name, error=str(error))
+        self._lease = {}
+
+    def _campaign(self) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
+            pause = self._times.retry * random.uniform(0.9, 1.1)  # noqa: S311
             try:
-                held = self._try()
-                said = ""
+                holds = self._try()
+                self._said = ""
             except BackendError as error:
-                held = None
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("cannot reach the lease", lease=self._name, error=said)
-            if held:
+                holds = None
+                self._say(str(error))
+            except Exception as error:  # noqa: BLE001
+                # A Lease that somebody filled with something else: campaigning must go on all the same.
+                holds = None
+                self._say(f"{type(error).__name__}: {error}")
+            if holds:
                 # Counted from before the request: that is the latest moment at which others started to count.
-                self._renewed = began
-                if not self._leading.is_set():
-                    log.info("leading", lease=self._name, identity=self._identity)
-                    self._leading.set()
-                    self._on_started()
-            elif held is False and self._leading.is_set():
+                self._hold(began)
+            elif holds is False:
                 self._lose("another one holds it")
-            self._stop.wait(self._times.retry * random.uniform(0.9, 1.1))  # noqa: S311
+                pause = min(pause, self._until_lapse())
+            self._stop.wait(pause)
 
-    def _watch_deadline(self) -> None:
-        while not self._stop.wait(0.25):
-            if self._leading.is_set() and time.monotonic() - self._renewed > self._times.renew_deadline:
-                self._lose(f"not renewed for {self._times.renew_deadline:g} s")
+    def _say(self, error: str) -> None:
+        if error != self._said:
+            self._said = error
+            log.warning("cannot read or write the lease", lease=self._name, error=error)
+
+    def _hold(self, since: float) -> None:
+        with self._lock:
+            # A renewal may come back after the watchdog gave up; this process then does not begin again.
+            if self._stop.is_set():
+                return
+            self._renewed = since
+            was_leading, self._is_leading = self._is_leading, True
+        if not was_leading:
+            log.info("leading", lease=self._name, identity=self._identity)
+            self._on_started()
 
     def _lose(self, why: str) -> None:
-        self._leading.clear()
-        self._stop.set()
+        with self._lock:
+            if not self._is_leading:
+                return
+            self._is_leading, self._is_lost = False, True
+            self._stop.set()
         log.error("lost the lease", lease=self._name, identity=self._identity, why=why)
         self._on_lost()
+
+    def _watch_deadline(self) -> None:
+        while not self._stop.wait(_WATCHDOG):
+            if time.monotonic() - self._renewed > self._times.renew_deadline - _WATCHDOG:
+                self._lose(f"not renewed for {self._times.renew_deadline:g} s")
 
     def _try(self) -> bool | None:
         """True: held and renewed. False: another one holds it. None: somebody was faster, look again."""
         now = _now()
         try:
-            lease = self._session.request("GET", self._path, timeout=(2.0, 4.0))
+            lease = self._session.request("GET", self._path, timeout=_TIMEOUT)
         except ObjectNotFoundError:
             body = {
                 "apiVersion": LEASES.api_version,
@@ -134,28 +172,33 @@ class LeaderElector:
                 "spec": self._spec(now, now, 0),
             }
             return self._write("POST", LEASES.path(self._namespace), body)
-        spec = lease.get("spec", {})
+        spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder == self._identity:
             spec = self._spec(spec.get("acquireTime") or now, now, spec.get("leaseTransitions") or 0)
             return self._write("PUT", self._path, dict(lease, spec=spec))
-        if holder and not self._lapsed(lease):
+        if holder and not self._has_lapsed(lease):
             return False
         transitions = (spec.get("leaseTransitions") or 0) + 1
         return self._write("PUT", self._path, dict(lease, spec=self._spec(now, now, transitions)))
 
-    def _lapsed(self, lease: dict[str, Any]) -> bool:
+    def _has_lapsed(self, lease: dict[str, Any]) -> bool:
         """Whether the holder has not renewed for a whole lease, as seen from here."""
         version = lease["metadata"]["resourceVersion"]
         if version != self._seen[0]:
+            self._lease = lease
             self._seen = (version, time.monotonic())
             return False
-        duration = lease["spec"].get("leaseDurationSeconds") or self._times.lease
-        return time.monotonic() - self._seen[1] > float(duration)
+        return self._until_lapse() <= 0
+
+    def _until_lapse(self) -> float:
+        """Seconds until the lease of the other one lapses if it is not renewed."""
+        duration = float(self._lease["spec"].get("leaseDurationSeconds") or self._times.lease)
+        return max(0.0, self._seen[1] + duration - time.monotonic())
 
     def _write(self, method: str, path: str, body: dict[str, Any]) -> bool | None:
         try:
-            self._lease = self._session.request(method, path, body=body, timeout=(2.0, 4.0))
+            self._lease = self._session.request(method, path, body=body, timeout=_TIMEOUT)
         except ObjectConflictError:
             return None
         return True

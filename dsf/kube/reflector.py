@@ -1,38 +1,59 @@
 """A local copy of one kind, kept up to date by a list and a watch.
 
 The rules are those of every Kubernetes client: never watch without the list's resourceVersion; list in pages; take
-bookmarks; on 410 list again and report what vanished meanwhile as deleted; treat silence as a broken connection, since
-a bookmark comes about once a minute; back off with jitter on everything else. Handlers only enqueue a key.
+bookmarks; on 410 list again and report what vanished meanwhile as deleted; treat silence as a broken connection, which
+costs one request a minute where nothing ever happens; back off with jitter on everything else. Handlers only enqueue
+a key.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import dsf.log
-from dsf.errors import BackendError
+from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube.resources import Resource
-from dsf.kube.session import ExpiredError, ForbiddenError, Session
+from dsf.kube.session import ApiError, ExpiredError, ForbiddenError, Session, UnreachableError, Watch
+from dsf.kube.store import Key, Object, Store, key_of, version_of
 
 log = dsf.log.get(__name__)
 
-Key = tuple[str, str]
-#: (key, what was there before or None, what is there now or None)
-Handler = Callable[[Key, dict[str, Any] | None, dict[str, Any] | None], None]
+#: (key, what was there before or None, what is there now or None). Called by the reflector's thread.
+Handler = Callable[[Key, Object | None, Object | None], None]
 
-_PAGE = 500
+#: Objects of one answer of a list.
+PAGE: Final = 500
 #: Seconds after which the server ends a watch; spread, so that not all watches of a hub reconnect together.
-_WATCH_SECONDS = (240, 480)
-#: Longest silence: the server sends a bookmark about once a minute.
-_SILENCE = 75.0
-_BACKOFF = (0.8, 30.0)
+_WATCH_SECONDS: Final = (240, 480)
+#: Longest silence of a watch in seconds. The server sends a bookmark about once a minute, except of a kind of which it
+#: has seen no change since it started; such a watch is opened again and again, at the same place.
+SILENCE: Final = 75.0
+#: Seconds before the second attempt in a row that failed, and the longest; the first one comes almost at once.
+_BACKOFF: Final = (0.8, 30.0)
+_FIRST_PAUSE: Final = 0.2
+#: A watch that lived this long in seconds, or that delivered anything, was a good one.
+_SETTLED: Final = 5.0
+#: Seconds to wait for the thread after `stop`; it may be in a request that the server does not answer.
+_JOIN: Final = 5.0
+
+
+def without_managed_fields(obj: Object) -> Object:
+    """The object without the record of who owns which field, which may be larger than the rest and is not used."""
+    obj["metadata"].pop("managedFields", None)
+    return obj
 
 
 class Reflector:
-    """Keeps `objects` of one kind. Start it once; `synced` is set after the first complete list."""
+    """Keeps `store` equal to the server. Start it once; `synced` is set after the first complete list.
+
+    `selectors` are those of the API server, `labelSelector` and `fieldSelector`. `transform` may make an object smaller
+    before it is kept; it must leave name, namespace, uid and resourceVersion.
+    """
 
     def __init__(
         self,
@@ -41,24 +62,31 @@ class Reflector:
         handler: Handler,
         *,
         namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        silence: float = _SILENCE,
+        selectors: Mapping[str, str] | None = None,
+        page: int = PAGE,
+        silence: float = SILENCE,
+        transform: Callable[[Object], Object] = without_managed_fields,
     ) -> None:
         self.resource = resource
+        self.store = Store()
         self.synced = threading.Event()
-        #: Why the copy is not up to date; None while it is.
+        #: Why the copy is not up to date, for people; None while it is.
         self.error: str | None = None
         self._session = session
         self._handler = handler
         self._path = resource.path(namespace)
-        self._query = {
-            name: value
-            for name, value in (("labelSelector", label_selector), ("fieldSelector", field_selector))
-            if value
-        }
+        self._query = dict(selectors or {})
+        self._page = page
         self._silence = silence
-        self._objects: dict[Key, dict[str, Any]] = {}
+        self._transform = transform
+        #: The newest resourceVersion seen; None: list before the next watch.
+        self._version: str | None = None
+        #: Attempts in a row that failed.
+        self._failures = 0
+        #: When (monotonic) the server accepted the watch, and whether anything came through it.
+        self._accepted, self._delivered = math.inf, False
+        self._watch: Watch | None = None
+        # Guards _watch.
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reflector-{resource}", daemon=True)
@@ -68,105 +96,109 @@ class Reflector:
         self._thread.start()
 
     def stop(self) -> None:
-        """Do not begin anything new; a watch that is being read ends when its session is closed."""
+        """End the watch. The handler is not called any more once this returned, unless the server stalls a list."""
         self._stop.set()
-
-    def get(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """One object of the copy. Not to be changed by the caller."""
         with self._lock:
-            return self._objects.get((namespace, name))
+            watch = self._watch
+        if watch is not None:
+            watch.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN)
 
-    def list(self) -> list[dict[str, Any]]:
-        """All objects of the copy. Not to be changed by the caller."""
-        with self._lock:
-            return list(self._objects.values())
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
 
-    def observe(self, obj: dict[str, Any]) -> None:
-        """Take in the answer to a write of our own at once, so that the next reconcile does not act on the older copy.
-
-        Ignored when the copy is already newer or the object was deleted meanwhile: the watch decides then.
-        """
-        key = _key(obj)
-        with self._lock:
-            held = self._objects.get(key)
-            if held is not None and held["metadata"].get("uid") == obj["metadata"].get("uid"):
-                self._objects[key] = obj
+    def observe(self, obj: Object) -> None:
+        """Take in the answer to a write of our own at once, so that the next reconcile acts on it."""
+        self.store.observe(self._transform(obj))
 
     def _run(self) -> None:
-        delay = _BACKOFF[0]
         while not self._stop.is_set():
+            self._accepted, self._delivered = math.inf, False
             try:
-                version = self._list()
-                delay = _BACKOFF[0]
-                self._watch(version)
-            except ExpiredError:
-                # Wait a little: a server that answers 410 to a fresh list would otherwise be asked without a pause.
-                self._stop.wait(random.uniform(0.05, 0.5))  # noqa: S311
-                continue
+                if self._version is None:
+                    self._version = self._list()
+                self._follow(self._version)
+            except ExpiredError as error:
+                log.info("listing again", resource=str(self.resource), why=str(error))
+                self._version = None
+                pause = self._pause()
             except BackendError as error:
+                if not isinstance(error, UnreachableError) and getattr(error, "status", 0) != 429:
+                    # What the server said may mean that this version is of no use; a broken connection does not.
+                    self._version = None
+                pause = self._pause(getattr(error, "retry_after", None))
                 self._note(error)
-                self._stop.wait(delay * random.uniform(0.5, 1.5))  # noqa: S311
-                delay = min(delay * 2, _BACKOFF[1])
+            except Exception:
+                # An object nobody expected must not end the copy for good.
+                log.exception("cannot read objects", resource=str(self.resource))
+                self.error = "an object cannot be read, see the log"
+                self._version = None
+                pause = self._pause()
+            else:
+                # The server ended the watch. One that ends at once again and again must not be asked in a tight loop.
+                pause = 0.0 if self._is_settled() else self._pause()
+            self._stop.wait(pause)
+
+    def _is_settled(self) -> bool:
+        """Whether the watch that just ended was a good one; then failures are counted anew."""
+        if self._delivered or time.monotonic() - self._accepted >= _SETTLED:
+            self._failures = 0
+            return True
+        return False
+
+    def _pause(self, asked: float | None = None) -> float:
+        """Seconds to wait before the next attempt, at least what the server asked for."""
+        self._is_settled()
+        self._failures += 1
+        if self._failures == 1:
+            pause = random.uniform(0, _FIRST_PAUSE)  # noqa: S311
+        else:
+            pause = min(_BACKOFF[0] * 2 ** min(self._failures - 2, 10), _BACKOFF[1])
+            pause *= random.uniform(0.5, 1.5)  # noqa: S311
+        return max(pause, asked * random.uniform(1.0, 1.2)) if asked else pause  # noqa: S311
 
     def _note(self, error: BackendError) -> None:
         if self._stop.is_set():
             return
+        if self.synced.is_set() and self._failures == 1 and isinstance(error, UnreachableError):
+            # A broken connection is daily life; it is worth a word when the next attempt fails too.
+            return
         text = str(error)
         if text != self.error:
-            hint = "grant this rule to the ServiceAccount" if isinstance(error, ForbiddenError) else "trying again"
-            log.warning("cannot watch", resource=str(self.resource), error=text, hint=hint)
+            log.warning("cannot watch", resource=str(self.resource), error=text, hint=_hint(error))
         self.error = text
 
     def _list(self) -> str:
-        found: dict[Key, dict[str, Any]] = {}
-        query = dict(self._query, limit=str(_PAGE))
+        found: dict[Key, Object] = {}
+        query = dict(self._query, limit=str(self._page))
         while True:
             page = self._session.request("GET", self._path, query=query)
             for item in page["items"]:
                 # Items of a list come without these two.
                 item.setdefault("apiVersion", self.resource.api_version)
                 item.setdefault("kind", self.resource.kind)
-                found[_key(item)] = item
+                found[key_of(item)] = self._transform(item)
             token = page["metadata"].get("continue")
-            if not token:
+            if not token or self._stop.is_set():
                 break
             query["continue"] = token
-        with self._lock:
-            before, self._objects = self._objects, found
+        if self._stop.is_set():
+            return str(page["metadata"]["resourceVersion"])
+        before = self.store.replace(found)
         for key, obj in found.items():
             old = before.get(key)
-            if old is None or old["metadata"].get("resourceVersion") != obj["metadata"].get("resourceVersion"):
+            if old is None or version_of(old) != version_of(obj):
                 self._handler(key, old, obj)
         for key in before.keys() - found.keys():
             self._handler(key, before[key], None)
         self.synced.set()
-        if self.error is not None:
-            log.info("watching again", resource=str(self.resource))
-            self.error = None
         return str(page["metadata"]["resourceVersion"])
 
-    def _watch(self, version: str) -> None:
-        """Watch from `version` on, reconnecting at the newest version seen, until an error says otherwise."""
-        failures = 0
-        while not self._stop.is_set():
-            seen = version
-            try:
-                for newest in self._events(version):
-                    version, failures = newest, 0
-            except (ExpiredError, ForbiddenError):
-                raise
-            except BackendError as error:
-                # A broken connection loses nothing as long as the version is still known to the server.
-                failures += 1
-                if failures > 1 and version == seen:
-                    self._note(error)
-                wait = 0.0 if failures == 1 else min(_BACKOFF[0] * 2 ** (failures - 2), _BACKOFF[1])
-                self._stop.wait(wait * random.uniform(0.5, 1.5))  # noqa: S311
-            else:
-                if self.error is not None:
-                    self.error = None
-
-    def _events(self, version: str) -> Iterator[str]:
+    def _follow(self, version: str) -> None:
+        """Watch from `version` on until the server ends the watch or something goes wrong."""
         query = dict(
             self._query,
             watch="1",
@@ -174,33 +206,47 @@ class Reflector:
             resourceVersion=version,
             timeoutSeconds=str(random.randint(*_WATCH_SECONDS)),  # noqa: S311
         )
-        for event in self._session.stream(self._path, query, read_timeout=self._silence):
-            kind, obj = event["type"], event["object"]
-            if kind == "ERROR":
-                message = f"watch of {self.resource}: {obj.get('message', obj)}"
-                if obj.get("code") == 410:
-                    raise ExpiredError(message, 410)
-                raise BackendError(message)
-            if kind in ("ADDED", "MODIFIED"):
-                self._put(obj)
-            elif kind == "DELETED":
-                self._remove(obj)
-            yield str(obj["metadata"]["resourceVersion"])
-
-    def _put(self, obj: dict[str, Any]) -> None:
-        key = _key(obj)
+        watch = self._session.watch(self._path, query, read_timeout=self._silence)
         with self._lock:
-            old = self._objects.get(key)
-            self._objects[key] = obj
-        self._handler(key, old, obj)
+            self._watch = watch
+        if self._stop.is_set():
+            watch.close()
+        self._accepted = time.monotonic()
+        if self.error is not None:
+            log.info("watching again", resource=str(self.resource))
+            self.error = None
+        try:
+            for event in watch:
+                self._take(event["type"], event["object"])
+                self._delivered = True
+                if self._stop.is_set():
+                    break
+        finally:
+            with self._lock:
+                self._watch = None
+            watch.close()
 
-    def _remove(self, obj: dict[str, Any]) -> None:
-        key = _key(obj)
-        with self._lock:
-            old = self._objects.pop(key, None)
-        self._handler(key, old or obj, None)
+    def _take(self, kind: str, obj: Object) -> None:
+        if kind == "ERROR":
+            message = f"watch of {self.resource}: {obj.get('message', obj)}"
+            if obj.get("code") == 410:
+                raise ExpiredError(message, 410)
+            asked = (obj.get("details") or {}).get("retryAfterSeconds")
+            raise ApiError(message, int(obj.get("code") or 500), asked)
+        version = version_of(obj)
+        if kind in ("ADDED", "MODIFIED"):
+            obj = self._transform(obj)
+            self._handler(key_of(obj), self.store.put(obj), obj)
+        elif kind == "DELETED":
+            key = key_of(obj)
+            self._handler(key, self.store.remove(key) or obj, None)
+        # Only now: an event that could not be handled comes again.
+        self._version = version
 
 
-def _key(obj: dict[str, Any]) -> Key:
-    metadata = obj["metadata"]
-    return metadata.get("namespace", ""), metadata["name"]
+def _hint(error: BackendError) -> str:
+    if isinstance(error, ForbiddenError):
+        return "grant this to the account with an RBAC rule"
+    if isinstance(error, ObjectNotFoundError):
+        return "the API server does not know the kind: install its CRD"
+    return "trying again"

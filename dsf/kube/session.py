@@ -1,4 +1,4 @@
-"""Requests to an API server: the official client's configuration and connection pool, plain dicts in and out.
+"""Requests to an API server: the official client's configuration and connection pools, plain dicts in and out.
 
 Two pools: one for requests and one for watches, so that watches, which hold their connection for minutes, never starve
 writers. urllib3's own retries are off: each caller says what it wants repeated.
@@ -6,6 +6,7 @@ writers. urllib3's own retries are off: each caller says what it wants repeated.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,8 +23,9 @@ from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, S
 _TIMEOUT = (5.0, 30.0)
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
-#: Bytes of an error body that are looked at.
+#: Bytes of an error body that are looked at, and that are read from a watch at once.
 _ERROR_LIMIT = 64 * 1024
+_CHUNK = 64 * 1024
 
 
 class ApiError(BackendError):
@@ -45,6 +47,43 @@ class ExpiredError(ApiError):
 
 class UnreachableError(BackendError):
     """The API server could not be reached or did not answer in time."""
+
+
+class Watch:
+    """One open watch. Iterating gives its events until the server ends it, somebody closes it, or it breaks off."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, path: str) -> None:
+        self._response = response
+        self._path = path
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """One event per line. Raises UnreachableError when the connection breaks, or is silent for too long.
+
+        Half a line before the end is dropped: its event comes again with the next watch.
+        """
+        buffer = b""
+        try:
+            for chunk in self._response.stream(_CHUNK, decode_content=True):
+                *lines, buffer = (buffer + chunk).split(b"\n")
+                for line in lines:
+                    if line:
+                        yield json.loads(line)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            if not self._is_closed:
+                raise UnreachableError(f"watch of {self._path} broke off: {_cause(error)}") from None
+        except ValueError as error:
+            raise UnreachableError(f"watch of {self._path} sent something that is not JSON: {error}") from None
+        finally:
+            # Not released: an unfinished watch must not go back into the pool.
+            self._response.close()
+
+    def close(self) -> None:
+        """End it; from another thread than the one that iterates."""
+        self._is_closed = True
+        # Wakes the read. It has no socket any more when it has just ended by itself.
+        with contextlib.suppress(ValueError, RuntimeError, OSError):
+            self._response.shutdown()
 
 
 class Session:
@@ -82,7 +121,7 @@ class Session:
         return cls(configuration, **options)
 
     def close(self) -> None:
-        """Close all connections; a watch that is being read ends with an error."""
+        """Close all idle connections. What is still being read goes on: close watches themselves."""
         self._client.close()  # type: ignore[no-untyped-call]
         self._watch_client.close()  # type: ignore[no-untyped-call]
 
@@ -110,30 +149,27 @@ class Session:
             response.release_conn()
         if response.status >= 300:
             raise _api_error(method, path, response.status, data, response.headers)
-        parsed: dict[str, Any] = json.loads(data) if data else {}
+        try:
+            parsed = json.loads(data) if data else {}
+        except ValueError:
+            parsed = None
+        if not isinstance(parsed, dict):
+            # A proxy in front of the API server, or not an API server at all.
+            raise ApiError(
+                f"{method} {path}: {self.host} answered something that is not a JSON object", response.status
+            )
         return parsed
 
-    def stream(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> Iterator[dict[str, Any]]:
-        """A watch: one event per line until the server ends it. `read_timeout` is the longest silence, in seconds.
-
-        Raises as `request` does; a silence is an UnreachableError.
-        """
+    def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> Watch:
+        """Open a watch. `read_timeout` is the longest silence, in seconds. Raises as `request` does."""
         response = self._send(self._watch_client, "GET", path, query, None, "", (_TIMEOUT[0], read_timeout))
+        if response.status < 300:
+            return Watch(response, path)
         try:
-            if response.status >= 300:
-                raise _api_error("GET", path, response.status, response.read(_ERROR_LIMIT), response.headers)
-            buffer = b""
-            for chunk in response.stream(64 * 1024, decode_content=True):
-                *lines, buffer = (buffer + chunk).split(b"\n")
-                for line in lines:
-                    if line:
-                        yield json.loads(line)
+            raise _api_error("GET", path, response.status, response.read(_ERROR_LIMIT), response.headers)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnreachableError(f"watch of {path} broke off: {_cause(error)}") from None
-        except json.JSONDecodeError as error:
-            raise UnreachableError(f"watch of {path} sent something that is not JSON: {error}") from None
+            raise UnreachableError(f"GET {path}: the answer of {self.host} broke off: {_cause(error)}") from None
         finally:
-            # Not released: an unfinished watch must not go back into the pool.
             response.close()
 
     def get(self, path: str) -> dict[str, Any]:
@@ -148,9 +184,10 @@ class Session:
         """Replace an object; with a resourceVersion in it, only if nobody changed it since."""
         return self.request("PUT", path, body=body)
 
-    def merge(self, path: str, body: object) -> dict[str, Any]:
+    def merge(self, path: str, body: object, *, field_manager: str = "") -> dict[str, Any]:
         """JSON merge patch: the only patch besides apply that works on custom resources and is easy to read."""
-        return self.request("PATCH", path, body=body, content_type=_MERGE_PATCH)
+        query = {"fieldManager": field_manager} if field_manager else None
+        return self.request("PATCH", path, query=query, body=body, content_type=_MERGE_PATCH)
 
     def apply(self, path: str, body: object, *, field_manager: str, force: bool = True) -> dict[str, Any]:
         """Server-side apply: our fields only; what others own stays."""
@@ -178,7 +215,11 @@ class Session:
         if body is not None:
             headers["Content-Type"] = content_type
             payload = json.dumps(body, separators=(",", ":"))
-        api.update_params_for_auth(headers, parameters, ["BearerToken"], path, method, payload)
+        try:
+            # Reads the pod's token again every minute: it is rotated.
+            api.update_params_for_auth(headers, parameters, ["BearerToken"], path, method, payload)
+        except (config.ConfigException, OSError) as error:
+            raise UnreachableError(f"{method} {path}: cannot read the credentials: {error}") from None
         url = self.host + path + (f"?{urlencode(parameters)}" if parameters else "")
         try:
             # The pool itself rather than call_api: that one encodes some content types a second time.
@@ -202,17 +243,22 @@ def _cause(error: BaseException) -> str:
 
 def _api_error(method: str, path: str, status: int, data: bytes, headers: Mapping[str, str]) -> BackendError:
     try:
-        message = str(json.loads(data)["message"])
-    except (ValueError, KeyError, TypeError):
-        message = data[:200].decode("utf-8", "replace")
+        answer = json.loads(data)
+        message = str(answer["message"])
+        causes = {cause.get("reason") for cause in (answer.get("details") or {}).get("causes") or ()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message, causes = data[:200].decode("utf-8", "replace"), set()
     text = f"{method} {path}: {status}: {message}"
-    if status == 404:
+    if status == 404 or (status == 403 and "NamespaceTerminating" in causes):
+        # Nothing can be made in a namespace that is going: that is no missing right.
         return ObjectNotFoundError(text)
     if status == 409:
         return ObjectConflictError(text)
+    if status == 401:
+        return ApiError(f"{text}: the token or certificate is not valid (any more)", status)
     if status == 403:
         return ForbiddenError(text, status)
     if status == 410:
         return ExpiredError(text, status)
     wait = headers.get("Retry-After", "")
-    return ApiError(text, status, float(wait) if wait.isdigit() else None)
+    return ApiError(text, status, float(wait) if wait.isdecimal() else None)

@@ -23,25 +23,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from dsf.api.crd import crds as our_crds
-from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import MANAGED_CLUSTERS, Resource
 from dsf.kube.session import Session
 from tests.support.child import Child
+from tests.support.controlplane_crds import install_crds
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "controlplane"
-#: The folders of OCM's API module whose CRDs a hub has.
-_HUB_CRDS = ("cluster/v1", "cluster/v1alpha1", "cluster/v1beta1", "cluster/v1beta2", "work/v1", "addon/v1alpha1")
-#: Kinds of a managed cluster in the same folders.
-_SPOKE_CRDS = ("clusterclaims", "appliedmanifestworks")
 _START_TIMEOUT = 60.0
 
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
-_CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
 _SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _RBAC = ("rbac.authorization.k8s.io", "v1")
 _CLUSTER_ROLES = Resource(*_RBAC, "clusterroles", "ClusterRole", namespaced=False)
@@ -105,7 +97,8 @@ class ControlPlane:
             self.dir / "etcd.log",
         )
         self.start_apiserver()
-        self._install_crds()
+        if self._ocm is not None:
+            install_crds(self._admin(), self._ocm)
         return self
 
     def start_apiserver(self) -> None:
@@ -302,35 +295,3 @@ class ControlPlane:
         if not self._sessions:
             self.session()
         return self._sessions[0]
-
-    def _install_crds(self) -> None:
-        if self._ocm is None:
-            return
-        manifests = our_crds()
-        for folder in _HUB_CRDS:
-            for file in sorted((self._ocm / folder).glob("*.crd.yaml")):
-                if not any(name in file.name for name in _SPOKE_CRDS):
-                    manifests.append(yaml.safe_load(file.read_text()))
-        admin = self._admin()
-        for manifest in manifests:
-            admin.create(_CRDS.path(), manifest)
-        for manifest in manifests:
-            wait_for(lambda name=manifest["metadata"]["name"]: _is_established(admin, name), 30)
-            spec = manifest["spec"]
-            version = next(version["name"] for version in spec["versions"] if version["storage"])
-            resource = Resource(spec["group"], version, spec["names"]["plural"], spec["names"]["kind"])
-            wait_for(lambda resource=resource: _is_served(admin, resource), 30)
-
-
-def _is_established(session: Session, name: str) -> bool:
-    conditions = session.get(_CRDS.path(name=name)).get("status", {}).get("conditions", [])
-    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
-
-
-def _is_served(session: Session, resource: Resource) -> bool:
-    """Established is said a moment before the paths are there."""
-    try:
-        session.request("GET", resource.path(), query={"limit": "1"})
-    except ObjectNotFoundError:
-        return False
-    return True

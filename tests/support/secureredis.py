@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from dsf.demo import binaries
 from dsf.redisacl.rules import HUB_ROLES, HubRole, hub_user
@@ -66,6 +68,11 @@ class SecureRedis:
 
     def start(self) -> SecureRedis:
         """Start the server and wait until it answers."""
+        self._spawn()
+        wait_for(self._answers, 15, f"redis to answer on port {self.port}")
+        return self
+
+    def _spawn(self) -> None:
         text = render_acl_file(hub_users(self.passwords)) + _ADMIN + "\n"
         acl: tuple[str, ...]
         if self._aclfile:
@@ -89,8 +96,6 @@ class SecureRedis:
             ],
             self.dir / "log",
         )
-        wait_for(self._answers, 15, f"redis to answer on port {self.port}")
-        return self
 
     def _answers(self) -> bool:
         process = self._process
@@ -118,6 +123,8 @@ class SecureRedis:
             ssl_ca_certs=str(self.ca.cert),
             decode_responses=True,
             socket_timeout=10,
+            # What is refused is refused at once.
+            retry=Retry(NoBackoff(), 0),
         )
 
     def kill(self) -> None:
@@ -129,6 +136,12 @@ class SecureRedis:
         self._end(signal.SIGTERM)
         self.certificate = certificate or self.certificate
         self.start()
+
+    def restart_blindly(self, certificate: Certificate) -> None:
+        """Start again with a certificate that nobody accepts."""
+        self._end(signal.SIGTERM)
+        self.certificate = certificate
+        self._spawn()
 
     def stop(self) -> None:
         """End the server, close its clients and remove its folder."""

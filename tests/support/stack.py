@@ -123,11 +123,12 @@ class Stack:
         # What only a process that ends well takes away.
         self._ready_file(name).unlink(missing_ok=True)
 
-    def stop(self, name: str) -> int:
-        """SIGTERM; its exit code."""
-        process = self.processes.pop(name)
-        process.signal(signal.SIGTERM)
-        return process.wait(40)
+    def stop(self, *names: str) -> list[int]:
+        """SIGTERM to all of them at once; their exit codes."""
+        ending = [self.processes.pop(name) for name in names]
+        for process in ending:
+            process.signal(signal.SIGTERM)
+        return [process.wait(40) for process in ending]
 
     def restart(self, name: str) -> None:
         """Start a process again, after killing it if it runs, and wait until it is ready."""

@@ -12,9 +12,26 @@ from dsf.hub.backends.outfolder import OutFolder
 from dsf.hub.backends.scores import DirectoryScores
 from dsf.settings import Settings
 
-BACKENDS: Final[dict[str, Callable[[Settings], Backend]]] = {"dir": DirectoryBackend}
+
+def _kube(settings: Settings) -> Backend:
+    # Imported here: a laptop with a folder of manifests does without the Kubernetes client's 40 MB.
+    from dsf.hub.backends.kube import KubeBackend
+    from dsf.kube.session import Session
+
+    return KubeBackend(Session.load(settings.kubeconfig), settings)
+
+
+def _kube_scores(settings: Settings) -> ScoreBackend:
+    from dsf.hub.backends.kube_scores import KubeScoreBackend
+    from dsf.kube.session import Session
+
+    return KubeScoreBackend(Session.load(settings.kubeconfig))
+
+
+BACKENDS: Final[dict[str, Callable[[Settings], Backend]]] = {"dir": DirectoryBackend, "kube": _kube}
 SCORE_BACKENDS: Final[dict[str, Callable[[Settings], ScoreBackend]]] = {
-    "dir": lambda settings: DirectoryScores(OutFolder.of(settings))
+    "dir": lambda settings: DirectoryScores(OutFolder.of(settings)),
+    "kube": _kube_scores,
 }
 
 _Factory = TypeVar("_Factory")

@@ -6,6 +6,7 @@ in memory with their status and 30 MB without.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,6 +27,8 @@ from dsf.kube.store import Object
 
 #: Who the API server notes as the owner of the fields that the hub writes.
 FIELD_MANAGER: Final = "dynamic-scoring-hub"
+#: Of a manager that owns nothing: when it wrote last, and how much it owns.
+_NOTHING: Final = ("", 0)
 
 
 def _cluster(obj: Object) -> Object:
@@ -39,15 +42,13 @@ def _work(obj: Object) -> Object:
 
 
 def _score(obj: Object) -> Object:
-    """The metadata, with the others who wrote the status in managedFields."""
+    """The metadata, with what of managedFields tells whether somebody else changed something."""
     entries = obj["metadata"].pop("managedFields", None) or ()
-    others = [
-        {name: entry.get(name) for name in ("manager", "operation", "time")}
+    obj["metadata"]["managedFields"] = [
+        {name: entry.get(name) for name in ("manager", "subresource", "time")}
+        | {"fieldsV1": len(json.dumps(entry.get("fieldsV1")))}
         for entry in entries
-        if entry.get("subresource") == "status" and entry.get("manager") != FIELD_MANAGER
     ]
-    if others:
-        obj["metadata"]["managedFields"] = others
     obj.pop("status", None)
     return obj
 
@@ -64,9 +65,28 @@ def _is_any_other(old: Object, new: Object) -> bool:
 
 
 def _is_edited(old: Object, new: Object) -> bool:
-    """Whether somebody else changed a score. Those who write scores know what they wrote."""
-    others = new["metadata"].get("managedFields")
-    return bool(others) and others != old["metadata"].get("managedFields")
+    """Whether somebody else changed a score. Those who write scores know what they wrote.
+
+    Who adds or changes a field becomes its owner; who takes one away takes it from us without a write of ours.
+    """
+    before, after = _owners(old), _owners(new)
+    for who in before.keys() | after.keys():
+        (old_time, old_size), (new_time, new_size) = before.get(who, _NOTHING), after.get(who, _NOTHING)
+        if who[0] == FIELD_MANAGER:
+            # Times are whole seconds, and a repair may be in the same one as what it repairs: then we own more.
+            if new_size < old_size and new_time in (old_time, ""):
+                return True
+        elif new_size > old_size or (new_size and new_time != old_time):
+            return True
+    return False
+
+
+def _owners(score: Object) -> dict[tuple[str, str | None], tuple[str, int]]:
+    """For each manager and subresource: when it wrote last, and how much it owns."""
+    return {
+        (entry["manager"], entry["subresource"]): (entry["time"], entry["fieldsV1"])
+        for entry in score["metadata"]["managedFields"]
+    }
 
 
 def _without_version(obj: Object) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""A process that campaigns for a lease and writes down what happens, with the time (CLOCK_MONOTONIC, seconds).
+
+usage: candidate.py KUBECONFIG NAMESPACE IDENTITY CLOCK_OFFSET_SECONDS
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import dsf.kube.leader
+from dsf.kube.leader import LeaderElector
+from dsf.kube.session import Session
+
+
+def say(what: str) -> None:
+    print(what, time.monotonic(), flush=True)
+
+
+def main(kubeconfig: str, namespace: str, identity: str, offset: str) -> None:
+    shift = datetime.timedelta(seconds=float(offset))
+    dsf.kube.leader._now = lambda: (datetime.datetime.now(datetime.UTC) + shift).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+    def lost() -> None:
+        say("lost")
+        stop.set()
+
+    with contextlib.closing(Session.load(Path(kubeconfig))) as session:
+        elector = LeaderElector(session, namespace, "hub", identity, on_started=lambda: say("leading"), on_lost=lost)
+        elector.start()
+        say("campaigning")
+        stop.wait()
+        elector.release()
+        say("ended")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

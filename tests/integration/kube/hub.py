@@ -1,0 +1,32 @@
+"""A started backend, and what it told."""
+
+from __future__ import annotations
+
+import threading
+
+from dsf.hub.backend import Backend, Kind, ObjectKey
+from dsf.hub.backends.kube import KubeBackend
+from dsf.settings import Settings
+from tests.support.controlplane import ControlPlane
+
+
+class Hub:
+    """A started backend whose own namespace is new, and what it told."""
+
+    def __init__(self, plane: ControlPlane, settings: Settings) -> None:
+        self.namespace = settings.namespace
+        self.session = plane.session()
+        self.backend: Backend = KubeBackend(self.session, settings)
+        self.told: list[ObjectKey] = []
+        self._lock = threading.Lock()
+        self.overlapping = False
+
+    def on_change(self, key: ObjectKey) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.overlapping = True
+            return
+        self.told.append(key)
+        self._lock.release()
+
+    def was_told(self, kind: Kind, namespace: str, name: str, times: int = 1) -> bool:
+        return self.told.count(ObjectKey(kind, namespace, name)) >= times

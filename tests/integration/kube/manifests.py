@@ -1,0 +1,30 @@
+"""Manifests for the tests, as a user or the hub would write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsf.api.types import API_VERSION
+
+CONFIG_URL = "http://sample-scorer.dynamic-scoring.svc:8000/config"
+
+
+def scorer(namespace: str, name: str = "sample", **spec: Any) -> dict[str, Any]:
+    """A DynamicScorer with the least a user must write, and `spec` on top; a value of None takes a field away."""
+    whole = {"description": "A sample", "configURL": CONFIG_URL, "configSyncMode": "Full", **spec}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "DynamicScorer",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {field: value for field, value in whole.items() if value is not None},
+    }
+
+
+def config(namespace: str, **spec: Any) -> dict[str, Any]:
+    """A DynamicScoringConfig."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "DynamicScoringConfig",
+        "metadata": {"name": "dynamic-scoring-config", "namespace": namespace},
+        "spec": spec,
+    }

@@ -1,0 +1,65 @@
+"""Reflectors that tests watch: what they reported is kept and compared with the server."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from dsf.kube.reflector import Reflector
+from dsf.kube.resources import Resource
+from dsf.kube.session import Session
+from dsf.kube.store import Key, Object, key_of
+from tests.support.wait import wait_for
+
+
+class Recorder:
+    """A handler that keeps every report and plays them into a copy of its own."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, Key]] = []
+        #: resourceVersions, from the reports alone.
+        self.copy: dict[Key, str] = {}
+        #: Reports that contradict the ones before. Kept, since the reflector survives an error of its handler.
+        self.mistakes: list[str] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, key: Key, old: Object | None, new: Object | None) -> None:
+        with self._lock:
+            if (old is None) != (key not in self.copy):
+                self.mistakes.append(f"{key}: said to have been {'absent' if old is None else 'there'} before")
+            if new is None:
+                self.copy.pop(key, None)
+                self.reports.append(("deleted", key))
+            else:
+                self.reports.append(("changed" if key in self.copy else "added", key))
+                self.copy[key] = new["metadata"]["resourceVersion"]
+
+    def names(self, what: str) -> list[str]:
+        """The names of the objects that were reported as added, changed or deleted, in order."""
+        with self._lock:
+            return [key[1] for reported, key in self.reports if reported == what]
+
+
+@contextlib.contextmanager
+def reflecting(
+    session: Session, resource: Resource, recorder: Recorder, *, synced: bool = True, **options: Any
+) -> Iterator[Reflector]:
+    """A running reflector, by default one that has listed once."""
+    reflector = Reflector(session, resource, recorder, **options)
+    reflector.start()
+    try:
+        if synced:
+            wait_for(reflector.synced.is_set, 20, f"the first list of {resource}")
+        yield reflector
+    finally:
+        reflector.stop()
+        assert not reflector._thread.is_alive(), "the reflector's thread ended with it"
+    assert not recorder.mistakes
+
+
+def on_server(session: Session, resource: Resource, namespace: str = "") -> dict[Key, str]:
+    """What the server has, in the form of `Recorder.copy`."""
+    items = session.get(resource.path(namespace))["items"]
+    return {key_of(item): item["metadata"]["resourceVersion"] for item in items}

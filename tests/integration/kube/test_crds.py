@@ -1,0 +1,216 @@
+"""What a real API server makes of our CRDs: what it takes, fills in, shows, and refuses with which words."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from dsf.api.crd import dump_crds
+from dsf.api.meta import Condition
+from dsf.api.remoteconfig import RemoteConfig
+from dsf.api.scorer import ClusterCounts, DynamicScorer, DynamicScorerStatus, Failure
+from dsf.api.types import HealthStatus
+from dsf.hub.backends.kube_scores import apply_status
+from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS
+from dsf.kube.session import Session
+from tests.integration.kube.manifests import CONFIG_URL, config, scorer
+from tests.support.controlplane import ControlPlane
+
+# As the upstream project's samples are written, every field of theirs used.
+UPSTREAM = f"""
+apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+kind: DynamicScorer
+metadata:
+  name: manual
+  namespace: NAMESPACE
+spec:
+  description: Every field of the original project
+  configURL: {CONFIG_URL}
+  configSyncMode: None
+  location: External
+  scoreDestination: AddOnPlacementScore
+  scoreDimensionFormat: "${{node}}-${{pod}}"
+  source:
+    type: Prometheus
+    host: http://prometheus.monitoring.svc:9090
+    path: /api/v1/query_range
+    params:
+      query: sum by (node) (rate(node_cpu_seconds_total[5m])); up
+      range: 3600
+      step: 60
+    auth:
+      tokenSecretRef:
+        name: source-token
+        key: token
+  scoring:
+    host: http://sample-scorer.dynamic-scoring.svc:8000
+    path: /scoring
+    params:
+      name: manual_score
+      interval: 30
+    auth:
+      tokenSecretRef:
+        name: scoring-token
+        key: token
+---
+apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+kind: DynamicScoringConfig
+metadata:
+  name: dynamic-scoring-config
+  namespace: NAMESPACE
+spec:
+  mask:
+  - clusterName: cluster1
+    scoreName: manual_score
+"""
+
+
+def _apply(control_plane: ControlPlane, manifest: dict[str, Any], *options: str, check: bool = True) -> str:
+    return control_plane.kubectl("apply", *options, "-f", "-", stdin=json.dumps(manifest), check=check)
+
+
+def test_they_apply_are_structural_and_stay_as_they_are(control_plane: ControlPlane) -> None:
+    text = control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=dump_crds())
+    assert text.count("serverside-applied") == 2
+    for plural in ("dynamicscorers", "dynamicscoringconfigs"):
+        name = f"{plural}.dynamic-scoring.open-cluster-management.io"
+        status = json.loads(control_plane.kubectl("get", "crd", name, "-o", "json"))["status"]
+        conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
+        # NonStructuralSchema would be a third one.
+        assert conditions == {"NamesAccepted": "True", "Established": "True"}
+    assert control_plane.kubectl("diff", "-f", "-", stdin=dump_crds()) == "", (
+        "the server fills in what it wants as we do"
+    )
+
+
+def test_upstream_manifests_apply_unchanged(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    text = UPSTREAM.replace("NAMESPACE", namespace)
+    assert control_plane.kubectl("apply", "-f", "-", stdin=text).count("created") == 2
+    assert control_plane.kubectl("apply", "-f", "-", stdin=text).count("unchanged") == 2
+    stored = session.get(DYNAMIC_SCORERS.path(namespace, "manual"))
+    read = DynamicScorer.from_manifest(stored)
+    assert read.spec.source.params is not None
+    assert read.spec.source.params.query.endswith("; up")
+    assert read.spec.scoring.auth is not None
+    masks = session.get(DYNAMIC_SCORING_CONFIGS.path(namespace, "dynamic-scoring-config"))["spec"]
+    assert masks == {"mask": [{"clusterName": "cluster1", "scoreName": "manual_score"}]}
+
+
+def test_defaults_are_filled_in(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    _apply(control_plane, scorer(namespace, execution={"whenFailing": {}, "rateLimit": "30/m"}))
+    spec = session.get(DYNAMIC_SCORERS.path(namespace, "sample"))["spec"]
+    assert (spec["location"], spec["scoreDestination"]) == ("Internal", "AddOnPlacementScore")
+    execution = spec["execution"]
+    assert (execution["timeoutSeconds"], execution["maxRetries"], execution["suspend"]) == (30, 2, False)
+    assert execution["whenFailing"] == {"behavior": "Keep", "failureThreshold": 3}
+
+
+def test_a_config_needs_no_spec(control_plane: ControlPlane) -> None:
+    manifest = config(control_plane.namespace())
+    del manifest["spec"]
+    assert "created" in _apply(control_plane, manifest)
+
+
+def test_get_shows_whether_it_works(control_plane: ControlPlane, session: Session) -> None:
+    namespace, now = control_plane.namespace(), datetime.now(UTC)
+    _apply(control_plane, scorer(namespace))
+    status = DynamicScorerStatus(
+        health_status=HealthStatus.Active,
+        last_synced_config=RemoteConfig(name="sample"),
+        observed_generation=1,
+        conditions=[
+            Condition(
+                type="Scoring", status="False", reason="CyclesFail", message="bad query", last_transition_time=now
+            )
+        ],
+        score_name="sample_score",
+        interval=30,
+        clusters=ClusterCounts(desired=3, succeeding=1, failing=2),
+        failures=[Failure(cluster="cluster1", stage="fetch", reason="bad_query", message="parse error", time=now)],
+    )
+    written = status.to_manifest()
+    answer = apply_status(session, DYNAMIC_SCORERS, namespace, "sample", written)
+    assert answer["status"] == written, "nothing of a status is dropped or filled in"
+    head, row = (line.split() for line in control_plane.kubectl("get", "dsc", "-n", namespace).splitlines())
+    assert head == ["NAME", "HEALTH", "SCORE", "INTERVAL", "SUCCEEDING", "DESIRED", "REASON", "AGE"]
+    assert row[:-1] == ["sample", "Active", "sample_score", "30", "1", "3", "CyclesFail"]
+    assert "bad query" in control_plane.kubectl("get", "dsc", "-n", namespace, "-o", "wide")
+    described = control_plane.kubectl("describe", "dsc", "sample", "-n", namespace)
+    assert "parse error" in described
+    _apply(control_plane, config(namespace))
+    head = control_plane.kubectl("get", "dscfg", "-n", namespace).splitlines()[0].split()
+    assert head == ["NAME", "DISTRIBUTED", "CLUSTERS", "SCORERS", "IGNORED", "AGE"]
+
+
+def test_explain_describes_a_field(control_plane: ControlPlane) -> None:
+    text = control_plane.kubectl("explain", "dsc.spec.execution.whenFailing.behavior")
+    assert "the last score until it expires" in text.replace("\n", " ")
+
+
+TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (
+            {"scoring": {"params": {"name": "a", "interval": -5}}},
+            "Invalid value: -5: spec.scoring.params.interval in body should be greater than or equal to 1",
+        ),
+        ({"scoring": {"params": {"name": "a", "interval": "30"}}}, "must be of type integer"),
+        ({"scoring": {"params": {"interval": 30}}}, "spec.scoring.params.name: Required value"),
+        (
+            {"configSyncMode": "full"},
+            'spec.configSyncMode: Unsupported value: "full": supported values: "Full", "None"',
+        ),
+        (
+            {"source": {"type": "prometheus"}},
+            'supported values: "Prometheus", "OpenTelemetry", "Kubernetes", "None"',
+        ),
+        ({"scoring": TOKEN_WITHOUT_KEY}, "spec.scoring.auth.tokenSecretRef.key: Required value"),
+        ({"source": TOKEN_WITHOUT_KEY}, "spec.source.auth.tokenSecretRef.key: Required value"),
+        ({"source": {"auth": {}}}, "spec.source.auth.tokenSecretRef: Required value"),
+        (
+            {"execution": {"whenFailing": {"value": 3}}},
+            "spec.execution.whenFailing: Invalid value: value goes with behavior Value and only with it",
+        ),
+        (
+            {"execution": {"whenEmpty": {"behavior": "Value"}}},
+            "spec.execution.whenEmpty: Invalid value: value goes with behavior Value and only with it",
+        ),
+        (
+            {"execution": {"whenFailing": {"behavior": "Value", "value": 101}}},
+            "spec.execution.whenFailing.value in body should be less than or equal to 100",
+        ),
+        ({"execution": {"rateLimit": "fast"}}, "spec.execution.rateLimit in body should match"),
+        ({"execution": {"timeoutSeconds": 0}}, "should be greater than or equal to 1"),
+        ({"configURL": "ftp://a"}, "spec.configURL in body should match"),
+        ({"configURL": None}, "spec.configURL: Required value"),
+        ({"description": None}, "spec.description: Required value"),
+        ({"intervall": 30}, 'unknown field "spec.intervall"'),
+    ],
+)
+def test_a_wrong_scorer_is_refused_with_a_helpful_message(
+    control_plane: ControlPlane, spec: dict[str, Any], words: str
+) -> None:
+    answer = _apply(control_plane, scorer("default", **spec), "--dry-run=server", check=False)
+    assert words in answer
+    assert "created" not in answer
+
+
+@pytest.mark.parametrize(
+    ("masks", "words"),
+    [
+        ([{"clusterName": "a"}], "[0].scoreName: Required value"),
+        ([{"clusterName": "", "scoreName": "a"}], "[0].clusterName in body should be at least 1 chars long"),
+    ],
+)
+@pytest.mark.parametrize("spelling", ["mask", "masks"])
+def test_a_wrong_mask_is_refused(control_plane: ControlPlane, spelling: str, masks: list[Any], words: str) -> None:
+    answer = _apply(control_plane, config("default", **{spelling: masks}), "--dry-run=server", check=False)
+    assert f"spec.{spelling}{words}" in answer

@@ -1,0 +1,226 @@
+"""Leader election between processes, on a Lease of a real API server."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf.errors import BackendError
+from dsf.hub.backends.kube_election import KubeElection
+from dsf.kube.leader import LeaderElector, Times
+from dsf.kube.resources import LEASES
+from dsf.kube.session import Session
+from dsf.settings import Settings
+from tests.support.child import Child
+from tests.support.controlplane import ControlPlane
+from tests.support.wait import wait_for
+
+FAST = Times(lease=3.0, renew_deadline=2.0, retry=0.3)
+_ROOT = Path(__file__).parents[3]
+
+
+class Candidate:
+    """A process of `candidate.py`, and what it wrote."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, identity: str, offset: float) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("candidate.py"))]
+        arguments = [str(plane.kubeconfig), namespace, identity, str(offset)]
+        log = plane.dir / f"candidate-{namespace}-{identity}.log"
+        self.process = Child([*command, *arguments], log, {"PYTHONPATH": str(_ROOT)})
+
+    def when(self, what: str, timeout: float = 20.0) -> float:
+        """The time at which it first said so."""
+        return wait_for(lambda: self._times().get(what), timeout, f"{what!r} in {self.process.log}")
+
+    def said(self, what: str) -> bool:
+        return what in self._times()
+
+    def _times(self) -> dict[str, float]:
+        lines = [line.split() for line in self.process.log.read_text().splitlines()]
+        times: dict[str, float] = {}
+        for words in lines:
+            if len(words) == 2 and words[0] in {"campaigning", "leading", "lost", "ended"}:
+                times.setdefault(words[0], float(words[1]))
+        return times
+
+
+@pytest.fixture
+def candidates(request: pytest.FixtureRequest) -> Iterator[Callable[..., Candidate]]:
+    started: list[Candidate] = []
+
+    def start(plane: ControlPlane, namespace: str, identity: str, offset: float = 0.0) -> Candidate:
+        started.append(Candidate(plane, namespace, identity, offset))
+        return started[-1]
+
+    yield start
+    for candidate in started:
+        candidate.process.kill()
+
+
+def _lease(session: Session, namespace: str) -> dict[str, Any]:
+    spec: dict[str, Any] = session.get(LEASES.path(namespace, "hub"))["spec"]
+    return spec
+
+
+def test_another_process_takes_over_whatever_the_clocks_say(
+    control_plane: ControlPlane, session: Session, candidates: Callable[..., Candidate]
+) -> None:
+    namespace = control_plane.namespace()
+    first = candidates(control_plane, namespace, "first")
+    first.when("leading")
+    # A clock 20 s ahead sees a lease that seems to have lapsed, one 20 s behind one that seems never to lapse.
+    ahead = candidates(control_plane, namespace, "ahead", 20.0)
+    ahead.when("campaigning")
+    killed = time.monotonic()
+    first.process.kill()
+    taken = ahead.when("leading", 25.0) - killed
+    assert 12.5 < taken < 20, "not before the lease lapsed, and soon after"
+    assert _lease(session, namespace)["leaseTransitions"] == 1
+
+    behind = candidates(control_plane, namespace, "behind", -20.0)
+    behind.when("campaigning")
+    told = time.monotonic()
+    ahead.process.signal(signal.SIGTERM)
+    assert behind.when("leading") - told < 3
+    assert ahead.process.wait() == 0
+    assert ahead.when("ended") <= behind.when("leading") + 0.5
+    assert not ahead.said("lost")
+    assert _lease(session, namespace)["holderIdentity"] == "behind"
+    print(f"takeover after kill -9: {taken:.1f} s, after SIGTERM: {behind.when('leading') - told:.2f} s")
+
+
+def test_a_leader_without_an_api_server_gives_up_before_its_lease_lapses(
+    own_control_plane: ControlPlane, candidates: Callable[..., Candidate]
+) -> None:
+    plane = own_control_plane
+    namespace = plane.namespace()
+    first = candidates(plane, namespace, "first")
+    first.when("leading")
+    plane.kill_apiserver()
+    killed = time.monotonic()
+    # The newest renewal was up to 2.2 s before.
+    assert 7 < first.when("lost") - killed < 10.3
+    assert first.process.wait(15) == 0, "its release does not wait for the API server for long"
+
+
+@contextlib.contextmanager
+def _campaigning(session: Session, namespace: str, identity: str, times: Times = FAST) -> Iterator[_Elector]:
+    elector = _Elector(session, namespace, identity, times)
+    elector.start()
+    try:
+        yield elector
+    finally:
+        elector.release()
+
+
+class _Elector(LeaderElector):
+    def __init__(self, session: Session, namespace: str, identity: str, times: Times) -> None:
+        self.started, self.lost = 0, threading.Event()
+        super().__init__(
+            session, namespace, "hub", identity, on_started=self._count, on_lost=self.lost.set, times=times
+        )
+
+    def _count(self) -> None:
+        self.started += 1
+
+
+def test_a_stalled_api_server_is_noticed_in_time_and_a_late_answer_changes_nothing(
+    own_control_plane: ControlPlane,
+) -> None:
+    plane = own_control_plane
+    namespace = plane.namespace()
+    with (
+        contextlib.closing(plane.session()) as session,
+        _campaigning(session, namespace, "first") as first,
+    ):
+        wait_for(lambda: first.leading)
+        with plane.paused():
+            began = time.monotonic()
+            assert first.lost.wait(5)
+            # A request in flight waits for 4 s; the watchdog does not.
+            assert time.monotonic() - began < FAST.renew_deadline + 0.3
+            assert not first.leading
+        with _campaigning(session, namespace, "second") as second:
+            wait_for(lambda: second.leading, 10)
+            assert not first.leading
+            assert first.started == 1
+
+
+def test_of_many_one_leads_at_a_time(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    with contextlib.ExitStack() as stack:
+        electors = [stack.enter_context(_campaigning(session, namespace, f"e{number}")) for number in range(4)]
+        for _ in range(len(electors) - 1):
+            wait_for(lambda: sum(elector.leading for elector in electors) == 1, 3)
+            (leader,) = [elector for elector in electors if elector.leading]
+            leader.release()
+            assert not leader.leading
+            electors.remove(leader)
+        assert all(not elector.lost.is_set() for elector in electors)
+
+
+def test_a_lease_that_another_one_took_is_lost(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    with _campaigning(session, namespace, "first") as first:
+        wait_for(lambda: first.leading)
+        session.merge(LEASES.path(namespace, "hub"), {"spec": {"holderIdentity": "thief"}})
+        assert first.lost.wait(2)
+    assert _lease(session, namespace)["holderIdentity"] == "thief", "what is not ours is not released"
+
+
+def test_a_deleted_or_emptied_lease_is_taken_again(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    with _campaigning(session, namespace, "first") as first:
+        wait_for(lambda: first.leading)
+        session.delete(LEASES.path(namespace, "hub"))
+        wait_for(lambda: _holder(session, namespace) == "first", 3)
+        session.merge(LEASES.path(namespace, "hub"), {"spec": None})
+        wait_for(lambda: _holder(session, namespace) == "first", 3)
+        assert first.started == 1
+    assert _holder(session, namespace) == "", "it is released"
+
+
+def test_a_missing_right_is_said_and_campaigning_goes_on(control_plane: ControlPlane) -> None:
+    namespace = control_plane.namespace()
+    limited = control_plane.service_account(namespace, "limited", [])
+    rule = {"apiGroups": [LEASES.group], "resources": [LEASES.plural], "verbs": ["get", "create", "update"]}
+    with (
+        contextlib.closing(control_plane.session(limited)) as session,
+        _campaigning(session, namespace, "first") as first,
+    ):
+        wait_for(lambda: 'cannot get resource "leases"' in first._said)
+        control_plane.set_rules(namespace, "limited", [rule])
+        wait_for(lambda: first.leading, 10)
+
+
+def test_of_two_hubs_one_is_elected(control_plane: ControlPlane, settings_factory: Callable[..., Settings]) -> None:
+    settings = settings_factory(namespace=control_plane.namespace("hub"))
+    started, lost = threading.Event(), threading.Event()
+    elections = [
+        KubeElection(control_plane.session(), settings, on_started=started.set, on_lost=lost.set, times=FAST)
+        for _ in range(2)
+    ]
+    for election in elections:
+        election.start()
+    wait_for(lambda: sum(election.leading for election in elections) == 1)
+    first, second = sorted(elections, key=lambda election: election.leading, reverse=True)
+    assert started.is_set()
+    first.stop()
+    wait_for(lambda: second.leading, 2)
+    second.stop()
+    assert not lost.is_set()
+
+
+def _holder(session: Session, namespace: str) -> str | None:
+    with contextlib.suppress(BackendError):
+        holder: str | None = _lease(session, namespace).get("holderIdentity")
+        return holder
+    return None

@@ -1,0 +1,188 @@
+"""The reflector against a real API server, also one that is killed and restarted."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import dsf.kube.reflector
+from dsf.errors import BackendError, ObjectNotFoundError
+from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, Resource
+from dsf.kube.session import Session
+from dsf.kube.store import key_of, version_of
+from tests.integration.kube.recorder import Recorder, on_server, reflecting
+from tests.support.controlplane import ControlPlane
+from tests.support.wait import wait_for
+
+
+def _create(session: Session, namespace: str, name: str, **labels: str) -> dict[str, Any]:
+    body = {"metadata": {"name": name, "labels": labels}, "data": {"value": "1"}}
+    return session.create(CONFIG_MAPS.path(namespace), body)
+
+
+def test_a_list_of_many_pages_is_complete(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace = control_plane.namespace()
+    with contextlib.closing(control_plane.session()) as session:
+        for number in range(23):
+            _create(session, namespace, f"c{number}")
+        requests: list[object] = []
+        request: Callable[..., Any] = session.request
+        monkeypatch.setattr(session, "request", lambda *args, **more: requests.append(args) or request(*args, **more))
+        recorder = Recorder()
+        with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace, page=5) as reflector:
+            assert len(requests) == 5
+            assert recorder.copy == on_server(session, CONFIG_MAPS, namespace)
+            one = reflector.store.get((namespace, "c7"))
+            assert one is not None
+            assert (one["kind"], one["apiVersion"], one["data"]) == ("ConfigMap", "v1", {"value": "1"})
+            assert "managedFields" not in one["metadata"]
+
+
+def test_changes_arrive_at_once_and_in_order(control_plane: ControlPlane, session: Session) -> None:
+    namespace, recorder = control_plane.namespace(), Recorder()
+    with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace) as reflector:
+        _create(session, namespace, "a")
+        for number in range(3):
+            session.merge(CONFIG_MAPS.path(namespace, "a"), {"data": {"value": str(number)}})
+        session.delete(CONFIG_MAPS.path(namespace, "a"))
+        wait_for(lambda: recorder.names("deleted"), 5)
+        assert [what for what, _ in recorder.reports] == ["added", "changed", "changed", "changed", "deleted"]
+        assert reflector.store.list() == []
+
+
+def test_an_object_that_leaves_the_selection_is_reported_as_deleted(
+    control_plane: ControlPlane, session: Session
+) -> None:
+    namespace, recorder = control_plane.namespace(), Recorder()
+    _create(session, namespace, "other")
+    _create(session, namespace, "ours", app="dsf")
+    with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace, selectors={"labelSelector": "app=dsf"}):
+        assert list(recorder.copy) == [(namespace, "ours")]
+        session.merge(CONFIG_MAPS.path(namespace, "ours"), {"metadata": {"labels": {"app": None}}})
+        wait_for(lambda: recorder.names("deleted") == ["ours"], 5)
+
+
+def test_bookmarks_move_the_place_to_go_on_from(
+    control_plane: ControlPlane, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The server sends a bookmark 2 s before it ends a watch, besides about one a minute.
+    monkeypatch.setattr(dsf.kube.reflector, "_WATCH_SECONDS", (4, 4))
+    namespace, elsewhere, recorder = control_plane.namespace(), control_plane.namespace(), Recorder()
+    with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace) as reflector:
+        newest = int(_create(session, elsewhere, "other")["metadata"]["resourceVersion"])
+        wait_for(lambda: int(reflector._version or 0) >= newest, 8, "a bookmark")
+        assert reflector.store.list() == []
+        # The watch after that one is from there.
+        _create(session, namespace, "a")
+        wait_for(lambda: recorder.names("added") == ["a"], 5)
+
+
+def test_an_answer_is_observed_before_the_watch_brings_it(control_plane: ControlPlane, session: Session) -> None:
+    namespace, recorder = control_plane.namespace(), Recorder()
+    first = _create(session, namespace, "a")
+    with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace) as reflector:
+        second = session.merge(CONFIG_MAPS.path(namespace, "a"), {"data": {"value": "2"}})
+        reflector.observe(second)
+        key = (namespace, "a")
+        assert reflector.store.get(key) == second
+        reflector.observe(first)
+        assert reflector.store.get(key) == second, "an older answer does not count"
+        session.delete(CONFIG_MAPS.path(namespace, "a"))
+        wait_for(lambda: reflector.store.get(key) is None, 5)
+        reflector.observe(second)
+        assert reflector.store.get(key) is None, "an answer does not bring back what was deleted"
+
+
+def test_a_missing_right_is_named(control_plane: ControlPlane) -> None:
+    namespace, recorder = control_plane.namespace(), Recorder()
+    limited = control_plane.service_account(namespace, "limited", [])
+    list_only = {"apiGroups": [DYNAMIC_SCORERS.group], "resources": [DYNAMIC_SCORERS.plural], "verbs": ["list"]}
+    with (
+        contextlib.closing(control_plane.session(limited)) as session,
+        reflecting(session, DYNAMIC_SCORERS, recorder, synced=False) as reflector,
+    ):
+        wait_for(lambda: reflector.error, 5)
+        assert f'User "system:serviceaccount:{namespace}:limited" cannot list resource "dynamicscorers"' in str(
+            reflector.error
+        )
+        assert 'in API group "dynamic-scoring.open-cluster-management.io" at the cluster scope' in str(reflector.error)
+        control_plane.set_rules(namespace, "limited", [list_only])
+        wait_for(lambda: "cannot watch resource" in str(reflector.error), 15)
+        control_plane.set_rules(namespace, "limited", [{**list_only, "verbs": ["list", "watch"]}])
+        wait_for(lambda: reflector.error is None and reflector.synced.is_set(), 15)
+
+
+def test_an_unknown_kind_is_an_error_and_deletes_nothing(control_plane: ControlPlane, session: Session) -> None:
+    missing = Resource("example.org", "v1", "missing", "Missing")
+    with reflecting(session, missing, Recorder(), synced=False) as reflector:
+        wait_for(lambda: reflector.error, 5)
+        assert "404" in str(reflector.error)
+        assert not reflector.synced.is_set()
+
+
+def test_it_survives_an_api_server_that_is_killed_under_load(own_control_plane: ControlPlane) -> None:
+    plane, recorder = own_control_plane, Recorder()
+    namespace = plane.namespace()
+    session, writer = plane.session(), plane.session()
+    done = threading.Event()
+
+    def churn() -> None:
+        """Create and change objects and delete every third one; an outage only makes it wait."""
+        for number in range(10_000):
+            if done.is_set():
+                return
+            path = CONFIG_MAPS.path(namespace, f"c{number}")
+            with contextlib.suppress(BackendError):
+                _create(writer, namespace, f"c{number}")
+                writer.merge(path, {"data": {"value": "2"}})
+                if number % 3 == 0:
+                    writer.delete(path)
+            done.wait(0.02)
+
+    thread = threading.Thread(target=churn)
+    with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace) as reflector:
+        thread.start()
+        for seen in (30, 60):
+            wait_for(lambda seen=seen: len(recorder.reports) > seen, 20)
+            plane.kill_apiserver()
+            plane.start_apiserver()
+        reports = len(recorder.reports)
+        wait_for(lambda: len(recorder.reports) > reports + 30, 30, "the watch to go on")
+        done.set()
+        thread.join()
+        wait_for(lambda: recorder.copy == on_server(session, CONFIG_MAPS, namespace), 10)
+        held = {key_of(obj): version_of(obj) for obj in reflector.store.list()}
+        assert held == recorder.copy
+        deleted = recorder.names("deleted")
+        assert len(deleted) == len(set(deleted)), "no deletion twice"
+        assert reflector.error is None
+
+
+def test_what_was_deleted_during_an_outage_is_reported(own_control_plane: ControlPlane) -> None:
+    plane, recorder = own_control_plane, Recorder()
+    namespace = plane.namespace()
+    session = plane.session()
+    for name in ("a", "b", "c"):
+        _create(session, namespace, name)
+    with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace) as reflector:
+        plane.kill_apiserver()
+        # Another API server with the same etcd, which the reflector does not know.
+        with plane.elsewhere() as other:
+            other.delete(CONFIG_MAPS.path(namespace, "b"))
+            other.merge(CONFIG_MAPS.path(namespace, "c"), {"data": {"value": "2"}})
+            _create(other, namespace, "d")
+            # Deleted and made again: another object under the same name.
+            other.delete(CONFIG_MAPS.path(namespace, "a"))
+            _create(other, namespace, "a")
+        plane.start_apiserver()
+        wait_for(lambda: recorder.copy == on_server(session, CONFIG_MAPS, namespace), 40)
+        assert recorder.names("deleted") == ["b"]
+        assert sorted(recorder.names("changed")) == ["a", "c"]
+        assert recorder.names("added")[3:] == ["d"]
+        with pytest.raises(ObjectNotFoundError):
+            session.get(CONFIG_MAPS.path(namespace, "b"))
+        assert reflector.store.get((namespace, "b")) is None

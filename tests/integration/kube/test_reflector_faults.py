@@ -1,0 +1,262 @@
+"""What a real API server does not do on demand: 410 in mid-stream, silence, half a line, 429 with Retry-After."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dsf.kube.resources import CONFIG_MAPS
+from dsf.kube.session import ApiError, Session, UnreachableError
+from tests.integration.kube.recorder import Recorder, reflecting
+from tests.integration.kube.stub import Exchange, StubServer, config_map, listing
+from tests.support.wait import wait_for
+
+
+class Script:
+    """Answers lists and watches one after the other; the last watch stays open until the server stops."""
+
+    def __init__(self) -> None:
+        self.lists = 0
+        self.watches: list[str] = []
+        self.times: list[float] = []
+        self.server: StubServer
+
+    def __call__(self, exchange: Exchange) -> None:
+        self.times.append(time.monotonic())
+        if exchange.is_watch:
+            self.watches.append(exchange.query["resourceVersion"])
+            self.watch(len(self.watches), exchange)
+        else:
+            self.lists += 1
+            self.list(self.lists, exchange)
+
+    def list(self, number: int, exchange: Exchange) -> None:
+        exchange.answer(listing(10, config_map("a", 5), config_map("b", 6)))
+
+    def watch(self, number: int, exchange: Exchange) -> None:
+        self.stay_open(exchange)
+
+    def stay_open(self, exchange: Exchange) -> None:
+        exchange.begin()
+        self.server.stopping.wait(30)
+        exchange.drop()
+
+
+@contextlib.contextmanager
+def serving(script: Script) -> Iterator[Session]:
+    """A session with a server that follows the script."""
+    with StubServer(script) as script.server, contextlib.closing(script.server.session()) as session:
+        yield session
+
+
+def test_a_410_in_mid_stream_lists_again_and_reports_what_vanished() -> None:
+    class Expiring(Script):
+        def list(self, number: int, exchange: Exchange) -> None:
+            if number == 1:
+                super().list(number, exchange)
+            else:
+                exchange.answer(listing(30, config_map("a", 5), config_map("c", 29)))
+
+        def watch(self, number: int, exchange: Exchange) -> None:
+            if number > 1:
+                self.stay_open(exchange)
+                return
+            exchange.begin()
+            exchange.event("MODIFIED", config_map("b", 11, "new"))
+            exchange.event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version: 10 (25)"})
+            exchange.end()
+
+    script, recorder = Expiring(), Recorder()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder) as reflector:
+        wait_for(lambda: len(script.watches) == 2)
+        assert reflector.error is None
+        assert {obj["metadata"]["name"] for obj in reflector.store.list()} == {"a", "c"}
+    assert recorder.reports == [
+        ("added", ("default", "a")),
+        ("added", ("default", "b")),
+        ("changed", ("default", "b")),
+        ("added", ("default", "c")),
+        ("deleted", ("default", "b")),
+    ]
+    assert script.watches == ["10", "30"], "each watch begins where its list ended"
+
+
+def test_a_silent_watch_is_opened_again_where_it_was() -> None:
+    class Silent(Script):
+        def watch(self, number: int, exchange: Exchange) -> None:
+            if number == 1:
+                exchange.begin()
+                exchange.event("BOOKMARK", {"kind": "ConfigMap", "metadata": {"resourceVersion": "17"}})
+                # A half-open connection: no end, no reset, nothing.
+                self.server.stopping.wait(30)
+                exchange.drop()
+            else:
+                self.stay_open(exchange)
+
+    script, recorder = Silent(), Recorder()
+    with serving(script) as session:
+        began = time.monotonic()
+        with reflecting(session, CONFIG_MAPS, recorder, silence=0.5) as reflector:
+            wait_for(lambda: len(script.watches) >= 2, 5)
+            assert 0.5 <= time.monotonic() - began < 2
+            assert reflector.error is None, "one broken connection is no news"
+    assert script.lists == 1, "nothing was lost, so nothing is listed again"
+    assert script.watches[:2] == ["10", "17"], "a bookmark moves the place to go on from"
+    assert recorder.names("changed") == []
+
+
+def test_half_a_line_is_dropped_and_comes_again() -> None:
+    whole = config_map("b", 12, "new")
+
+    class Broken(Script):
+        def watch(self, number: int, exchange: Exchange) -> None:
+            if number > 2:
+                self.stay_open(exchange)
+                return
+            exchange.begin()
+            if number == 1:
+                exchange.event("MODIFIED", config_map("a", 11, "new"))
+                exchange.chunk(b'{"type":"MODIFIED","object":{"metadata":{"name":"b"')
+            else:
+                # The same line in three parts, cut within a character.
+                added = {"type": "ADDED", "object": config_map("d", 13, "ü")}
+                data = json.dumps(added, ensure_ascii=False).encode() + b"\n"
+                middle = data.index("ü".encode()) + 1
+                exchange.event("MODIFIED", whole)
+                for part in (data[:5], data[5:middle], data[middle:]):
+                    exchange.chunk(part)
+                exchange.chunk(b"not json\n")
+            exchange.drop()
+
+    script, recorder = Broken(), Recorder()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder) as reflector:
+        wait_for(lambda: len(script.watches) == 3)
+        assert reflector.store.get(("default", "b")) == whole
+    assert recorder.names("changed") == ["a", "b"]
+    assert recorder.names("added") == ["a", "b", "d"]
+    assert script.watches == ["10", "11", "13"]
+    assert script.lists == 1
+
+
+def test_retry_after_is_honoured() -> None:
+    class Busy(Script):
+        def list(self, number: int, exchange: Exchange) -> None:
+            if number == 1:
+                status = {"kind": "Status", "code": 429, "message": "too many requests, please try again later"}
+                exchange.answer(status, 429, retry_after="2")
+            else:
+                super().list(number, exchange)
+
+    script, recorder = Busy(), Recorder()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder, synced=False) as reflector:
+        wait_for(lambda: reflector.error is not None)
+        assert "429: too many requests" in str(reflector.error)
+        wait_for(lambda: script.watches, 5)
+        assert 2 <= script.times[1] - script.times[0] < 3
+        wait_for(lambda: reflector.error is None)
+
+
+def test_a_429_on_the_watch_does_not_list_again() -> None:
+    class Busy(Script):
+        def watch(self, number: int, exchange: Exchange) -> None:
+            if number == 1:
+                exchange.answer({"code": 429, "message": "busy"}, 429, retry_after="1")
+            else:
+                self.stay_open(exchange)
+
+    script = Busy()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, Recorder()):
+        wait_for(lambda: len(script.watches) == 2, 5)
+    assert script.lists == 1
+    assert script.times[2] - script.times[1] >= 1
+
+
+@pytest.mark.parametrize("way", ["refused", "ends at once", "drops at once"])
+def test_a_watch_that_never_works_is_not_asked_in_a_tight_loop(way: str) -> None:
+    class Useless(Script):
+        def watch(self, number: int, exchange: Exchange) -> None:
+            if way == "refused":
+                exchange.answer({"code": 403, "message": "cannot watch"}, 403)
+                return
+            exchange.begin()
+            if way == "ends at once":
+                exchange.end()
+            else:
+                exchange.drop()
+
+    script = Useless()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, Recorder()) as reflector:
+        wait_for(lambda: len(script.watches) >= 3, 10)
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() - began > 1.5)
+        # 0..0.2, 0.4..1.2, 0.8..2.4, 1.6..4.8 s
+        assert len(script.watches) <= 6
+        if way == "refused":
+            assert "cannot watch" in str(reflector.error)
+
+
+def test_stop_ends_a_silent_watch_at_once() -> None:
+    script = Script()
+    with serving(script) as session:
+        with reflecting(session, CONFIG_MAPS, Recorder()):
+            wait_for(lambda: script.watches)
+            began = time.monotonic()
+        assert time.monotonic() - began < 1
+
+
+def test_an_event_that_cannot_be_read_does_not_end_the_copy() -> None:
+    class Odd(Script):
+        def watch(self, number: int, exchange: Exchange) -> None:
+            if number > 1:
+                self.stay_open(exchange)
+                return
+            exchange.begin()
+            exchange.event("ADDED", {"what": "is this"})
+            exchange.end()
+
+    script, recorder = Odd(), Recorder()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder) as reflector:
+        wait_for(lambda: len(script.watches) == 2)
+        wait_for(lambda: reflector.error is None)
+    assert script.lists == 2
+    assert recorder.reports == [("added", ("default", "a")), ("added", ("default", "b"))]
+
+
+def test_an_answer_that_is_not_json_is_an_error_of_the_backend() -> None:
+    class Proxy(Script):
+        def list(self, number: int, exchange: Exchange) -> None:
+            exchange._handler.send_response(200 if number == 1 else 502)
+            exchange._handler.send_header("Content-Length", "6")
+            exchange._handler.end_headers()
+            exchange._handler.wfile.write(b"<html>")
+
+    with serving(Proxy()) as session:
+        with pytest.raises(ApiError, match="something that is not a JSON object"):
+            session.get("/api/v1/configmaps")
+        with pytest.raises(ApiError, match="502: <html>") as caught:
+            session.get("/api/v1/configmaps")
+        assert caught.value.status == 502
+
+
+def test_an_answer_that_breaks_off_is_an_error_of_the_backend() -> None:
+    class Cut(Script):
+        def list(self, number: int, exchange: Exchange) -> None:
+            exchange._handler.send_response(200)
+            exchange._handler.send_header("Content-Length", "600")
+            exchange._handler.end_headers()
+            exchange._handler.wfile.write(b"{")
+            exchange.drop()
+
+    with serving(Cut()) as session, pytest.raises(UnreachableError, match="broke off"):
+        session.get("/api/v1/configmaps")
+
+
+def test_no_server_is_an_error_of_the_backend() -> None:
+    with serving(Script()) as session:
+        pass
+    with pytest.raises(UnreachableError, match=r"cannot reach http://127\.0\.0\.1"):
+        session.get("/api/v1/configmaps")

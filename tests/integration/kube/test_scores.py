@@ -1,0 +1,179 @@
+"""AddOnPlacementScores on a real API server, with OCM's own CRD."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dsf.api.score import score_body, score_status
+from dsf.errors import ObjectNotFoundError
+from dsf.hub.backends.kube_scores import KubeScoreBackend
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS
+from dsf.kube.session import ApiError, Session
+from tests.support.controlplane import ControlPlane
+
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+
+
+class Cluster:
+    """A cluster with a score named `sample`."""
+
+    def __init__(self, plane: ControlPlane, session: Session) -> None:
+        self.name = plane.cluster()
+        self.uid = session.get(MANAGED_CLUSTERS.path(name=self.name))["metadata"]["uid"]
+        self.path = ADDON_PLACEMENT_SCORES.path(self.name, "sample")
+
+    def manifest(self) -> dict[str, Any]:
+        return score_body(self.name, "sample-scorer", "sample", owner_uid=self.uid)
+
+
+@pytest.fixture
+def cluster(control_plane: ControlPlane, session: Session) -> Cluster:
+    return Cluster(control_plane, session)
+
+
+@pytest.fixture
+def backend(session: Session) -> KubeScoreBackend:
+    return KubeScoreBackend(session)
+
+
+@pytest.fixture
+def requests(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The requests of the session, as `METHOD path`."""
+    made: list[str] = []
+    request: Callable[..., Any] = session.request
+
+    def counting(method: str, path: str, **options: Any) -> Any:
+        made.append(f"{method} {path}")
+        return request(method, path, **options)
+
+    monkeypatch.setattr(session, "request", counting)
+    return made
+
+
+def _status(*items: tuple[str, int], minutes: int = 5) -> dict[str, Any]:
+    return score_status(items, valid_until=NOW + timedelta(minutes=minutes), now=NOW)
+
+
+def test_a_new_score_has_its_status(
+    backend: KubeScoreBackend, session: Session, cluster: Cluster, requests: list[str]
+) -> None:
+    backend.apply_score(cluster.manifest(), _status(("a", 10), ("b", -20)))
+    assert len(requests) == 3
+    stored = session.get(cluster.path)
+    assert stored["status"] == _status(("a", 10), ("b", -20))
+    metadata = stored["metadata"]
+    assert metadata["ownerReferences"] == cluster.manifest()["metadata"]["ownerReferences"]
+    assert metadata["labels"]["dynamic-scoring.open-cluster-management.io/scorer-name"] == "sample-scorer"
+
+
+def test_a_change_is_one_request_and_the_same_again_changes_nothing(
+    backend: KubeScoreBackend, session: Session, cluster: Cluster, requests: list[str]
+) -> None:
+    backend.apply_score(cluster.manifest(), _status(("a", 1), ("b", 2)))
+    requests.clear()
+    backend.apply_score(cluster.manifest(), _status(("b", 3), ("c", 4), minutes=6))
+    assert requests == [f"PATCH {cluster.path}/status"]
+    stored = session.get(cluster.path)
+    assert stored["status"] == _status(("b", 3), ("c", 4), minutes=6), "an item that is not there any more goes"
+    backend.apply_score(cluster.manifest(), _status(("b", 3), ("c", 4), minutes=6))
+    assert session.get(cluster.path)["metadata"]["resourceVersion"] == stored["metadata"]["resourceVersion"]
+    backend.apply_score(cluster.manifest(), _status())
+    assert session.get(cluster.path)["status"].get("scores", []) == []
+
+
+def test_edits_by_hand_do_not_last(
+    backend: KubeScoreBackend, session: Session, control_plane: ControlPlane, cluster: Cluster, requests: list[str]
+) -> None:
+    wanted = _status(("a", 1), ("b", 2))
+    backend.apply_score(cluster.manifest(), wanted)
+    edited = (
+        '{"status":{"scores":[{"name":"a","value":99},{"name":"b","value":2},{"name":"mine","value":100}],'
+        '"validUntil":null}}'
+    )
+    for _ in range(2):
+        control_plane.kubectl(
+            *("patch", "addonplacementscores", "sample", "-n", cluster.name),
+            *("--subresource=status", "--type=merge", "-p", edited),
+        )
+        requests.clear()
+        backend.apply_score(cluster.manifest(), wanted)
+        assert len(requests) == 2, "the second takes away what somebody added"
+        assert session.get(cluster.path)["status"] == wanted
+    requests.clear()
+    later = _status(("b", 3), minutes=9)
+    backend.apply_score(cluster.manifest(), later)
+    assert len(requests) == 1, "nobody else owns anything any more"
+    assert session.get(cluster.path)["status"] == later
+    managers = {entry["manager"] for entry in session.get(cluster.path)["metadata"]["managedFields"]}
+    assert managers == {"dynamic-scoring-hub"}
+
+
+def test_a_status_written_by_another_program_is_taken_over(
+    backend: KubeScoreBackend, session: Session, cluster: Cluster
+) -> None:
+    """The original project writes scores by update; its fields must not stay for ever."""
+    session.create(ADDON_PLACEMENT_SCORES.path(cluster.name), cluster.manifest())
+    theirs = {"scores": [{"name": "a", "value": 1}, {"name": "old", "value": 2}]}
+    session.merge(cluster.path + "/status", {"status": theirs}, field_manager="manager")
+    backend.apply_score(cluster.manifest(), _status(("a", 1)))
+    assert session.get(cluster.path)["status"] == _status(("a", 1))
+    backend.apply_score(cluster.manifest(), _status(("b", 1)))
+    assert session.get(cluster.path)["status"] == _status(("b", 1)), "also what both wrote goes"
+
+
+def test_owner_and_labels_are_put_right(backend: KubeScoreBackend, session: Session, cluster: Cluster) -> None:
+    backend.apply_score(cluster.manifest(), _status(("a", 1)))
+    # The ManagedCluster was deleted and made again; OCM keeps its namespace and what is in it.
+    session.delete(MANAGED_CLUSTERS.path(name=cluster.name))
+    body = {"apiVersion": MANAGED_CLUSTERS.api_version, "kind": "ManagedCluster", "metadata": {"name": cluster.name}}
+    cluster.uid = session.create(MANAGED_CLUSTERS.path(), body)["metadata"]["uid"]
+    session.merge(cluster.path, {"metadata": {"labels": {"app.kubernetes.io/managed-by": None, "mine": "stays"}}})
+    backend.apply_score(cluster.manifest(), _status(("a", 2)))
+    metadata = session.get(cluster.path)["metadata"]
+    assert [owner["uid"] for owner in metadata["ownerReferences"]] == [cluster.uid]
+    assert metadata["labels"] == {**cluster.manifest()["metadata"]["labels"], "mine": "stays"}
+
+
+def test_a_value_that_ocm_does_not_take_is_reported(
+    backend: KubeScoreBackend, session: Session, cluster: Cluster
+) -> None:
+    backend.apply_score(cluster.manifest(), _status(("a", 1)))
+    with pytest.raises(ApiError, match=r"status\.scores.*should be less than or equal to 100") as caught:
+        backend.apply_score(cluster.manifest(), _status(("a", 101)))
+    assert caught.value.status == 422
+    assert session.get(cluster.path)["status"] == _status(("a", 1))
+
+
+def test_a_missing_cluster_is_said(backend: KubeScoreBackend) -> None:
+    manifest = score_body("nowhere", "sample-scorer", "sample")
+    with pytest.raises(ObjectNotFoundError, match='namespaces "nowhere" not found'):
+        backend.apply_score(manifest, _status(("a", 1)))
+
+
+def test_a_namespace_that_is_going_counts_as_missing(
+    backend: KubeScoreBackend, control_plane: ControlPlane, cluster: Cluster
+) -> None:
+    control_plane.kubectl("delete", "namespace", cluster.name, "--wait=false")
+    with pytest.raises(ObjectNotFoundError, match="being terminated"):
+        backend.apply_score(cluster.manifest(), _status(("a", 1)))
+
+
+def test_a_score_is_deleted_and_once_more(backend: KubeScoreBackend, session: Session, cluster: Cluster) -> None:
+    backend.apply_score(cluster.manifest(), _status(("a", 1)))
+    for _ in range(2):
+        backend.delete_score(cluster.name, "sample")
+    with pytest.raises(ObjectNotFoundError):
+        session.get(cluster.path)
+
+
+def test_a_missing_right_is_named(control_plane: ControlPlane, cluster: Cluster) -> None:
+    rules = [{"apiGroups": [ADDON_PLACEMENT_SCORES.group], "resources": ["addonplacementscores"], "verbs": ["*"]}]
+    limited = control_plane.service_account(cluster.name, "results", rules)
+    words = 'cannot patch resource "addonplacementscores/status" in API group "cluster.open-cluster-management.io"'
+    with contextlib.closing(control_plane.session(limited)) as session, pytest.raises(ApiError, match=words):
+        KubeScoreBackend(session).apply_score(cluster.manifest(), _status(("a", 1)))

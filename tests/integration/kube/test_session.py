@@ -1,0 +1,139 @@
+"""Requests to a real API server."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from kubernetes.config import incluster_config
+
+from dsf.errors import ObjectConflictError, ObjectNotFoundError, SettingsError
+from dsf.kube.resources import CONFIG_MAPS
+from dsf.kube.session import ApiError, ForbiddenError, Session, UnreachableError
+from tests.support.controlplane import ControlPlane
+
+
+class _Clock:
+    """Stands for the module `datetime`, some minutes ahead."""
+
+    def __init__(self, minutes: int) -> None:
+        self._ahead = datetime.timedelta(minutes=minutes)
+        self.datetime, self.timedelta = self, datetime.timedelta
+
+    def now(self) -> datetime.datetime:
+        return datetime.datetime.now() + self._ahead  # noqa: DTZ005 (as the client does it)
+
+
+def test_each_refusal_has_its_error(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    body = {"metadata": {"name": "a"}}
+    created = session.create(CONFIG_MAPS.path(namespace), body)
+    with pytest.raises(ObjectConflictError, match='configmaps "a" already exists'):
+        session.create(CONFIG_MAPS.path(namespace), body)
+    session.merge(CONFIG_MAPS.path(namespace, "a"), {"data": {"x": "1"}})
+    with pytest.raises(ObjectConflictError, match="the object has been modified"):
+        session.replace(CONFIG_MAPS.path(namespace, "a"), created)
+    with pytest.raises(ObjectConflictError):
+        session.delete(CONFIG_MAPS.path(namespace, "a"), uid="another")
+    with pytest.raises(ObjectNotFoundError, match=f"GET /api/v1/namespaces/{namespace}/configmaps/b: 404"):
+        session.get(CONFIG_MAPS.path(namespace, "b"))
+    with pytest.raises(ApiError, match=r"422: .*Invalid value") as caught:
+        session.create(CONFIG_MAPS.path(namespace), {"metadata": {"name": "NOT A NAME"}})
+    assert caught.value.status == 422
+
+
+def test_a_token_that_is_not_valid_is_said(control_plane: ControlPlane, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(control_plane.kubeconfig.read_text().replace("admin-token", "stale-token"))
+    with (
+        contextlib.closing(Session.load(kubeconfig)) as session,
+        pytest.raises(ApiError, match=r"401: .*not valid") as caught,
+    ):
+        session.get(CONFIG_MAPS.path("default"))
+    assert "stale-token" not in str(caught.value)
+
+
+def test_without_any_configuration_it_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(SettingsError, match="DSF_KUBECONFIG"):
+        Session.load()
+    with pytest.raises(SettingsError, match="DSF_KUBECONFIG"):
+        Session.load(tmp_path / "missing")
+
+
+def test_a_pod_uses_its_account_and_takes_a_rotated_token(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = urlsplit(control_plane.url)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(parts.hostname))
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(parts.port))
+    token = tmp_path / "token"
+    token.write_text("first-token")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(control_plane.certificate))
+    with contextlib.closing(Session.load()) as session:
+        with pytest.raises(ApiError, match="401"):
+            session.get(CONFIG_MAPS.path("default"))
+        token.write_text("admin-token")
+
+        monkeypatch.setattr(incluster_config, "datetime", _Clock(minutes=2))
+        assert session.get(CONFIG_MAPS.path("default"))["kind"] == "ConfigMapList"
+        token.unlink()
+        monkeypatch.setattr(incluster_config, "datetime", _Clock(minutes=4))
+        with pytest.raises(UnreachableError, match="cannot read the credentials"):
+            session.get(CONFIG_MAPS.path("default"))
+
+
+def test_many_threads_share_the_connections(control_plane: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+    namespace = control_plane.namespace()
+    with (
+        caplog.at_level(logging.DEBUG, "urllib3"),
+        contextlib.closing(control_plane.session()) as session,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        names = list(
+            pool.map(lambda n: session.create(CONFIG_MAPS.path(namespace), {"metadata": {"name": f"c{n}"}}), range(64))
+        )
+    assert len({name["metadata"]["uid"] for name in names}) == 64
+    opened = sum("Starting new HTTPS connection" in record.getMessage() for record in caplog.records)
+    assert 1 <= opened <= 16
+    assert not any("pool is full" in record.getMessage() for record in caplog.records)
+
+
+def test_an_outage_is_reported_at_once_and_its_end_needs_no_second_try(own_control_plane: ControlPlane) -> None:
+    plane = own_control_plane
+    with contextlib.closing(plane.session()) as session:
+        session.get(CONFIG_MAPS.path("default"))
+        plane.kill_apiserver()
+        began = time.monotonic()
+        with pytest.raises(UnreachableError, match=f"cannot reach {plane.url}: "):
+            session.get(CONFIG_MAPS.path("default"))
+        assert time.monotonic() - began < 1
+        plane.start_apiserver()
+        session.get(CONFIG_MAPS.path("default"))
+        plane.kill_apiserver()
+        plane.start_apiserver()
+        # The connection in the pool is that of the server before.
+        session.get(CONFIG_MAPS.path("default"))
+        with plane.paused():
+            began = time.monotonic()
+            with pytest.raises(UnreachableError):
+                session.request("GET", CONFIG_MAPS.path("default"), timeout=(0.5, 0.5))
+            assert time.monotonic() - began < 1.5
+
+
+def test_a_missing_right_is_named(control_plane: ControlPlane) -> None:
+    namespace = control_plane.namespace()
+    limited = control_plane.service_account(namespace, "limited", [])
+    words = f'cannot delete resource "configmaps" in API group "" in the namespace "{namespace}"'
+    with (
+        contextlib.closing(control_plane.session(limited)) as session,
+        pytest.raises(ForbiddenError, match=words),
+    ):
+        session.delete(CONFIG_MAPS.path(namespace, "a"))

@@ -1,0 +1,50 @@
+"""The CRDs of a hub: OCM's from its API module, and ours from the models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from dsf.api.crd import crds
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import Resource
+from dsf.kube.session import Session
+from tests.support.wait import wait_for
+
+#: The folders of OCM's API module whose CRDs a hub has.
+_HUB_CRDS = ("cluster/v1", "cluster/v1alpha1", "cluster/v1beta1", "cluster/v1beta2", "work/v1", "addon/v1alpha1")
+#: Kinds of a managed cluster in the same folders.
+_SPOKE_CRDS = ("clusterclaims", "appliedmanifestworks")
+_CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
+
+
+def install_crds(session: Session, ocm: Path) -> None:
+    """Create them all and wait until they are served; `ocm` is the folder of OCM's API module."""
+    manifests = crds()
+    for folder in _HUB_CRDS:
+        for file in sorted((ocm / folder).glob("*.crd.yaml")):
+            if not any(name in file.name for name in _SPOKE_CRDS):
+                manifests.append(yaml.safe_load(file.read_text()))
+    for manifest in manifests:
+        session.create(_CRDS.path(), manifest)
+    for manifest in manifests:
+        wait_for(lambda name=manifest["metadata"]["name"]: _is_established(session, name), 30)
+        spec = manifest["spec"]
+        version = next(version["name"] for version in spec["versions"] if version["storage"])
+        resource = Resource(spec["group"], version, spec["names"]["plural"], spec["names"]["kind"])
+        wait_for(lambda resource=resource: _is_served(session, resource), 30)
+
+
+def _is_established(session: Session, name: str) -> bool:
+    conditions = session.get(_CRDS.path(name=name)).get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
+
+
+def _is_served(session: Session, resource: Resource) -> bool:
+    """Established is said a moment before the paths are there."""
+    try:
+        session.request("GET", resource.path(), query={"limit": "1"})
+    except ObjectNotFoundError:
+        return False
+    return True

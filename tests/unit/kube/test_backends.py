@@ -1,0 +1,50 @@
+"""Choosing the backend."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dsf.errors import SettingsError
+from dsf.hub.backends import make_backend, make_score_backend
+from dsf.hub.backends.kube import KubeBackend
+from dsf.hub.backends.kube_scores import KubeScoreBackend
+from dsf.settings import Settings
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+"""
+
+
+def test_kube_is_made_from_a_kubeconfig(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG)
+    settings = settings_factory(backend="kube", kubeconfig=kubeconfig)
+    backend, scores = make_backend(settings), make_score_backend(settings)
+    assert isinstance(backend, KubeBackend)
+    assert isinstance(scores, KubeScoreBackend)
+    backend.stop()
+    scores.close()
+
+
+def test_without_an_api_server_it_says_what_to_set(
+    settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    for make in (make_backend, make_score_backend):
+        with pytest.raises(SettingsError, match="DSF_KUBECONFIG"):
+            make(settings_factory(backend="kube"))
+
+
+def test_a_folder_of_manifests_needs_no_kubernetes_client() -> None:
+    code = "import sys, dsf.hub.backends; sys.exit('kubernetes' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,73 @@
+"""What the local copy makes of lists, events and answers that come in any order."""
+
+from __future__ import annotations
+
+from dsf.kube.store import Object, Store, key_of
+
+KEY = ("ns", "a")
+
+
+def _object(version: int | str, uid: str = "1", name: str = "a") -> Object:
+    return {"metadata": {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version)}}
+
+
+def test_the_key_of_an_object_without_a_namespace() -> None:
+    assert key_of({"metadata": {"name": "c1"}}) == ("", "c1")
+
+
+def test_what_was_there_before_is_returned() -> None:
+    store = Store()
+    assert store.put(_object(1)) is None
+    assert store.put(_object(2)) == _object(1)
+    assert store.replace({KEY: _object(3)}) == {KEY: _object(2)}
+    assert store.remove(KEY) == _object(3)
+    assert store.remove(KEY) is None
+
+
+def test_a_later_state_that_was_observed_stays() -> None:
+    store = Store()
+    store.put(_object(1))
+    store.observe(_object(10))
+    store.put(_object(9))
+    assert store.get(KEY) == _object(10)
+    store.replace({KEY: _object(9)})
+    assert store.get(KEY) == _object(10)
+    store.put(_object(11))
+    assert store.get(KEY) == _object(11)
+
+
+def test_an_earlier_answer_does_not_count() -> None:
+    store = Store()
+    store.put(_object(10))
+    store.observe(_object(9))
+    assert store.get(KEY) == _object(10), "as numbers, not as text"
+
+
+def test_an_answer_brings_nothing_back() -> None:
+    store = Store()
+    store.observe(_object(5))
+    assert store.list() == []
+    store.put(_object(7, uid="2"))
+    store.observe(_object(8, uid="1"))
+    assert store.get(KEY) == _object(7, uid="2"), "another object of the same name"
+
+
+def test_an_object_that_was_made_again_replaces_the_old_one() -> None:
+    store = Store()
+    store.put(_object(10))
+    store.put(_object(9, uid="2"))
+    assert store.get(KEY) == _object(9, uid="2")
+
+
+def test_versions_that_are_no_numbers_are_believed_as_they_come() -> None:
+    store = Store()
+    store.put(_object("b"))
+    store.put(_object("a"))
+    assert store.get(KEY) == _object("a")
+
+
+def test_a_list_takes_away_what_it_does_not_have() -> None:
+    store = Store()
+    store.put(_object(1))
+    store.replace({("ns", "b"): _object(2, name="b")})
+    assert [obj["metadata"]["name"] for obj in store.list()] == ["b"]
