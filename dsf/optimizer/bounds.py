@@ -1,0 +1,103 @@
+"""How far the best plan can be, and which items cannot be part of it.
+
+For any prices that are not negative, the value of all items at these prices is an upper bound of every plan (Lagrange).
+An item whose value is so far below its price that taking it pushes the bound under a plan already known can be left
+out. Both hold whatever the solver's accuracy, since the bound is computed here from the prices alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsf.optimizer.program import Clock, FloatArray, Prices, Program
+from dsf.optimizer.table import Table
+from dsf.optimizer.values import IntArray
+
+#: Relative size of rounding errors that a bound is widened by.
+_ROUNDING = 1e-9
+#: Most rounds in which items are added to a program that began with some of them.
+_ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """A bound of every plan, and what each item of the table would add to it (`reduced`, mostly below zero)."""
+
+    bound: float
+    reduced: FloatArray
+
+    def bound_of(self, items: IntArray) -> float:
+        """No plan that uses at least one of `items` (a mask) has a greater value."""
+        if not items.any():
+            return 0.0
+        return self.bound + min(0.0, float(self.reduced[items.astype(bool)].max()))
+
+    def able(self, least: int) -> IntArray:
+        """Numbers of the items that a plan of at least this value may use."""
+        return np.flatnonzero(self.bound + np.minimum(self.reduced, 0.0) >= least - 0.5)
+
+
+def trivial(table: Table) -> Relaxation:
+    """The bound in which every replica gets the best option there is for its workload."""
+    best = np.zeros(len(table.workloads), dtype=np.int64)
+    items = table.items
+    np.maximum.at(best, items.row, items.value)
+    return Relaxation(float((best * table.replicas).sum()), np.zeros(len(items)))
+
+
+def relax(table: Table, chosen: IntArray, prices: Prices) -> Relaxation:
+    """The relaxation for the whole table at prices found for the items `chosen`."""
+    items = table.items
+    link = np.zeros(len(items))
+    link[chosen] = prices.link
+    linked = np.bincount(items.column, weights=link * items.limit, minlength=len(table.configurations))
+    supply = table.supply.astype(float)
+    worth = (supply * prices.amount).sum(axis=1) + linked
+    # What a cluster costs more than its configuration is worth can be charged to the configuration's resources.
+    spare = np.maximum(prices.cluster[table.cluster_of] - worth, 0.0)
+    supplied = (supply > 0).sum(axis=1)
+    share = np.divide(spare, supplied, out=np.zeros_like(spare), where=supplied > 0)
+    amount = prices.amount + np.divide(share[:, None], supply, out=np.zeros_like(supply), where=supply > 0)
+    worth = (supply * amount).sum(axis=1) + linked
+    reduced = items.value - prices.row[items.row] - link
+    for kind in range(len(table.kinds)):
+        reduced -= table.request[items.row, kind] * amount[items.column, kind]
+    bound = (
+        float((table.replicas * prices.row).sum())
+        + float(prices.cluster.sum())
+        + float((np.maximum(reduced, 0.0) * items.limit).sum())
+        + float(np.maximum(worth - prices.cluster[table.cluster_of], 0.0).sum())
+    )
+    return Relaxation(bound * (1 + _ROUNDING) + _ROUNDING, reduced)
+
+
+def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) -> Relaxation:
+    """Solve the relaxation over the items `start`, adding those that would raise it, at most `most` per workload a
+    round, until none is left or the `share` of the time is used. Returns the best bound and the items in the end."""
+    best, chosen = trivial(table), start
+    until = clock.left * share
+    watch = Clock(until)
+    for _ in range(_ROUNDS):
+        prices = Program(table, table.items.subset(chosen)).prices(watch.left)
+        if prices is None:
+            break
+        found = relax(table, chosen, prices)
+        if found.bound < best.bound:
+            best = found
+        missing = np.ones(len(table.items), dtype=bool)
+        missing[chosen] = False
+        raising = np.flatnonzero(missing & (found.reduced > 1e-7 * max(1.0, float(table.items.value.max()))))
+        if not len(raising):
+            break
+        chosen = np.union1d(chosen, top(table.items.row[raising], found.reduced[raising], most, raising))
+    return best
+
+
+def top(row: IntArray, value: FloatArray | IntArray, most: int, numbers: IntArray) -> IntArray:
+    """The `most` numbers of each row with the greatest values; of equal ones those that come first."""
+    order = np.lexsort((numbers, -value, row))
+    sorted_rows = row[order]
+    first = np.searchsorted(sorted_rows, sorted_rows, side="left")
+    return np.sort(numbers[order[np.arange(len(order)) - first < most]])

@@ -1,0 +1,181 @@
+"""Why a workload is where it is, and why what is unplaced is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsf.optimizer.plan import Explanation, Reason, Unplaced
+from dsf.optimizer.table import REFUSALS, Table
+from dsf.optimizer.values import IntArray
+
+#: Most workloads that a message names.
+_NAMED = 3
+_NO_SCORE = REFUSALS.index(Reason.NO_SCORE)
+_EXPIRED = REFUSALS.index(Reason.EXPIRED)
+_TOO_LARGE = REFUSALS.index(Reason.TOO_LARGE)
+_NEGATIVE = REFUSALS.index(Reason.NEGATIVE)
+
+
+@dataclass(frozen=True)
+class _Why:
+    reason: Reason
+    message: str
+
+
+class Explainer:
+    """Answers for one plan, given as replicas per row and column."""
+
+    def __init__(self, table: Table, placed: dict[tuple[int, int], int]) -> None:
+        self._table = table
+        self._free = table.supply.copy()
+        self._set_up: dict[int, int] = {}
+        self._of_row: dict[int, dict[int, int]] = {}
+        self._stays: dict[int, list[int]] = {}
+        for row, column in sorted(table.stay):
+            self._stays.setdefault(row, []).append(column)
+        self._of_column: dict[int, list[tuple[int, int]]] = {}
+        for (row, column), count in sorted(placed.items()):
+            self._free[column] -= count * table.request[row]
+            self._set_up[int(table.cluster_of[column])] = column
+            self._of_row.setdefault(row, {})[column] = count
+            self._of_column.setdefault(column, []).append((row, count))
+
+    def explain(self, row: int) -> Explanation:
+        """Why this workload is where it is."""
+        table = self._table
+        refused = table.refused[row]
+        chosen = self._of_row.get(row, {})
+        column = self._next_best(row, chosen)
+        why = self._why_not(row, column, chosen) if column is not None else self._nothing_else(row, chosen)
+        return Explanation(
+            workload=table.workloads[row].name,
+            chosen=tuple(self._option(row, one) for one in chosen),
+            alternative=None if column is None else self._option(row, column),
+            reason=why.reason,
+            message=why.message,
+            without_score=int((refused == _NO_SCORE).sum()),
+            expired=int((refused == _EXPIRED).sum()),
+        )
+
+    def unplaced(self, row: int) -> Unplaced | None:
+        """Why replicas of this workload are placed nowhere; None when all are placed."""
+        table = self._table
+        chosen = self._of_row.get(row, {})
+        count = int(table.replicas[row]) - sum(chosen.values())
+        if count == 0:
+            return None
+        column = self._next_best(row, chosen, usable=True)
+        if column is None:
+            why = self._nothing_usable(row, chosen)
+        else:
+            why = self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before it could be placed")
+            cluster, device, score = self._option(row, column)
+            why = _Why(why.reason, f"best option left is {cluster} with {device} ({score:g}): {why.message}")
+        return Unplaced(table.workloads[row].name, count, why.reason, why.message)
+
+    def _option(self, row: int, column: int) -> tuple[str, str, float]:
+        table = self._table
+        cluster = table.clusters[table.cluster_of[column]]
+        return cluster, table.configurations[column].device, table.score(float(table.value[row, column]))
+
+    def _worth(self, row: int) -> IntArray:
+        """Units of one replica in every column, staying included."""
+        worth: IntArray = self._table.value[row].copy()
+        worth[self._stays.get(row, [])] += self._table.scores.keep
+        return worth
+
+    def _next_best(self, row: int, chosen: dict[int, int], *, usable: bool = False) -> int | None:
+        """The column of the greatest value, the first by name of equal ones, among those not chosen."""
+        refused = self._table.refused[row]
+        known = refused == 0 if usable else (refused != _NO_SCORE) & (refused != _EXPIRED)
+        known[list(chosen)] = False
+        if not known.any():
+            return None
+        return int(np.where(known, self._worth(row), np.iinfo(np.int64).min).argmax())
+
+    def _why_not(self, row: int, column: int, chosen: dict[int, int]) -> _Why:
+        table = self._table
+        refused = table.refused[row, column]
+        if refused == _TOO_LARGE:
+            return _Why(Reason.TOO_LARGE, self._too_small(row, column))
+        if refused == _NEGATIVE:
+            return _Why(Reason.NEGATIVE, "its score is below zero: being there would lower the sum")
+        if not chosen:
+            return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
+        worth = self._worth(row)
+        worst = min(chosen, key=lambda one: (worth[one], one))
+        score, other = (table.score(float(table.value[row, one])) for one in (worst, column))
+        if worth[column] < worth[worst]:
+            if other > score:
+                return _Why(Reason.KEPT, f"scores {other - score:g} more, less than moving costs")
+            return _Why(Reason.LOWER_SCORE, f"scores {score - other:g} less")
+        if worth[column] == worth[worst]:
+            obstacle = self._obstacle(row, column)
+            more = f", and {obstacle.message}" if obstacle else ""
+            return _Why(Reason.TIE, f"is worth the same{more}")
+        return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
+
+    def _obstacle(self, row: int, column: int) -> _Why | None:
+        """What stands against one more replica in a column, as the plan is."""
+        table = self._table
+        cluster = int(table.cluster_of[column])
+        set_up = self._set_up.get(cluster, column)
+        if set_up != column:
+            others = self._names(set_up, row)
+            device = table.configurations[set_up].device
+            who = f" for {others}" if others else ""
+            return _Why(Reason.CONFIGURATION, f"{table.clusters[cluster]} is set up with {device}{who}")
+        for kind in np.flatnonzero(self._free[column] < table.request[row]):
+            name = table.kinds[kind]
+            takers = self._names(column, -1)
+            needs = table.workloads[row].request[name]
+            supply = table.configurations[column].supply.get(name, 0)
+            message = f"{name} of {table.clusters[cluster]} ({supply}) is taken by {takers}; {needs} needed"
+            return _Why(Reason.CAPACITY, message)
+        return None
+
+    def _names(self, column: int, without: int) -> str:
+        table = self._table
+        takers = [(row, count) for row, count in self._of_column.get(column, []) if row != without]
+        named = [table.workloads[row].name + (f" x{count}" if count > 1 else "") for row, count in takers[:_NAMED]]
+        return ", ".join(named) + (f" and {len(takers) - _NAMED} more" if len(takers) > _NAMED else "")
+
+    def _too_small(self, row: int, column: int) -> str:
+        table = self._table
+        kind = table.kinds[int(np.flatnonzero(table.supply[column] < table.request[row])[0])]
+        supply = table.configurations[column].supply.get(kind, 0)
+        return f"supplies {supply} of {kind}; {table.workloads[row].request[kind]} needed"
+
+    def _nothing_else(self, row: int, chosen: dict[int, int]) -> _Why:
+        if not chosen:
+            return self._nothing_usable(row, chosen)
+        refused = np.delete(self._table.refused[row], list(chosen))
+        if not len(refused):
+            return _Why(Reason.NO_CONFIGURATION, "there is no other option")
+        reason = Reason.NO_SCORE if (refused == _NO_SCORE).any() else Reason.EXPIRED
+        return _Why(reason, "no other option has a score that can be used")
+
+    def _nothing_usable(self, row: int, chosen: dict[int, int]) -> _Why:
+        """Why there is no option (left) for a workload at all."""
+        table = self._table
+        if not table.configurations:
+            return _Why(Reason.NO_CONFIGURATION, "no cluster has a configuration to choose")
+        if chosen:
+            return _Why(Reason.CAPACITY, "no cluster is left that could take one more replica")
+        refused = table.refused[row]
+        if (refused == _NEGATIVE).any():
+            return _Why(Reason.NEGATIVE, "its scores are below zero wherever it fits: placing it would lower the sum")
+        if (refused == _TOO_LARGE).any():
+            best = int(np.where(refused == _TOO_LARGE, table.value[row], np.iinfo(np.int64).min).argmax())
+            cluster, device, _ = self._option(row, best)
+            message = (
+                f"no configuration with a score is large enough; {cluster} with {device} {self._too_small(row, best)}"
+            )
+            return _Why(Reason.TOO_LARGE, message)
+        if (refused == _EXPIRED).all():
+            return _Why(Reason.EXPIRED, f"all scores of app {table.workloads[row].app} have expired")
+        if (refused == _EXPIRED).any():
+            return _Why(Reason.EXPIRED, f"scores of app {table.workloads[row].app} are missing or have expired")
+        return _Why(Reason.NO_SCORE, f"no cluster has a score of app {table.workloads[row].app}")

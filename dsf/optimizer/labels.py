@@ -1,0 +1,223 @@
+"""From manifests to the model: what the labels of workloads and policies, and score objects, say.
+
+    ManifestWorkReplicaSet  labels app, resource-request-kind, resource-request-amount; spec.placementRefs[0].name
+    Policy                  labels resource-supply-kind, resource-supply-amount, resource-supply-device
+    AddOnPlacementScore     status.scores, status.validUntil; its namespace is the cluster
+
+All mistakes are reported in one ManifestError, each with object, label or field, value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from dsf.api.score import MAX_VALUE, MIN_VALUE
+from dsf.errors import ManifestError
+from dsf.optimizer.model import (
+    MAX_AMOUNT,
+    MAX_REPLICAS,
+    Cluster,
+    Configuration,
+    Current,
+    Preference,
+    Problem,
+    ScoreTable,
+    Workload,
+)
+
+Manifest = Mapping[str, Any]
+
+WORKLOAD_KIND: Final = "ManifestWorkReplicaSet"
+POLICY_KIND: Final = "Policy"
+SCORE_KIND: Final = "AddOnPlacementScore"
+
+APP_LABEL: Final = "app"
+REQUEST_KIND_LABEL: Final = "resource-request-kind"
+REQUEST_AMOUNT_LABEL: Final = "resource-request-amount"
+#: On how many clusters the workload shall run; optional, 1 when absent.
+REQUEST_REPLICAS_LABEL: Final = "resource-request-replicas"
+SUPPLY_KIND_LABEL: Final = "resource-supply-kind"
+SUPPLY_AMOUNT_LABEL: Final = "resource-supply-amount"
+SUPPLY_DEVICE_LABEL: Final = "resource-supply-device"
+
+_Read = TypeVar("_Read")
+
+
+def read_problem(
+    workloads: Iterable[Manifest],
+    policies: Mapping[str, Iterable[Manifest]],
+    scores: Iterable[Manifest],
+    preferences: Sequence[Preference],
+    *,
+    now: datetime,
+    keep_current: float = 0.0,
+    current: Mapping[str, Sequence[Current]] | None = None,
+) -> Problem:
+    """The problem of placing `workloads` with the policies each cluster may be given, by cluster name.
+
+    `scores` may hold any AddOnPlacementScores: those of other clusters or other names are not looked at. `current` is
+    where workloads are now, by name. Raises ManifestError with everything that is wrong.
+    """
+    mistakes: list[str] = []
+
+    def reading(read: Callable[..., _Read], *values: Any) -> list[_Read]:
+        try:
+            return [read(*values)]
+        except ManifestError as error:
+            mistakes.append(str(error))
+            return []
+
+    places = current or {}
+    wanted = {preference.score for preference in preferences}
+    tables: dict[str, list[ScoreTable]] = {cluster: [] for cluster in policies}
+    for manifest in scores:
+        cluster = _metadata(manifest).get("namespace")
+        if cluster in tables and _metadata(manifest).get("name") in wanted:
+            tables[cluster] += reading(read_score, manifest)
+    asked = [one for manifest in workloads for one in reading(read_workload, manifest, places.get(_name(manifest), ()))]
+    clusters = []
+    for cluster, manifests in policies.items():
+        supplied = tuple(one for manifest in manifests for one in reading(read_configuration, manifest))
+        clusters += reading(Cluster, cluster, supplied, tuple(tables[cluster]))
+    problem = reading(Problem, tuple(asked), tuple(clusters), tuple(preferences), now, keep_current)
+    if mistakes:
+        raise ManifestError("; ".join(mistakes))
+    return problem[0]
+
+
+def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Workload:
+    """The workload of a ManifestWorkReplicaSet. Raises ManifestError.
+
+    A Placement selects a cluster at most once, so its replicas go to different clusters.
+    """
+    what = _what(manifest, WORKLOAD_KIND)
+    labels = _labels(manifest)
+    mistakes: list[str] = []
+    app = _text(what, labels, APP_LABEL, "the app of the score items", mistakes)
+    kind = _text(what, labels, REQUEST_KIND_LABEL, "the kind of resource it needs, such as gpu", mistakes)
+    amount = _number(what, labels, REQUEST_AMOUNT_LABEL, 0, MAX_AMOUNT, mistakes)
+    replicas = 1
+    if REQUEST_REPLICAS_LABEL in labels:
+        replicas = _number(what, labels, REQUEST_REPLICAS_LABEL, 1, MAX_REPLICAS, mistakes)
+    try:
+        placement_name(manifest)
+    except ManifestError as error:
+        mistakes.append(str(error))
+    if mistakes:
+        raise ManifestError("; ".join(mistakes))
+    return Workload(_name(manifest), app, {kind: amount}, replicas, per_cluster=1, current=tuple(current))
+
+
+def placement_name(manifest: Manifest) -> str:
+    """The Placement that decides where a ManifestWorkReplicaSet goes. Raises ManifestError when it names none."""
+    references = _mapping(manifest.get("spec")).get("placementRefs")
+    first = references[0] if isinstance(references, list) and references else None
+    name = _mapping(first).get("name")
+    if not isinstance(name, str) or not name:
+        what = _what(manifest, WORKLOAD_KIND)
+        raise ManifestError(
+            f"{what}: spec.placementRefs[0].name is missing; name the Placement that a plan is written to"
+        )
+    return name
+
+
+def read_configuration(manifest: Manifest) -> Configuration:
+    """What a cluster supplies under a Policy. Raises ManifestError, also for a disabled one, which takes no effect."""
+    what = _what(manifest, POLICY_KIND)
+    labels = _labels(manifest)
+    mistakes: list[str] = []
+    kind = _text(what, labels, SUPPLY_KIND_LABEL, "the kind of resource it supplies, such as gpu", mistakes)
+    amount = _number(what, labels, SUPPLY_AMOUNT_LABEL, 0, MAX_AMOUNT, mistakes)
+    device = _text(what, labels, SUPPLY_DEVICE_LABEL, "the device of the score items, such as 3g.48gb", mistakes)
+    if _mapping(manifest.get("spec")).get("disabled") is True:
+        mistakes.append(f"{what}: spec.disabled is true; enable it or leave it out of availablePolicies")
+    if mistakes:
+        raise ManifestError("; ".join(mistakes))
+    return Configuration(_name(manifest), device, {kind: amount})
+
+
+def read_score(manifest: Manifest) -> ScoreTable:
+    """The items of an AddOnPlacementScore; none when nobody has written its status yet. Raises ManifestError."""
+    what = _what(manifest, SCORE_KIND)
+    status = _mapping(manifest.get("status"))
+    items: dict[str, int] = {}
+    mistakes: list[str] = []
+    for index, item in enumerate(status.get("scores") or ()):
+        name, value = _mapping(item).get("name"), _mapping(item).get("value")
+        if not isinstance(name, str) or type(value) is not int or not MIN_VALUE <= value <= MAX_VALUE:
+            mistakes.append(
+                f"{what}: status.scores[{index}] is {reprlib.repr(item)}; allowed is a name and a whole number from "
+                f"{MIN_VALUE} to {MAX_VALUE}"
+            )
+        else:
+            items[name] = value
+    valid_until = _moment(what, status.get("validUntil"), mistakes)
+    if mistakes:
+        raise ManifestError("; ".join(mistakes))
+    return ScoreTable(_name(manifest), items, valid_until)
+
+
+def _moment(what: str, value: Any, mistakes: list[str]) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        mistakes.append(
+            f"{what}: status.validUntil is {reprlib.repr(value)}; allowed is an RFC 3339 time, "
+            "such as 2030-01-01T00:00:00Z"
+        )
+        return None
+    return moment
+
+
+def _text(what: str, labels: Mapping[str, Any], label: str, meaning: str, mistakes: list[str]) -> str:
+    value = labels.get(label)
+    if isinstance(value, str) and value:
+        return value
+    found = f"is {reprlib.repr(value)}" if label in labels else "is missing"
+    mistakes.append(f"{what}: label {label} {found}; it has to be {meaning}")
+    return ""
+
+
+def _number(what: str, labels: Mapping[str, Any], label: str, least: int, most: int, mistakes: list[str]) -> int:
+    value = labels.get(label)
+    # Not int(): that takes signs, spaces, underscores and the digits of other scripts.
+    if isinstance(value, str) and value.isascii() and value.isdigit() and least <= int(value) <= most:
+        return int(value)
+    found = f"is {reprlib.repr(value)}" if label in labels else "is missing"
+    mistakes.append(f"{what}: label {label} {found}; allowed is a whole number from {least} to {most}, as text")
+    return least
+
+
+def _what(manifest: Manifest, kind: str) -> str:
+    """How a message names the object. Raises ManifestError when it is none of this kind, or has no name."""
+    found = manifest.get("kind", kind)
+    if found != kind:
+        raise ManifestError(f"{found} {_name(manifest)} is not a {kind}")
+    if not _name(manifest):
+        raise ManifestError(f"a {kind} has no metadata.name")
+    namespace = _metadata(manifest).get("namespace")
+    return f"{kind} {namespace}/{_name(manifest)}" if namespace else f"{kind} {_name(manifest)}"
+
+
+def _name(manifest: Manifest) -> str:
+    name = _metadata(manifest).get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _labels(manifest: Manifest) -> Mapping[str, Any]:
+    return _mapping(_metadata(manifest).get("labels"))
+
+
+def _metadata(manifest: Manifest) -> Mapping[str, Any]:
+    return _mapping(manifest.get("metadata"))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,197 @@
+"""What is to be planned; plain frozen data without any input or output.
+
+Words: a *workload* asks for amounts of resources, once per *replica*. A *cluster* can be given one of its
+*configurations* (a Policy), which supplies amounts of resources of one *device* type. An *option* is one configuration
+of one cluster for one workload; its score is the weighted sum of the preferred scores. A *plan* chooses at most one
+configuration per cluster and at most one option per replica so that the sum of scores is greatest.
+
+Amounts are whole numbers in whatever unit a resource kind has; what a configuration does not supply has amount 0.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Final
+
+from dsf.errors import ManifestError
+
+#: The item of an AddOnPlacementScore that scores an app on a device.
+DEFAULT_DIMENSION_FORMAT: Final = "${app};${device}"
+#: Weights are read to this many decimals, so that sums of scores are exact and ties are ties.
+WEIGHT_DECIMALS: Final = 4
+#: The greatest weight of a score and of staying.
+MAX_WEIGHT: Final = 1000
+#: The greatest amount of a resource, and the most replicas.
+MAX_AMOUNT: Final = 10**9
+MAX_REPLICAS: Final = 10_000
+
+_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*\}")
+_PLACEHOLDERS: Final = frozenset({"${app}", "${cluster}", "${device}", "${scoreName}"})
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """Where replicas of a workload are now. A replica stays when it is planned for the same cluster and device."""
+
+    cluster: str
+    #: None: unknown, then any device of the cluster counts as staying.
+    device: str | None = None
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What has to run somewhere.
+
+    Replicas are placed one by one: they may spread over clusters, and some may stay unplaced.
+    Raises ManifestError when a value is out of its range.
+    """
+
+    name: str
+    #: The `app` of score items.
+    app: str
+    #: Resource kind and amount that one replica needs.
+    request: Mapping[str, int]
+    replicas: int = 1
+    #: Most replicas on one cluster; None: as many as fit. A Placement selects a cluster once, so it takes 1.
+    per_cluster: int | None = None
+    current: tuple[Current, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_amounts(f"workload {self.name}", self.request)
+        if not 1 <= self.replicas <= MAX_REPLICAS:
+            raise ManifestError(f"workload {self.name}: {self.replicas} replicas; allowed are 1 to {MAX_REPLICAS}")
+        if self.per_cluster is not None and self.per_cluster < 1:
+            raise ManifestError(f"workload {self.name}: at most {self.per_cluster} per cluster; allowed is 1 or more")
+        _check_unique(f"current cluster of workload {self.name}", (place.cluster for place in self.current))
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One way a cluster can be set up, and what it then supplies. Raises ManifestError for bad amounts."""
+
+    #: Name of the Policy.
+    name: str
+    device: str
+    #: Resource kind and amount.
+    supply: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        _check_amounts(f"configuration {self.name}", self.supply)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTable:
+    """An AddOnPlacementScore of a cluster."""
+
+    #: Name of the object.
+    score: str
+    items: Mapping[str, int]
+    #: None: it never expires.
+    valid_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster with the configurations it may be given and its scores."""
+
+    name: str
+    configurations: tuple[Configuration, ...] = ()
+    scores: tuple[ScoreTable, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_unique(f"configuration of cluster {self.name}", (one.name for one in self.configurations))
+        _check_unique(f"score of cluster {self.name}", (table.score for table in self.scores))
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """A score that counts, and how much. Raises ManifestError for a weight or a format that cannot be used."""
+
+    #: Name of the AddOnPlacementScore.
+    score: str
+    #: Below zero: less of the score is better.
+    weight: float = 1.0
+    dimension_format: str = DEFAULT_DIMENSION_FORMAT
+    #: What `${scoreName}` in the format stands for, when it is not the object's name.
+    score_name: str = ""
+
+    def __post_init__(self) -> None:
+        what = f"weight {self.weight} of score {self.score}"
+        if weight_units(self.weight, what) == 0:
+            raise ManifestError(f"{what} is zero to {WEIGHT_DECIMALS} decimals; leave the score out instead")
+        unusable = sorted({*_PLACEHOLDER.findall(self.dimension_format)} - _PLACEHOLDERS)
+        if unusable:
+            raise ManifestError(
+                f"dimension format {self.dimension_format!r} of score {self.score} has {', '.join(unusable)}, which "
+                f"an app on a cluster does not have; allowed are {', '.join(sorted(_PLACEHOLDERS))}. "
+                "Use a scorer whose items are named by these alone"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything a plan depends on; the order of its parts has no effect. Raises ManifestError for two of one name."""
+
+    workloads: tuple[Workload, ...]
+    clusters: tuple[Cluster, ...]
+    preferences: tuple[Preference, ...]
+    #: Scores that end at or before this moment are not used. None: all are used.
+    now: datetime | None = None
+    #: Added to the sum, in units of score, for every replica that stays where it is. 0: staying only breaks ties.
+    keep_current: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_unique("workload", (workload.name for workload in self.workloads))
+        _check_unique("cluster", (cluster.name for cluster in self.clusters))
+        _check_unique("preferred score", (preference.score for preference in self.preferences))
+        if not self.preferences:
+            raise ManifestError("no score is preferred; name at least one AddOnPlacementScore")
+        if weight_units(self.keep_current, f"keepCurrent {self.keep_current}") < 0:
+            raise ManifestError(f"keepCurrent {self.keep_current}; allowed is 0 to {MAX_WEIGHT}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how exactly to search. Raises ManifestError for a value out of range."""
+
+    #: Wall clock seconds for everything.
+    time_limit: float = 30.0
+    #: Stop when the plan is proven to be within this share of the best one. 0: look for the best.
+    mip_gap: float = 0.0
+    #: Options per workload to start from in an instance too large for all of them; None: chosen by size.
+    #: Where a workload is now is always among them, and more come in where the linear relaxation asks for them.
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.time_limit) and self.time_limit > 0):
+            raise ManifestError(f"time limit {self.time_limit}; allowed is a number of seconds above 0")
+        if not 0 <= self.mip_gap <= 1:
+            raise ManifestError(f"gap {self.mip_gap}; allowed is 0 to 1")
+        if self.top_k is not None and self.top_k < 1:
+            raise ManifestError(f"{self.top_k} candidates per workload; allowed is 1 or more")
+
+
+def weight_units(weight: float, what: str) -> int:
+    """`weight` in whole units of its last decimal. `what` names it in the ManifestError for a bad one."""
+    if not (math.isfinite(weight) and abs(weight) <= MAX_WEIGHT):
+        raise ManifestError(f"{what} is not allowed; allowed are numbers from -{MAX_WEIGHT} to {MAX_WEIGHT}")
+    return int(round(Decimal(repr(float(weight))), WEIGHT_DECIMALS).scaleb(WEIGHT_DECIMALS))
+
+
+def _check_amounts(what: str, amounts: Mapping[str, int]) -> None:
+    for kind, amount in amounts.items():
+        if not 0 <= amount <= MAX_AMOUNT:
+            raise ManifestError(f"{what}: {amount} of {kind}; allowed is a whole number from 0 to {MAX_AMOUNT}")
+
+
+def _check_unique(what: str, names: Iterable[str]) -> None:
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise ManifestError(f"{what} named more than once: {', '.join(twice)}; each may be there once")

@@ -1,0 +1,129 @@
+"""Makes a plan better part by part: some clusters that compete for the same workloads are planned anew, exactly, while
+everything else stays. Most clusters of a part keep their configuration, which makes it easy to solve; a few may get
+another one. In an instance too large to be solved whole this soon comes close to the bound."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from dsf.optimizer.bounds import Relaxation, top
+from dsf.optimizer.heuristic import allowed
+from dsf.optimizer.program import Clock, Program
+from dsf.optimizer.table import Table
+from dsf.optimizer.values import IntArray
+
+#: Options per workload that are looked at.
+_OPTIONS: Final = 12
+#: About how many workloads a part has at first, and how much it grows when parts of a size do not help any more.
+_WORKLOADS: Final = 120
+_GROWTH: Final = 1.3
+#: One of so many clusters of a part may get another configuration.
+_FREE: Final = 8
+#: So many parts in a row that change nothing, for each cluster and part's size, make the parts grow.
+_PATIENCE: Final = 2
+#: Seconds for one part.
+_PART_SECONDS: Final = 2.0
+#: Most unplaced workloads in a part.
+_UNPLACED: Final = 20
+
+
+class Neighbourhoods:
+    """Improves one plan; `counts` is the best so far."""
+
+    def __init__(self, table: Table, relaxation: Relaxation, counts: IntArray) -> None:
+        self._table = table
+        self._relaxation = relaxation
+        self.counts = counts
+        items = table.items
+        everything = np.arange(len(items))
+        #: The most promising items of each row, with the plan's own.
+        self._promising = top(items.row, relaxation.reduced, _OPTIONS, everything)
+        self._cluster = table.cluster_of[items.column]
+        # Always the same parts for the same problem.
+        self._random = np.random.default_rng(0)
+
+    def run(self, clock: Clock, *, patient: bool) -> None:
+        """Improve until the time is over, or parts as large as everything change nothing any more.
+
+        Without patience it ends when the configurations as they are leave nothing more to be found.
+        """
+        clusters = len(self._table.clusters)
+        size = min(clusters, max(4, round(_WORKLOADS * clusters / max(1, len(self._table.workloads)))))
+        # First without other configurations: much of what can be gained is there, and it is quickly found.
+        share = _FREE if patient else 0
+        idle = 0
+        while not clock.over:
+            changed = self._plan(self._related(int(self._random.integers(clusters)), size), share, clock)
+            idle = 0 if changed else idle + 1
+            if idle <= _PATIENCE * clusters / size:
+                continue
+            if not patient:
+                return
+            if size == clusters and share == 1:
+                return
+            share = max(1, share - 1)
+            size = min(clusters, max(size + 1, int(size * _GROWTH)))
+            idle = 0
+
+    def _related(self, seed: int, size: int) -> IntArray:
+        """Clusters that the workloads of a cluster would go to, and the workloads of those, and so on."""
+        items = self._table.items
+        part = np.zeros(len(self._table.clusters), dtype=bool)
+        part[seed] = True
+        while part.sum() < size:
+            rows = np.zeros(len(self._table.workloads), dtype=bool)
+            rows[items.row[(self.counts > 0) & part[self._cluster]]] = True
+            wanted = self._cluster[self._promising[rows[items.row[self._promising]]]]
+            votes = np.bincount(wanted, minlength=len(part)).astype(float)
+            votes += self._random.random(len(part))
+            votes[part] = -1
+            missing = size - int(part.sum())
+            # Half of what is missing, then look again from there.
+            part[np.argsort(-votes, kind="stable")[: max(1, missing // 2)]] = True
+        return np.flatnonzero(part)
+
+    def _plan(self, part: IntArray, share: int, clock: Clock) -> bool:
+        """Plan the clusters of `part` anew, one in `share` with any configuration; whether that was better."""
+        table, items = self._table, self._table.items
+        within = np.zeros(len(table.clusters), dtype=bool)
+        within[part] = True
+        inside = within[self._cluster]
+        used = self.counts > 0
+        # Columns of the configurations that stay, of clusters that have none yet, and of those that may change.
+        open_cluster = np.ones(len(table.clusters), dtype=bool)
+        open_cluster[self._cluster[used]] = False
+        if share:
+            open_cluster[self._random.permutation(part)[: max(2, len(part) // share)]] = True
+        open_column = open_cluster[table.cluster_of]
+        open_column[items.column[used]] = True
+        placed = np.zeros(len(table.workloads), dtype=np.int64)
+        np.add.at(placed, items.row, self.counts)
+        rows = np.zeros(len(table.workloads), dtype=bool)
+        unplaced = np.flatnonzero(placed < table.replicas)
+        rows[self._random.permutation(unplaced)[:_UNPLACED]] = True
+        rows[items.row[used & inside]] = True
+        value = int(self.counts @ items.value)
+        able = self._relaxation.able(value + 1)
+        able = able[inside[able] & rows[items.row[able]] & open_column[items.column[able]]]
+        able = top(items.row[able], self._relaxation.reduced[able], _OPTIONS, able)
+        # Replicas outside of the part count for their workload and are fixed.
+        own = np.flatnonzero(used & rows[items.row])
+        numbers = np.union1d(able, own)
+        fixed = np.where(inside[numbers], 0, self.counts[numbers])
+        chosen = items.subset(numbers)
+        answer = Program(table, chosen).maximise(
+            chosen.value,
+            seconds=min(_PART_SECONDS, clock.left),
+            lower=fixed,
+            upper=np.where(inside[numbers], chosen.limit, fixed),
+        )
+        if answer.counts is None or int(answer.counts @ chosen.value) <= int(self.counts[numbers] @ chosen.value):
+            return False
+        counts = self.counts.copy()
+        counts[numbers] = answer.counts
+        if not allowed(table, counts):
+            return False
+        self.counts = counts
+        return True

@@ -1,0 +1,168 @@
+"""A picture of a plan: clusters as columns, the configuration of each on top, its workloads as blocks below.
+
+A block is as high as the share of the configuration that the workload takes; its colour is the score.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dsf.errors import ToolError
+from dsf.optimizer.plan import Assignment, Chosen, Plan
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: File types that can be written.
+FORMATS: Final = ("png", "svg")
+#: Most clusters drawn: those with workloads come first.
+MAX_CLUSTERS: Final = 48
+_PER_ROW: Final = 8
+_NAMED_UNPLACED: Final = 6
+#: The least height of a block, as a share of the column.
+_SMALLEST: Final = 0.07
+
+_INK, _MUTED, _EDGE, _EMPTY, _HEADER = "#1f2933", "#66727f", "#c3ccd5", "#f4f6f8", "#e3e9ef"
+_WIDTH, _GAP, _HEAD, _BAND, _BODY, _BETWEEN = 1.0, 0.14, 0.3, 0.48, 1.7, 0.3
+_ROW = _HEAD + _BAND + _BODY + _BETWEEN
+
+
+def plot(plan: Plan, path: str | Path) -> None:
+    """Write the picture of a plan to a .png or .svg file.
+
+    Raises ToolError when matplotlib is not installed, the ending is another one or the file cannot be written.
+    """
+    target = Path(path)
+    kind = target.suffix.lstrip(".").lower()
+    if kind not in FORMATS:
+        raise ToolError(f"cannot draw {target}: the name has to end in {' or '.join('.' + one for one in FORMATS)}")
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ToolError(
+            "a picture of a plan needs matplotlib; install it with: pip install 'dynamic-scoring-framework[plot]'"
+        ) from error
+
+    names = _clusters(plan)
+    rows = max(1, math.ceil(len(names) / _PER_ROW))
+    across = max(3, min(_PER_ROW, len(names)))
+    height = rows * _ROW - _BETWEEN
+    notes = _notes(plan, len(names))
+    bottom = -height - 0.12 - 0.2 * len(notes)
+    # The figure is made without pyplot: it keeps every figure it makes in a global list, and wants a display.
+    figure = Figure(figsize=(across * (_WIDTH + _GAP) * 1.6, (0.62 - bottom) * 1.35), facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.03, 0.02, 0.94, 0.96))
+    axes.set_axis_off()
+    axes.set_xlim(-0.02, across * (_WIDTH + _GAP) - _GAP + 0.02)
+    axes.set_ylim(bottom, 0.62)
+    _title(axes, plan)
+    scores = [one.score for one in plan.assignments]
+    low, high = (min(scores), max(scores)) if scores else (0.0, 0.0)
+    palette = matplotlib.colormaps["YlGnBu"]
+    for index, name in enumerate(names):
+        x = index % _PER_ROW * (_WIDTH + _GAP)
+        y = -(index // _PER_ROW) * _ROW
+        chosen = next((one for one in plan.configurations if one.cluster == name), None)
+        _cluster(axes, x, y, name, chosen)
+        if chosen:
+            blocks = [one for one in plan.assignments if one.cluster == name]
+            _blocks(axes, x, y - _HEAD - _BAND, chosen, blocks, lambda score: palette(_shade(score, low, high)))
+    for index, line in enumerate(notes):
+        ink = _INK if index < len(notes) - 1 else _MUTED
+        axes.text(0, -height - 0.12 - 0.2 * index, line, fontsize=8, color=ink, va="top")
+    # Without a date and with fixed ids the same plan gives the same bytes.
+    with matplotlib.rc_context({"svg.hashsalt": "dsf", "svg.fonttype": "none"}):
+        try:
+            figure.savefig(target, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        except OSError as error:
+            raise ToolError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+def _clusters(plan: Plan) -> list[str]:
+    used = {one.cluster for one in plan.configurations}
+    names = [*(one for one in plan.clusters if one in used), *(one for one in plan.clusters if one not in used)]
+    return sorted(names[:MAX_CLUSTERS])
+
+
+def _shade(score: float, low: float, high: float) -> float:
+    """Where on the scale from pale to full a score is. Scores that hardly differ look alike."""
+    span = max(high - low, 0.5 * abs(high), 1.0)
+    return 0.5 - 0.35 * (high - score) / span
+
+
+def _title(axes: Axes, plan: Plan) -> None:
+    gap = f", at most {plan.gap:.2%} below the best" if plan.gap else ""
+    axes.text(0, 0.42, f"Sum of scores {plan.score_sum:g}", fontsize=14, weight="bold", color=_INK, va="center")
+    replicas = sum(one.replicas for one in plan.assignments)
+    left = sum(one.replicas for one in plan.unplaced)
+    counts = (
+        f"{plan.status}{gap} · {replicas} placed, {left} unplaced · {len(plan.configurations)} of {len(plan.clusters)}"
+    )
+    axes.text(0, 0.18, f"{counts} clusters in use", fontsize=9, color=_MUTED, va="center")
+
+
+def _cluster(axes: Axes, x: float, y: float, name: str, chosen: Chosen | None) -> None:
+    _box(axes, x, y - _HEAD, _HEAD, _INK)
+    _fit(axes, x, y - _HEAD / 2, name, 9.5, color="white", weight="bold")
+    _box(axes, x, y - _HEAD - _BAND, _BAND, _HEADER)
+    _box(axes, x, y - _HEAD - _BAND - _BODY, _BODY, _EMPTY)
+    if chosen is None:
+        _fit(axes, x, y - _HEAD - _BAND / 2, "no configuration", 8, color=_MUTED, style="italic")
+        return
+    amounts = ", ".join(f"{kind} {chosen.used.get(kind, 0)} of {supply}" for kind, supply in chosen.supply.items())
+    _fit(axes, x, y - _HEAD - 0.1, chosen.device, 9, color=_INK, weight="bold")
+    _fit(axes, x, y - _HEAD - 0.24, chosen.configuration, 6.5, color=_MUTED)
+    _fit(axes, x, y - _HEAD - 0.37, amounts, 6.5, color=_MUTED)
+
+
+def _blocks(axes: Axes, x: float, y: float, chosen: Chosen, blocks: list[Assignment], colour: Any) -> None:
+    """Blocks from the top down, as high as what they take of the resource they take most of."""
+    shares = [max(_SMALLEST, _share(one, chosen)) for one in blocks]
+    scale = _BODY / max(1.0, sum(shares))
+    for one, share in zip(blocks, shares, strict=True):
+        each = share * scale
+        y -= each
+        shade = colour(one.score)
+        _box(axes, x + 0.03, y + 0.015, each - 0.03, shade, width=_WIDTH - 0.06)
+        times = f" x{one.replicas}" if one.replicas > 1 else ""
+        stays = " (stays)" if one.kept else ""
+        if each > 0.28:
+            _fit(axes, x, y + each / 2 + 0.07, f"{one.workload}{times}", 8.5, color=_INK, weight="bold")
+            _fit(axes, x, y + each / 2 - 0.07, f"score {one.score:g}{stays}", 7.5, color=_INK)
+        elif each > 0.1:
+            _fit(axes, x, y + each / 2, f"{one.workload}{times} · {one.score:g}{stays}", 7, color=_INK)
+
+
+def _share(one: Assignment, chosen: Chosen) -> float:
+    amounts = ((amount, chosen.supply.get(kind, 0)) for kind, amount in one.request.items())
+    return max((amount * one.replicas / supply for amount, supply in amounts if supply), default=0.0)
+
+
+def _notes(plan: Plan, drawn: int) -> list[str]:
+    lines = []
+    if plan.unplaced:
+        shown = [f"{one.workload} ({one.reason.replace('_', ' ')})" for one in plan.unplaced[:_NAMED_UNPLACED]]
+        more = len(plan.unplaced) - len(shown)
+        lines.append("Unplaced: " + ", ".join(shown) + (f" and {more} more" if more else ""))
+    if drawn < len(plan.clusters):
+        lines.append(f"{len(plan.clusters) - drawn} more clusters are not drawn.")
+    lines.append("Height: share of the resource taken. Colour: the fuller, the higher the score.")
+    return lines
+
+
+def _box(axes: Axes, x: float, y: float, height: float, colour: Any, width: float = _WIDTH) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=_EDGE, linewidth=0.8))
+
+
+def _fit(axes: Axes, x: float, y: float, text: str, size: float, **style: Any) -> None:
+    """A line in the middle of a column, cut when it is too long for it."""
+    most = int(190 / size)
+    shown = text if len(text) <= most else text[: most - 1] + "…"
+    axes.text(x + _WIDTH / 2, y, shown, fontsize=size, ha="center", va="center", **style)

@@ -1,0 +1,189 @@
+"""The options of a problem in arrays, sorted by name so that the order of the input has no effect.
+
+Rows are workloads by name; columns are configurations by (cluster, configuration) name. An *item* is one variable of
+the program: replicas of a row in a column that are there already (`kept`) or that are new to it. Where a replica may
+stay, staying is never worse than moving in, so the two add up to the option without a further constraint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsf.optimizer.model import Configuration, Problem, Workload
+from dsf.optimizer.plan import Reason
+from dsf.optimizer.values import EXPIRED, MISSING, CodeArray, IntArray, Values, score_values
+
+#: Codes of `Table.refused`; 0 is usable.
+REFUSALS: tuple[Reason | None, ...] = (None, Reason.NO_SCORE, Reason.EXPIRED, Reason.TOO_LARGE, Reason.NEGATIVE)
+
+
+@dataclass(frozen=True)
+class Items:
+    """Variables, in order of row, column, kept last."""
+
+    row: IntArray
+    column: IntArray
+    #: Units of one replica, the worth of staying included.
+    value: IntArray
+    #: Most replicas.
+    limit: IntArray
+    kept: IntArray
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def subset(self, chosen: IntArray) -> Items:
+        """The items with these numbers, which are in ascending order."""
+        return Items(self.row[chosen], self.column[chosen], self.value[chosen], self.limit[chosen], self.kept[chosen])
+
+
+@dataclass(frozen=True)
+class Table:
+    """A problem in arrays."""
+
+    workloads: tuple[Workload, ...]
+    clusters: tuple[str, ...]
+    configurations: tuple[Configuration, ...]
+    kinds: tuple[str, ...]
+    #: Index of the cluster of each column.
+    cluster_of: IntArray
+    replicas: IntArray
+    #: Rows x kinds, columns x kinds, in the greatest unit of which every request is a multiple.
+    request: IntArray
+    supply: IntArray
+    #: Rows x columns: units of one replica without the worth of staying; most replicas; a code of REFUSALS.
+    value: IntArray
+    limit: IntArray
+    refused: CodeArray
+    #: Replicas that can stay, by (row, column).
+    stay: dict[tuple[int, int], int]
+    items: Items
+    scores: Values
+
+    def score(self, units: float) -> float:
+        """Units as a score."""
+        return units / self.scores.per_score
+
+
+def make_table(problem: Problem) -> Table:
+    """The arrays of a problem. Raises ManifestError for scores that cannot be summed exactly."""
+    workloads = tuple(sorted(problem.workloads, key=lambda workload: workload.name))
+    clusters = tuple(sorted(problem.clusters, key=lambda cluster: cluster.name))
+    columns = [
+        (index, configuration)
+        for index, cluster in enumerate(clusters)
+        for configuration in sorted(cluster.configurations, key=lambda one: one.name)
+    ]
+    configurations = tuple(configuration for _, configuration in columns)
+    kinds = tuple(sorted({kind for workload in workloads for kind in workload.request}))
+    scores = score_values(problem, clusters, columns)
+    request = _amounts([workload.request for workload in workloads], kinds)
+    supply = _amounts([configuration.supply for configuration in configurations], kinds)
+    request, supply = _coarsen(request, supply)
+    replicas = np.array([workload.replicas for workload in workloads], dtype=np.int64)
+    app_row = {app: index for index, app in enumerate(scores.apps)}
+    apps = np.array([app_row[workload.app] for workload in workloads], dtype=np.int64)
+
+    limit = _limits(workloads, request, supply)
+    value = scores.value[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.int64)
+    state = scores.state[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.uint8)
+    stay = _stay(workloads, [cluster.name for cluster in clusters], columns, limit)
+    refused = _refused(value, state, limit, stay, scores.keep)
+    limit[refused != 0] = 0
+    stay = {place: count for place, count in stay.items() if limit[place]}
+    for place, count in stay.items():
+        if value[place] < 0:
+            limit[place] = count
+    return Table(
+        workloads=workloads,
+        clusters=tuple(cluster.name for cluster in clusters),
+        configurations=configurations,
+        kinds=kinds,
+        cluster_of=np.array([index for index, _ in columns], dtype=np.int64),
+        replicas=replicas,
+        request=request,
+        supply=supply,
+        value=value,
+        limit=limit,
+        refused=refused,
+        stay=stay,
+        items=_items(value, limit, stay, scores.keep),
+        scores=scores,
+    )
+
+
+def _amounts(sources: Sequence[Mapping[str, int]], kinds: tuple[str, ...]) -> IntArray:
+    rows = [[source.get(kind, 0) for kind in kinds] for source in sources]
+    return np.array(rows, dtype=np.int64).reshape(len(sources), len(kinds))
+
+
+def _coarsen(request: IntArray, supply: IntArray) -> tuple[IntArray, IntArray]:
+    """Amounts such as bytes in as few digits as they need: small coefficients keep the solver exact."""
+    unit = np.maximum(np.gcd.reduce(request, axis=0), 1)
+    return request // unit, supply // unit
+
+
+def _limits(workloads: Sequence[Workload], request: IntArray, supply: IntArray) -> IntArray:
+    """Rows x columns: how many replicas of a workload fit into an otherwise empty configuration."""
+    most = [min(one.replicas, one.per_cluster or one.replicas) for one in workloads]
+    limit = np.repeat(np.array(most, dtype=np.int64)[:, None], len(supply), axis=1)
+    for kind in range(request.shape[1]):
+        asking = np.flatnonzero(request[:, kind])
+        fitting = supply[None, :, kind] // request[asking, kind, None]
+        limit[asking] = np.minimum(limit[asking], fitting)
+    return limit
+
+
+def _stay(
+    workloads: Sequence[Workload],
+    clusters: Sequence[str],
+    columns: Sequence[tuple[int, Configuration]],
+    limit: IntArray,
+) -> dict[tuple[int, int], int]:
+    of_cluster: dict[str, list[int]] = {}
+    for column, (index, _) in enumerate(columns):
+        of_cluster.setdefault(clusters[index], []).append(column)
+    stay = {}
+    for row, workload in enumerate(workloads):
+        for place in workload.current:
+            for column in of_cluster.get(place.cluster, ()):
+                count = min(place.replicas, int(limit[row, column]))
+                if count > 0 and place.device in (None, columns[column][1].device):
+                    stay[row, column] = count
+    return stay
+
+
+def _refused(
+    value: IntArray, state: CodeArray, limit: IntArray, stay: dict[tuple[int, int], int], keep: int
+) -> CodeArray:
+    refused = np.zeros(value.shape, dtype=np.uint8)
+    # A replica that lowers the sum is never placed: leaving it out is always possible.
+    refused[value < 0] = REFUSALS.index(Reason.NEGATIVE)
+    for row, column in stay:
+        if value[row, column] + keep >= 0:
+            refused[row, column] = 0
+    refused[limit == 0] = REFUSALS.index(Reason.TOO_LARGE)
+    refused[state == EXPIRED] = REFUSALS.index(Reason.EXPIRED)
+    refused[state == MISSING] = REFUSALS.index(Reason.NO_SCORE)
+    return refused
+
+
+def _items(value: IntArray, limit: IntArray, stay: dict[tuple[int, int], int], keep: int) -> Items:
+    new = limit.copy()
+    places = sorted(stay)
+    for place in places:
+        new[place] = limit[place] - stay[place]
+    row, column = np.nonzero(new)
+    stay_row = np.array([place[0] for place in places], dtype=np.int64)
+    stay_column = np.array([place[1] for place in places], dtype=np.int64)
+    stay_limit = np.array([stay[place] for place in places], dtype=np.int64)
+    rows = np.concatenate([row, stay_row])
+    columns = np.concatenate([column, stay_column])
+    kept = np.concatenate([np.zeros(len(row), dtype=np.int64), np.ones(len(places), dtype=np.int64)])
+    values = value[rows, columns] + keep * kept
+    limits = np.concatenate([new[row, column], stay_limit])
+    order = np.lexsort((kept, columns, rows))
+    return Items(rows[order], columns[order], values[order], limits[order], kept[order])

@@ -1,0 +1,197 @@
+"""Of all plans with the greatest sum, one: more replicas placed, then more that stay, then by names.
+
+By names means: with workloads in the order of their names, and options in the order of cluster and configuration name,
+as many replicas of the first workload as possible on its first option, then on its second one, and so on. That leaves
+exactly one plan. Each step is a program of its own in which what the steps before have gained must not be lost; most
+steps by names need none, since what is decided already or an exchange of places settles them.
+
+A step that cannot be finished is undone as a whole, so that the plan does not depend on how fast the machine is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from dsf.optimizer.exchange import exchanges
+from dsf.optimizer.heuristic import allowed
+from dsf.optimizer.program import Clock, Hold, Program
+from dsf.optimizer.search import Found
+from dsf.optimizer.table import Table
+from dsf.optimizer.values import IntArray
+
+#: How many answers one step by names may tell apart: more would need coefficients beyond the solver's accuracy.
+_ANSWERS: Final = 50_000
+#: Most work for names: programs solved x items. What is more takes long and few would miss it.
+_WORK: Final = 40_000
+
+#: Items that are decided together, and how much each adds to the digit; the greatest digit wins.
+_Digit = tuple[IntArray, IntArray]
+
+
+class _Steps:
+    """The steps on the items that a plan of the greatest sum may use."""
+
+    def __init__(self, table: Table, found: Found, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        self._numbers = np.union1d(found.relaxation.able(found.value), np.flatnonzero(found.counts))
+        self._items = table.items.subset(self._numbers)
+        self._program = Program(table, self._items)
+        self.counts = found.counts[self._numbers]
+        self._held = [Hold(self._items.value, found.value, found.bound)]
+        self._lower = np.zeros(len(self._items), dtype=np.int64)
+        self._upper = self._items.limit.copy()
+        #: What the items that are decided leave.
+        self._free = table.supply.copy()
+        self._work = 0
+
+    def run(self) -> bool:
+        """Do all steps; whether each of them was finished."""
+        ones = np.ones(len(self._items), dtype=np.int64)
+        most = int(self._table.replicas[np.unique(self._items.row)].sum())
+        if not (self._raise(ones, most) and self._raise(self._items.kept, int(self._items.limit @ self._items.kept))):
+            return False
+        before = self.counts
+        if not self._by_names():
+            self.counts = before
+            return False
+        return True
+
+    def whole(self) -> IntArray:
+        """The plan for all items of the table."""
+        return self._in_table(self.counts)
+
+    def _in_table(self, counts: IntArray) -> IntArray:
+        whole = np.zeros(len(self._table.items), dtype=np.int64)
+        whole[self._numbers] = counts
+        return whole
+
+    def _raise(self, weight: IntArray, most: int) -> bool:
+        """One step: make the sum of `weight` greatest (it cannot be more than `most`) and hold it from then on."""
+        reached = int(weight @ self.counts)
+        if reached < most and not self._maximise(weight):
+            return False
+        reached = int(weight @ self.counts)
+        self._held.append(Hold(weight, reached, reached))
+        return True
+
+    def _maximise(self, weight: IntArray) -> bool:
+        """Make the sum of `weight` greatest; False and no change when that cannot be finished."""
+        answer = self._program.maximise(
+            weight, seconds=self._clock.left, hold=self._held, lower=self._lower, upper=self._upper
+        )
+        if answer.counts is None or not answer.finished or not self._valid(answer.counts):
+            return False
+        if int(weight @ answer.counts) > int(weight @ self.counts):
+            self.counts = answer.counts
+        return True
+
+    def _valid(self, counts: IntArray) -> bool:
+        held = all(int(one.weight @ counts) >= one.least for one in self._held)
+        fixed = bool(((counts >= self._lower) & (counts <= self._upper)).all())
+        return held and fixed and allowed(self._table, self._in_table(counts))
+
+    def _by_names(self) -> bool:
+        batch: list[_Digit] = []
+        answers = 1
+        for numbers in self._decisions():
+            digit = (numbers, self._digit_values(numbers))
+            count = int(self._most(digit)) + 1
+            if batch and answers * count > _ANSWERS:
+                if not self._settle(batch):
+                    return False
+                batch, answers = [], 1
+                digit = (numbers, self._digit_values(numbers))
+                count = int(self._most(digit)) + 1
+            if not batch and self._reached(digit):
+                self._fix(numbers)
+                continue
+            batch.append(digit)
+            answers *= count
+        return not batch or self._settle(batch)
+
+    def _decisions(self) -> list[IntArray]:
+        """Items that are decided together, in the order in which they are."""
+        items, decisions = self._items, []
+        for numbers in np.split(np.arange(len(items)), np.flatnonzero(np.diff(items.row)) + 1):
+            if self._table.replicas[items.row[numbers[0]]] == 1:
+                decisions.append(numbers)
+            else:
+                decisions += np.split(numbers, np.flatnonzero(np.diff(items.column[numbers])) + 1)
+        return decisions
+
+    def _single(self, numbers: IntArray) -> bool:
+        return bool(self._table.replicas[self._items.row[numbers[0]]] == 1)
+
+    def _digit_values(self, numbers: IntArray) -> IntArray:
+        """Of one replica: the earlier an option that is still possible, the more. Of several: one for each."""
+        if not self._single(numbers):
+            return np.ones(len(numbers), dtype=np.int64)
+        possible = self._upper[numbers] > 0
+        return np.where(possible, np.cumsum(possible[::-1])[::-1], 0)
+
+    def _most(self, digit: _Digit) -> int:
+        numbers, values = digit
+        if self._single(numbers):
+            return int(values.max())
+        return int(min(self._upper[numbers].sum(), self._table.replicas[self._items.row[numbers[0]]]))
+
+    def _reached(self, digit: _Digit) -> bool:
+        """Whether the first choice is what the plan has, or can have after an exchange."""
+        numbers, values = digit
+        if int(values @ self.counts[numbers]) == self._most(digit):
+            return True
+        if not self._single(numbers):
+            return False
+        target = int(numbers[int(values.argmax())])
+        for counts in exchanges(self._table, self._items, self.counts, self._lower, target):
+            if self._valid(counts):
+                self.counts = counts
+                return True
+        return False
+
+    def _settle(self, batch: list[_Digit]) -> bool:
+        """Make the digits of a batch greatest, the first one first, and fix its items."""
+        self._work += len(self._items)
+        if self._work > _WORK:
+            return False
+        weight = np.zeros(len(self._items), dtype=np.int64)
+        scale = 1
+        for numbers, values in reversed(batch):
+            weight[numbers] = values * scale
+            scale *= self._most((numbers, values)) + 1
+        if not self._maximise(weight):
+            return False
+        for numbers, _ in batch:
+            self._fix(numbers)
+        return True
+
+    def _fix(self, numbers: IntArray) -> None:
+        """Decide on these items, and rule out what is no longer possible for the others."""
+        items, table = self._items, self._table
+        counts = self.counts[numbers]
+        self._lower[numbers] = self._upper[numbers] = counts
+        for number in numbers[counts > 0]:
+            column = items.column[number]
+            self._free[column] -= self.counts[number] * table.request[items.row[number]]
+            later = np.arange(len(items)) > numbers[-1]
+            cluster = later & (table.cluster_of[items.column] == table.cluster_of[column])
+            self._upper[cluster & (items.column != column)] = 0
+            for other in np.flatnonzero(cluster & (items.column == column)):
+                for asked, free in zip(table.request[items.row[other]], self._free[column], strict=True):
+                    if asked:
+                        self._upper[other] = min(self._upper[other], free // asked)
+
+
+def break_ties(table: Table, found: Found, clock: Clock) -> tuple[IntArray, bool]:
+    """Replicas per item of the plan that wins among those as good as `found`, and whether all steps were finished.
+
+    Without a full proof that `found` is the best plan, the result is still at least as good.
+    """
+    if len(table.items) == 0:
+        return found.counts, True
+    steps = _Steps(table, found, clock)
+    exact = steps.run()
+    return steps.whole(), exact and found.bound == found.value

@@ -1,0 +1,53 @@
+"""What the model refuses, and how it says so."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+
+from dsf.errors import ManifestError
+from dsf.optimizer.model import Cluster, Configuration, Current, Limits, Preference, Problem, ScoreTable, Workload
+
+WORKLOAD = Workload("a", "a", {})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Workload("a", "a", {"gpu": -1}), "workload a: -1 of gpu; allowed is a whole number from 0"),
+        (lambda: Workload("a", "a", {}, 0), "workload a: 0 replicas; allowed are 1 to 10000"),
+        (lambda: Workload("a", "a", {}, 1, 0), "workload a: at most 0 per cluster; allowed is 1 or more"),
+        (
+            lambda: Workload("a", "a", {}, current=(Current("c", "x"), Current("c", "y"))),
+            "current cluster of workload a named more than once: c",
+        ),
+        (lambda: Configuration("p", "all", {"gpu": 10**10}), "configuration p: 10000000000 of gpu"),
+        (
+            lambda: Cluster("c", scores=(ScoreTable("s", {}), ScoreTable("s", {}))),
+            "score of cluster c named more than once: s; each may be there once",
+        ),
+        (lambda: Preference("s", math.nan), "weight nan of score s is not allowed; allowed are numbers from -1000"),
+        (lambda: Preference("s", 0.00001), "weight 1e-05 of score s is zero to 4 decimals; leave the score out"),
+        (
+            lambda: Preference("s", 1, "${node};${app}"),
+            (
+                "dimension format '${node};${app}' of score s has ${node}, which an app on a cluster does not have; "
+                "allowed are ${app}, ${cluster}, ${device}, ${scoreName}"
+            ),
+        ),
+        (lambda: Problem((WORKLOAD, WORKLOAD), (), (Preference("s"),)), "workload named more than once: a"),
+        (lambda: Problem((), (Cluster("c"), Cluster("c")), (Preference("s"),)), "cluster named more than once: c"),
+        (lambda: Problem((), (), (Preference("s"), Preference("s", 2))), "preferred score named more than once: s"),
+        (lambda: Problem((), (), ()), "no score is preferred"),
+        (lambda: Problem((), (), (Preference("s"),), None, -1), "keepCurrent -1; allowed is 0 to 1000"),
+        (lambda: Limits(time_limit=0), "time limit 0; allowed is a number of seconds above 0"),
+        (lambda: Limits(mip_gap=2), "gap 2; allowed is 0 to 1"),
+        (lambda: Limits(top_k=0), "0 candidates per workload; allowed is 1 or more"),
+    ],
+)
+def test_values_out_of_range(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ManifestError, match=re.escape(message)):
+        make()
