@@ -21,6 +21,7 @@ ENV UV_PROJECT_ENVIRONMENT=/opt/dsf \
 WORKDIR /src
 # Dependencies are a layer of their own: they change less often than the code.
 COPY pyproject.toml uv.lock README.md LICENSE ./
+COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/
 RUN uv sync --locked --no-dev --no-install-project
 COPY dsf ./dsf
 RUN uv sync --locked --no-dev --no-editable

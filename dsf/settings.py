@@ -38,6 +38,12 @@ class Settings(BaseSettings):
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO")
 
+    trusted_ca_dir: Path | None = Field(
+        default=None,
+        description="Folder of PEM files: CAs trusted besides the public ones when scoring APIs and sources are "
+        "asked over https.",
+    )
+
     # --- Redis -------------------------------------------------------------------------------------------------
     redis_url: SecretStr = Field(
         default=SecretStr("redis://localhost:6379/0"),
@@ -203,6 +209,9 @@ class Settings(BaseSettings):
         description="A result that a dead worker had taken is given to another one after this. Ingest takes "
         "milliseconds; too short a time only makes results arrive twice, which is harmless.",
     )
+    results_liveness_file: Path | None = Field(
+        default=None, description="Touched every 10 s by the worker's main loop; a probe compares its age."
+    )
     lost_after: float = Field(
         default=15.0,
         ge=0,
@@ -226,6 +235,12 @@ class Settings(BaseSettings):
         default=True, description="Elect one of several hub controllers on a Lease (kube backend)."
     )
     hub_workers: int = Field(default=8, ge=1, description="Threads that reconcile; most of their time is waiting.")
+    hub_resync: float = Field(
+        default=30.0,
+        gt=0,
+        description="Seconds between two looks at everything, whether or not anything was heard of. Changes are seen "
+        "at once; this finds what somebody did to Redis.",
+    )
     hub_metrics_port: int | None = Field(default=None, description="Port of the hub controller's probes.")
     health_interval: float = Field(default=30.0, gt=0)
     health_timeout: float = Field(default=5.0, gt=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dsf.cli import demo, explain, history, info, processes, rescore, schedule, scores, status, up
+from dsf.cli import demo, explain, history, info, processes, rescore, schedule, scorer, scores, status, up
 from dsf.cli.group import CommandGroup
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command(rich_help_panel=_LOOK)(history.history)
 app.command(rich_help_panel=_LOOK)(explain.explain)
 app.command(rich_help_panel=_CHANGE)(rescore.rescore)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
+app.add_typer(scorer.app, name="scorer", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_RUN)(demo.demo)
 app.command(rich_help_panel=_RUN)(up.up)
 app.command(rich_help_panel=_RUN)(processes.hub)

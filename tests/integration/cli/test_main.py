@@ -26,6 +26,7 @@ COMMANDS = (
     *(("status",), ("scores",), ("history",), ("explain",), ("rescore",), ("version",), ("crds",)),
     *(("schedule", name) for name in ("list", "set", "pause", "resume", "reset")),
     *((name,) for name in ("demo", "up", "hub", "agent", "exporter", "results", "beat", "flower")),
+    ("scorer", "check"),
 )
 
 

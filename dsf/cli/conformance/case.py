@@ -1,0 +1,130 @@
+"""What is known about a scoring API while it is checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dsf.api.remoteconfig import RemoteConfig, parse_remote_config
+from dsf.api.resolve import DEFAULT_SCORING_PATH
+from dsf.api.scoring import ScoringResponse, parse_response
+from dsf.api.types import SourceType
+from dsf.api.urls import base_url, join_url
+from dsf.cli.conformance import samples
+from dsf.cli.conformance.report import fail
+from dsf.cli.conformance.samples import RawSeries, Samples
+from dsf.cli.conformance.target import Reply, Target
+from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
+
+#: What the framework sends for a scorer without a source, or without series.
+EMPTY = b'{"data":[]}'
+
+#: HttpError.reason -> what to do.
+_MEND = {
+    "connection_failed": "start the service, and look in its log whether it dies at this request",
+    "timeout": "answer faster, or check less with --skip; spec.execution.timeoutSeconds may be raised",
+    "redirect": "answer at this URL itself; the framework follows no redirects",
+    "unauthorized": "give the token with --token-file",
+    "too_large": "answer with fewer results or fewer labels",
+    "truncated": "look in the log of the service: it ends the connection within the answer",
+    "bad_answer": "send a body that is what Content-Encoding says",
+    "http_error": "look in the log of the service; a request of this form must be answered with 200",
+}
+
+
+@dataclass
+class Case:
+    """One check: what was asked for, and the answers so far."""
+
+    url: str
+    target: Target
+    token: str | None = None
+    #: Scoring path that was given by hand; empty: as /config says.
+    path: str = ""
+    dimension: str = ""
+    recorded: list[RawSeries] | None = None
+    _replies: dict[bytes, list[Reply]] = field(default_factory=dict)
+
+    @cached_property
+    def health(self) -> Reply:
+        """/healthz at the root of the host."""
+        return self.target.get(join_url(base_url(self.url), "/healthz"))
+
+    @cached_property
+    def config_reply(self) -> Reply:
+        """The answer of the configURL."""
+        return self.target.get(self.url)
+
+    @cached_property
+    def config(self) -> RemoteConfig | None:
+        """/config, if it can be read."""
+        if self.config_reply.error is not None:
+            return None
+        try:
+            return parse_remote_config(self.config_reply.body)
+        except RemoteConfigError:
+            return None
+
+    @cached_property
+    def scoring_url(self) -> str:
+        """Where scores are asked for. Raises ValueError when the host in /config is no URL."""
+        scoring = self.config.scoring if self.config is not None else None
+        host = scoring.host if scoring is not None and scoring.host else base_url(self.url)
+        said = scoring.path if scoring is not None else ""
+        return join_url(host, self.path or said or DEFAULT_SCORING_PATH)
+
+    @cached_property
+    def samples(self) -> Samples:
+        """The series to ask about."""
+        return Samples(self.config, self.recorded)
+
+    @property
+    def has_series(self) -> bool:
+        """Whether the framework would send it series."""
+        if self.recorded is not None or self.config is None:
+            return True
+        source = self.config.source
+        return source.type is not SourceType.None_ and bool(source.type or source.params.query.strip())
+
+    @property
+    def main(self) -> bytes:
+        """The request of everyday life."""
+        return samples.body(self.samples.many()) if self.has_series else EMPTY
+
+    def ask(self, body: bytes, *, again: bool = False) -> Reply:
+        """The reply to a scoring request, asked once unless `again`."""
+        replies = self._replies.setdefault(body, [])
+        if again or not replies:
+            replies.append(self.target.post(self.scoring_url, body, self.token))
+        return replies[-1]
+
+    def times(self, body: bytes) -> list[float]:
+        """Seconds of each time that this was asked."""
+        return [reply.seconds for reply in self._replies.get(body, [])]
+
+    def scores(self, body: bytes, what: str, *, again: bool = False) -> ScoringResponse:
+        """The scores of a request. Raises a Verdict that fails the point: `what` was sent, and what came instead."""
+        reply = self.ask(body, again=again)
+        if reply.error is not None:
+            raise unanswered(what, reply.error)
+        try:
+            return parse_response(reply.body)
+        except ScoringResponseError as error:
+            raise fail(f"{what}: {error}", 'answer {"results": [{"metric": {...}, "score": 1.5}]}') from None
+
+
+def unanswered(what: str, error: HttpError) -> Exception:
+    """The verdict on a request that was not answered with 200."""
+    return fail(f"{what}: {error}", _MEND.get(error.reason, _MEND["http_error"]))
+
+
+def refuse_refused(what: str, response: ScoringResponse, *, but: tuple[str, ...] = ()) -> None:
+    """Raises a Verdict when the framework would refuse results of this answer, for other reasons than `but`."""
+    refused = Counter({reason: count for reason, count in response.refused.items() if reason not in but})
+    if refused:
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
+        raise fail(
+            f"{what}: {refused.total()} results would be refused ({counts})",
+            "leave a result out when its score is not a finite number",
+        )

@@ -1,0 +1,96 @@
+"""All points in order, and which cannot be judged without which."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from dsf.cli.conformance import scoring, service
+from dsf.cli.conformance.case import Case
+from dsf.cli.conformance.report import Finding, Outcome, Report, Verdict
+from dsf.errors import HttpError
+
+
+class Point(NamedTuple):
+    """One point: `judge` returns what was seen, or raises a Verdict."""
+
+    name: str
+    judge: Callable[[Case], str]
+    #: Points without which it cannot be judged. `main` is many-series, or empty for a scorer without a source.
+    needs: tuple[str, ...] = ()
+
+
+_SCORES = ("paths", "token")
+POINTS = (
+    Point("health", service.health),
+    Point("config", service.config),
+    Point("redirects", service.redirects),
+    Point("paths", service.paths, ("config", "redirects")),
+    Point("token", service.token, ("paths",)),
+    Point("empty", scoring.empty, _SCORES),
+    Point("one-series", scoring.one_series, _SCORES),
+    Point("many-series", scoring.many_series, (*_SCORES, "one-series")),
+    Point("labels", scoring.labels, (*_SCORES, "main")),
+    Point("range", scoring.value_range, (*_SCORES, "main")),
+    Point("gaps", scoring.gaps, (*_SCORES, "one-series")),
+    Point("nan", scoring.nan, (*_SCORES, "one-series")),
+    Point("unknown-labels", scoring.unknown_labels, (*_SCORES, "one-series")),
+    Point("large", scoring.large, (*_SCORES, "one-series", "many-series")),
+    Point("bad-json", service.bad_json, _SCORES),
+    Point("content-type", service.content_type, (*_SCORES, "main")),
+    Point("determinism", scoring.determinism, (*_SCORES, "main")),
+    Point("speed", scoring.speed, (*_SCORES, "main")),
+)
+NAMES = tuple(point.name for point in POINTS)
+
+
+def check(case: Case, skipped: Collection[str] = ()) -> Report:
+    """Judge all points but those in `skipped`."""
+    findings = {finding.point: finding for finding in _findings(case, skipped)}
+    try:
+        scoring_url = case.scoring_url
+    except ValueError:
+        scoring_url = ""
+    return Report.of(case.url, scoring_url, list(findings.values()))
+
+
+def _findings(case: Case, skipped: Collection[str]) -> Iterator[Finding]:
+    unfit: set[str] = set()
+    for point in POINTS:
+        started = time.monotonic()
+        finding = _judge(point, case, unfit, skipped)
+        if finding.outcome is Outcome.FAIL or (finding.outcome is Outcome.SKIPPED and _matters(point, case, skipped)):
+            unfit.add(point.name)
+        yield finding.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
+
+
+def _judge(point: Point, case: Case, unfit: Collection[str], skipped: Collection[str]) -> Finding:
+    if point.name in skipped:
+        return Finding(point=point.name, outcome=Outcome.SKIPPED, message="as --skip says")
+    main = "many-series" if case.has_series else "empty"
+    needed = [main if name == "main" else name for name in point.needs]
+    if case.path:
+        # Scores can be asked for without /config.
+        needed = [name for name in needed if name != "config"]
+    missing = [name for name in needed if name in unfit]
+    if missing:
+        message = f"cannot be judged without {' and '.join(missing)}"
+        return Finding(point=point.name, outcome=Outcome.SKIPPED, message=message)
+    try:
+        return Finding(point=point.name, outcome=Outcome.PASS, message=point.judge(case))
+    except Verdict as verdict:
+        return Finding(point=point.name, outcome=verdict.outcome, message=verdict.message, mend=verdict.mend)
+    except HttpError as error:
+        mend = "look in the log of the service"
+        return Finding(point=point.name, outcome=Outcome.FAIL, message=str(error), mend=mend)
+
+
+def _matters(point: Point, case: Case, skipped: Collection[str]) -> bool:
+    """Whether a point that was skipped leaves others without their ground.
+
+    A token that nobody wants, a point that the user left out, and series for a scorer that gets none do not.
+    """
+    if point.name in skipped or point.name == "token":
+        return False
+    return case.has_series or point.name in ("config", "paths")

@@ -1,0 +1,162 @@
+"""The series that a scoring API is asked about: shaped by its own /config, or recorded ones.
+
+Nothing is random, so that two checks of one API ask the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from dsf.api.promql import split_queries
+from dsf.api.remoteconfig import RemoteConfig
+from dsf.api.types import USED_LABELS
+from dsf.errors import ManifestError
+
+Sample = list[Any]
+RawSeries = dict[str, Any]
+
+#: Series of the point `many-series`.
+MANY: Final = 20
+#: Series and samples of the point `large`.
+LARGE: Final = (1000, 120)
+#: Samples of a made-up series at most and at least.
+_MOST, _LEAST = 720, 2
+_END: Final = 1_718_600_000
+_GROUPING = re.compile(r"\bby\s*\(([^)]*)\)", re.IGNORECASE)
+#: Labels of a query that does not say which it keeps.
+_ANY_LABELS: Final = ("__name__", "instance", "job", "node", "namespace", "pod", "container")
+
+
+def load(path: Path) -> list[RawSeries]:
+    """Recorded series: a scoring request, or the answer of Prometheus. Raises ManifestError naming the file."""
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ManifestError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ManifestError(f"{path}: is not JSON") from None
+    data = document.get("data") if isinstance(document, dict) else None
+    series = data.get("result") if isinstance(data, dict) else data
+    if not isinstance(series, list) or not series or not all(_is_series(one) for one in series):
+        raise ManifestError(
+            f'{path}: is neither a scoring request, {{"data": [{{"metric": ..., "values": ...}}]}}, nor the answer of '
+            "a range query of Prometheus, or it has no series"
+        )
+    return [{"metric": one["metric"], "values": one["values"]} for one in series]
+
+
+def _is_series(one: Any) -> bool:
+    return (
+        isinstance(one, dict)
+        and isinstance(one.get("metric"), dict)
+        and isinstance(one.get("values"), list)
+        and all(isinstance(sample, list) and len(sample) == 2 for sample in one["values"])
+    )
+
+
+def body(series: list[RawSeries]) -> bytes:
+    """The scoring request with these series, as an agent sends it."""
+    return json.dumps({"data": series}, separators=(",", ":")).encode()
+
+
+class Samples:
+    """The series of every point."""
+
+    def __init__(self, config: RemoteConfig | None, recorded: list[RawSeries] | None = None) -> None:
+        params = config.source.params if config is not None else None
+        self._step = params.step if params is not None and params.step > 0 else 60
+        length = params.range // self._step + 1 if params is not None and params.range > 0 else 61
+        self._length = min(max(length, _LEAST), _MOST)
+        queries = split_queries(params.query) if params is not None else ()
+        self._labels = [_labels_of(query) for query in queries] or [list(_ANY_LABELS)]
+        self._recorded = recorded
+        self.are_recorded = recorded is not None
+
+    def one(self) -> list[RawSeries]:
+        """One series, whole."""
+        return self.many()[:1]
+
+    def many(self) -> list[RawSeries]:
+        """Series that differ in each label."""
+        if self._recorded is not None:
+            return self._recorded
+        return [self._series(index, self._length) for index in range(MANY)]
+
+    def gaps(self) -> list[RawSeries]:
+        """Every third sample missing, a hole in the middle, samples of the end only, one sample, none."""
+        kept: list[Callable[[list[Sample]], list[Sample]]] = [
+            lambda values: [sample for index, sample in enumerate(values) if index % 3],
+            lambda values: values[: len(values) // 4] + values[-(len(values) // 4) :],
+            lambda values: values[len(values) // 2 :],
+            lambda values: values[-1:],
+            lambda _: [],
+        ]
+        many = self.many()
+        return [
+            {"metric": one["metric"], "values": keep(one["values"])}
+            for one, keep in zip((many * len(kept))[: len(kept)], kept, strict=True)
+        ]
+
+    def nan(self) -> list[RawSeries]:
+        """All values NaN, every second one, the last one, and infinities of both signs."""
+        spoilt: list[Callable[[int, int, str], str]] = [
+            lambda index, length, value: "NaN",
+            lambda index, length, value: "NaN" if index % 2 else value,
+            lambda index, length, value: "NaN" if index == length - 1 else value,
+            lambda index, length, value: ("+Inf", "-Inf", value)[index % 3],
+        ]
+        many = self.many()
+        series = []
+        for one, spoil in zip((many * len(spoilt))[: len(spoilt)], spoilt, strict=True):
+            values = one["values"]
+            spoilt_values = [[at, spoil(index, len(values), value)] for index, (at, value) in enumerate(values)]
+            series.append({"metric": one["metric"], "values": spoilt_values})
+        return series
+
+    def unknown_labels(self) -> list[RawSeries]:
+        """No labels, labels that nobody expects, values that are long, empty, not ASCII or need quoting."""
+        known = self.one()[0]
+        odd = [
+            {},
+            {"an_unknown_label": "x"},
+            {**known["metric"], "an_unknown_label": "x"},
+            dict.fromkeys(known["metric"], ""),
+            dict.fromkeys(known["metric"], "é 雪 \U0001f600"),
+            dict.fromkeys(known["metric"], 'say "hi" \\ {}; <b> ${node} %s'),
+            dict.fromkeys(known["metric"], "x" * 1000),
+        ]
+        return [{"metric": labels, "values": known["values"]} for labels in odd]
+
+    def large(self) -> list[RawSeries]:
+        """Many more series than in everyday life."""
+        count, length = LARGE
+        if self._recorded is None:
+            return [self._series(index, length) for index in range(count)]
+        cycled = (self._recorded * math.ceil(count / len(self._recorded)))[:count]
+        return [{"metric": one["metric"], "values": one["values"][-length:]} for one in cycled]
+
+    def _series(self, index: int, length: int) -> RawSeries:
+        labels = self._labels[index % len(self._labels)]
+        start = _END - (length - 1) * self._step
+        values: list[Sample] = [
+            [start + at * self._step, f"{0.5 + 0.4 * math.sin(index + at / 7):.6f}"] for at in range(length)
+        ]
+        return {"metric": {label: f"{label.strip('_')}-{index}" for label in labels}, "values": values}
+
+
+def _labels_of(query: str) -> list[str]:
+    """The labels that a query keeps, as far as it says so: those of its outermost, which is its first, grouping."""
+    match = _GROUPING.search(query)
+    if match is None:
+        return list(_ANY_LABELS)
+    return [label for part in match[1].split(",") if (label := part.strip())]
+
+
+def used(labels: dict[str, str]) -> tuple[str, ...]:
+    """The values of the labels that the framework uses."""
+    return tuple(labels.get(name, "") for name in USED_LABELS)

@@ -1,0 +1,179 @@
+"""Points about scores."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+
+from dsf.api.dimension import DimensionFormat
+from dsf.api.score import to_score_value
+from dsf.api.scoring import ScoringResponse
+from dsf.api.summary import DEFAULT_TIMEOUT_SECONDS
+from dsf.api.types import USED_LABELS
+from dsf.cli.conformance import samples
+from dsf.cli.conformance.case import EMPTY, Case, refuse_refused
+from dsf.cli.conformance.report import fail, skip, warn
+
+_NO_SERIES = "the source type is None: the framework sends no series"
+_NO_RESULTS = "there are no results for made-up series; give recorded ones with --sample"
+#: Times that the everyday request is timed.
+_TIMED = 3
+#: Relative difference of two scores of the same series that is none: sums in another order.
+_SAME = 1e-6
+
+
+def empty(case: Case) -> str:
+    """No series is answered with 200 and results, or none."""
+    response = case.scores(EMPTY, 'an empty request, {"data": []}')
+    refuse_refused("an empty request", response)
+    if not case.has_series and not response.results:
+        raise warn("the source type is None and there are no results, so there will never be a score", "give results")
+    return _count(response)
+
+
+def one_series(case: Case) -> str:
+    """One series."""
+    return _valid(case, case.samples.one(), "one series")
+
+
+def many_series(case: Case) -> str:
+    """Some series that differ in each label."""
+    return _valid(case, case.samples.many(), "several series")
+
+
+def gaps(case: Case) -> str:
+    """Samples are missing, or all of them."""
+    return _valid(case, case.samples.gaps(), "series with gaps, one of them without samples")
+
+
+def nan(case: Case) -> str:
+    """Values are NaN, +Inf and -Inf."""
+    return _valid(case, case.samples.nan(), "series with NaN, +Inf and -Inf")
+
+
+def unknown_labels(case: Case) -> str:
+    """Labels that are missing, unknown or odd."""
+    return _valid(case, case.samples.unknown_labels(), "series with missing, unknown and odd labels")
+
+
+def large(case: Case) -> str:
+    """1,000 series."""
+    series = case.samples.large()
+    text = _valid(case, series, f"{len(series)} series of {len(series[0]['values'])} samples")
+    return f"{text}, {case.times(samples.body(series))[-1]:.2f} s"
+
+
+def labels(case: Case) -> str:
+    """The labels of results can be made into names."""
+    response = _main(case)
+    if response.refused["bad_labels"]:
+        raise fail(
+            f"{response.refused['bad_labels']} results have labels that are not text",
+            'send labels as text: {"metric": {"device": "0"}}',
+        )
+    if not response.results:
+        raise skip(_NO_RESULTS)
+    if case.dimension:
+        return _names(case, response)
+    found = [name for name in USED_LABELS if any(result.labels.get(name) for result in response.results)]
+    same = Counter(samples.used(result.labels) for result in response.results).most_common(1)[0]
+    if same[1] > 1:
+        shown = {name: value for name, value in zip(USED_LABELS, same[0], strict=True) if value}
+        raise fail(
+            f"{same[1]} results have the same used labels {shown}, so no scoreDimensionFormat can tell them apart",
+            f"put what tells them apart into one of the labels {', '.join(USED_LABELS)}",
+        )
+    if not found:
+        return "one result without labels; the default ${scoreName} names it"
+    varying = [name for name in found if len({result.labels.get(name) for result in response.results}) > 1] or found
+    return f"used labels are {', '.join(found)}; scoreDimensionFormat could be {';'.join(f'${{{n}}}' for n in varying)}"
+
+
+def _names(case: Case, response: ScoringResponse) -> str:
+    score_name = case.config.scoring.params.name if case.config is not None else "score"
+    dimension = DimensionFormat(case.dimension, "cluster1", score_name)
+    names = Counter(dimension.render(result.labels) for result in response.results)
+    if names[""]:
+        raise fail(f"{names['']} results have an empty name with {case.dimension}", "use labels that all results have")
+    name, times = names.most_common(1)[0]
+    if times > 1:
+        raise fail(f"{times} results have the name {name!r} with {case.dimension}", "add a label that tells them apart")
+    return f"{len(names)} names such as {name!r}"
+
+
+def value_range(case: Case) -> str:
+    """Scores are within -100..100 after they are rounded down."""
+    response = _main(case)
+    if not response.results:
+        raise skip(_NO_RESULTS)
+    scores = [result.score for result in response.results]
+    outside = sum(to_score_value(score)[1] for score in scores)
+    if outside:
+        raise warn(
+            f"{outside} of {len(scores)} scores are outside of -100..100 and would be limited; they go from "
+            f"{min(scores):g} to {max(scores):g}",
+            "scale the score; made-up series may be to blame, then give recorded ones with --sample",
+        )
+    return f"from {min(scores):g} to {max(scores):g}"
+
+
+def determinism(case: Case) -> str:
+    """The same request is answered with the same scores."""
+    first, second = (_by_labels(_main(case, again=again)) for again in (False, True))
+    if not first and not second:
+        raise skip(_NO_RESULTS)
+    if first.keys() != second.keys():
+        raise fail("two equal requests have results with different labels", "make results depend on the request alone")
+    different = [
+        (one, other)
+        for labels, scores in first.items()
+        for one, other in zip(scores, second[labels], strict=False)
+        if abs(one - other) > _SAME * max(1.0, abs(one))
+    ]
+    if different:
+        one, other = different[0]
+        raise fail(
+            f"two equal requests have different scores, {one:g} and {other:g} for one of {len(different)}",
+            "make scores depend on the request alone: noise wakes the scheduler of every cluster",
+        )
+    return "equal"
+
+
+def speed(case: Case) -> str:
+    """The everyday request is answered well within interval and time-out."""
+    while len(case.times(case.main)) < _TIMED:
+        _main(case, again=True)
+    seconds = statistics.median(case.times(case.main))
+    interval = case.config.scoring.params.interval if case.config is not None else 0
+    allowed = min(interval or DEFAULT_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
+    seen = f"{seconds:.3f} s, of {allowed} s that are allowed by interval and time-out"
+    if seconds >= allowed:
+        raise fail(seen, "be faster, or raise scoring.params.interval or spec.execution.timeoutSeconds")
+    if seconds > allowed / 2:
+        raise warn(seen, "a busy moment would make it too slow; be faster or raise the interval")
+    return seen
+
+
+def _valid(case: Case, series: list[samples.RawSeries], what: str) -> str:
+    if not case.has_series:
+        raise skip(_NO_SERIES)
+    response = case.scores(samples.body(series), what)
+    # Labels have a point of their own.
+    refuse_refused(what, response, but=("bad_labels",))
+    return _count(response)
+
+
+def _main(case: Case, *, again: bool = False) -> ScoringResponse:
+    return case.scores(case.main, "the everyday request", again=again)
+
+
+def _by_labels(response: ScoringResponse) -> dict[tuple[str, ...], list[float]]:
+    found: dict[tuple[str, ...], list[float]] = {}
+    for labels_, score in response.results:
+        found.setdefault(samples.used(labels_), []).append(score)
+    return found
+
+
+def _count(response: ScoringResponse) -> str:
+    count = len(response.results)
+    return f"{count} result{'' if count == 1 else 's'}"

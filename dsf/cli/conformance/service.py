@@ -1,0 +1,173 @@
+"""Points about the service: health, /config, paths, token, content type."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from dsf.api.meta import ObjectMeta
+from dsf.api.remoteconfig import parse_remote_config
+from dsf.api.resolve import resolve
+from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, DynamicScorerStatus
+from dsf.api.types import ConfigSyncMode, SourceType
+from dsf.api.urls import base_url, join_url
+from dsf.cli.conformance.case import EMPTY, Case, unanswered
+from dsf.cli.conformance.report import fail, skip, warn
+from dsf.errors import RemoteConfigError, ResolutionError
+
+_SEE_REDIRECTS = "it answers with a redirect, see the point redirects"
+_STRANGER = "not-the-right-token"
+
+
+def health(case: Case) -> str:
+    """GET /healthz at the root of the host answers 200."""
+    reply = case.health
+    if reply.is_redirect:
+        raise skip(_SEE_REDIRECTS)
+    if reply.status == 404:
+        raise warn(
+            "GET /healthz at the root of the host answers 404; with configSyncMode Full /config counts instead",
+            "serve /healthz at the root, also when the other paths have a prefix",
+        )
+    if reply.error is not None:
+        raise fail(str(reply.error), "answer 200 at /healthz at the root of the host; the framework runs nothing else")
+    return f"200 in {_ms(reply.seconds)}"
+
+
+def redirects(case: Case) -> str:
+    """None of the endpoints redirects."""
+    replies = {"/healthz": case.health, "configURL": case.config_reply}
+    if case.config is not None or case.path:
+        # The points config and paths say what is wrong with the URL.
+        with contextlib.suppress(ValueError):
+            replies["the scoring path"] = case.ask(EMPTY)
+    leading = [f"{name}: {reply.error}" for name, reply in replies.items() if reply.is_redirect]
+    if leading:
+        raise fail(
+            "; ".join(leading), "answer at the URL itself; often it is a slash at the end that is missing or too much"
+        )
+    return f"none of {', '.join(replies)} redirects"
+
+
+def config(case: Case) -> str:
+    """The configURL answers 200 and a complete /config."""
+    reply = case.config_reply
+    if reply.is_redirect:
+        raise skip(_SEE_REDIRECTS)
+    if reply.error is not None:
+        raise unanswered("configURL", reply.error)
+    try:
+        found = parse_remote_config(reply.body)
+    except RemoteConfigError as error:
+        raise fail(str(error), "answer the JSON that docs/scoring-api.md shows") from None
+    try:
+        resolved = resolve(_scorer(case, found))
+    except (ResolutionError, ValidationError) as error:
+        mend = "say it in /config, or in spec of the DynamicScorer if it shall not be here"
+        raise fail(str(error), mend) from None
+    summary = resolved.summary
+    if summary.source_type == SourceType.Prometheus and not found.source.host:
+        raise warn(
+            "source.host is not said, so the framework would ask the host of configURL for the time series",
+            "set spec.source.host in the DynamicScorer, or source.host in /config",
+        )
+    if not found.name or not found.description:
+        raise warn("name or description is empty", "say what the score means; people read it")
+    return f"score {summary.score_name} every {summary.scoring_interval} s, source {summary.source_type}"
+
+
+def _scorer(case: Case, found: object) -> DynamicScorer:
+    spec = {"description": "", "configURL": case.url, "configSyncMode": ConfigSyncMode.Full}
+    return DynamicScorer(
+        metadata=ObjectMeta(name="check"),
+        spec=DynamicScorerSpec.model_validate(spec),
+        status=DynamicScorerStatus.model_validate({"lastSyncedConfig": found}),
+    )
+
+
+def content_type(case: Case) -> str:
+    """/config and scores are sent as application/json."""
+    asked = {
+        "/config": case.target.content_type("GET", case.url, None, None),
+        "scoring": case.target.content_type("POST", case.scoring_url, case.main, case.token),
+    }
+    wrong = [f"{name}: {found or 'none'}" for name, found in asked.items() if found != "application/json"]
+    if wrong:
+        raise fail(
+            f"the Content-Type is not application/json ({', '.join(wrong)})", "send Content-Type: application/json"
+        )
+    return "application/json"
+
+
+def paths(case: Case) -> str:
+    """The scoring path is where /config says."""
+    try:
+        reply = case.ask(EMPTY)
+    except ValueError as error:
+        raise fail(str(error), "say a URL in scoring.host, or none") from None
+    if reply.status in (404, 405):
+        found = _elsewhere(case)
+        mend = (
+            f"say scoring.path {found!r} in /config: it is joined to the host, not to the path of configURL"
+            if found
+            else "say in /config the whole path below the host, prefix included, and take POST there"
+        )
+        raise fail(f"POST {urlsplit(case.scoring_url).path} answers {reply.status}", mend)
+    if reply.error is not None and reply.error.reason == "connection_failed":
+        raise unanswered("the scoring URL", reply.error)
+    return f"POST {case.scoring_url}"
+
+
+def _elsewhere(case: Case) -> str:
+    """The path at which scores can be asked for after all, if the prefix was forgotten or said twice."""
+    prefix = posixpath.dirname(urlsplit(case.url).path)
+    said = urlsplit(case.scoring_url).path
+    for path in (f"{prefix}{said}", f"{prefix}/scoring", said.removeprefix(prefix), "/scoring"):
+        reply = case.target.post(join_url(base_url(case.url), path), EMPTY, case.token)
+        if reply.status not in (404, 405, None):
+            return path
+    return ""
+
+
+def token(case: Case) -> str:
+    """With a token, nothing else is taken."""
+    reply = case.ask(EMPTY)
+    if case.token is None:
+        if reply.is_unauthorized:
+            raise fail(str(reply.error), "give the token with --token-file")
+        raise skip("no token was given, and none is wanted")
+    if reply.is_unauthorized:
+        raise fail(f"the token that was given is refused: {reply.error}", "give the token that the service knows")
+    for what, wrong in (("a wrong token", _STRANGER), ("no token", None)):
+        other = case.target.post(case.scoring_url, EMPTY, wrong)
+        if not other.is_unauthorized:
+            seen = "200" if other.error is None else str(other.error)
+            raise fail(
+                f"{what} is answered with {seen}, not with 401 or 403", "compare the token, and refuse others with 401"
+            )
+    return "others are refused"
+
+
+def bad_json(case: Case) -> str:
+    """What is no scoring request is refused with 4xx."""
+    if not case.has_series:
+        raise skip("the source type is None: the framework sends nothing but an empty list")
+    for what, body in (
+        ("half a JSON document", b'{"data": ['),
+        ("JSON of another shape", b'{"data": 5}'),
+    ):
+        reply = case.target.post(case.scoring_url, body, case.token)
+        if reply.error is None:
+            raise fail(
+                f"{what} is answered with 200", "refuse it with 400 or 422; who sends it would never learn of it"
+            )
+        if reply.status is None or not 400 <= reply.status < 500:
+            raise fail(f"{what}: {reply.error}", "refuse it with 400 or 422")
+    return "refused with 4xx"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms"

@@ -1,0 +1,79 @@
+"""Asks a scoring API, with the deadlines, limits and rules of the framework's own HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import urllib3
+
+from dsf import http
+from dsf.errors import HttpError
+from dsf.http.failures import place
+from dsf.settings import Settings
+
+#: Bytes of an answer that the framework takes.
+MAX_BYTES: int = Settings.model_fields["max_scoring_bytes"].default
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer with status 200, or why there is none."""
+
+    seconds: float
+    body: bytes = b""
+    error: HttpError | None = None
+
+    @property
+    def status(self) -> int | None:
+        """The HTTP status; None when no answer came."""
+        return 200 if self.error is None else self.error.status
+
+    @property
+    def is_redirect(self) -> bool:
+        """Whether it leads elsewhere."""
+        return self.error is not None and self.error.reason == "redirect"
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """Whether it asks for a token, or for another one."""
+        return self.error is not None and self.error.reason == "unauthorized"
+
+
+class Target:
+    """One scoring API. `timeout` is in seconds and for each request."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+
+    def get(self, url: str) -> Reply:
+        """GET as the hub does, without a token."""
+        return self._timed(lambda deadline: http.get(url, deadline=deadline, max_bytes=MAX_BYTES))
+
+    def post(self, url: str, body: bytes, token: str | None) -> Reply:
+        """POST as an agent does."""
+        return self._timed(lambda deadline: http.post(url, body, token=token, deadline=deadline, max_bytes=MAX_BYTES))
+
+    def content_type(self, method: str, url: str, body: bytes | None, token: str | None) -> str:
+        """The media type of an answer, which the framework does not look at. Raises HttpError without an answer."""
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        timeout = urllib3.Timeout(total=self.timeout)
+        try:
+            with urllib3.PoolManager(retries=False, timeout=timeout) as pool:
+                response = pool.request(method, url, body=body, headers=headers, redirect=False, preload_content=False)
+                found: str = response.headers.get("Content-Type", "")
+                response.close()
+        except urllib3.exceptions.HTTPError as error:
+            raise HttpError("connection_failed", f"{place(method, url)}: {type(error).__name__}") from None
+        return found.partition(";")[0].strip().lower()
+
+    def _timed(self, ask: Callable[[float], bytes]) -> Reply:
+        started = time.monotonic()
+        try:
+            body = ask(started + self.timeout)
+        except HttpError as error:
+            return Reply(time.monotonic() - started, error=error)
+        return Reply(time.monotonic() - started, body)

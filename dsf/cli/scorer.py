@@ -1,0 +1,119 @@
+"""`dsf scorer`: for people who write scoring APIs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.cli.group import BAD
+from dsf.cli.output import Format, Output, emit, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dsf.cli.conformance.report import Report
+
+app = typer.Typer(
+    help="For people who write scoring APIs.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "skipped": "dim"}
+#: Seconds for each request: the default of spec.execution.timeoutSeconds.
+_TIMEOUT = 30.0
+
+
+@app.callback()
+def scorer() -> None:
+    """For people who write scoring APIs."""
+
+
+@app.command()
+def check(
+    url: Annotated[str, typer.Argument(help="The configURL, such as http://127.0.0.1:8000/config.")],
+    token: Annotated[
+        str | None, typer.Option("--token", help="Token of the scoring path. Others on this machine can see it here.")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="File whose first line is the token.", exists=True, dir_okay=False),
+    ] = None,
+    path: Annotated[str, typer.Option("--path", help="Scoring path; default is what /config says.")] = "",
+    sample: Annotated[
+        Path | None,
+        typer.Option(
+            "--sample",
+            help="Recorded series to ask about, a scoring request or an answer of Prometheus as JSON; default are "
+            "made-up series with the labels of the query.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    dimension: Annotated[
+        str, typer.Option("--dimension", help="The scoreDimensionFormat to check names with, such as '${node};${pod}'.")
+    ] = "",
+    skip: Annotated[
+        list[str] | None, typer.Option("--skip", help="Leave out a point, such as determinism; may be repeated.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each request.")] = _TIMEOUT,
+    output: Output = Format.TABLE,
+) -> None:
+    """Is this scoring API what the framework expects? Point by point, with the reason and how to mend it.
+
+    It is asked from this machine, with the framework's own HTTP. Exit code 1 when a point fails.
+
+    Example: dsf scorer check http://127.0.0.1:8000/config --dimension '${node};${pod}'
+    """
+    from dsf.api.urls import is_valid_url
+    from dsf.cli.conformance import samples
+    from dsf.cli.conformance.case import Case
+    from dsf.cli.conformance.run import NAMES
+    from dsf.cli.conformance.run import check as run
+    from dsf.cli.conformance.target import Target
+
+    if not is_valid_url(url):
+        raise typer.BadParameter(f"{url!r} is not a URL such as http://127.0.0.1:8000/config", param_hint="URL")
+    unknown = set(skip or ()) - set(NAMES)
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: points are {', '.join(NAMES)}", param_hint="--skip")
+    case = Case(
+        url=url,
+        target=Target(timeout),
+        token=_token(token, token_file),
+        path=path,
+        dimension=dimension,
+        recorded=samples.load(sample) if sample is not None else None,
+    )
+    report = run(case, skip or ())
+    emit(report, output, lambda: _render(report))
+    if not report.conformant:
+        raise typer.Exit(BAD)
+
+
+def _token(token: str | None, file: Path | None) -> str | None:
+    if token is not None and file is not None:
+        raise typer.BadParameter("give one of --token and --token-file", param_hint="--token")
+    if file is not None:
+        # One more token per line may follow, for a change of tokens.
+        lines = file.read_text(encoding="utf-8").split()
+        token = lines[0] if lines else ""
+    if token == "":
+        raise typer.BadParameter("the token is empty", param_hint="--token")
+    return token
+
+
+def _render(report: Report) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    rows: list[list[str | tuple[str, str]]] = []
+    for point in report.points:
+        rows.append([point.point, (point.outcome, _STYLES[point.outcome]), point.message])
+        if point.mend:
+            rows.append(["", "", (f"-> {point.mend}", "italic")])
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in report.counts.items() if count)
+    word, style = ("conformant", "green") if report.conformant else ("not conformant", "bold red")
+    return Group(table(["POINT", "", "WHAT WAS SEEN"], rows), Text(""), Text(f"{word}: {counts}", style=style))

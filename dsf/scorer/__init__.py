@@ -1,0 +1,42 @@
+"""Scoring APIs in ten lines: one decorated function from time series to scores.
+
+    app = Scorer(name="idle", description="...", score_name="idle", interval=30, source=Prometheus(...))
+
+    @app.score
+    def idle(series: list[Series]) -> Iterable[Score]:
+        for one in series:
+            if not one.is_empty:
+                yield one.score(one.values.mean())
+
+`uvicorn module:app` serves /healthz, /config, /scoring, /metrics and /docs. Several scorers go into one `ScorerApp`.
+
+This package imports nothing else of `dsf`: it is also published alone, for images that hold a scorer and no framework.
+In reading order: `scorer` (what a scorer is), `series`, `result` (what its function gets and gives), `source`,
+`limits`, `bearer` (its options), `requestbody`, `answer` (JSON in and out), `endpoint` (one request), `app` (the
+service), `openapi` and `metrics` (what it says about itself).
+"""
+
+from dsf.scorer.app import ScorerApp
+from dsf.scorer.bearer import Bearer
+from dsf.scorer.errors import ScorerError, Unavailable
+from dsf.scorer.limits import Limits
+from dsf.scorer.result import Score, Skipped
+from dsf.scorer.scorer import Scorer
+from dsf.scorer.series import Gap, Series, to_frame
+from dsf.scorer.source import Prometheus, Source
+
+__all__ = [
+    "Bearer",
+    "Gap",
+    "Limits",
+    "Prometheus",
+    "Score",
+    "Scorer",
+    "ScorerApp",
+    "ScorerError",
+    "Series",
+    "Skipped",
+    "Source",
+    "Unavailable",
+    "to_frame",
+]

@@ -1,0 +1,54 @@
+"""From what a scoring function gave to the body of the answer."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dsf.scorer.result import Score, Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    body: bytes
+    #: How many results it has.
+    results: int
+    #: How many were left out, by reason: nan, infinite, and the reasons of skipped series.
+    refused: Counter[str]
+
+
+def encode(given: object, max_results: int) -> Answer:
+    """`{"results": [...]}`; scores that are NaN or infinite are left out and counted, as JSON has no such numbers.
+
+    Raises TypeError when something else than scores was given, ValueError when it is more than `max_results`, and
+    whatever a generator raises.
+    """
+    if not isinstance(given, Iterable):
+        msg = f"the scoring function returned {given!r}; it must return or yield Score objects"
+        raise TypeError(msg)
+    results: list[dict[str, Any]] = []
+    refused: Counter[str] = Counter()
+    for one in given:
+        if isinstance(one, Score):
+            if one.is_finite:
+                results.append({"metric": one.labels, "score": one.value})
+            else:
+                refused["nan" if math.isnan(one.value) else "infinite"] += 1
+        elif isinstance(one, Skipped):
+            refused[one.reason] += 1
+        else:
+            msg = (
+                f"the scoring function gave {one!r}, which is no Score; use series.score(value) or Score(value, labels)"
+            )
+            raise TypeError(msg)
+        if len(results) > max_results:
+            msg = f"the scoring function gave more than {max_results} scores, more than the framework takes"
+            raise ValueError(msg)
+    body = json.dumps({"results": results}, separators=(",", ":"), allow_nan=False)
+    return Answer(body.encode("ascii"), len(results), refused)

@@ -1,0 +1,150 @@
+"""The service: one or more scorers with health, metrics and documentation."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Header, Request, Response, Security
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.security import HTTPBearer
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from dsf.scorer import openapi
+from dsf.scorer.endpoint import ScoringEndpoint
+from dsf.scorer.errors import ScorerError
+from dsf.scorer.metrics import Metrics, ScorerMetrics
+from dsf.scorer.scorer import Scorer, clean_path
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+
+class ScorerApp:
+    """An ASGI application with the endpoints of some scorers.
+
+    `prefix` goes before the path of every scorer; /healthz, /metrics, /docs and /openapi.json are at the root.
+    `registry` is what /metrics shows; put metrics of your own into it. Raises ScorerError when two scorers have one
+    path or one name.
+    """
+
+    def __init__(
+        self, *scorers: Scorer, prefix: str = "", title: str = "", registry: CollectorRegistry | None = None
+    ) -> None:
+        if not scorers:
+            raise ScorerError("ScorerApp(): give at least one Scorer")
+        for what, values in (
+            ("path", [scorer.path for scorer in scorers]),
+            ("name", [scorer.name for scorer in scorers]),
+            ("score_name", [scorer.score_name for scorer in scorers]),
+        ):
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice is not None:
+                raise ScorerError(f"ScorerApp(): two scorers have the {what} {twice!r}; give each its own")
+        self.scorers = scorers
+        self.prefix = clean_path("prefix", prefix)
+        self.title = title or ", ".join(scorer.name for scorer in scorers)
+        self.registry = registry or CollectorRegistry()
+        self._api: FastAPI | None = None
+
+    @property
+    def api(self) -> FastAPI:
+        """The FastAPI application, for endpoints of your own. It is made at its first use, because the functions are
+        decorated after the scorers are made; raises ScorerError when one is still missing."""
+        if self._api is None:
+            self._api = self._make()
+        return self._api
+
+    def run(self, *, host: str = "127.0.0.1", port: int = 8000) -> None:
+        """Serve until Ctrl-C."""
+        import uvicorn
+
+        if not logging.getLogger().handlers:
+            logging.basicConfig(
+                stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+            )
+        uvicorn.run(self, host=host, port=port, access_log=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI interface."""
+        if scope["type"] == "lifespan":
+            try:
+                self._check()
+            except ScorerError as error:
+                # Servers take an exception here for an application that has nothing to start, and go on.
+                await receive()
+                await send({"type": "lifespan.startup.failed", "message": f"cannot serve {self.title}: {error}"})
+                return
+        await self.api(scope, receive, send)
+
+    def _check(self) -> None:
+        """Raises ScorerError when this cannot be served."""
+        for scorer in self.scorers:
+            if scorer.token is not None:
+                scorer.token.require()
+        _ = self.api
+
+    def _make(self) -> FastAPI:
+        # A redirect from /config/ to /config would be no help: the framework follows none.
+        api = FastAPI(title=self.title, version="1", redoc_url=None, redirect_slashes=False)
+        api.openapi_tags = [{"name": scorer.name, "description": scorer.description} for scorer in self.scorers]
+        metrics = Metrics(self.registry)
+        for scorer in self.scorers:
+            self._add(api, scorer, ScorerMetrics(metrics, scorer.name))
+        _add_service(api, self.registry)
+        paths = [self.prefix + scorer.path for scorer in self.scorers]
+        known = ["/healthz", *(f"{path}/{endpoint}" for path in paths for endpoint in ("config", "scoring"))]
+        api.add_exception_handler(404, _not_found(known))
+        return api
+
+    def _add(self, api: FastAPI, scorer: Scorer, metrics: ScorerMetrics) -> None:
+        path = self.prefix + scorer.path
+        endpoint = ScoringEndpoint(scorer, metrics)
+
+        async def config(request: Request) -> Response:
+            """What to ask the source, where to post the answer, how often, and the name of the score."""
+            # What is before our own paths as the client sees them: set when mounted, or by uvicorn --root-path.
+            root: str = request.scope.get("root_path", "").rstrip("/")
+            return JSONResponse(scorer.config(root + self.prefix))
+
+        async def scoring(request: Request) -> Response:
+            """Scores of the time series. A result that is no finite number is left out."""
+            return await endpoint.handle(request)
+
+        name = scorer.path.strip("/").replace("/", "_") or "scorer"
+        common: dict[str, Any] = {"tags": [scorer.name]}
+        api.get(f"{path}/config", operation_id=f"{name}_config", responses=openapi.CONFIG_RESPONSES, **common)(config)
+        api.post(
+            f"{path}/scoring",
+            operation_id=f"{name}_scoring",
+            responses=openapi.scoring_responses(with_token=scorer.token is not None),
+            openapi_extra=openapi.SCORING_EXTRA,
+            # For the document alone: the endpoint looks at the token itself.
+            dependencies=[] if scorer.token is None else [Security(HTTPBearer(scheme_name="token", auto_error=False))],
+            **common,
+        )(scoring)
+
+
+def _add_service(api: FastAPI, registry: CollectorRegistry) -> None:
+    @api.get("/healthz", tags=["service"])
+    async def healthz() -> dict[str, str]:
+        """200 while the service answers."""
+        return {"status": "ok"}
+
+    @api.get("/metrics", tags=["service"], response_class=PlainTextResponse)
+    def metrics(accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
+        """Metrics for Prometheus."""
+        encoder, content_type = choose_encoder(accept)
+        return Response(encoder(registry), headers={"Content-Type": content_type, "Vary": "Accept"})
+
+
+def _not_found(known: list[str]) -> Any:
+    """A prefix that is missing or wrong is the most common mistake, so a 404 says which paths there are."""
+    detail = f"no such path; there are {', '.join(known)} and others, all listed at /docs"
+
+    async def handler(_: Request, __: Exception) -> Response:
+        return JSONResponse({"detail": detail}, 404)
+
+    return handler

@@ -1,0 +1,91 @@
+"""The token that /scoring wants."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dsf.scorer.errors import RefusedError, ScorerError
+
+log = logging.getLogger("dsf.scorer")
+
+_NOT_READY = "this scorer wants a token and has none to compare with; see its log"
+#: Identity of a file's content: device, inode, size, time of change in ns. A Kubernetes Secret is changed by a rename.
+_Stamp = tuple[int, int, int, int]
+
+
+@dataclass(slots=True)
+class Bearer:
+    """Wants `Authorization: Bearer <token>`. Give `env`, the name of an environment variable, or `file`, a path.
+
+    Each line of the file is a token: with the old and the new one in it, clients can change over one by one. The file
+    is read again when it changes. Without a token the service does not start, and while there is none every request is
+    refused: nothing is open by mistake.
+    """
+
+    env: str = ""
+    file: str | Path = ""
+    _digests: tuple[bytes, ...] = field(default=(), init=False, repr=False)
+    _stamp: _Stamp | None = field(default=None, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises ScorerError unless exactly one of the two is given."""
+        if bool(self.env) == bool(str(self.file)):
+            raise ScorerError("Bearer(): give either env= or file=")
+
+    def require(self) -> None:
+        """Raises ScorerError when there is no token."""
+        if not self._tokens():
+            raise ScorerError(f"there is no token in the {self.where}")
+
+    def check(self, authorization: str | None) -> None:
+        """Raises RefusedError with 401 when the header does not carry the token, with 503 when there is no token."""
+        digests = self._tokens()
+        if not digests:
+            log.error("there is no token, so every request is refused where=%s", self.where)
+            raise RefusedError(503, _NOT_READY)
+        scheme, _, token = (authorization or "").partition(" ")
+        # Header bytes come as latin-1 text.
+        given = _digest(token.strip().encode("latin-1", "replace"))
+        # All are compared, and digests have one length: time says nothing about a token.
+        known = sum([hmac.compare_digest(given, digest) for digest in digests])
+        if scheme.lower() != "bearer" or not known:
+            said = "the token is not the right one" if authorization else "a token is wanted"
+            raise RefusedError(401, f"{said}: Authorization: Bearer <token>", headers={"WWW-Authenticate": "Bearer"})
+
+    @property
+    def where(self) -> str:
+        """Where the token comes from, for messages."""
+        return f"environment variable {self.env}" if self.env else f"file {self.file}"
+
+    def _tokens(self) -> tuple[bytes, ...]:
+        if self.env:
+            token = os.environ.get(self.env, "").strip()
+            return (_digest(os.fsencode(token)),) if token else ()
+        with self._lock:
+            self._reread()
+            return self._digests
+
+    def _reread(self) -> None:
+        try:
+            status = Path(self.file).stat()
+            stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            if stamp == self._stamp:
+                return
+            lines = Path(self.file).read_bytes().splitlines()
+        except OSError as error:
+            log.error("cannot read the token where=%s error=%s", self.where, type(error).__name__)
+            self._digests, self._stamp = (), None
+            return
+        self._digests = tuple(_digest(line.strip()) for line in lines if line.strip())
+        self._stamp = stamp
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()

@@ -1,0 +1,145 @@
+"""One scoring request: token, turn, body, function, answer."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import cast
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+
+from dsf.scorer.answer import Answer, encode
+from dsf.scorer.errors import RefusedError, Unavailable
+from dsf.scorer.metrics import ScorerMetrics
+from dsf.scorer.requestbody import parse
+from dsf.scorer.scorer import Given, Scorer
+from dsf.scorer.series import Series
+
+log = logging.getLogger("dsf.scorer")
+
+
+class ScoringEndpoint:
+    """POST .../scoring of one scorer."""
+
+    def __init__(self, scorer: Scorer, metrics: ScorerMetrics) -> None:
+        self._scorer = scorer
+        self._limits = scorer.limits
+        self._metrics = metrics
+        self._is_async = inspect.iscoroutinefunction(scorer.function)
+        self._turns = asyncio.Semaphore(self._limits.concurrency) if self._limits.concurrency else None
+
+    async def handle(self, request: Request) -> Response:
+        """Answer a request, and count it."""
+        started = time.perf_counter()
+        try:
+            answer = await self._scores(request)
+            response = Response(answer.body, media_type="application/json")
+            self._metrics.gave(answer.results, answer.refused)
+            if answer.refused:
+                log.info("results left out scorer=%s %s", self._scorer.name, _pairs(answer.refused))
+        except RefusedError as refused:
+            content = {"detail": refused.detail} | ({"error_id": refused.error_id} if refused.error_id else {})
+            response = JSONResponse(content, refused.status, refused.headers)
+        self._metrics.answered(response.status_code, time.perf_counter() - started)
+        return response
+
+    async def _scores(self, request: Request) -> Answer:
+        if self._scorer.token is not None:
+            self._scorer.token.check(request.headers.get("authorization"))
+        async with self._turn():
+            body = await self._read(request)
+            self._metrics.bytes.observe(len(body))
+            if self._is_async:
+                series = await run_in_threadpool(self._parse, body)
+                del body
+                return await self._run_async(series)
+            return await run_in_threadpool(self._run, body)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Waits before the body is read: what waits is in the network's buffers and not in memory."""
+        if self._turns is not None:
+            try:
+                async with asyncio.timeout(self._limits.wait_seconds):
+                    await self._turns.acquire()
+            except TimeoutError:
+                detail = f"{self._limits.concurrency} requests are scored at a time, and this one had no turn"
+                raise RefusedError(503, detail, headers={"Retry-After": "1"}) from None
+        try:
+            with self._metrics.running.track_inprogress():
+                yield
+        finally:
+            if self._turns is not None:
+                self._turns.release()
+
+    async def _read(self, request: Request) -> bytes:
+        encoding = request.headers.get("content-encoding", "identity")
+        if encoding.strip().lower() != "identity":
+            raise RefusedError(415, f"the request is encoded with {encoding[:40]!r}; send it as it is")
+        try:
+            async with asyncio.timeout(self._limits.read_seconds):
+                return await self._read_bounded(request)
+        except TimeoutError:
+            raise RefusedError(408, f"the request did not come within {self._limits.read_seconds:g} seconds") from None
+        except ClientDisconnect:
+            # Nobody reads this; it is for the count.
+            raise RefusedError(400, "the client went away") from None
+
+    async def _read_bounded(self, request: Request) -> bytes:
+        limit = self._limits.bytes
+        length = request.headers.get("content-length", "")
+        total = int(length) if length.isascii() and length.isdigit() else 0
+        pieces: list[bytes] = []
+        if total <= limit:
+            total = 0
+            async for piece in request.stream():
+                total += len(piece)
+                if total > limit:
+                    break
+                pieces.append(piece)
+        if total > limit:
+            # The server reads the rest and drops it, so that the client hears this and no broken connection.
+            raise RefusedError(413, f"the request has more than {limit} bytes, the most that this scorer takes")
+        return b"".join(pieces)
+
+    def _parse(self, body: bytes) -> list[Series]:
+        series = parse(body, self._limits)
+        self._metrics.series.observe(len(series))
+        return series
+
+    def _run(self, body: bytes) -> Answer:
+        series = self._parse(body)
+        del body
+        with self._guarded():
+            return encode(self._scorer.function(series), self._limits.results)
+
+    async def _run_async(self, series: list[Series]) -> Answer:
+        with self._guarded():
+            given = await cast("Awaitable[Given]", self._scorer.function(series))
+            return encode(given, self._limits.results)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """What the client hears of an error in the scoring function; the log has all of it."""
+        try:
+            yield
+        except Unavailable as error:
+            log.warning("scorer unavailable scorer=%s reason=%s", self._scorer.name, error)
+            raise RefusedError(503, str(error), headers={"Retry-After": str(error.retry_after)}) from None
+        except Exception:
+            error_id = secrets.token_hex(4)
+            log.exception("scoring failed scorer=%s error_id=%s", self._scorer.name, error_id)
+            detail = f"the scoring function failed; the log of the scorer says why, under error_id={error_id}"
+            raise RefusedError(500, detail, error_id=error_id) from None
+
+
+def _pairs(counts: dict[str, int]) -> str:
+    return " ".join(f"{name}={count}" for name, count in sorted(counts.items()))

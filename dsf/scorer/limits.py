@@ -1,0 +1,34 @@
+"""How large a request may be, and how many run at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from dsf.scorer.errors import ScorerError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds of one scorer. A request beyond them is refused with 413, or with 503 when others are in its way."""
+
+    #: Bytes of a request. Agents take at most 64 MiB from a source, so that nothing they send is refused here.
+    bytes: int = 65 * 1024 * 1024
+    #: Time series of a request.
+    series: int = 100_000
+    #: Samples of all series of a request together.
+    samples: int = 5_000_000
+    #: Scores of an answer. More would not fit into one AddOnPlacementScore, and the framework refuses them.
+    results: int = 10_000
+    #: Seconds in which a request must have come as a whole.
+    read_seconds: float = 30.0
+    #: Requests that are read and scored at a time; None for no limit but that of the thread pool.
+    concurrency: int | None = None
+    #: Seconds for which a request waits for its turn before it is refused with 503.
+    wait_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Raises ScorerError for a limit that is not positive."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and value <= 0:
+                raise ScorerError(f"Limits({field.name}={value!r}): must be more than 0")

@@ -1,0 +1,67 @@
+"""What a service measures of its scorers, in a registry of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_BYTES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
+_SERIES = (0, 1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 100_000)
+
+
+class Metrics:
+    """The metrics of one service; each has the label `scorer`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        ProcessCollector(registry=registry)
+        name = "dynamic_scoring_api_"
+        self.requests = Counter(
+            f"{name}requests", "Scoring requests by HTTP status.", ["scorer", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            f"{name}request_seconds",
+            "Time from the head of a scoring request to its answer, the waiting for a turn included.",
+            ["scorer"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.bytes = Histogram(
+            f"{name}request_bytes", "Bytes of scoring requests.", ["scorer"], buckets=_BYTES, registry=registry
+        )
+        self.series = Histogram(
+            f"{name}request_series", "Time series in scoring requests.", ["scorer"], buckets=_SERIES, registry=registry
+        )
+        self.results = Counter(f"{name}results", "Results that were answered.", ["scorer"], registry=registry)
+        self.refused = Counter(
+            f"{name}results_refused", "Results that were left out of answers.", ["scorer", "reason"], registry=registry
+        )
+        self.running = Gauge(
+            f"{name}requests_in_progress", "Scoring requests that are read or scored.", ["scorer"], registry=registry
+        )
+
+
+class ScorerMetrics:
+    """The same for one scorer, so that a request looks up no label."""
+
+    def __init__(self, metrics: Metrics, scorer: str) -> None:
+        self._requests = metrics.requests
+        self._refused = metrics.refused
+        self._scorer = scorer
+        self._seconds = metrics.seconds.labels(scorer)
+        self._results = metrics.results.labels(scorer)
+        self.bytes = metrics.bytes.labels(scorer)
+        self.series = metrics.series.labels(scorer)
+        self.running = metrics.running.labels(scorer)
+
+    def answered(self, status: int, seconds: float) -> None:
+        """A request has its answer."""
+        self._requests.labels(self._scorer, str(status)).inc()
+        self._seconds.observe(seconds)
+
+    def gave(self, results: int, refused: Mapping[str, int]) -> None:
+        """The function gave these results."""
+        self._results.inc(results)
+        for reason, count in refused.items():
+            self._refused.labels(self._scorer, reason).inc(count)

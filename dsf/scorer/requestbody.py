@@ -1,0 +1,193 @@
+"""From the body of a scoring request to series.
+
+A body is almost all samples, so they are kept out of the JSON parser: the samples of each series are cut out of the
+bytes, what remains is parsed as JSON, and the samples of a series are parsed as one flat list of numbers. That takes
+less than half of the time, and no Python object per sample lives longer than its series.
+That works for the form in which Prometheus writes; any other form of the same JSON goes through the parser.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic_core import from_json
+
+from dsf.scorer.errors import RefusedError
+from dsf.scorer.series import Series
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dsf.scorer.limits import Limits
+
+# No text within JSON can look like this: its quotes would be escaped.
+_KEY = b'"values":'
+_START = _KEY + b"[["
+_END = b"]]"
+# Stands for samples that were cut out. Nobody outside can know it.
+_NONCE = secrets.token_hex(16)
+
+#: The year 2255: beyond are no times of samples but milliseconds, and pandas cannot read them.
+MAX_TIME = 9_000_000_000
+
+_NUMBER = b"0123456789.+-eENaInf"
+_NUMBER_TEXT = _NUMBER.decode() + ","
+#: What is left of `[1718600000,"0.5"],` without the numbers.
+_SHAPE = b'[,""],'
+
+Arrays = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
+
+
+def parse(body: bytes, limits: Limits) -> list[Series]:
+    """The series in `{"data":[{"metric":{...},"values":[[t,"v"],...]},...]}`.
+
+    Raises RefusedError: 400 for no JSON, 422 for JSON of another shape, 413 for more than `limits` allow.
+    """
+    _check_counts(body, limits)
+    rest, samples = _cut(body)
+    if len(samples) == 0 or (arrays := _arrays(samples)) is None:
+        rest, arrays = body, []
+    del samples
+    return [_series(index, element, arrays) for index, element in enumerate(_elements(rest))]
+
+
+def _check_counts(body: bytes, limits: Limits) -> None:
+    """Bounds what parsing can take, by the brackets: each series and each sample has some.
+
+    Brackets in labels count as well, which matters only close to the limits.
+    """
+    if body.count(b"{") > 2 * limits.series + 1:
+        raise RefusedError(413, f"the request has more than {limits.series} series, the most that this scorer takes")
+    if body.count(b"[") > limits.samples + limits.series + 1:
+        raise RefusedError(413, f"the request has more than {limits.samples} samples, the most that this scorer takes")
+
+
+def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
+    """The body with a text in the place of each array of samples, and the inside of these arrays."""
+    pieces: list[bytes] = []
+    samples: list[bytes] = []
+    position = 0
+    while (start := body.find(_START, position)) >= 0 and (end := body.find(_END, start)) >= 0:
+        pieces += [body[position : start + len(_KEY)], f'"{_NONCE}{len(samples)}"'.encode()]
+        samples.append(body[start + len(_START) - 1 : end + 1])
+        position = end + len(_END)
+    pieces.append(body[position:])
+    return b"".join(pieces), samples
+
+
+def _arrays(samples: list[bytes]) -> list[Arrays] | None:
+    """The arrays of `[t,"v"],[t,"v"]` texts; None when one of them has another form."""
+    arrays: list[Arrays] = []
+    for text in samples:
+        shape = text.translate(None, _NUMBER)
+        count = (len(shape) + 1) // len(_SHAPE)
+        if shape != (_SHAPE * count)[:-1]:
+            return None
+        flat = _flat(text.translate(None, b'[]"'))
+        if flat is None or flat.size != 2 * count:
+            return None
+        # Copies, because a view would keep the other half.
+        times, values = flat[0::2].copy(), flat[1::2].copy()
+        if not _are_times(times):
+            return None
+        arrays.append((times, _without_infinite(values)))
+    return arrays
+
+
+def _flat(text: bytes) -> NDArray[np.float64] | None:
+    """The numbers of `1718600000,0.5,...`; None when there is something else."""
+    try:
+        # Four times as fast as float(), but it does not know +Inf.
+        return np.array(from_json(b"[" + text + b"]"), dtype=np.float64)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return np.array([float(number) for number in text.split(b",")], dtype=np.float64)
+    except ValueError:
+        return None
+
+
+def _elements(text: bytes) -> list[Any]:
+    try:
+        document = from_json(text, allow_inf_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(400, f"the request is not JSON: {error}") from None
+    data = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(data, list):
+        raise RefusedError(422, 'the request is not {"data": [...]}')
+    return data
+
+
+def _series(index: int, element: Any, arrays: Sequence[Arrays]) -> Series:
+    where = f"data[{index}]"
+    if not isinstance(element, dict):
+        raise _wrong(where, "is not an object")
+    labels = element.get("metric")
+    if not isinstance(labels, dict):
+        raise _wrong(f"{where}.metric", "is not an object of labels")
+    for name, value in labels.items():
+        if type(value) is not str:
+            raise _wrong(f"{where}.metric[{name!r}]", "is not text")
+    # A series of native histograms, as Prometheus sends them, has no plain samples.
+    values = element.get("values", [] if "histograms" in element else None)
+    if type(values) is str and values.startswith(_NONCE):
+        times, numbers = arrays[int(values[len(_NONCE) :])]
+    elif isinstance(values, list):
+        times, numbers = _slow_arrays(f"{where}.values", values)
+    else:
+        raise _wrong(f"{where}.values", "is not a list of [unix seconds, value]")
+    return Series(labels, times, numbers)
+
+
+def _slow_arrays(where: str, samples: list[Any]) -> Arrays:
+    times = np.empty(len(samples), dtype=np.float64)
+    values = np.empty(len(samples), dtype=np.float64)
+    for index, sample in enumerate(samples):
+        if not isinstance(sample, list) or len(sample) != 2:
+            raise _wrong(f"{where}[{index}]", "is not [unix seconds, value]")
+        time, value = sample
+        if type(time) not in (int, float):
+            raise _wrong(f"{where}[{index}][0]", "is not a number of seconds")
+        times[index] = _float(time)
+        values[index] = _number(f"{where}[{index}][1]", value)
+    if not _are_times(times):
+        raise _wrong(where, f"has a time beyond {MAX_TIME}, which is no unix seconds; milliseconds perhaps?")
+    return times, _without_infinite(values)
+
+
+def _number(where: str, value: Any) -> float:
+    # Prometheus writes values as text. Numbers are taken too: people write requests by hand.
+    if type(value) in (int, float):
+        return _float(value)
+    if type(value) is str and not value.strip(_NUMBER_TEXT):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    raise _wrong(where, 'is not a number as text, such as "0.5" or "NaN"')
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        # A whole number of more than 308 digits.
+        return math.inf
+
+
+def _are_times(times: NDArray[np.float64]) -> bool:
+    # NaN is not less than anything.
+    return bool((np.abs(times) <= MAX_TIME).all())
+
+
+def _without_infinite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    values[~np.isfinite(values)] = np.nan
+    return values
+
+
+def _wrong(where: str, what: str) -> RefusedError:
+    return RefusedError(422, f"{where} {what}")

@@ -1,0 +1,53 @@
+"""What a scoring function gives: scores, and series that it skips."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, SupportsFloat
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Score:
+    """One result. A value that is NaN or infinite is allowed: it is left out of the answer and counted.
+
+    The framework uses the labels node, device, namespace, app, pod, container and meta, rounds the value down and
+    limits it to -100..100.
+    """
+
+    value: float
+    labels: dict[str, str]
+
+    def __init__(self, value: SupportsFloat, labels: Mapping[str, str] | None = None) -> None:
+        """Raises TypeError when the value is no number, such as None or text, or a label is no text.
+
+        Here rather than when the answer is written, so that the traceback leads to the line that made the score.
+        """
+        if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
+            msg = f"a score must be a number and not {value!r}; use skip() for a series without a score"
+            raise TypeError(msg)
+        object.__setattr__(self, "value", float(value))
+        object.__setattr__(self, "labels", checked_labels(labels or {}))
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the framework can use it."""
+        return math.isfinite(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A series without a score, counted under `reason`: one of a few snake_case words, since it is a metric label."""
+
+    reason: str
+
+
+def checked_labels(labels: Mapping[Any, Any]) -> dict[str, str]:
+    """The labels as a dict of their own. Raises TypeError when one is no text."""
+    copy = dict(labels)
+    for name, value in copy.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            msg = f"label names and values must be text, not {name!r}: {value!r}"
+            raise TypeError(msg)
+    return copy

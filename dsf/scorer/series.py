@@ -1,0 +1,153 @@
+"""One time series: its labels, and its samples as numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
+
+import numpy as np
+
+from dsf.scorer.result import Score, Skipped, checked_labels
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+#: Two samples are neighbours up to this many steps apart: scrapes come a little early or late, and half a step more
+#: than one is where a sample is rather missing than late.
+_LATE = 1.5
+#: Most points of an even grid. Times come from a request, and two of them may be centuries apart.
+_MAX_GRID = 1_000_000
+
+
+class Gap(NamedTuple):
+    """Samples are missing between two samples. Times are unix seconds."""
+
+    #: Time of the last sample before the gap.
+    start: float
+    #: Time of the first sample after it.
+    end: float
+    #: How many samples would have been there.
+    missing: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """One time series. The arrays are float64, have one length and belong to you; the order is that of the request,
+    which from Prometheus is ascending in time."""
+
+    labels: dict[str, str]
+    #: Unix seconds; always finite.
+    times: NDArray[np.float64]
+    #: NaN where Prometheus wrote NaN, +Inf or -Inf.
+    values: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, labels: Mapping[str, str], values: Iterable[float], *, start: float = 0.0, step: float = 60.0
+    ) -> Series:
+        """A series with a sample every `step` seconds from `start` on, for tests and examples."""
+        array = np.array(list(values), dtype=np.float64)
+        array[~np.isfinite(array)] = np.nan
+        return cls(checked_labels(labels), start + step * np.arange(array.size, dtype=np.float64), array)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no sample at all."""
+        return self.values.size == 0
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return int(self.values.size)
+
+    def finite(self) -> Series:
+        """The series without the samples that are NaN; it may be empty."""
+        known = np.isfinite(self.values)
+        return self if known.all() else Series(self.labels, self.times[known], self.values[known])
+
+    def gaps(self, step: float) -> list[Gap]:
+        """Where samples are missing from a series that should have one every `step` seconds.
+
+        A sample that is NaN is there; use `finite().gaps(step)` to count those as missing too.
+        Raises ValueError when `step` is not positive.
+        """
+        _check_step(step)
+        times = np.sort(self.times)
+        apart = np.diff(times)
+        return [
+            Gap(float(times[index]), float(times[index + 1]), max(1, round(float(apart[index]) / step) - 1))
+            for index in np.flatnonzero(apart > _LATE * step)
+        ]
+
+    def regular(self, step: float) -> Series:
+        """The series on an even grid of `step` seconds from its first sample to its last, NaN where one is missing.
+
+        Each sample goes to the nearest point of the grid; of two at one point the later one stays. Raises ValueError
+        when `step` is not positive, or so small that the grid would have more than a million points.
+        """
+        _check_step(step)
+        if self.is_empty:
+            return self
+        order = np.argsort(self.times, kind="stable")
+        times, values = self.times[order], self.values[order]
+        span = (times[-1] - times[0]) / step
+        if span >= _MAX_GRID:
+            msg = f"a grid of {step:g} s between {times[0]:g} and {times[-1]:g} would have more than {_MAX_GRID} points"
+            raise ValueError(msg)
+        points = np.rint((times - times[0]) / step).astype(np.intp)
+        grid = np.full(int(points[-1]) + 1, np.nan)
+        grid[points] = values
+        return Series(self.labels, times[0] + step * np.arange(grid.size, dtype=np.float64), grid)
+
+    def frame(self) -> pd.DataFrame:
+        """A pandas DataFrame with the column `value` and the index `time` (UTC).
+
+        Raises ImportError, which says what to install, when there is no pandas.
+        """
+        pandas = _pandas()
+        index = pandas.to_datetime(self.times, unit="s", utc=True).rename("time")
+        frame: pd.DataFrame = pandas.DataFrame({"value": self.values}, index=index)
+        return frame
+
+    def score(self, value: SupportsFloat, **labels: str) -> Score:
+        """A score with the labels of this series, and more or other ones by name."""
+        return Score(value, {**self.labels, **labels})
+
+    def skip(self, reason: str) -> Skipped:
+        """Say that this series has no score, and why: one of a few snake_case words. It is counted."""
+        return Skipped(reason)
+
+
+def to_frame(series: Sequence[Series]) -> pd.DataFrame:
+    """All series in one pandas DataFrame: a column per label, `time` (UTC) and `value`; one row per sample.
+
+    A label that a series does not have is empty. Labels named `time` or `value` are hidden by the columns of that name.
+    Raises ImportError, which says what to install, when there is no pandas.
+    """
+    pandas = _pandas()
+    lengths = [len(one) for one in series]
+    names = sorted({name for one in series for name in one.labels})
+    columns: dict[str, Any] = {
+        name: np.repeat(np.array([one.labels.get(name, "") for one in series], dtype=object), lengths) for name in names
+    }
+    empty = np.empty(0, dtype=np.float64)
+    times = np.concatenate([empty, *(one.times for one in series)])
+    columns["time"] = pandas.to_datetime(times, unit="s", utc=True)
+    columns["value"] = np.concatenate([empty, *(one.values for one in series)])
+    frame: pd.DataFrame = pandas.DataFrame(columns)
+    return frame
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError("a frame needs pandas: pip install pandas", name="pandas") from None
+    return pandas
+
+
+def _check_step(step: float) -> None:
+    if not step > 0:
+        msg = f"step must be more than 0 seconds, not {step!r}"
+        raise ValueError(msg)

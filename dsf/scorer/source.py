@@ -1,0 +1,99 @@
+"""Where the time series come from: what /config says about the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from dsf.scorer.errors import ScorerError
+
+_MAX_SECONDS = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A source of any type that the framework knows. What is empty or 0 here is left to the DynamicScorer's spec."""
+
+    type: str
+    query: str = ""
+    #: Seconds of the past.
+    range: int = 0
+    #: Seconds between two samples.
+    step: int = 0
+    #: URL without a path, such as http://prometheus.monitoring.svc:9090, as the agent on the cluster sees it.
+    host: str = ""
+    #: Path below the host; for Prometheus the framework's default is /api/v1/query_range.
+    path: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ScorerError when a value cannot be right."""
+        for name in ("range", "step"):
+            check_seconds(f"source.{name}", getattr(self, name), least=0)
+        if self.host:
+            check_host("source.host", self.host)
+
+    def document(self) -> dict[str, Any]:
+        """What /config says."""
+        params = {name: value for name in ("query", "range", "step") if (value := getattr(self, name))}
+        document: dict[str, Any] = {"type": self.type}
+        document |= {name: value for name in ("host", "path") if (value := getattr(self, name))}
+        return document | ({"params": params} if params else {})
+
+    def overridden(self, environment: Mapping[str, str], prefix: str) -> Self:
+        """The same with what the environment variables `<prefix>SOURCE_HOST` and so on say."""
+        values: dict[str, Any] = {
+            name: environment[variable]
+            for name in ("host", "path", "query")
+            if environment.get(variable := f"{prefix}SOURCE_{name.upper()}")
+        }
+        for name in ("range", "step"):
+            seconds = seconds_of(environment, f"{prefix}SOURCE_{name.upper()}")
+            if seconds is not None:
+                values[name] = seconds
+        return replace(self, **values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prometheus(Source):
+    """Range queries of a Prometheus, or of what speaks its API. Several queries are joined by `;`."""
+
+    type: str = "Prometheus"
+
+    def __post_init__(self) -> None:
+        """Raises ScorerError when query, range or step is missing."""
+        # Not super(): a dataclass with slots is another class than the one this function was written in.
+        Source.__post_init__(self)
+        if not self.query.strip(" ;\t\n"):
+            raise ScorerError("Prometheus(query=...): must not be empty")
+        for name in ("range", "step"):
+            check_seconds(f"source.{name}", getattr(self, name), least=1)
+
+
+def check_seconds(name: str, value: object, *, least: int) -> None:
+    """Raises ScorerError unless `value` is a whole number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_SECONDS:
+        raise ScorerError(f"{name}: {value!r} is not a whole number of seconds from {least} on")
+
+
+def check_host(name: str, url: str) -> None:
+    """Raises ScorerError unless `url` is http or https with a host and without a query."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise ScorerError(f"{name}: {url!r} is not a URL of the form http://host[:port]")
+
+
+def seconds_of(environment: Mapping[str, str], variable: str) -> int | None:
+    """The whole number in an environment variable, None when it is not set. Raises ScorerError when it is no number."""
+    text = environment.get(variable, "").strip()
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ScorerError(f"the environment variable {variable} is {text!r}; it must be a whole number") from None

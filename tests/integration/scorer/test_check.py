@@ -1,0 +1,206 @@
+"""`dsf scorer check` against real services: right ones pass, and every mistake fails on its point and on no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from typer.testing import CliRunner, Result
+
+from dsf.cli.conformance.run import NAMES
+from dsf.cli.main import app as dsf
+from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series
+from tests.integration.scorer.broken import BROKEN, CONFIG, api, changed, mean, relabelled
+from tests.integration.scorer.server import ROOT, load, served
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(dsf, ["scorer", "check", *arguments], prog_name="dsf")
+
+
+def check(url: str, *options: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Exit code, and what was found by point."""
+    result = run(url, "-o", "json", *options)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    report = json.loads(result.stdout)
+    assert report["conformant"] is (result.exit_code == 0)
+    assert tuple(point["point"] for point in report["points"]) == NAMES
+    return result.exit_code, {point["point"]: point for point in report["points"]}
+
+
+def by_outcome(points: dict[str, dict[str, Any]], outcome: str) -> set[str]:
+    return {name for name, point in points.items() if point["outcome"] == outcome}
+
+
+def test_a_right_one_by_hand() -> None:
+    with served(api()) as url:
+        code, points = check(f"{url}/config", "--dimension", "${namespace};${pod}")
+    assert code == 0
+    assert by_outcome(points, "pass") == set(NAMES) - {"token"}, points
+    assert points["labels"]["message"] == "20 names such as 'namespace-0;pod-0'"
+
+
+@pytest.mark.parametrize(
+    ("point", "name", "make", "options"), BROKEN, ids=[f"{point}: {name}" for point, name, *_ in BROKEN]
+)
+def test_a_mistake_fails_on_its_point(
+    point: str, name: str, make: Callable[[], FastAPI], options: tuple[str, ...]
+) -> None:
+    prefix = "/mine" if options == ("--mine",) else ""
+    # 1,000 series take most of the time, and what they show is shown with a right scoring API.
+    quick = () if point == "large" else ("--skip", "large")
+    with served(make()) as url:
+        code, points = check(f"{url}{prefix}/config", *quick, *(() if prefix else options))
+    assert code == 1
+    assert by_outcome(points, "fail") == {point}, points
+    assert points[point]["message"], name
+    assert points[point]["mend"], name
+
+
+def test_how_to_mend_a_prefix() -> None:
+    with served(api(prefix="/mine")) as url:
+        _, points = check(f"{url}/mine/config")
+    assert "'/mine/scoring'" in points["paths"]["mend"]
+
+
+def test_warnings_are_no_failures() -> None:
+    warned = api(
+        lambda data: [{**result, "score": 1000 * result["score"]} for result in mean(data)],
+        config={**CONFIG, "source": {key: CONFIG["source"][key] for key in ("type", "params")}},
+        health=lambda: JSONResponse({}, 404),
+    )
+    with served(warned) as url:
+        code, points = check(f"{url}/config")
+    assert code == 0
+    assert by_outcome(points, "warn") == {"health", "config", "range"}
+    assert "spec.source.host" in points["config"]["mend"]
+
+
+@pytest.mark.parametrize(
+    ("sample", "path"),
+    [("sample-scorer", ""), ("static-scorer", "/performance"), ("static-scorer", "/powerconsumption")],
+)
+def test_the_samples_pass(sample: str, path: str) -> None:
+    with served(load(ROOT / "samples" / sample / "app.py").app) as url:
+        code, points = check(f"{url}{path}/config")
+    assert code == 0, points
+    assert not by_outcome(points, "warn")
+
+
+def library(**values: Any) -> Scorer:
+    source = Prometheus(query="sum by (pod) (up)", range=600, step=60, host="http://prometheus:9090")
+    given: dict[str, Any] = {"name": "mean", "description": "d", "score_name": "mean", "interval": 30, "source": source}
+    made = Scorer(**(given | values))
+
+    @made.score
+    def score(series: list[Series]) -> Iterable[Score]:
+        for one in series:
+            values = one.finite().values
+            if values.size:
+                yield one.score(values.mean())
+
+    return made
+
+
+def test_the_library_passes(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("right\n")
+    app = ScorerApp(
+        library(path="/open"), library(path="/b", name="b", score_name="b", token=Bearer(file=file)), prefix="/p"
+    )
+    with served(app) as url:
+        code, points = check(f"{url}/p/open/config")
+        assert (code, by_outcome(points, "pass")) == (0, set(NAMES) - {"token"})
+        code, points = check(f"{url}/p/b/config", "--token-file", str(file))
+        assert (code, by_outcome(points, "pass")) == (0, set(NAMES))
+
+
+def test_no_service_at_all() -> None:
+    with served(api()) as url:
+        pass
+    code, points = check(f"{url}/config")
+    assert code == 1
+    assert by_outcome(points, "fail") == {"health", "config"}
+    assert "start the service" in points["config"]["mend"]
+
+
+def test_points_can_be_left_out() -> None:
+    with served(api(health=lambda: JSONResponse({}, 503))) as url:
+        code, points = check(f"{url}/config", "--skip", "health", "--skip", "large")
+    assert code == 0
+    assert by_outcome(points, "skipped") == {"health", "large", "token"}
+
+
+def test_scores_can_be_checked_without_config() -> None:
+    with served(api(config=JSONResponse({}, 404))) as url:
+        code, points = check(f"{url}/config", "--path", "/scoring")
+    assert code == 1
+    assert by_outcome(points, "fail") == {"config"}
+    assert points["many-series"]["message"] == "20 results"
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda series: {"data": series}, lambda series: {"status": "success", "data": {"result": series}}]
+)
+def test_recorded_series(tmp_path: Path, wrap: Callable[[Any], Any]) -> None:
+    series = [{"metric": {"Hostname": host, "app": "x"}, "values": [[1, "2"], [61, "3"]]} for host in ("n1", "n2")]
+    file = tmp_path / "recorded.json"
+    file.write_text(json.dumps(wrap(series)))
+    picky = api(relabelled(lambda labels: {"node": labels.get("Hostname", "")}))
+    with served(picky) as url:
+        code, points = check(f"{url}/config", "--sample", str(file), "--dimension", "${node}")
+    assert code == 0
+    assert points["labels"]["message"] == "2 names such as 'n1'"
+
+
+def test_no_results_for_made_up_series() -> None:
+    picky = api(lambda data: [result for result in mean(data) if "Hostname" in result["metric"]])
+    with served(picky) as url:
+        code, points = check(f"{url}/config")
+    assert code == 0
+    assert {"labels", "range", "determinism"} <= by_outcome(points, "skipped")
+    assert "--sample" in points["labels"]["message"]
+
+
+def test_a_table_for_people() -> None:
+    with served(api(bad=None)) as url:
+        result = run(f"{url}/config")
+    assert result.exit_code == 1
+    assert "bad-json        fail" in result.stdout
+    assert "-> refuse it with 400 or 422" in result.stdout
+    assert "not conformant: " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("127.0.0.1:8000",), "is not a URL"),
+        (("http://x/config", "--skip", "healht"), "points are health"),
+        (("http://x/config", "--token", ""), "the token is empty"),
+        (("http://x/config", "--sample", "nowhere.json"), "nowhere.json"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("text", ["x", "[]", '{"data": []}', '{"data": [{"metric": {}}]}'])
+def test_a_recording_that_is_none(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "recorded.json"
+    file.write_text(text)
+    result = run("http://127.0.0.1:9/config", "--sample", str(file))
+    assert result.exit_code == 1
+    assert str(file) in result.stderr
+
+
+def test_the_interval_of_the_config_counts() -> None:
+    with served(api(config=changed(params={"name": "x", "interval": 7}))) as url:
+        _, points = check(f"{url}/config")
+    assert "of 7 s" in points["speed"]["message"]

@@ -1,0 +1,77 @@
+"""The library alone: its wheel in a new virtual environment, without the framework and what that needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.integration.scorer.server import ROOT
+
+UV = str(ROOT / "scripts" / "uv")
+PACKAGE = ROOT / "packages" / "dsf-scorer"
+
+_PROGRAM = """
+import importlib.util
+import dsf.scorer
+from starlette.routing import Route
+
+assert {framework} == (dsf.__file__ is not None), dsf.__file__
+for name in ("celery", "redis", "kubernetes", "requests", "pandas"):
+    assert importlib.util.find_spec(name) is None, name
+
+app = dsf.scorer.Scorer(name="a", description="b", score_name="c", interval=1)
+app.score(lambda series: [])
+paths = app.app.api.openapi()["paths"]
+assert set(paths) == {{"/config", "/scoring", "/healthz", "/metrics"}}, paths
+"""
+
+
+def uv(*arguments: str) -> None:
+    """Run uv: with what it has in its cache, else with the package index."""
+    for offline in (["--offline"], []):
+        done = subprocess.run(
+            [UV, *arguments, *offline], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+        )
+        if done.returncode == 0:
+            return
+    raise AssertionError(done.stderr)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built through the source distribution, so that this one is whole too."""
+    folder = tmp_path_factory.mktemp("dist")
+    uv("build", "--quiet", str(PACKAGE), "--out-dir", str(folder))
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_it_has_the_library_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        licenses = [name for name in archive.namelist() if name.endswith("licenses/LICENSE")]
+    sources = {f"dsf/scorer/{path.name}" for path in (ROOT / "dsf" / "scorer").iterdir() if path.is_file()}
+    assert names == sources
+    assert "dsf/scorer/py.typed" in names
+    assert licenses
+
+
+def test_it_works_alone_and_beside_the_framework(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    uv("venv", "--quiet", "--python", sys.executable, str(environment))
+    python = environment / "bin" / "python"
+    uv("pip", "install", "--quiet", "--python", str(python), str(wheel))
+    (packages,) = environment.glob("lib/python*/site-packages")
+    for framework in (False, True):
+        if framework:
+            # What makes the difference of the framework: a package where there was a namespace.
+            (packages / "dsf" / "__init__.py").touch()
+        program = _PROGRAM.format(framework=framework)
+        done = subprocess.run(
+            [str(python), "-I", "-c", program], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr

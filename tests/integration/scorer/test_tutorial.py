@@ -1,0 +1,138 @@
+"""The tutorial works as it is written, from an empty folder to a score.
+
+What is exchanged: ports, because others may use them; the Prometheus of the demo's clusters, which is one that knows
+its answer; and `dsf demo`, which is `dsf up` on the demo's own manifests, since the demo downloads programs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.scorer.server import ROOT
+from tests.integration.scorer.tutorial import Command, File, steps
+from tests.support.child import Child
+from tests.support.httpserver import ScriptedServer, matrix
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+PAGE = ROOT / "docs" / "tutorial.md"
+PROMETHEUS = "kube-prometheus-kube-prome-prometheus.monitoring.svc:9090"
+IDLE = {"metric": {"node": "n1"}, "values": [[1718600000, "90"], [1718600005, "70"]]}
+SECONDS = 60
+
+
+class Reader:
+    """Somebody who follows the page."""
+
+    def __init__(self, folder: Path, prometheus: str, cleanup: ExitStack) -> None:
+        self.folder = folder / "my-scorer"
+        self.folder.mkdir()
+        self._logs = folder / "logs"
+        self._logs.mkdir()
+        self._cleanup = cleanup
+        self._ports = {port: str(free_port()) for port in ("8000", "8001", "8002")}
+        self._prometheus = prometheus.removeprefix("http://")
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("DSF_")},
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "XDG_STATE_HOME": str(folder / "state"),
+        }
+        self.outputs: dict[str, str] = {}
+
+    def exchanged(self, text: str) -> str:
+        """The text with ports and servers of this test."""
+        text = text.replace(PROMETHEUS, self._prometheus)
+        return re.sub(r"\b800[012]\b", lambda match: self._ports[match[0]], text)
+
+    def write(self, file: File) -> None:
+        """Write a file of the page."""
+        path = self.folder / file.path
+        assert path.parent.is_dir(), path
+        path.write_text(self.exchanged(file.text))
+
+    def run(self, command: str) -> None:
+        """Run a command: a server until the end of the test, another one until it succeeds."""
+        if command.startswith("dsf demo"):
+            self._demo(command)
+        elif command.startswith("uvicorn"):
+            self._start(command.split()[1].partition(":")[0], self.exchanged(command).split())
+            port = self.exchanged(command).split()[-1]
+            wait_for(lambda: self._ask(f"curl -sf http://127.0.0.1:{port}/healthz").returncode == 0, 20, command)
+        else:
+            done = wait_for(lambda: self._succeeded(command), 45, command, interval=0.3)
+            self.outputs[command] = done.stdout
+
+    def _succeeded(self, command: str) -> subprocess.CompletedProcess[str]:
+        done = self._ask(self.exchanged(command))
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        if command.startswith("dsf scores"):
+            assert "worker02" in done.stdout, done.stdout
+        return done
+
+    def _ask(self, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["/bin/bash", "-c", command],
+            cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=40, check=False,
+        )  # fmt: skip
+
+    def _demo(self, command: str) -> None:
+        assert command == "dsf demo --keep demo"
+        manifests = self.folder / "demo"
+        manifests.mkdir()
+        for name in ("clusters.yaml", "dynamic-scoring-config.yaml"):
+            template = resources.files("dsf.demo").joinpath("templates", name)
+            (manifests / name).write_text(template.read_text())
+        options = ["--no-flower", "--manifests", str(manifests)]
+        self._start("dsf-up", [str(Path(sys.executable).parent / "dsf"), "up", "--backend", "dir", *options])
+
+    def _start(self, name: str, command: list[str]) -> None:
+        program = str(Path(sys.executable).parent / Path(command[0]).name)
+        child = Child([program, *command[1:]], self._logs / name, self._environment, inherit=False)
+        self._cleanup.callback(_interrupt, child)
+
+
+def _interrupt(child: Child) -> None:
+    """Ctrl-C."""
+    child.signal(signal.SIGINT)
+    child.wait()
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    """In an empty folder."""
+    with ExitStack() as cleanup:
+        prometheus = cleanup.enter_context(ScriptedServer(matrix(IDLE)))
+        made = Reader(tmp_path, prometheus.url, cleanup)
+
+        # Where servers are started.
+        monkeypatch.chdir(made.folder)
+        yield made
+
+
+def test_from_an_empty_folder_to_a_score(reader: Reader) -> None:
+    started = time.monotonic()
+    for step in steps(PAGE):
+        if isinstance(step, File):
+            reader.write(step)
+        else:
+            assert isinstance(step, Command)
+            reader.run(step.text)
+    file = reader.folder / "demo" / "_out" / "clusters" / "worker01" / "addonplacementscores" / "cpu-headroom.yaml"
+    assert yaml.safe_load(file.read_text())["status"]["scores"] == [{"name": "n1", "value": 71}]
+    scored = next(output for command, output in reader.outputs.items() if "/scoring -d" in command)
+    assert scored in PAGE.read_text()
+    assert json.loads(scored)["results"][0]["score"] == 71.0
+    assert time.monotonic() - started < SECONDS

@@ -1,0 +1,202 @@
+"""Bodies become series: quickly for what Prometheus writes, in the same way for any other JSON of the same content."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.scorer import Limits, Series, requestbody
+from dsf.scorer.errors import RefusedError
+
+LIMITS = Limits()
+
+
+def compact(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def one(*samples: list[Any], **labels: str) -> dict[str, Any]:
+    return {"data": [{"metric": labels, "values": list(samples)}]}
+
+
+def parse(document: Any, limits: Limits = LIMITS) -> list[Series]:
+    return requestbody.parse(document if isinstance(document, bytes) else compact(document), limits)
+
+
+def refusal(document: Any, limits: Limits = LIMITS) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        parse(document, limits)
+    return caught.value
+
+
+def plain(series: list[Series]) -> list[Any]:
+    return [(one.labels, one.times.tolist(), [str(value) for value in one.values.tolist()]) for one in series]
+
+
+def test_labels_times_and_values() -> None:
+    (series,) = parse(one([1718600000, "0.5"], [1718600060.781, "-1e3"], pod="web"))
+    assert series.labels == {"pod": "web"}
+    assert series.times.tolist() == [1718600000.0, 1718600060.781]
+    assert series.values.tolist() == [0.5, -1000.0]
+    assert series.times.dtype == series.values.dtype == np.float64
+    assert series.values.flags.owndata
+    assert series.values.flags.writeable
+
+
+@pytest.mark.parametrize("text", ["NaN", "+Inf", "-Inf", "Inf", "1e999"])
+def test_what_is_not_finite_is_nan(text: str) -> None:
+    (series,) = parse(one([1, text], [2, "7"]))
+    assert math.isnan(series.values[0])
+    assert series.values[1] == 7
+
+
+def test_the_fast_path_is_taken_for_what_prometheus_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> None:
+        raise AssertionError("the slow path was taken")
+
+    monkeypatch.setattr(requestbody, "_slow_arrays", slow)
+    assert len(parse(one([1718600000, "0.5"], [1718600060.781, "NaN"], pod="[[]]"))) == 1
+
+
+SPACED = json.dumps(one([1, "2"], [2, "3"])).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        SPACED,
+        compact(one([1, 2], [2, 3.0])),
+        b'{"data":[{"values":[[1,"2"],[2,"3"]],"metric":{},"more":{"values":"x"}}],"data2":[]}',
+        b' \n{"data":[{"metric":{},"values":[ [1,"2"],[2,"3"] ]}]}\n',
+    ],
+)
+def test_other_forms_of_the_same(body: bytes) -> None:
+    (series,) = parse(body)
+    assert (series.times.tolist(), series.values.tolist()) == ([1, 2], [2, 3])
+
+
+def test_a_series_of_native_histograms_has_no_samples() -> None:
+    (series,) = parse({"data": [{"metric": {}, "histograms": [[1, {"count": "1"}]]}]})
+    assert series.is_empty
+
+
+def test_no_series() -> None:
+    assert parse(b'{"data":[]}') == []
+
+
+@pytest.mark.parametrize(
+    "label", ['"values":[[1,"2"]]', 'a","values":[[', "\\", '\\"values":[[', "[[", "]]", "é", "{}", "\u2028"]
+)
+def test_labels_that_look_like_samples(label: str) -> None:
+    (series, other) = parse({"data": [one([1, "2"], x=label)["data"][0], one([1, "3"], **{label: ""})["data"][0]]})
+    assert series.labels == {"x": label}
+    assert other.labels == {label: ""}
+    assert (series.values[0], other.values[0]) == (2, 3)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+numbers = st.floats(-1e9, 1e9) | st.integers(-(10**6), 10**6)
+values = st.sampled_from(["NaN", "+Inf", "-Inf", "0"]) | numbers.map(repr)
+series_lists = st.lists(
+    st.fixed_dictionaries(
+        {
+            "metric": st.dictionaries(texts, texts, max_size=3),
+            "values": st.lists(st.tuples(numbers, values).map(list), max_size=5),
+        }
+    ),
+    max_size=4,
+)
+
+
+@given(series_lists)
+def test_both_paths_agree(data: list[dict[str, Any]]) -> None:
+    expected = [
+        (
+            one["metric"],
+            [float(at) for at, _ in one["values"]],
+            ["nan" if not math.isfinite(float(value)) else str(float(value)) for _, value in one["values"]],
+        )
+        for one in data
+    ]
+    assert plain(parse({"data": data})) == expected
+    assert plain(parse(json.dumps({"data": data}, indent=1).encode())) == expected
+
+
+@given(
+    st.binary(max_size=40) | series_lists.map(lambda data: compact({"data": data})),
+    st.integers(0, 400),
+    st.binary(max_size=3),
+)
+def test_any_bytes_are_parsed_or_refused(body: bytes, position: int, inserted: bytes) -> None:
+    position = min(position, len(body))
+    try:
+        parse(body[:position] + inserted + body[position:])
+        status = 200
+    except RefusedError as refused:
+        status = refused.status
+    assert status in (200, 400, 422)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "detail"),
+    [
+        (b"", 400, "not JSON"),
+        (b"{", 400, "not JSON"),
+        (b'{"data":[{"metric":{},"values":[[1,"2"]', 400, "not JSON"),
+        (b'{"data":[{"metric":{},"values":[[1,"2"],]}]}', 400, "not JSON"),
+        (b'{"data":[{"metric":{},"values":[[1,NaN]]}]}', 400, "not JSON"),
+        (b'{"data":[{"metric":{"a":"\\ud800"},"values":[]}]}', 400, "not JSON"),
+        (b'\xff{"data":[]}', 400, "not JSON"),
+        (b"[" * 100_000, 400, "not JSON"),
+        ([], 422, 'the request is not {"data": [...]}'),
+        ({"data": None}, 422, 'the request is not {"data": [...]}'),
+        ({"data": [5]}, 422, "data[0] is not an object"),
+        ({"data": [{"values": []}]}, 422, "data[0].metric is not an object of labels"),
+        ({"data": [{"metric": {"a": 1}, "values": []}]}, 422, "data[0].metric['a'] is not text"),
+        ({"data": [{"metric": {}}]}, 422, "data[0].values is not a list"),
+        ({"data": [{"metric": {}, "value": [1, "2"]}]}, 422, "data[0].values is not a list"),
+        ({"data": [{"metric": {}, "values": "x"}]}, 422, "data[0].values is not a list"),
+        (one([1, "2", "3"]), 422, "data[0].values[0] is not [unix seconds, value]"),
+        (one([1, "2"], ["1", "2"]), 422, "data[0].values[1][0] is not a number of seconds"),
+        (one([1, "x"]), 422, "data[0].values[0][1] is not a number as text"),
+        (one([1, ""]), 422, "data[0].values[0][1] is not a number as text"),
+        (one([1, "1_0"]), 422, "data[0].values[0][1] is not a number as text"),
+        (one([1, " 1"]), 422, "data[0].values[0][1] is not a number as text"),
+        (one([1, "1,2"]), 422, "data[0].values[0][1] is not a number as text"),
+        (one([1, True]), 422, "data[0].values[0][1] is not a number as text"),
+        (one([True, "1"]), 422, "data[0].values[0][0] is not a number of seconds"),
+        (one([1, None]), 422, "data[0].values[0][1] is not a number as text"),
+        (one([10**400, "1"]), 422, "data[0].values has a time beyond 9000000000"),
+        (one([1718600000000, "1"]), 422, "milliseconds perhaps?"),
+    ],
+)
+def test_refusals_say_where(body: Any, status: int, detail: str) -> None:
+    refused = refusal(body)
+    assert refused.status == status
+    assert detail in refused.detail
+
+
+def test_what_stands_for_samples_cannot_be_sent() -> None:
+    assert refusal(b'{"data":[{"metric":{},"values":0},{"metric":{},"values":[[1,"2"]]}]}').status == 422
+    (series, _) = parse(b'{"data":[{"metric":{},"values":[]},{"metric":{},"values":[[1,"2"]]}]}')
+    assert series.is_empty
+
+
+@pytest.mark.parametrize("document", [one([1, "2"], [2, "3"], [3, "4"]), SPACED.replace(b"]]", b'], [3, "4"]]')])
+def test_samples_are_limited(document: Any) -> None:
+    assert len(parse(document, Limits(samples=3, series=1))) == 1
+    refused = refusal(document, Limits(samples=1, series=1))
+    assert (refused.status, "more than 1 samples" in refused.detail) == (413, True)
+
+
+def test_series_are_limited() -> None:
+    document = {"data": one([1, "2"])["data"] * 3}
+    assert len(parse(document, Limits(series=3))) == 3
+    refused = refusal(document, Limits(series=2))
+    assert (refused.status, "more than 2 series" in refused.detail) == (413, True)

@@ -1,0 +1,43 @@
+"""Requests made from the OpenAPI document, good and bad: nothing is a 500, and what the document refuses is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import schemathesis
+from hypothesis import HealthCheck, settings
+
+from dsf.scorer import Prometheus, Score, Scorer, ScorerApp, Series
+
+mean = Scorer(
+    name="mean",
+    description="d",
+    score_name="mean",
+    interval=30,
+    source=Prometheus(query="up", range=60, step=5),
+)
+table = Scorer(name="table", description="d", score_name="table", interval=30, path="/table")
+
+
+@mean.score
+def score(series: list[Series]) -> Iterable[Score]:
+    with np.errstate(all="ignore"):
+        for one in series:
+            if not one.is_empty:
+                yield one.score(one.values.sum())
+
+
+@table.score
+async def rows(_: list[Series]) -> list[Score]:
+    return [Score(1, {"device": "a"})]
+
+
+schema = schemathesis.openapi.from_asgi("/openapi.json", ScorerApp(mean, table))
+
+
+@schema.parametrize()
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_operation(case: schemathesis.Case[Any]) -> None:
+    case.call_and_validate()
