@@ -15,24 +15,26 @@ import sys
 import time
 from typing import Any
 
+_Real = datetime_module.datetime
+
 
 def shift_clock(seconds: float) -> None:
     """To be called before anything else is imported: names that are imported from these modules stay what they are."""
-    real_time, real_time_ns, real = time.time, time.time_ns, datetime_module.datetime
+    real_time, real_time_ns = time.time, time.time_ns
 
     class _Meta(type):
         # What the C functions of the module return is of the real class.
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, real)
+            return isinstance(instance, _Real)
 
-    class _Shifted(real, metaclass=_Meta):
+    class _Shifted(_Real, metaclass=_Meta):
         @classmethod
         def now(cls, tz: datetime_module.tzinfo | None = None) -> Any:
-            return real.fromtimestamp(real_time() + seconds, tz)
+            return _Real.fromtimestamp(real_time() + seconds, tz)
 
         @classmethod
         def utcnow(cls) -> Any:
-            return real.fromtimestamp(real_time() + seconds, datetime_module.UTC).replace(tzinfo=None)
+            return _Real.fromtimestamp(real_time() + seconds, datetime_module.UTC).replace(tzinfo=None)
 
     time.time = lambda: real_time() + seconds
     time.time_ns = lambda: real_time_ns() + int(seconds * 1e9)

@@ -119,7 +119,7 @@ class ControlPlane:
             ],
             self.dir / "apiserver.log",
         )
-        wait_for(self.certificate.exists, _START_TIMEOUT, "the API server's certificate")
+        wait_for(self._has_certificate, _START_TIMEOUT, "the API server's certificate")
         self._write_kubeconfig(self.kubeconfig, "admin-token")
         trusted = ssl.create_default_context(cafile=str(self.certificate))
         wait_for(lambda: self._is_ready(trusted), _START_TIMEOUT, f"the API server on {self.url}")
@@ -275,8 +275,10 @@ class ControlPlane:
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
             "current-context": "test",
         }
-        # JSON is YAML.
-        path.write_text(json.dumps(config))
+        path.write_text(json.dumps(config))  # JSON is YAML.
+
+    def _has_certificate(self) -> bool:  # Its file is empty at first.
+        return self.certificate.exists() and self.certificate.read_text().endswith("-----END CERTIFICATE-----\n")
 
     def _is_ready(self, trusted: ssl.SSLContext) -> bool:
         for child in (self._etcd, self._apiserver):

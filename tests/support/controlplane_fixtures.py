@@ -13,18 +13,18 @@ from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
     """A real API server, one per test process. Tests that kill or stall it start their own (`own_control_plane`)."""
-    with _found() as server:
+    with found() as server:
         yield server
 
 
 @pytest.fixture
 def own_control_plane() -> Iterator[ControlPlane]:
     """A real API server of the test's own, to kill and stall; without CRDs, to start faster."""
-    with _found(crds=False) as server:
+    with found(crds=False) as server:
         yield server
 
 
-def _found(*, crds: bool = True) -> ControlPlane:
+def found(*, crds: bool = True) -> ControlPlane:
     """A control plane, not started. Without the programs the test is skipped; in CI that is a failure."""
     try:
         return ControlPlane(crds=crds)

@@ -1,0 +1,254 @@
+"""A running stack with a scoring API and a source that do what a test tells them, and what its users see of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from dsf import keys
+from dsf.store.pairs import OUTCOMES, HistoryEntry, Pairs, PairState
+from dsf.store.schedule import ScheduleStore
+from tests.support.httpserver import Handler, ScriptedServer, answer, matrix
+from tests.support.stack import Stack
+from tests.support.wait import wait_for
+
+GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
+SERIES = {"metric": {"__name__": "up", "node": "n1"}, "values": [[1700000000, "1"], [1700000060, "2"]]}
+_Value = TypeVar("_Value")
+
+
+def scores(*values: float, **labels: str) -> Handler:
+    """A good answer of a scoring API: nodes n1, n2, ... with these scores."""
+    results = [
+        {"metric": {"node": f"n{number}", **labels}, "score": value} for number, value in enumerate(values, start=1)
+    ]
+    return answer({"results": results})
+
+
+class Fleet(Stack):
+    """The stack, its servers, and short ways to say and see things. Pairs are (cluster, scorer)."""
+
+    def __init__(self, folder: Path, clusters: Sequence[str] = ("c1",), **options: Any) -> None:
+        super().__init__(folder, clusters, **options)
+        self.api = ScriptedServer(answer("no such path", 404))
+        self.api.script(answer("ok"), path="/healthz")
+        self.source = ScriptedServer(matrix(SERIES))
+        self._servers = contextlib.ExitStack()
+
+    def start(self) -> None:
+        """Start everything, with the clusters accepted."""
+        self._servers.enter_context(self.api)
+        self._servers.enter_context(self.source)
+        self.config()
+        for cluster in self.clusters:
+            spec = {"hubAcceptsClient": True}
+            self.write(f"cluster-{cluster}", "cluster.open-cluster-management.io/v1", "ManagedCluster", cluster, spec)
+        super().start()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._servers.close()
+
+    # --- manifests -----------------------------------------------------------------------------------------------
+
+    def write(self, file: str, version: str, kind: str, name: str, spec: Any, **metadata: Any) -> None:
+        """Apply a manifest. Replaced as a whole, as editors do it."""
+        manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
+        draft = self.manifests / f".{file}.new"
+        draft.write_text(yaml.safe_dump(manifest), encoding="utf-8")
+        draft.rename(self.manifests / f"{file}.yaml")
+
+    def config(self, *masks: tuple[str, str]) -> None:
+        """Apply the DynamicScoringConfig with these masks (cluster, score)."""
+        spec = {"masks": [{"clusterName": cluster, "scoreName": score} for cluster, score in masks]}
+        self.write("config", GROUP, "DynamicScoringConfig", "dynamic-scoring-config", spec)
+
+    def scorer(
+        self,
+        name: str,
+        good: Handler | None = None,
+        *,
+        interval: int = 1,
+        query: str = "",
+        source: str = "",
+        execution: Mapping[str, Any] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
+        """Apply a DynamicScorer, and if given let the scoring API answer it with `good`.
+
+        With `query` its source is Prometheus at the URL `source`, by default the scripted one; else it has none.
+        Its score is `<name>-score`, its path at the scripted servers `/<name>`.
+        """
+        if good is not None:
+            self.api.script(good, path=f"/{name}")
+        wanted: dict[str, Any] = {"type": "None"}
+        if query:
+            path = {} if source else {"path": f"/{name}"}
+            params = {"query": query, "range": 60, "step": 5}
+            wanted = {"type": "Prometheus", "host": source or self.source.url, "params": params, **path}
+        body = {
+            "description": "a test's",
+            "configURL": f"{self.api.url}/config",
+            "configSyncMode": "None",
+            "scoreDimensionFormat": "${node}",
+            "source": wanted,
+            "scoring": {"path": f"/{name}", "params": {"name": f"{name}-score", "interval": interval}},
+            "execution": dict(execution or {}),
+            **spec,
+        }
+        self.write(f"scorer-{name}", GROUP, "DynamicScorer", name, body, annotations=dict(annotations or {}))
+
+    # --- what came of it -----------------------------------------------------------------------------------------
+
+    def read(self, file: str) -> Any:
+        """An object that the hub wrote, or None."""
+        try:
+            return yaml.safe_load((self.out / file).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+
+    def status(self, scorer: str) -> dict[str, Any]:
+        """Status of a DynamicScorer."""
+        return ((self.read(f"dynamicscorers/{scorer}.yaml") or {}).get("status") or {}) | {}
+
+    def condition(self, scorer: str, kind: str) -> tuple[str, str, str]:
+        """(status, reason, message) of a condition."""
+        for one in self.status(scorer).get("conditions") or []:
+            if one["type"] == kind:
+                return one["status"], one["reason"], one.get("message", "")
+        return "", "", ""
+
+    def failures(self, scorer: str, cluster: str = "c1") -> list[dict[str, Any]]:
+        """The failures in the status of a DynamicScorer, on one cluster."""
+        return [one for one in self.status(scorer).get("failures") or [] if one["cluster"] == cluster]
+
+    def object(self, scorer: str, cluster: str = "c1") -> dict[str, Any] | None:
+        """The AddOnPlacementScore, or None."""
+        found = self.read(f"clusters/{cluster}/addonplacementscores/{scorer}-score.yaml")
+        return found if isinstance(found, dict) else None
+
+    def items(self, scorer: str, cluster: str = "c1") -> dict[str, int] | None:
+        """What Placement reads: item name -> value, or None without an object."""
+        found = self.object(scorer, cluster)
+        return None if found is None else {one["name"]: one["value"] for one in found["status"].get("scores") or []}
+
+    def state(self, scorer: str, cluster: str = "c1") -> PairState:
+        """The books and the state of a pair."""
+        return Pairs(self.redis).state(cluster, scorer)
+
+    def history(self, scorer: str, cluster: str = "c1") -> list[HistoryEntry]:
+        """The newest cycles of a pair, newest first."""
+        return Pairs(self.redis).history(cluster, scorer)
+
+    def open_runs(self) -> list[str]:
+        """Runs that have not ended, as `<cluster>/<scorer>/<run id>`."""
+        return [str(member) for member in self.redis.zrange(keys.OPEN_RUNS, 0, -1)]
+
+    @property
+    def schedule(self) -> ScheduleStore:
+        """The schedule, as beat sees it."""
+        return ScheduleStore(self.redis)
+
+    # --- waiting and checking ------------------------------------------------------------------------------------
+
+    def until(self, condition: Callable[[], _Value], message: str = "", timeout: float = 20.0) -> _Value:
+        """Wait until `condition` is true. AssertionErrors in it count as not yet."""
+        return wait_for(condition, timeout, message, interval=0.05)
+
+    def wait_success(self, scorer: str, cluster: str = "c1", *, more: int = 1, timeout: float = 20.0) -> float:
+        """Wait until so many more cycles have ended well; the seconds that took."""
+        started, before = time.monotonic(), self.state(scorer, cluster).count("ok")
+        self.until(
+            lambda: self.state(scorer, cluster).count("ok") >= before + more,
+            f"{more} more good cycles of {scorer} on {cluster}; the books were {self.books(scorer, cluster)}",
+            timeout,
+        )
+        return time.monotonic() - started
+
+    def books(self, scorer: str, cluster: str = "c1") -> dict[str, int]:
+        """Outcome -> number, with `scheduled` and `open`."""
+        state = self.state(scorer, cluster)
+        return {outcome: state.count(outcome) for outcome in ("scheduled", *OUTCOMES)} | {"open": state.open}
+
+    def check_books(self, scorer: str, cluster: str = "c1") -> None:
+        """The books balance: what has not ended is exactly what is open, and no run ended twice."""
+        pair = keys.pair(cluster, scorer)
+        # Both in one transaction: beat and the results worker go on.
+        with self.redis.pipeline(transaction=True) as pipe:
+            pipe.hgetall(keys.pair_key(cluster, scorer))
+            pipe.zrange(keys.OPEN_RUNS, 0, -1)
+            fields, members = pipe.execute()
+        state = PairState(cluster, scorer, fields)
+        waiting = [member for member in members if member.rpartition("/")[0] == pair]
+        assert state.open == len(waiting), f"{pair}: {self.books(scorer, cluster)}, open: {waiting}"
+        runs = [entry.run for entry in self.history(scorer, cluster)]
+        assert len(runs) == len(set(runs)), f"{pair} has a run twice: {runs}"
+
+    @contextlib.contextmanager
+    def unaffected(self, scorer: str, cluster: str = "c1") -> Iterator[None]:
+        """What happens meanwhile makes no cycle of this pair fail, and it goes on scoring."""
+        before = self.state(scorer, cluster)
+        yield
+        self.wait_success(scorer, cluster)
+        after = self.state(scorer, cluster)
+        for outcome in ("error", "lost"):
+            assert after.count(outcome) == before.count(outcome), self.history(scorer, cluster)[:5]
+        assert after.count("ok") > before.count("ok")
+
+    def check_failure(
+        self,
+        scorer: str,
+        stage: str,
+        reason: str,
+        *words: str,
+        cluster: str = "c1",
+        timeout: float = 20.0,
+        counted_by_agent: bool = True,
+    ) -> str:
+        """The reason stands in the status, `dsf status`, the history and /metrics; returns the message."""
+
+        def failure() -> dict[str, Any] | None:
+            found = self.failures(scorer, cluster)
+            return found[0] if found and (found[0]["stage"], found[0]["reason"]) == (stage, reason) else None
+
+        def seen() -> str:
+            return f"{stage} {reason} in the status of {scorer}; there is {self.failures(scorer, cluster)}"
+
+        found = self.until(failure, seen(), timeout) or {}
+        for word in words:
+            assert word in found["message"]
+        status, _, message = self.condition(scorer, "Scoring")
+        assert status == "False"
+        assert reason in message
+
+        self.until(lambda: self._is_told(scorer, cluster, stage, reason), f"{stage} {reason} in `dsf status {scorer}`")
+        cycles = self.page("exporter", f"/api/v1/history/{cluster}/{scorer}").json()["cycles"]
+        assert (stage, reason) in {(one["stage"], one["reason"]) for one in cycles}
+
+        labels = {"score_name": f"{scorer}-score", "stage": stage, "reason": reason}
+        assert self.metric("exporter", "dynamic_scoring_failures_total", **labels)
+        if counted_by_agent:
+            assert self.metric(f"agent {cluster}", "dynamic_scoring_failures_total", **labels)
+        return str(found["message"])
+
+    def _is_told(self, scorer: str, cluster: str, stage: str, reason: str) -> bool:
+        """Whether `dsf status` shows this failure."""
+        done = self.dsf("status", scorer, "-o", "json")
+        assert done.returncode == 1, done.stdout + done.stderr
+        shown = json.loads(done.stdout)["scorers"][0]["failures"]
+        return (cluster, stage, reason) in {(one["cluster"], one["stage"], one["reason"]) for one in shown}
+
+    def check_cleared(self, scorer: str, cluster: str = "c1", timeout: float = 20.0) -> None:
+        """Nothing is said to be wrong any more, and there is a score."""
+        self.until(lambda: not self.failures(scorer, cluster), f"no failure in the status of {scorer}", timeout)
+        self.until(lambda: self.condition(scorer, "Scoring")[0] == "True", f"{scorer} to be Scoring", timeout)
+        shown = self.page("exporter", f"/api/v1/scorers?scorer={scorer}").json()["scorers"][0]
+        assert (shown["failures"], shown["clusters"]["failing"]) == ([], 0)
+        self.check_books(scorer, cluster)

@@ -1,0 +1,109 @@
+"""Redis dies, is away, or freezes: everything comes back by itself, and what had been written is still there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dsf import keys
+from tests.faults.fleet import Fleet, scores
+from tests.support.stack import pass_time
+
+pytestmark = [pytest.mark.xdist_group("faults-redis"), pytest.mark.timeout(150)]
+
+#: Seconds for which Redis is away.
+AWAY = 20.0
+SCORERS = ("fast", "queried")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    made = Fleet(tmp_path_factory.mktemp("redis") / "stack", altered={"beat": ("--run-slack", "2")})
+    made.scorer("fast", scores(10), execution={"validitySeconds": 60})
+    made.scorer("queried", scores(20), interval=2, query="up")
+    with made:
+        for scorer in SCORERS:
+            made.wait_success(scorer)
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _nobody_ends(fleet: Fleet) -> Iterator[None]:
+    """No process dies of it, so nothing outside has to start one again."""
+    yield
+    assert [name for name, process in fleet.processes.items() if not process.is_running] == []
+
+
+def check_all_is_back(fleet: Fleet, within: float) -> None:
+    """Every part works again: beat, agent, results worker, exporter, hub."""
+    started = time.monotonic()
+    for scorer in SCORERS:
+        fleet.wait_success(scorer, more=2, timeout=within + 10)
+    took = time.monotonic() - started
+    assert took < within, f"{took:.1f} s until scores came again"
+    assert fleet.metric("exporter", "dynamic_scoring_up") == 1
+    # The hub: a new scorer gets its entry.
+    name = f"new{int(started)}"
+    fleet.scorer(name, scores(30))
+    fleet.wait_success(name)
+    for scorer in SCORERS:
+        fleet.check_cleared(scorer)
+    fleet.until(lambda: fleet.spooled("c1") == [])
+
+
+def test_killed_and_started_again(fleet: Fleet) -> None:
+    fleet.schedule.set_override("c1/queried", interval=3, note="mine")
+    fleet.kill("results")
+    fleet.until(lambda: fleet.redis.llen(keys.RESULTS_QUEUE) >= 3, "queued results")
+    entries = fleet.schedule.entries()
+
+    fleet.redis_server.kill()
+    # Meanwhile the agent goes on with what it has.
+    fleet.redis_server.restart()
+    queued = fleet.redis.llen(keys.RESULTS_QUEUE)
+    assert queued >= 3
+    assert fleet.schedule.entries() == entries
+    assert fleet.schedule.overrides()["c1/queried"].note == "mine"
+
+    runs = {member.rpartition("/")[2] for member in fleet.open_runs()}
+    before = fleet.state("fast").count("ok")
+    fleet.restart("results")
+    fleet.until(lambda: fleet.state("fast").count("ok") > before, "queued results to be taken in")
+    check_all_is_back(fleet, 10)
+    fleet.until(lambda: not runs & {member.rpartition("/")[2] for member in fleet.open_runs()}, "the books to close")
+    fleet.schedule.reset("c1/queried")
+
+
+def test_away_for_a_while(fleet: Fleet) -> None:
+    before = {scorer: fleet.state(scorer) for scorer in SCORERS}
+    fleet.redis_server.kill()
+    pass_time(AWAY / 2)
+    assert fleet.page("exporter", "/readyz").status_code == 503
+    assert fleet.page("exporter", "/healthz").status_code == 200
+    assert fleet.metric("exporter", "dynamic_scoring_up") == 0
+    # The agent's own scores are as valid as before.
+    assert fleet.metric("agent c1", "dynamic_score", ds_score_name="fast-score") == 10
+    assert fleet.items("fast") == {"n1": 10}
+    done = fleet.dsf("status")
+    assert done.returncode == 1
+    assert "cannot use Redis" in done.stderr
+    pass_time(AWAY / 2)
+    fleet.redis_server.restart()
+
+    check_all_is_back(fleet, 15)
+    # Missed ticks are not caught up.
+    assert fleet.state("fast").scheduled - before["fast"].scheduled < AWAY
+    for name in ("beat", "results", "agent c1", "hub"):
+        assert fleet.log(name).count("Traceback") == 0, name
+
+
+def test_frozen_so_that_connections_stay_half_open(fleet: Fleet) -> None:
+    os.kill(fleet.redis_server.pid, signal.SIGSTOP)
+    # Longer than any time-out of a connection.
+    pass_time(13)
+    os.kill(fleet.redis_server.pid, signal.SIGCONT)
+    check_all_is_back(fleet, 25)

@@ -1,0 +1,278 @@
+"""Minutes of random faults on two clusters; afterwards the books balance to the last tick.
+
+`DSF_SOAK_SECONDS` (150) is how long the faults go on, `DSF_SOAK_SEED` which ones they are.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dsf import keys
+from dsf.errors import QueueFullError
+from dsf.store.pairs import OUTCOMES
+from dsf.ticks import send_now
+from tests.faults.fleet import SERIES, Fleet, scores
+from tests.support import httpserver
+from tests.support.httpserver import Gate, answer, matrix, slow
+from tests.support.stack import pass_time
+
+SECONDS = float(os.environ.get("DSF_SOAK_SECONDS", "150"))
+SEED = int(os.environ.get("DSF_SOAK_SEED", "7"))
+
+pytestmark = [pytest.mark.soak, pytest.mark.xdist_group("faults-soak"), pytest.mark.timeout(SECONDS + 180)]
+
+CLUSTERS = ("c1", "c2")
+SCORERS = ("plain", "queried", "slowly", "limited", "removing", "odd")
+PAIRS = [(cluster, scorer) for cluster in CLUSTERS for scorer in SCORERS]
+
+EMPTY = answer({"results": []})
+PARTIAL = answer('{"results": [{"metric": {"node": "a"}, "score": NaN}, {"metric": {"node": "b"}, "score": 5}]}')
+BAD_SCORERS = (
+    answer("broken", 500),
+    answer("busy", 429, Retry_After="1"),
+    answer("<html>", Content_Type="text/html"),
+    EMPTY,
+    PARTIAL,
+    httpserver.half,
+    httpserver.close_early,
+    slow(0.7, scores(1)),
+    slow(3.0, scores(2)),
+)
+BAD_SOURCES = (
+    answer("starting", 503),
+    answer({"status": "error", "errorType": "bad_data", "error": "parse error"}, 400),
+    httpserver.half_chunked,
+    slow(3.0, matrix(SERIES)),
+)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    made = Fleet(
+        tmp_path_factory.mktemp("soak") / "stack",
+        CLUSTERS,
+        # What a run needs to end late is in the mix; waiting a minute for each of the lost ones would add nothing.
+        altered={"beat": ("--run-slack", "5")},
+        settings={"beat": {"queue_limit": 8}},
+    )
+    made.scorer("plain", scores(10))
+    made.scorer("queried", scores(20), query="up")
+    made.scorer("slowly", scores(30), interval=2, query="up")
+    made.scorer("limited", scores(40), execution={"rateLimit": "1/s"})
+    made.scorer("removing", scores(50), execution={"whenFailing": {"behavior": "Remove", "failureThreshold": 1}})
+    made.scorer("odd", scores(60, 61), interval=2, execution={"maxRetries": 0, "validitySeconds": 5})
+    with made:
+        for cluster, scorer in PAIRS:
+            made.wait_success(scorer, cluster)
+        yield made
+
+
+class Mix:
+    """Random faults, and what has to be done later because of them."""
+
+    def __init__(self, fleet: Fleet, seed: int) -> None:
+        self.fleet = fleet
+        self.random = random.Random(seed)
+        self.done: Counter[str] = Counter()
+        self.rescored: Counter[str] = Counter()
+        self._later: list[tuple[float, Callable[[], None]]] = []
+        self._actions: list[tuple[int, Callable[[], None]]] = [
+            (20, self.scorer_fails),
+            (8, self.source_fails),
+            (12, self.rescore),
+            (6, self.pause),
+            (4, self.change_interval),
+            (4, self.kill_agent),
+            (2, self.freeze_agent),
+            (3, self.kill_results),
+            (3, self.kill_beat),
+            (1, self.kill_hub),
+            (1, self.kill_redis),
+            (3, self.garbage),
+        ]
+
+    def run(self, seconds: float) -> None:
+        """Make faults for so long, then put everything right."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            action = self.random.choices([one for _, one in self._actions], [weight for weight, _ in self._actions])[0]
+            self.done[action.__name__] += 1
+            action()
+            pass_time(self.random.uniform(0.1, 0.6))
+            self.catch_up(time.monotonic())
+            for cluster, scorer in self.random.sample(PAIRS, 2):
+                # They balance at every moment, not only in the end.
+                self.fleet.check_books(scorer, cluster)
+        self.catch_up(float("inf"))
+
+    def complete(self) -> None:
+        """See to it that every way to end is in the books, whatever chance has brought."""
+        for outcome, handler in (("empty", EMPTY), ("partial", PARTIAL)):
+            self.fleet.api.script(handler, path="/odd")
+            self.fleet.until(lambda outcome=outcome: self.fleet.state("odd").count(outcome), outcome)  # type: ignore[misc]
+        self.fleet.api.script(scores(60), path="/odd")
+        gate = Gate(scores(10))
+        self.fleet.api.script(gate, path="/plain")
+        assert gate.entered.wait(30)
+        for cluster in CLUSTERS:
+            self.fleet.restart(f"agent {cluster}")
+        gate.opened.set()
+        self.fleet.api.script(scores(10), path="/plain")
+
+    def catch_up(self, now: float) -> None:
+        """Do what is due."""
+        due = [one for one in self._later if one[0] <= now]
+        self._later = [one for one in self._later if one[0] > now]
+        for _, action in due:
+            action()
+
+    def later(self, longest: float, action: Callable[[], None]) -> None:
+        self._later.append((time.monotonic() + self.random.uniform(0, longest), action))
+
+    # --- faults --------------------------------------------------------------------------------------------------
+
+    def scorer_fails(self) -> None:
+        scorer = self.random.choice(SCORERS)
+        self.fleet.api.script(self.random.choice(BAD_SCORERS), path=f"/{scorer}")
+        good = scores(self.random.randint(-120, 120))
+        self.later(5, lambda: self.fleet.api.script(good, path=f"/{scorer}"))
+
+    def source_fails(self) -> None:
+        scorer = self.random.choice(("queried", "slowly"))
+        self.fleet.source.script(self.random.choice(BAD_SOURCES), path=f"/{scorer}")
+        self.later(5, lambda: self.fleet.source.script(matrix(SERIES), path=f"/{scorer}"))
+
+    def rescore(self) -> None:
+        cluster, scorer = self.random.choice(PAIRS)
+        try:
+            send_now(self.fleet.redis, cluster, scorer, 2, queue_limit=8)
+        except QueueFullError:
+            return
+        self.rescored[keys.pair(cluster, scorer)] += 1
+
+    def pause(self) -> None:
+        target = keys.pair(self.random.choice(("*", *CLUSTERS)), self.random.choice(SCORERS))
+        self.fleet.schedule.set_override(target, paused=True)
+        self.later(4, lambda: self._reset(target))
+
+    def change_interval(self) -> None:
+        target = keys.pair(self.random.choice(("*", *CLUSTERS)), self.random.choice(SCORERS))
+        self.fleet.schedule.set_override(target, interval=self.random.randint(1, 3))
+        self.later(8, lambda: self._reset(target))
+
+    def _reset(self, target: str) -> None:
+        self.fleet.schedule.reset(target)
+
+    def kill_agent(self) -> None:
+        self._kill(f"agent {self.random.choice(CLUSTERS)}", 6)
+
+    def kill_results(self) -> None:
+        self._kill("results", 4)
+
+    def kill_beat(self) -> None:
+        self._kill("beat", 4)
+
+    def kill_hub(self) -> None:
+        self._kill("hub", 4)
+
+    def _kill(self, name: str, longest: float) -> None:
+        if name in self.fleet.processes:
+            self.fleet.kill(name)
+            self.later(longest, lambda: self.fleet.run(name))
+
+    def freeze_agent(self) -> None:
+        process = self.fleet.processes.get(f"agent {self.random.choice(CLUSTERS)}")
+        if process is not None:
+            process.signal(signal.SIGSTOP)
+            self.later(4, lambda: process.signal(signal.SIGCONT))
+
+    def kill_redis(self) -> None:
+        self.fleet.redis_server.kill()
+        pass_time(self.random.uniform(0, 3))
+        self.fleet.redis_server.restart()
+
+    def garbage(self) -> None:
+        """Somebody with a credential pushes what is no result."""
+        self.fleet.redis.lpush(keys.RESULTS_QUEUE, self.random.choice(("", "{}", "[1]", "no json", '{"body": 1}')))
+
+
+def test_the_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    mix = Mix(fleet, SEED)
+    mix.run(SECONDS)
+    mix.complete()
+    fleet.stop("beat")
+    started = time.monotonic()
+    fleet.until(
+        lambda: not fleet.open_runs() and not fleet.redis.llen(keys.RESULTS_QUEUE),
+        "all runs to end",
+        60,
+    )
+    settled = time.monotonic() - started
+
+    totals: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for cluster, scorer in PAIRS:
+        state = fleet.state(scorer, cluster)
+        books = fleet.books(scorer, cluster)
+        assert books["scheduled"] == sum(books[outcome] for outcome in OUTCOMES), (cluster, scorer, books)
+        assert books["error"] == sum(state.errors().values())
+        fleet.check_books(scorer, cluster)
+        totals += Counter(books)
+        reasons += Counter({f"skipped {reason}": number for reason, number in state.skipped().items()})
+        reasons += Counter({f"error {stage} {reason}": number for (stage, reason), number in state.errors().items()})
+
+    # What beat sent and skipped and what was asked for is what is in the books: no tick is missing there.
+    stats = {str(name): int(float(number)) for name, number in fleet.redis.hgetall(keys.BEAT_STATS).items()}
+    ticks = stats["ticks"] + sum(number for name, number in stats.items() if name.startswith("skipped:"))
+    assert totals["scheduled"] == ticks + mix.rescored.total()
+
+    check_metrics(fleet)
+    check_history(fleet)
+    assert all(totals[outcome] for outcome in OUTCOMES), totals
+
+    # And everything is as it was before.
+    fleet.run("beat")
+    for cluster, scorer in PAIRS:
+        fleet.wait_success(scorer, cluster)
+    for scorer in SCORERS:
+        fleet.until(lambda scorer=scorer: fleet.condition(scorer, "Scoring")[0] == "True", f"{scorer} to be Scoring")  # type: ignore[misc]
+    for cluster in CLUSTERS:
+        fleet.until(lambda cluster=cluster: fleet.spooled(cluster) == [])  # type: ignore[misc]
+
+    with capsys.disabled():
+        print(f"\nsoak of {SECONDS:g} s, seed {SEED}: {dict(mix.done)}")
+        print(f"books: {dict(totals)}; rescored {mix.rescored.total()}; settled in {settled:.1f} s")
+        print("reasons: " + ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items())))
+
+
+def check_metrics(fleet: Fleet) -> None:
+    """The exporter's counters are the books."""
+    samples = list(fleet.samples("exporter"))
+    for cluster, scorer in PAIRS:
+        labels = {"ds_cluster": cluster, "ds_score_name": f"{scorer}-score"}
+        found = {
+            one.labels.get("outcome", "scheduled"): int(one.value)
+            for one in samples
+            if one.name in ("dynamic_scoring_scheduled_total", "dynamic_scoring_cycles_total")
+            and labels.items() <= one.labels.items()
+        }
+        expected = fleet.books(scorer, cluster)
+        assert expected.pop("open") == 0
+        assert found == expected
+
+
+def check_history(fleet: Fleet) -> None:
+    """`dsf history` says the same, and knows no run twice."""
+    for cluster, scorer in PAIRS:
+        shown = fleet.data("history", scorer, "--cluster", cluster)
+        books = {outcome: shown["books"][outcome] for outcome in ("scheduled", *OUTCOMES, "open")}
+        assert books == fleet.books(scorer, cluster)
+        runs = [cycle["runId"] for cycle in shown["cycles"]]
+        assert len(runs) == len(set(runs))

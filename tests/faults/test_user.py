@@ -1,0 +1,114 @@
+"""The product as its user meets it: ask for a score, change the pace, look at the tasks; also after a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.faults.fleet import Fleet, scores
+
+pytestmark = [pytest.mark.xdist_group("faults-user"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    made = Fleet(tmp_path_factory.mktemp("user") / "stack", ("c1", "c2"))
+    made.scorer("sample", scores(10), interval=60, query="up")
+    with made:
+        for cluster in made.clusters:
+            made.until(lambda cluster=cluster: made.items("sample", cluster) == {"n1": 10})  # type: ignore[misc]
+        yield made
+
+
+def tasks(fleet: Fleet) -> list[dict[str, Any]]:
+    return list(fleet.page("flower", "/api/tasks").json().values())
+
+
+def test_flower_shows_the_three_stages(fleet: Fleet) -> None:
+    fleet.run("flower")
+    fleet.wait_ready("flower")
+    # Agents say that they are there every 30 s or with their next task; until then nothing of theirs is shown.
+    done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    stages = ["dsf.fetch", "dsf.publish", "dsf.score"]
+    run = fleet.history("sample")[0].run
+    arguments = f"('sample', '{run}')"
+    fleet.until(
+        lambda: sorted(task["name"] for task in tasks(fleet) if task["args"] == arguments) == stages,
+        f"the three stages with {arguments}",
+    )
+    # Only to look at: no task can be started there.
+    answer = fleet.page("flower", "/api/task/apply/dsf.fetch")
+    assert answer.status_code in (401, 403, 404, 405)
+    fleet.stop("flower")
+
+
+def test_rescore_returns_the_new_score(fleet: Fleet) -> None:
+    fleet.api.script(scores(42.7), path="/sample")
+    before = fleet.books("sample", "c2")
+    done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [(run["cluster"], run["outcome"]) for run in report["runs"]] == [("c1", "ok")]
+    assert report["scores"][0]["items"] == [{"name": "n1", "value": 42}]
+    assert report["scores"][0]["runId"] == report["runs"][0]["runId"]
+    assert fleet.books("sample", "c2") == before
+    table = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
+    assert "ok" in table.stdout
+    fleet.until(lambda: fleet.items("sample") == {"n1": 42})
+    scored = fleet.data("scores", "--scorer", "sample", "--cluster", "c1")["scores"][0]
+    assert (scored["fresh"], scored["items"]) == (True, [{"name": "n1", "value": 42}])
+
+
+def test_rescore_says_why_there_is_none(fleet: Fleet) -> None:
+    fleet.api.script(scores(), path="/sample")
+    assert fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait").returncode == 0
+    fleet.api.script(lambda exchange: exchange.send(b"no licence", 500), path="/sample")
+    done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
+    assert done.returncode == 1
+    assert "no licence" in done.stdout + done.stderr
+    fleet.api.script(scores(10), path="/sample")
+    assert fleet.dsf("rescore", "sample", "--wait").returncode == 0
+    fleet.check_cleared("sample")
+
+
+def pace(fleet: Fleet, cluster: str, cycles: int) -> list[float]:
+    """Seconds between the newest cycles, from `dsf history`."""
+    shown = fleet.data("history", "sample", "--cluster", cluster)["cycles"][:cycles]
+    # A run id begins with the milliseconds at which it was due.
+    times = [int(cycle["runId"][:13]) / 1000 for cycle in shown]
+    return [new - old for new, old in pairwise(times)]
+
+
+def test_an_interval_shows_in_the_pace_and_survives_a_restart_of_everything(fleet: Fleet) -> None:
+    done = fleet.dsf("schedule", "set", "sample", "--cluster", "c1", "--interval", "2", "--note", "incident 42")
+    assert done.returncode == 0, done.stderr
+    # At once, and then every two seconds.
+    assert fleet.wait_success("sample", more=4) < 11
+    assert pace(fleet, "c1", 4) == pytest.approx([2, 2, 2], abs=0.01)
+    alone = fleet.books("sample", "c2")["scheduled"]
+
+    names = list(fleet.processes)
+    assert set(fleet.stop(*names)) == {0}
+    fleet.redis_server.restart()
+    for name in names:
+        fleet.run(name)
+    for name in names:
+        fleet.wait_ready(name)
+    fleet.wait_success("sample", more=4)
+    assert pace(fleet, "c1", 3) == pytest.approx([2, 2], abs=0.01)
+    entry = fleet.data("schedule", "list", "sample", "--cluster", "c1")["entries"][0]
+    assert (entry["intervalSeconds"], entry["entryIntervalSeconds"]) == (2, 60)
+    assert (entry["intervalSource"], entry["overrides"][0]["note"]) == ("c1/sample", "incident 42")
+    assert fleet.books("sample", "c2")["scheduled"] <= alone + 1
+
+    assert fleet.dsf("schedule", "reset", "sample", "--cluster", "c1").returncode == 0
+    entry = fleet.data("schedule", "list", "sample", "--cluster", "c1")["entries"][0]
+    assert (entry["intervalSeconds"], entry["overrides"]) == (60, [])
+    fleet.until(lambda: fleet.state("sample").open == 0)
+    for cluster in fleet.clusters:
+        fleet.check_books("sample", cluster)

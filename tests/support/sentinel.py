@@ -1,0 +1,139 @@
+"""Redis with a replica and three Sentinels, all with TLS and users of their own: a real failover can be had."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import redis
+
+from dsf.redisacl.rules import hub_user
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.secureredis import SecureRedis, find_tls_server
+from tests.support.tlsca import TestCa
+from tests.support.wait import wait_for
+
+MASTER_NAME = "hub"
+SENTINEL_PASSWORD = "password-of-the-sentinels"
+
+
+class SentinelRedis:
+    """`first` is the server at the beginning and `second` its replica. Use as a context manager."""
+
+    def __init__(self, ca: TestCa) -> None:
+        self.ca = ca
+        self.dir = Path(tempfile.mkdtemp(prefix="dsf-sentinel-"))
+        certificate = ca.issue("localhost", "127.0.0.1")
+        tls = ("--tls-replication", "yes", "--replica-announce-ip", "localhost")
+        self.first = SecureRedis(ca, certificate=certificate, options=(*tls, *self._replication()))
+        self.second = SecureRedis(ca, certificate=certificate, options=(*tls, *self._replication(self.first.port)))
+        self._certificate = certificate
+        self._sentinels: dict[int, Child] = {}
+
+    def _replication(self, port: int | None = None) -> tuple[str, ...]:
+        who = ("--masteruser", hub_user("replica"), "--masterauth", "password-of-replica")
+        return who if port is None else (*who, "--replicaof", f"localhost {port}")
+
+    @property
+    def url(self) -> str:
+        """`sentinel://localhost:port;sentinel://localhost:port;.../0`."""
+        return ";".join(f"sentinel://localhost:{port}" for port in self._sentinels) + "/0"
+
+    def settings(self) -> dict[str, object]:
+        """Settings of every process that uses it, without user and password."""
+        return {
+            "redis_url": self.url,
+            "redis_sentinel_master": MASTER_NAME,
+            "redis_sentinel_tls": True,
+            "redis_sentinel_password": SENTINEL_PASSWORD,
+            "redis_ca_file": self.ca.cert,
+        }
+
+    def start(self) -> SentinelRedis:
+        """Start all five and wait until the Sentinels agree."""
+        self.first.start()
+        self.second.start()
+        for _ in range(3):
+            self._start_sentinel()
+        wait_for(self._is_settled, 30, "three Sentinels that know each other and the replica")
+        return self
+
+    def _start_sentinel(self) -> None:
+        port = free_port()
+        config = self.dir / f"{port}.conf"
+        config.write_text(
+            f"""port 0
+tls-port {port}
+bind 127.0.0.1
+dir {self.dir}
+tls-cert-file {self._certificate.cert}
+tls-key-file {self._certificate.key}
+tls-ca-cert-file {self.ca.cert}
+tls-auth-clients no
+tls-replication yes
+requirepass {SENTINEL_PASSWORD}
+sentinel resolve-hostnames yes
+sentinel announce-hostnames yes
+sentinel announce-ip localhost
+sentinel announce-port {port}
+sentinel monitor {MASTER_NAME} localhost {self.first.port} 2
+sentinel auth-user {MASTER_NAME} {hub_user("sentinel")}
+sentinel auth-pass {MASTER_NAME} password-of-sentinel
+sentinel down-after-milliseconds {MASTER_NAME} 1500
+sentinel failover-timeout {MASTER_NAME} 6000
+"""
+        )
+        self._sentinels[port] = Child([find_tls_server(), str(config), "--sentinel"], self.dir / f"{port}.log")
+
+    def _is_settled(self) -> bool:
+        for port in self._sentinels:
+            with contextlib.closing(self._sentinel(port)) as client:
+                try:
+                    state = client.sentinel_master(MASTER_NAME)
+                except redis.RedisError:
+                    return False
+                if (state["num-other-sentinels"], state["num-slaves"]) != (2, 1) or state["flags"] not in (
+                    "master",
+                    {"master"},
+                ):
+                    return False
+        return True
+
+    def _sentinel(self, port: int) -> redis.Redis:
+        return redis.Redis(
+            host="localhost",
+            port=port,
+            password=SENTINEL_PASSWORD,
+            ssl=True,
+            ssl_ca_certs=str(self.ca.cert),
+            decode_responses=True,
+            socket_timeout=5,
+        )
+
+    def in_step(self) -> bool:
+        """Whether the replica has all that the server has."""
+        one, other = (server.client().info("replication") for server in (self.first, self.second))
+        return bool(one["master_repl_offset"] == other.get("slave_repl_offset"))
+
+    def stop(self) -> None:
+        """End everything."""
+        for child in self._sentinels.values():
+            child.signal(signal.SIGKILL)
+            child.wait()
+        self.first.stop()
+        self.second.stop()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def __enter__(self) -> SentinelRedis:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
