@@ -10,7 +10,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dsf import http
 from dsf.agent.metrics import AgentMetrics
@@ -38,7 +38,16 @@ _TOO_LATE = "no time is left before the next cycle begins"
 class Cycles:
     """Runs the stages of this cluster's cycles. Thread-safe; methods of one run are called one after another."""
 
-    def __init__(self, settings: Settings, tokens: TokenSource, spool: Spool, metrics: AgentMetrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tokens: TokenSource,
+        spool: Spool,
+        metrics: AgentMetrics,
+        hub_time: Callable[[], float] = time.time,
+    ) -> None:
+        """`hub_time` gives unix seconds by the hub's clock, which is the one that says when a run expires."""
+        self._hub_time = hub_time
         self._settings = settings
         self._tokens = tokens
         self._spool = spool
@@ -55,7 +64,7 @@ class Cycles:
         """
         self._purge()
         # What a message says may shorten a cycle, but not hold the scorer back for ever.
-        left = float(max(summary.scoring_interval, 1) if expires_at is None else expires_at - time.time())
+        left = float(max(summary.scoring_interval, 1) if expires_at is None else expires_at - self._hub_time())
         longest = max(summary.scoring_interval, _TIMEOUTS * summary.timeout_seconds)
         return self._running.enter(run_id, summary, time.monotonic() + min(left, longest))
 

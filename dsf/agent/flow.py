@@ -45,8 +45,16 @@ class Flow:
     """What the tasks of `dsf.tasks` call."""
 
     def __init__(
-        self, settings: Settings, config: ConfigSource, cycles: Cycles, outbox: Outbox, metrics: AgentMetrics
+        self,
+        settings: Settings,
+        config: ConfigSource,
+        cycles: Cycles,
+        outbox: Outbox,
+        metrics: AgentMetrics,
+        hub_time: Callable[[], float] = time.time,
     ) -> None:
+        """`hub_time` gives unix seconds by the hub's clock."""
+        self._hub_time = hub_time
         self._settings = settings
         self._config = config
         self._cycles = cycles
@@ -66,7 +74,7 @@ class Flow:
             self._cycles.fetch(run)
             request: Any = task.request
             if not request.chain:
-                expires = time.time() + max(run.deadline - time.monotonic(), 0.0)
+                expires = self._hub_time() + max(run.deadline - time.monotonic(), 0.0)
                 request.chain = chain_signatures(self._settings.cluster, scorer, run.run_id, expires)
             return f"{run.counts['series']} series, {run.counts['bytes_in']} bytes"
 
@@ -191,7 +199,7 @@ class Flow:
         )
         if stage == "fetch" and task.request.retries < _UNKNOWN_TRIES:
             expires = _expires(task)
-            if expires is None or time.time() + _UNKNOWN_WAIT + _SHORTEST_TRY < expires:
+            if expires is None or self._hub_time() + _UNKNOWN_WAIT + _SHORTEST_TRY < expires:
                 self._again(task, scorer, run_id, _UNKNOWN_WAIT, failure)
         self._cycles.leave(scorer, run_id)
         self._report(self._cycles.ended(scorer, run_id, "error", failure.reason, failure.message, stage=stage))

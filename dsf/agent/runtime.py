@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import dsf.log
+from dsf.agent.clock import HubClock
 from dsf.agent.config import ConfigSource, FileConfig
 from dsf.agent.cycle import Cycles
 from dsf.agent.exposition import Exposition
@@ -63,8 +64,9 @@ class Runtime:
         self.queue = spoke_queue(settings.cluster)
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
         self.outbox = Outbox(self.redis, keyring, settings.max_result_message_bytes)
-        self.cycles = Cycles(settings, tokens, self.spool, self.metrics)
-        self.flow = Flow(settings, self.config, self.cycles, self.outbox, self.metrics)
+        self.clock = HubClock(self.redis)
+        self.cycles = Cycles(settings, tokens, self.spool, self.metrics, self.clock.now)
+        self.flow = Flow(settings, self.config, self.cycles, self.outbox, self.metrics, self.clock.now)
         self._settings = settings
         self._exposition: Exposition | None = None
 
@@ -82,11 +84,13 @@ class Runtime:
             ) from None
         self._exposition.start()
         self.config.start()
+        self.clock.start()
         log.info("metrics served", host=host, port=self._exposition.port)
 
     def stop(self) -> None:
         """Send what is still to be sent, then stop serving."""
         self.outbox.close()
+        self.clock.stop()
         self.redis.close()
         self.config.stop()
         if self._exposition is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import redis
 from celery import Task
+from celery.worker.request import Request
+from celery.worker.state import revoked
 from kombu.exceptions import OperationalError
 
 from dsf.agent import runtime, wire
@@ -14,10 +16,23 @@ from dsf.agent import runtime, wire
 _PLAIN = frozenset({"queue", "expires", "argsrepr", "chain", "root_id", "parent_id", "priority", "task_id"})
 
 
+class StageRequest(Request):
+    """A message of ours in the worker: it expires by the hub's clock, which is the one that wrote `expires`."""
+
+    def maybe_expire(self) -> Literal[True] | None:
+        """As Celery's own, which looks at the agent's clock only. Called in the worker's main loop."""
+        expires: Any = self.expires
+        if not expires or runtime.current().clock.now() <= expires.timestamp():
+            return None
+        revoked.add(self.id)
+        return True
+
+
 class StageTask(Task):  # type: ignore[type-arg]
     """A task of this agent. It is called through this agent's own queue, whatever queue the caller names."""
 
     abstract = True
+    Request = "dsf.agent.stagetask:StageRequest"
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]
         """Call the task: when it is the next step of a chain, with a message of our own making.

@@ -1,0 +1,91 @@
+"""What time it is on the hub, as well as this agent can know it.
+
+A tick expires at a moment of the hub's clock. An agent whose own clock is ahead would drop ticks that are fresh, and
+one that is behind would run stale ones, so the difference is measured with Redis' own clock (`TIME`) and taken into
+account. Results still carry the agent's own time: the hub refuses one whose clock is too far off, and says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import redis
+
+import dsf.log
+
+log = dsf.log.get(__name__)
+
+#: Seconds between two measurements; a clock drifts by milliseconds in that time.
+_EVERY: Final = 60.0
+#: Seconds before the next try when one failed.
+_RETRY: Final = 5.0
+#: Seconds; a slower answer says too little about the time at which it was made.
+_SLOWEST: Final = 2.0
+#: Seconds of difference that are worth a line in the log.
+_NOTABLE: Final = 1.0
+
+
+class HubClock:
+    """Measures in a thread of its own; until the first measurement the agent's own clock counts."""
+
+    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+        self._redis = client
+        self._clock = clock
+        self._offset = 0.0
+        self._is_refused = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def offset(self) -> float:
+        """Seconds to add to the agent's clock."""
+        return self._offset
+
+    def now(self) -> float:
+        """Unix seconds on the hub's clock. Never waits."""
+        return self._clock() + self._offset
+
+    def start(self) -> None:
+        """Measure now and again and again."""
+        self._thread = threading.Thread(target=self._run, name="dsf-clock", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Measure no more."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(5)
+
+    def measure(self) -> bool:
+        """Ask Redis for its time; says whether the answer was of use. Raises redis.RedisError."""
+        asked = self._clock()
+        began = time.monotonic()
+        seconds, microseconds = self._redis.time()
+        took = time.monotonic() - began
+        if took > _SLOWEST:
+            return False
+        before, self._offset = self._offset, seconds + microseconds / 1e6 - (asked + took / 2)
+        if abs(self._offset - before) > _NOTABLE:
+            log.warning(
+                "this clock differs from the hub's", seconds=round(-self._offset, 1), hint="synchronise it (NTP)"
+            )
+        return True
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                wait = _EVERY if self.measure() else _RETRY
+            except redis.exceptions.NoPermissionError:
+                if not self._is_refused:
+                    log.warning(
+                        "the hub's clock cannot be read, this agent's own counts", hint="allow +time in its ACL"
+                    )
+                    self._is_refused = True
+                wait = _EVERY
+            except redis.RedisError as error:
+                log.debug("the hub's clock was not read", error=str(error))
+                wait = _RETRY
+            self._stop.wait(wait)

@@ -1,0 +1,40 @@
+"""The hub's clock as the agent sees it."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from dsf.agent.clock import HubClock
+from tests.support.wait import wait_for
+
+
+@pytest.mark.parametrize("off", [-90.0, 0.0, 90.0])
+def test_the_difference_is_measured(redis_client: redis.Redis, off: float) -> None:
+    hub = HubClock(redis_client)
+    agent = HubClock(redis_client, clock=lambda: hub.now() + off)
+    assert agent.offset == 0.0
+    assert agent.measure()
+    assert agent.offset == pytest.approx(-off, abs=0.5)
+    assert agent.now() == pytest.approx(hub.now(), abs=0.5)
+
+
+def test_it_measures_by_itself_and_ends(redis_client: redis.Redis) -> None:
+    hub = HubClock(redis_client)
+    agent = HubClock(redis_client, clock=lambda: hub.now() - 60)
+    agent.start()
+    wait_for(lambda: agent.offset > 59, message="no measurement")
+    agent.stop()
+
+
+def test_without_the_right_to_ask_the_own_clock_counts(redis_client: redis.Redis) -> None:
+    redis_client.acl_setuser("timeless", enabled=True, nopass=True, commands=["+ping"], reset=True)
+    try:
+        info = redis_client.connection_pool.connection_kwargs
+        with redis.Redis(host=info["host"], port=info["port"], username="timeless", password="x") as client:
+            agent = HubClock(client)
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                agent.measure()
+            assert agent.offset == 0.0
+    finally:
+        redis_client.acl_deluser("timeless")
