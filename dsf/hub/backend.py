@@ -67,7 +67,13 @@ class Backend(ScoreBackend, Protocol):
         """
 
     def stop(self) -> None:
-        """Stop watching and let go of all resources. `on_change` is not called any more once this returned."""
+        """Stop watching and let go of all resources. `on_change` is not called any more once this returned.
+
+        It may be called twice.
+        """
+
+    def interrupt(self) -> None:
+        """Make a `start` that waits in another thread raise BackendError soon. `stop` is called all the same."""
 
     def list(self, kind: Kind) -> list[Manifest]:
         """All objects of a kind; none of a kind that the place does not have. They are shared: do not change them.
@@ -109,7 +115,17 @@ class Backend(ScoreBackend, Protocol):
         """The hub's master secret in hex, made at the first call ever and kept."""
 
     def deliver_credentials(self, cluster: str, signing_key: str) -> None:
-        """Bring the cluster's agent its signing key (`<id>:<hex>`). May cost a write each time."""
+        """Bring the cluster's agent its signing key (`<id>:<hex>`); nothing is written when it is there."""
 
     def remove_credentials(self, cluster: str) -> None:
-        """Take away what `deliver_credentials` brought; it is no error when nothing is there."""
+        """Take away what `deliver_credentials` brought; it is no error when nothing is there, and costs nothing."""
+
+
+class Election(Protocol):
+    """Which of several hub controllers works."""
+
+    def start(self) -> None:
+        """Begin to campaign."""
+
+    def stop(self) -> None:
+        """Hand over. Call it after all work has stopped; it may be called without `start`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import redis
@@ -17,10 +17,12 @@ from dsf.hub.publish import Publisher
 from dsf.hub.summaries import Plan
 from dsf.hub.view import View
 from dsf.messages import derive_key
+from dsf.store.entries import Entry
 from dsf.store.registry import ClusterRecord
 
-#: Seconds after which a cluster's credentials are delivered again, in case somebody removed them.
-CREDENTIALS_REFRESH: Final = 600.0
+#: Longest time in seconds that new entries wait for OCM to bring the agent what they need. A cluster that is away gets
+#: them after this; its agent knows nothing of them for longer, and says so.
+HOLD: Final = 2.0
 #: Id of the signing keys in force.
 KEY_ID: Final = 1
 
@@ -48,30 +50,42 @@ class ClusterReconciler:
         self._lock = threading.Lock()
         # Cluster -> scorers that its agent was told of; without an item where that is not known to be up to date.
         self._distributed: dict[str, frozenset[str]] = {}
-        # Cluster -> when its credentials are delivered again (monotonic clock); None: they were removed.
-        self._credentials: dict[str, float | None] = {}
+        # Clusters that were looked at since this process began.
+        self._looked_at: set[str] = set()
+        # Cluster -> until when (monotonic clock) its new entries wait.
+        self._held: dict[str, float] = {}
 
     def __call__(self, key: ObjectKey) -> Result:
         """Raises BackendError and redis.RedisError; one does not keep the other's work from being done."""
         plan = self._view.plan()
-        if key.name in plan.clusters:
-            self._serve(key.name, plan)
-        else:
+        try:
+            if key.name in plan.clusters:
+                return self._serve(key.name, plan)
             self._leave(key.name)
-        return DONE
+            return DONE
+        finally:
+            # Also when it failed: then what was delivered is known not to be up to date.
+            self._note_look(key.name, plan)
 
     def distributed(self, scorer: str) -> int:
         """On how many clusters the agent was told of this scorer."""
         with self._lock:
             return sum(scorer in names for names in self._distributed.values())
 
+    def have_looked_at(self, clusters: Iterable[str]) -> bool:
+        """Whether the numbers tell about all of these clusters; after a start they do not at first."""
+        with self._lock:
+            return self._looked_at.issuperset(clusters)
+
     def up_to_date(self) -> int:
         """How many clusters have what they should have."""
         with self._lock:
             return len(self._distributed)
 
-    def _serve(self, cluster: str, plan: Plan) -> None:
-        self._deliver_credentials(cluster)
+    def _serve(self, cluster: str, plan: Plan) -> Result:
+        # Also while there is no configuration: the key says who the agent is, not what it does. It goes when the
+        # cluster is not accepted any more.
+        self._backend.deliver_credentials(cluster, derive_key(self._master_secret, cluster, KEY_ID).dump())
         unreachable: redis.RedisError | None = None
         try:
             wanted = plan.entries(cluster, self._publisher.present(cluster))
@@ -79,13 +93,15 @@ class ClusterReconciler:
             self._publisher.remove_other_entries(cluster, wanted)
         except redis.RedisError as error:
             unreachable = error
-        self._distribute(cluster, plan)
+        has_arrived = self._distribute(cluster, plan)
         if unreachable is not None:
             raise unreachable
         self._publisher.sync_scorers(plan)
         self._publisher.put_cluster(ClusterRecord(name=cluster, uid=plan.clusters[cluster], key_ids=(KEY_ID,)))
         # After the ManifestWork, for the same reason.
+        wait = self._hold(cluster, wanted, has_arrived=has_arrived)
         self._publisher.put_entries(cluster, wanted)
+        return DONE if wait is None else Result(wait)
 
     def _leave(self, cluster: str) -> None:
         """The cluster is gone or not accepted: take away all that was made for it."""
@@ -94,26 +110,44 @@ class ClusterReconciler:
             self._publisher.remove_cluster(cluster)
         except redis.RedisError as error:
             unreachable = error
+        self._held.pop(cluster, None)
         self._delete_work(cluster)
-        if self._credentials.get(cluster, 0.0) is not None:
-            self._backend.remove_credentials(cluster)
-            self._credentials[cluster] = None
+        self._backend.remove_credentials(cluster)
         self._note(cluster, None)
         if unreachable is not None:
             raise unreachable
 
-    def _deliver_credentials(self, cluster: str) -> None:
+    def _hold(self, cluster: str, wanted: dict[str, Entry], *, has_arrived: bool) -> float | None:
+        """Take entries out of `wanted` that begin before the agent knows of them; returns the seconds until they are
+        wanted all the same, None when there are none. The arrival is told as a change of the ManifestWork.
+        """
+        present = self._publisher.present(cluster)
+        begins = [
+            name
+            for name, entry in wanted.items()
+            if not entry.suspended and (name not in present or present[name].suspended)
+        ]
+        if has_arrived or not begins:
+            self._held.pop(cluster, None)
+            return None
         now = time.monotonic()
-        if now < (self._credentials.get(cluster) or 0.0):
-            return
-        self._backend.deliver_credentials(cluster, derive_key(self._master_secret, cluster, KEY_ID).dump())
-        self._credentials[cluster] = now + CREDENTIALS_REFRESH
+        wait = self._held.setdefault(cluster, now + HOLD) - now
+        if wait <= 0:
+            # Kept: until it arrives or nothing begins any more, nothing waits a second time.
+            return None
+        for name in begins:
+            if name in present:
+                wanted[name] = wanted[name].model_copy(update={"suspended": True, "suspended_until": None})
+            else:
+                del wanted[name]
+        return wait
 
-    def _distribute(self, cluster: str, plan: Plan) -> None:
+    def _distribute(self, cluster: str, plan: Plan) -> bool:
+        """Bring the ManifestWork about; says whether the agent has what it says."""
         if not plan.is_enabled:
             self._delete_work(cluster)
             self._note(cluster, None)
-            return
+            return False
         running = plan.running(cluster)
         wanted = manifest_work(cluster, self._agent_namespace, plan.summaries(cluster))
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
@@ -122,11 +156,20 @@ class ClusterReconciler:
             work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         has_arrived = work is not None and covers(work, wanted) and is_applied(work)
         self._note(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
+        return has_arrived
 
     def _delete_work(self, cluster: str) -> None:
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         if work is not None and not work["metadata"].get("deletionTimestamp"):
             self._backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
+
+    def _note_look(self, cluster: str, plan: Plan) -> None:
+        with self._lock:
+            if cluster in self._looked_at:
+                return
+            self._looked_at.add(cluster)
+        # Statuses may have waited for this look although it changed nothing.
+        self._on_distributed(frozenset(scorer.name for scorer in plan.running(cluster)))
 
     def _note(self, cluster: str, names: frozenset[str] | None) -> None:
         with self._lock:

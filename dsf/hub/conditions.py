@@ -41,6 +41,8 @@ class Spread:
     #: `namespace/name` of the one configuration, for messages, and whether it is there.
     config: str
     is_enabled: bool
+    #: Whether `distributed` counts every cluster; after a start it does not at first.
+    is_counted: bool = True
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,14 @@ def scorer_status(
         )
         conditions = set_condition(conditions, new)
     known = previous.clusters
+    resolved = plan.resolved
     return DynamicScorerStatus(
         health_status=health.status,
         last_synced_config=health.config,
         observed_generation=generation,
         conditions=conditions,
+        score_name=resolved.score_name if resolved is not None else "",
+        interval=resolved.interval_seconds if resolved is not None else 0,
         clusters=ClusterCounts(
             desired=spread.desired,
             succeeding=cycles.succeeding if cycles is not None else min(known.succeeding, spread.desired),
@@ -160,8 +165,11 @@ def config_synced(plan: ScorerPlan, health: Health) -> Verdict | None:
     return Verdict("True", "Synced", "the configuration of configURL is in force")
 
 
-def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Verdict:
-    """Condition Distributed: whether every cluster that wants the scorer has been told of it."""
+def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Verdict | None:
+    """Condition Distributed: whether every cluster that wants the scorer has been told of it.
+
+    None while that is not known and an earlier verdict stands.
+    """
     if plan.obstacle is not None and not (health.config is None and not health.is_checked):
         return Verdict("False", plan.obstacle.reason, plan.obstacle.message)
     if health.status is HealthStatus.Unknown:
@@ -176,6 +184,8 @@ def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Verdict:
     if spread.desired == 0:
         return Verdict("False", "Masked", f"the DynamicScoringConfig {spread.config} masks it on every cluster")
     if spread.distributed < spread.desired:
+        if not spread.is_counted:
+            return None
         return Verdict("False", "Distributing", f"{spread.distributed} of {spread.desired} clusters have it")
     return Verdict("True", "Distributed", f"all {spread.desired} clusters that want it have it")
 

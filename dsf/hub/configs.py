@@ -1,4 +1,8 @@
-"""One DynamicScoringConfig: its status, and the end of everything when the one that counts is deleted."""
+"""One DynamicScoringConfig: its status, and the end of everything when the one that counts is deleted.
+
+The end takes away ManifestWorks, schedule entries and scores. The agents' credentials stay while their clusters are
+accepted: they say who an agent is, and the next configuration finds agents that are ready.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import config_status, ignored_config_status
 from dsf.hub.controller import DONE, Result
 from dsf.hub.publish import Publisher
+from dsf.hub.scores import ScoreReconciler
 from dsf.hub.statuses import write_status
 from dsf.hub.view import View
 
@@ -24,11 +29,14 @@ CLEANUP_LOOK: Final = 0.5
 class ConfigReconciler:
     """Called with the key of a DynamicScoringConfig. Removing what was distributed is the clusters' affair."""
 
-    def __init__(self, backend: Backend, publisher: Publisher, view: View, clusters: ClusterReconciler) -> None:
+    def __init__(
+        self, backend: Backend, publisher: Publisher, view: View, clusters: ClusterReconciler, scores: ScoreReconciler
+    ) -> None:
         self._backend = backend
         self._publisher = publisher
         self._view = view
         self._clusters = clusters
+        self._scores = scores
 
     def __call__(self, key: ObjectKey) -> Result:
         """Raises BackendError and redis.RedisError."""
@@ -45,6 +53,9 @@ class ConfigReconciler:
         else:
             if FINALIZER not in config.metadata.finalizers:
                 self._backend.add_finalizer(*key, FINALIZER)
+            if config.status.conditions and not self._clusters.have_looked_at(plan.clusters):
+                # After a start: what was true before is not yet known to be different. The last look comes back here.
+                return DONE
             status = config_status(
                 config,
                 clusters=len(plan.clusters),
@@ -72,4 +83,7 @@ class ConfigReconciler:
             for work in self._backend.list(Kind.WORK)
             if work["metadata"]["name"] == MANIFESTWORK_NAME and not work["metadata"].get("deletionTimestamp")
         )
-        return next(works, None) is None and not self._publisher.has_entries() and not self._backend.list(Kind.SCORE)
+        if next(works, None) is not None or self._publisher.has_entries():
+            return False
+        # The writer removes what it wrote; what it does not know of, or while it is away, is removed here.
+        return not self._scores.remove_all()

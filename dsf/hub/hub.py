@@ -9,16 +9,17 @@ from typing import Final
 import redis
 
 import dsf.log
-from dsf.errors import DsfError, SettingsError
+from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.hub.backend import Backend, Kind, ObjectKey
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
-from dsf.hub.controller import Controller, Result
+from dsf.hub.controller import Controller, Reconcile, Result
 from dsf.hub.health import HealthMonitor
 from dsf.hub.news import News
 from dsf.hub.outage import Outage
 from dsf.hub.publish import Publisher
 from dsf.hub.scorers import ScorerReconciler
+from dsf.hub.scores import ScoreReconciler
 from dsf.hub.summaries import Plan, differences
 from dsf.hub.view import View
 from dsf.settings import Settings
@@ -26,8 +27,7 @@ from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two looks at everything, whether or not anything was heard of; and over how many they are spread.
-RESYNC: Final = 30.0
+#: Over how many seconds a look at everything is spread.
 RESYNC_SPREAD: Final = 5.0
 #: A scorer's status counts its clusters. It waits this many seconds for more news, and longer the more clusters.
 STATUS_DELAY: Final = 0.05
@@ -39,11 +39,11 @@ _MIN_SECRET: Final = 16
 class Hub:
     """Everything of one hub controller. `start` it once, `stop` it once."""
 
-    def __init__(self, settings: Settings, backend: Backend, *, resync: float = RESYNC) -> None:
-        """`resync` in seconds. Raises SettingsError."""
+    def __init__(self, settings: Settings, backend: Backend, *, resync: float | None = None) -> None:
+        """`resync` in seconds, else as the settings say. Raises SettingsError."""
         self._settings = settings
         self._backend = backend
-        self._resync_interval = resync
+        self._resync_interval = resync or settings.hub_resync
         self._outage = Outage("Redis")
         self._client = connect(settings, name="dsf-hub")
         # A connection of its own, without retries: it is the one that finds out whether Redis is there.
@@ -56,7 +56,8 @@ class Hub:
         # Two queues: thousands of clusters that wait must not hold up the status of a scorer.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
         self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
-        self._reconcilers: dict[Kind, ClusterReconciler | ScorerReconciler | ConfigReconciler] = {}
+        self._scores = ScoreReconciler(backend, self._publisher, self._view)
+        self._reconcilers: dict[Kind, Reconcile] = {}
         # What `_is_news` saw of each object; only used in the backend's one thread.
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._resync = threading.Event()
@@ -67,6 +68,8 @@ class Hub:
         """Begin to work. Raises BackendError and SettingsError."""
         self._backend.start(self._on_change)
         self._make_reconcilers(self._master_secret())
+        if self._is_stopping:
+            raise BackendError("stopped while starting")
         self._health.start()
         self._others.start()
         self._clusters.start()
@@ -75,10 +78,16 @@ class Hub:
         self._look_now()
         log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
 
+    def interrupt(self) -> None:
+        """Let a `start` that is under way in another thread end soon, with BackendError. Call `stop` afterwards."""
+        self._is_stopping = True
+        self._backend.interrupt()
+
     def stop(self) -> None:
         """End all work that is in progress and let go of everything."""
         self._is_stopping = True
         self._resync.set()
+        self._news.end()
         self._health.stop()
         self._clusters.stop()
         self._others.stop()
@@ -105,7 +114,8 @@ class Hub:
             Kind.SCORER: ScorerReconciler(
                 self._backend, self._publisher, self._view, self._health, clusters, failure_threshold=threshold
             ),
-            Kind.CONFIG: ConfigReconciler(self._backend, self._publisher, self._view, clusters),
+            Kind.CONFIG: ConfigReconciler(self._backend, self._publisher, self._view, clusters, self._scores),
+            Kind.SCORE: self._scores,
         }
 
     def _master_secret(self) -> bytes:
@@ -135,6 +145,8 @@ class Hub:
             self._clusters.queue.add(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))
         elif key.kind is Kind.WORK:
             self._clusters.queue.add(_cluster(key.namespace))
+        elif key.kind is Kind.SCORE and self._is_edited(key):
+            self._clusters.queue.add(key)
 
     def _is_news(self, key: ObjectKey) -> bool:
         """Whether more than the status changed, which is written here. Edits of a status are found when everything is
@@ -148,6 +160,16 @@ class Hub:
         now = tuple(metadata.get(name) for name in fields)
         before, self._seen[key] = self._seen.get(key), now
         return before != now
+
+    def _is_edited(self, key: ObjectKey) -> bool:
+        """Whether a score that is told of was there before. A new one is the writer's; if it is not, it is found when
+        everything is looked at."""
+        if self._backend.get(*key) is None:
+            self._seen.pop(key, None)
+            return True
+        is_known = key in self._seen
+        self._seen[key] = ()
+        return is_known
 
     def _on_health(self, key: ObjectKey) -> None:
         self._view.invalidate()
@@ -205,6 +227,7 @@ class Hub:
         clusters |= {manifest["metadata"]["name"] for manifest in self._backend.list(Kind.CLUSTER)}
         clusters |= {work["metadata"]["namespace"] for work in self._backend.list(Kind.WORK)}
         others = [_scorer(key) for key in plan.scorers]
+        orphans = [*self._scores.orphans(plan)]
         others += [_key(Kind.CONFIG, manifest["metadata"]) for manifest in self._backend.list(Kind.CONFIG)]
         try:
             self._publisher.refresh()
@@ -213,6 +236,8 @@ class Hub:
         finally:
             for key in others:
                 self._others.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
+            for key in orphans:
+                self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
             for cluster in clusters:
                 self._clusters.queue.add_after(_cluster(cluster), random.uniform(0, spread))  # noqa: S311
 

@@ -1,42 +1,95 @@
-"""`dsf hub`: run the hub controller until it is told to end."""
+"""`dsf hub`: run the hub controller until it is told to end.
+
+On Kubernetes several of these may run; one works, the others wait for its lease.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
+from queue import SimpleQueue
+from typing import Final
 
 import dsf.log
 from dsf.errors import DsfError, SettingsError
-from dsf.hub.backends import make_backend
+from dsf.hub.backends import make_backend, make_election
 from dsf.hub.hub import Hub
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Exit codes: ended as asked, could not start, wrong settings.
+#: Exit codes: ended as asked, could not start or lost the lease, wrong settings.
 OK, FAILED, USAGE = 0, 1, 2
+#: Seconds to wait for a start that was interrupted; it may be in a request that the API server does not answer.
+START_TIMEOUT: Final = 2.0
+
+
+class _Ended:
+    """Somebody asked the process to end."""
+
+
+class _Leading:
+    """This is the hub that works."""
+
+
+_Happened = _Ended | _Leading | BaseException
 
 
 def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. To be called in the main thread."""
     dsf.log.setup(settings)
-    ended = threading.Event()
+    # Not an Event: only this queue may be put into by a signal handler, which interrupts its own thread anywhere.
+    happened: SimpleQueue[_Happened] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, lambda *_: happened.put(_Ended()))
     try:
+        election = make_election(settings, lambda: happened.put(_Leading()), _stop_writing)
         hub = Hub(settings, make_backend(settings))
     except SettingsError as error:
         log.error("wrong settings", error=str(error))
         return USAGE
+    log.info("hub controller waits for its turn", backend=settings.backend)
+    election.start()
     try:
-        hub.start()
-        ended.wait()
-    except SettingsError as error:
-        log.error("wrong settings", error=str(error))
-        return USAGE
-    except DsfError as error:
-        log.error("the hub controller cannot start", error=str(error))
-        return FAILED
+        if isinstance(happened.get(), _Ended):
+            return OK
+        return _work(hub, happened)
     finally:
         hub.stop()
+        # Last: another hub begins as soon as this is done.
+        election.stop()
+
+
+def _work(hub: Hub, happened: SimpleQueue[_Happened]) -> int:
+    """Work until told to end, also while still starting; returns the exit code."""
+
+    def start() -> None:
+        try:
+            hub.start()
+        except BaseException as error:  # noqa: BLE001 (handed over to the main thread)
+            happened.put(error)
+
+    starting = threading.Thread(target=start, name="start", daemon=True)
+    starting.start()
+    while isinstance(news := happened.get(), _Leading):
+        log.debug("leading already")
+    if isinstance(news, SettingsError):
+        log.error("wrong settings", error=str(news))
+        return USAGE
+    if isinstance(news, DsfError):
+        log.error("the hub controller cannot start", error=str(news))
+        return FAILED
+    if isinstance(news, BaseException):
+        raise news
+    if starting.is_alive():
+        hub.interrupt()
+        starting.join(START_TIMEOUT)
     return OK
+
+
+def _stop_writing() -> None:
+    """The lease is lost. Threads may be in the middle of a write, and only the end of the process stops them."""
+    sys.stderr.flush()
+    os._exit(FAILED)

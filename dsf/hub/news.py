@@ -42,6 +42,10 @@ class News:
         """Begin to listen."""
         self._thread.start()
 
+    def end(self) -> None:
+        """Stop listening soon, without waiting for it."""
+        self._stop.set()
+
     def stop(self) -> None:
         """Stop listening."""
         self._stop.set()

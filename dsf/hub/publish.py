@@ -13,14 +13,14 @@ import redis
 
 from dsf import keys
 from dsf.hub.conditions import Cycles
-from dsf.hub.outage import Outage
+from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.summaries import Plan, ScorerPlan
 from dsf.settings import Settings
 from dsf.store.entries import Entry
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.store.writes import Writes
+from dsf.store.writes import Claim, Writes
 
 
 class Publisher:
@@ -137,6 +137,17 @@ class Publisher:
                 self._registry.remove_cluster(cluster)
                 del self._clusters[cluster]
 
+    def rewrite_score(self, cluster: str, scorer: str) -> None:
+        """Have the writer write a pair's score whatever it remembers of it: somebody changed or removed it."""
+        self._ensure_read()
+        self._writes.touch(cluster, scorer, forget_written=True)
+
+    def written_score(self, cluster: str, scorer: str) -> str | None:
+        """Name of the score that the writer wrote for a pair and has not removed; None when there is none."""
+        self._ensure_read()
+        [facts] = self._writes.facts([Claim(cluster, scorer, 0.0)])
+        return facts.written.name if facts.written is not None else None
+
     def cycles(self, plan: ScorerPlan, clusters: list[str]) -> Cycles:
         """How the newest cycles of a scorer went."""
         self._ensure_read()
@@ -147,6 +158,6 @@ class Publisher:
 
     def _ensure_read(self) -> None:
         if self._outage.is_on:
-            raise redis.ConnectionError("Redis cannot be reached")
+            raise StillAwayError("Redis cannot be reached")
         if not self._is_read:
             self.refresh()

@@ -78,13 +78,15 @@ class ScorerReconciler:
 
     def _spread(self, plan: Plan, own: ScorerPlan) -> Spread:
         config = self._view.config_key
-        desired = len(plan.clusters_of(own))
+        clusters = plan.clusters_of(own)
+        desired = len(clusters)
         return Spread(
             clusters=len(plan.clusters),
             desired=desired,
             distributed=min(self._clusters.distributed(own.name), desired),
             config=f"{config.namespace}/{config.name}",
             is_enabled=plan.is_enabled,
+            is_counted=self._clusters.have_looked_at(clusters),
         )
 
 

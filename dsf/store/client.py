@@ -10,6 +10,7 @@ import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
+from dsf.redislink.link import Link
 from dsf.settings import Settings
 
 #: Attempts of one command after a lost connection, so that a Redis restart of a second or two is not an error.
@@ -17,11 +18,20 @@ _RETRIES = 3
 
 
 def connect(settings: Settings, *, name: str = "dsf", retries: int = _RETRIES) -> redis.Redis:
-    """A thread-safe client that decodes answers to str and reconnects by itself.
+    """A thread-safe client that decodes answers to str and reconnects by itself, with the password of that moment.
 
-    Connecting happens at the first command. Raises SettingsError when the URL's file cannot be read.
+    Connecting happens at the first command. Raises SettingsError when the URL or a file that is named cannot be used.
     """
-    options: dict[str, Any] = {
+    return Link(settings).client(**_options(settings, name, retries))
+
+
+def connect_to(settings: Settings, host: str, port: int, *, name: str = "dsf", retries: int = 0) -> redis.Redis:
+    """The same for one certain server, such as a replica."""
+    return Link(settings).client_of(host, port, **_options(settings, name, retries))
+
+
+def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
+    return {
         "decode_responses": True,
         "socket_timeout": settings.redis_socket_timeout,
         "socket_connect_timeout": settings.redis_connect_timeout,
@@ -31,11 +41,6 @@ def connect(settings: Settings, *, name: str = "dsf", retries: int = _RETRIES) -
         "retry": Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), retries),
         "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
     }
-    url = settings.resolved_redis_url()
-    if url.startswith("rediss://") and settings.redis_ca_file is not None:
-        options["ssl_ca_certs"] = str(settings.redis_ca_file)
-    client: redis.Redis = redis.Redis.from_url(url, **options)
-    return client
 
 
 @functools.cache

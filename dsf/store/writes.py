@@ -18,6 +18,9 @@ from dsf.store.client import lua
 
 #: Writes that may follow each other at once before the rate applies.
 BURST = 5
+# Instead of a record: it cannot be read, so the object is written again. Not the absence of a record: a writer that is
+# just writing the object for the first time could not tell that it was asked to write it once more.
+_FORGOTTEN = "?"
 # Members per command of an audit: Redis answers nobody else meanwhile.
 _CHUNK = 1000
 
@@ -94,7 +97,7 @@ class Writes:
             return
         with self._redis.pipeline(transaction=True) as pipe:
             if forget_written:
-                pipe.hdel(keys.WRITTEN, *members)
+                pipe.hset(keys.WRITTEN, mapping=dict.fromkeys(members, _FORGOTTEN))
             # lt: a pair that already waits keeps its place.
             pipe.zadd(keys.WRITES, dict.fromkeys(members, time.time()), lt=True)
             pipe.execute()

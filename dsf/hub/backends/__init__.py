@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from dsf.errors import SettingsError
-from dsf.hub.backend import Backend, ScoreBackend
+from dsf.hub.backend import Backend, Election, ScoreBackend
 from dsf.hub.backends.directory import DirectoryBackend
 from dsf.hub.backends.outfolder import OutFolder
 from dsf.hub.backends.scores import DirectoryScores
@@ -28,6 +28,27 @@ def _kube_scores(settings: Settings) -> ScoreBackend:
     return KubeScoreBackend(Session.load(settings.kubeconfig))
 
 
+def _kube_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:
+    from dsf.hub.backends.kube_election import KubeElection
+    from dsf.kube.session import Session
+
+    return KubeElection(Session.load(settings.kubeconfig), settings, on_started=on_started, on_lost=on_lost)
+
+
+class Alone:
+    """The election of a hub that has no rivals: it leads at once. A folder has a lock of its own against two hubs."""
+
+    def __init__(self, on_started: Callable[[], None]) -> None:
+        self._on_started = on_started
+
+    def start(self) -> None:
+        """See the protocol."""
+        self._on_started()
+
+    def stop(self) -> None:
+        """See the protocol."""
+
+
 BACKENDS: Final[dict[str, Callable[[Settings], Backend]]] = {"dir": DirectoryBackend, "kube": _kube}
 SCORE_BACKENDS: Final[dict[str, Callable[[Settings], ScoreBackend]]] = {
     "dir": lambda settings: DirectoryScores(OutFolder.of(settings)),
@@ -45,6 +66,17 @@ def make_backend(settings: Settings) -> Backend:
 def make_score_backend(settings: Settings) -> ScoreBackend:
     """The backend of whoever writes scores only. Raises SettingsError."""
     return _pick(SCORE_BACKENDS, settings)(settings)
+
+
+def make_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:
+    """The hub controller's candidacy, not started. Raises SettingsError.
+
+    `on_started` is called when this hub is the one that works and must return soon; `on_lost` when it must not write
+    any more: other hubs begin within seconds, so the process has to end at once. Both may be called in any thread.
+    """
+    if settings.backend == "kube" and settings.leader_election:
+        return _kube_election(settings, on_started, on_lost)
+    return Alone(on_started)
 
 
 def _pick(table: dict[str, _Factory], settings: Settings) -> _Factory:

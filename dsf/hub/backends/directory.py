@@ -79,6 +79,9 @@ class DirectoryBackend:
         self._thread = threading.Thread(target=self._watch, name="manifests", daemon=True)
         self._thread.start()
 
+    def interrupt(self) -> None:
+        """A folder is read at once: nothing waits."""
+
     def stop(self) -> None:
         """See the protocol."""
         self._stop.set()

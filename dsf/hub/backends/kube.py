@@ -10,12 +10,14 @@ from typing import Final
 
 import dsf.log
 from dsf.api.manifest import Problem
+from dsf.api.types import CREDENTIALS_WORK_NAME
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.hub.backend import EventType, Kind, Manifest, ObjectKey, OnChange
-from dsf.hub.backends.kube_credentials import KubeCredentials
+from dsf.hub.backends.kube_credentials import KubeCredentials, credentials_work
 from dsf.hub.backends.kube_events import EventRecorder
 from dsf.hub.backends.kube_kinds import FIELD_MANAGER, WATCHED
 from dsf.hub.backends.kube_scores import KubeScoreBackend, apply_status
+from dsf.hub.distribute import covers
 from dsf.kube.reflector import Reflector
 from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
@@ -38,7 +40,8 @@ class KubeBackend(KubeScoreBackend):
 
     def __init__(self, session: Session, settings: Settings) -> None:
         super().__init__(session)
-        self._credentials = KubeCredentials(session, settings.namespace, settings.agent_namespace)
+        self._credentials = KubeCredentials(session, settings.namespace)
+        self._agent_namespace = settings.agent_namespace
         self._events = EventRecorder(session, socket.gethostname())
         self._on_change: OnChange | None = None
         # Held while `_on_change` runs: reflectors have a thread each.
@@ -65,6 +68,10 @@ class KubeBackend(KubeScoreBackend):
                 raise BackendError(f"cannot read from the API server: {why}")
             if self._stopping.wait(_SYNC_LOOK):
                 raise BackendError("stopped before everything was read")
+
+    def interrupt(self) -> None:
+        """See the protocol."""
+        self._stopping.set()
 
     def stop(self) -> None:
         """See the protocol. May be called by another thread while `start` waits."""
@@ -154,12 +161,18 @@ class KubeBackend(KubeScoreBackend):
         return self._credentials.signing_secret()
 
     def deliver_credentials(self, cluster: str, signing_key: str) -> None:
-        """See the protocol."""
-        self._credentials.deliver(cluster, signing_key)
+        """See the protocol. A ManifestWork of its own carries the agent's Secret."""
+        wanted = credentials_work(cluster, self._agent_namespace, signing_key)
+        work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
+        if work is None or not covers(work, wanted):
+            self.apply(wanted)
 
     def remove_credentials(self, cluster: str) -> None:
-        """See the protocol."""
-        self._credentials.remove(cluster)
+        """See the protocol. OCM removes the Secret with the ManifestWork."""
+        # One that was made a moment ago is told of as soon as it is known, and then removed.
+        work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
+        if work is not None and not work["metadata"].get("deletionTimestamp"):
+            self.delete(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
 
     def _reflector(self, kind: Kind) -> Reflector:
         watched = WATCHED[kind]

@@ -7,15 +7,11 @@ import binascii
 import secrets
 from typing import Final
 
-import dsf.log
 from dsf.api.types import CREDENTIALS_KEY, CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.hub.backend import Manifest
-from dsf.hub.backends.kube_kinds import FIELD_MANAGER
 from dsf.kube.resources import MANIFEST_WORKS, SECRETS
 from dsf.kube.session import Session
-
-log = dsf.log.get(__name__)
 
 #: The Secret in the hub's namespace that holds the master secret, and its key. The results worker mounts it.
 SIGNING_SECRET_NAME: Final = "dynamic-scoring-hub-signing"  # noqa: S105 - the name of a Secret
@@ -26,12 +22,11 @@ _LABELS: Final = {MANAGED_BY_LABEL: MANAGED_BY}
 
 
 class KubeCredentials:
-    """The hub's master secret and the agents' keys. Methods raise BackendError when the API server refuses them."""
+    """The hub's master secret. Methods raise BackendError when the API server refuses them."""
 
-    def __init__(self, session: Session, namespace: str, agent_namespace: str) -> None:
+    def __init__(self, session: Session, namespace: str) -> None:
         self._session = session
         self._namespace = namespace
-        self._agent_namespace = agent_namespace
 
     def signing_secret(self) -> str:
         """The master secret in hex, from a Secret that is made when it is not there."""
@@ -51,30 +46,22 @@ class KubeCredentials:
             # Another hub made it in the meantime.
             return _read(self._session.get(path))
 
-    def deliver(self, cluster: str, signing_key: str) -> None:
-        """A ManifestWork of its own that carries the agent's Secret."""
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": CREDENTIALS_NAME, "namespace": self._agent_namespace, "labels": _LABELS},
-            "type": "Opaque",
-            "data": {CREDENTIALS_KEY: _encoded(signing_key)},
-        }
-        work = {
-            "apiVersion": MANIFEST_WORKS.api_version,
-            "kind": MANIFEST_WORKS.kind,
-            "metadata": {"name": CREDENTIALS_WORK_NAME, "namespace": cluster, "labels": _LABELS},
-            "spec": {"workload": {"manifests": [secret]}},
-        }
-        path = MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME)
-        self._session.apply(path, work, field_manager=FIELD_MANAGER)
 
-    def remove(self, cluster: str) -> None:
-        """Remove that ManifestWork; OCM then removes the Secret."""
-        try:
-            self._session.delete(MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME))
-        except ObjectNotFoundError:
-            log.debug("credentials already gone", cluster=cluster)
+def credentials_work(cluster: str, agent_namespace: str, signing_key: str) -> Manifest:
+    """The ManifestWork that carries an agent's Secret."""
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": CREDENTIALS_NAME, "namespace": agent_namespace, "labels": _LABELS},
+        "type": "Opaque",
+        "data": {CREDENTIALS_KEY: _encoded(signing_key)},
+    }
+    return {
+        "apiVersion": MANIFEST_WORKS.api_version,
+        "kind": MANIFEST_WORKS.kind,
+        "metadata": {"name": CREDENTIALS_WORK_NAME, "namespace": cluster, "labels": _LABELS},
+        "spec": {"workload": {"manifests": [secret]}},
+    }
 
 
 def _encoded(text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dsf.api.types import ADDON_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
+from dsf.api.types import ADDON_NAME, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.hub.backend import Kind
 from dsf.kube.reflector import without_managed_fields
 from dsf.kube.resources import (
@@ -110,7 +110,9 @@ WATCHED: Final[Mapping[Kind, Watched]] = {
     Kind.SCORER: Watched(DYNAMIC_SCORERS),
     Kind.CONFIG: Watched(DYNAMIC_SCORING_CONFIGS),
     Kind.CLUSTER: Watched(MANAGED_CLUSTERS, keep=_cluster),
-    Kind.WORK: Watched(MANIFEST_WORKS, {"fieldSelector": f"metadata.name={MANIFESTWORK_NAME}"}, _work),
+    # Two names, which a field selector cannot say. A work that somebody takes the label from is told of as gone, and
+    # gets it back.
+    Kind.WORK: Watched(MANIFEST_WORKS, {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}, _work),
     Kind.SCORE: Watched(
         ADDON_PLACEMENT_SCORES, {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}, _score, _is_edited
     ),

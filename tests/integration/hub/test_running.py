@@ -267,7 +267,7 @@ def test_without_a_configuration_nothing_runs_and_its_deletion_ends_everything(r
     running.remove("config.yaml")
     running.until(lambda: running.pairs() == [])
     running.until(lambda: running.told("a") is None and running.told("b") is None)
-    assert not list(running.out.glob("clusters/*/manifestwork-*"))
+    running.until(lambda: not list(running.out.glob("clusters/*/manifestwork-*")))
     assert {"a/cpu-scorer", "b/cpu-scorer"} <= set(running.client.zrange("dsf:writes", 0, -1))
     running.until(lambda: running.condition("cpu-scorer", "Distributed")[1] == "NoScoringConfig")
     assert "open-cluster-management/dynamic-scoring-config" in running.condition("cpu-scorer", "Distributed")[2]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import redis
 
 from dsf.kube.session import Session
 from dsf.settings import Settings
+from tests.integration.hub.world import scoring_api
 from tests.integration.kube.hub import Hub
+from tests.integration.kube.hubworld import HubWorld
 from tests.support.controlplane import ControlPlane
+from tests.support.controlplane_fixtures import found
+from tests.support.httpserver import ScriptedServer
 
 
 @pytest.fixture
@@ -37,3 +43,31 @@ def start_hub(control_plane: ControlPlane, settings_factory: Callable[..., Setti
 @pytest.fixture
 def hub(start_hub: Callable[..., Hub]) -> Hub:
     return start_hub()
+
+
+@pytest.fixture(scope="session")
+def hub_plane() -> Iterator[ControlPlane]:
+    """An API server for hubs: unlike `control_plane` it has no objects of other tests, which a hub would work on."""
+    with found() as server:
+        yield server
+
+
+@pytest.fixture
+def scorer_api() -> Iterator[ScriptedServer]:
+    """A healthy scoring API: score `cpu`, every 30 s."""
+    with scoring_api() as server:
+        yield server
+
+
+@pytest.fixture
+def world(
+    hub_plane: ControlPlane,
+    redis_client: redis.Redis,
+    redis_url: str,
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+) -> Iterator[HubWorld]:
+    """An API server without clusters or scorers, an empty Redis, and no process yet."""
+    with contextlib.closing(HubWorld(hub_plane, redis_client, redis_url, tmp_path)) as made:
+        yield made
+        made.clean()

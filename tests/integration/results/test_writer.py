@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
 
 from dsf import keys
 from dsf.errors import BackendError, ObjectConflictError
@@ -143,6 +146,24 @@ def test_a_foreign_edit_is_repaired(bed: Bed) -> None:
     bed.writes.touch("c1", "s1", forget_written=True)
     bed.now = time.time()
     assert bed.write() == [APPLY]
+
+
+def test_an_edit_while_the_object_is_written_for_the_first_time_is_repaired(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = bed.backend.apply_score
+
+    def edited_at_once(manifest: dict[str, Any], status: dict[str, Any]) -> None:
+        apply(manifest, status)
+        monkeypatch.undo()
+        bed.writes.touch("c1", "s1", forget_written=True)
+
+    monkeypatch.setattr(bed.backend, "apply_score", edited_at_once)
+    bed.cycle()
+    written = bed.write()
+    bed.now += 1
+    assert [*written, *bed.write()] == [APPLY, APPLY]
+    assert bed.write() == []
 
 
 def test_when_empty(bed: Bed) -> None:

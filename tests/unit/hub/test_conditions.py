@@ -140,3 +140,20 @@ def test_configurations() -> None:
     other = ignored_config_status(config(name="mine"), "hub", now=NOW)
     assert [(one.type, one.status, one.reason) for one in other.conditions] == [("Ignored", "True", "OtherName")]
     assert other.conditions[0].message == "only the DynamicScoringConfig dynamic-scoring-config in namespace hub counts"
+
+
+def test_what_was_distributed_stands_until_every_cluster_was_looked_at_after_a_start() -> None:
+    before = status()
+    starting = replace(EVERYWHERE, distributed=0, is_counted=False)
+    after = status(spread=starting, previous=before, seconds=5)
+    assert after.conditions == before.conditions
+    assert said(status(spread=starting), "Distributed") == ("Unknown", "NotCheckedYet")
+    looked = status(spread=replace(starting, is_counted=True), previous=after, seconds=6)
+    assert said(looked, "Distributed") == ("False", "Distributing")
+
+
+def test_the_resolved_name_and_interval_are_shown() -> None:
+    found = status(scorer(score="Score One", interval=7))
+    assert (found.score_name, found.interval) == ("Score One", 7)
+    unresolved = status(scorer(scoring={}))
+    assert (unresolved.score_name, unresolved.interval) == ("", 0)

@@ -1,0 +1,114 @@
+"""AddOnPlacementScores that somebody else changed, and those that nobody looks after.
+
+Scores are the writer's in the results worker. The hub watches them, has the writer look again, and removes those that
+the writer knows nothing of: Redis lost its memory of them, or somebody made them by hand with our label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import dsf.log
+from dsf.api.conflicts import CONFLICT_REASON
+from dsf.api.naming import label_value, sanitize_resource_name
+from dsf.api.types import SCORER_NAME_LABEL
+from dsf.hub.backend import Backend, Kind, Manifest, ObjectKey
+from dsf.hub.controller import DONE, Result
+from dsf.hub.publish import Publisher
+from dsf.hub.summaries import Plan, ScorerPlan
+from dsf.hub.view import View
+
+log = dsf.log.get(__name__)
+
+#: Scores that one call of `remove_all` removes, so that a large fleet's do not hold a thread for minutes.
+BATCH: Final = 200
+
+
+class ScoreReconciler:
+    """Called with the key of an AddOnPlacementScore that was edited, is gone, or may belong to nobody."""
+
+    def __init__(self, backend: Backend, publisher: Publisher, view: View) -> None:
+        self._backend = backend
+        self._publisher = publisher
+        self._view = view
+
+    def __call__(self, key: ObjectKey) -> Result:
+        """Raises BackendError and redis.RedisError."""
+        plan = self._view.plan()
+        manifest = self._backend.get(*key)
+        owner = _Owners(plan).of(key, manifest)
+        if owner is not None:
+            self._publisher.rewrite_score(key.namespace, owner.name)
+        elif manifest is not None and not _is_going(manifest) and not self._is_writers(key, manifest):
+            log.info("removing a score that belongs to no scorer", cluster=key.namespace, score=key.name)
+            self._backend.delete_score(key.namespace, key.name)
+        return DONE
+
+    def orphans(self, plan: Plan) -> Iterator[ObjectKey]:
+        """The scores that belong to no scorer of the plan; the writer may still be about to remove them."""
+        owners = _Owners(plan)
+        for manifest in self._backend.list(Kind.SCORE):
+            key = _key(manifest)
+            if not _is_going(manifest) and owners.of(key, manifest) is None:
+                yield key
+
+    def remove_all(self) -> int:
+        """Remove some of the scores that are there; returns how many there were. Raises BackendError."""
+        found = [_key(manifest) for manifest in self._backend.list(Kind.SCORE) if not _is_going(manifest)]
+        for key in found[:BATCH]:
+            self._backend.delete_score(key.namespace, key.name)
+        return len(found)
+
+    def _is_writers(self, key: ObjectKey, manifest: Manifest) -> bool:
+        """Whether the writer knows of this score, and so will remove it."""
+        scorer = _label(manifest)
+        return bool(scorer) and self._publisher.written_score(key.namespace, scorer) == key.name
+
+
+class _Owners:
+    """Finds the scorer that a score belongs to, by its label or, when that is gone, by its name."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        candidates = [
+            scorer
+            for scorer in plan.scorers.values()
+            if scorer.obstacle is None or scorer.obstacle.reason != CONFLICT_REASON
+        ]
+        self._by_label = {label_value(scorer.name): scorer for scorer in candidates}
+        self._by_name = {
+            sanitize_resource_name(scorer.resolved.score_name): scorer
+            for scorer in candidates
+            if scorer.resolved is not None
+        }
+
+    def of(self, key: ObjectKey, manifest: Manifest | None) -> ScorerPlan | None:
+        """The scorer; None when no scorer has such a score on this cluster.
+
+        A scorer that cannot run at the moment keeps its scores: they expire in their own time.
+        """
+        if not self._plan.is_enabled or key.namespace not in self._plan.clusters:
+            return None
+        scorer = self._by_name.get(key.name)
+        if scorer is None and manifest is not None:
+            # One that cannot be resolved at the moment has no score name.
+            labelled = self._by_label.get(_label(manifest))
+            return labelled if labelled is not None and labelled.resolved is None else None
+        if scorer is None or scorer.resolved is None:
+            return None
+        return None if self._plan.masks.hides(key.namespace, scorer.resolved.score_name) else scorer
+
+
+def _label(manifest: Manifest) -> str:
+    labels = manifest["metadata"].get("labels") or {}
+    return str(labels.get(SCORER_NAME_LABEL, ""))
+
+
+def _is_going(manifest: Manifest) -> bool:
+    return bool(manifest["metadata"].get("deletionTimestamp"))
+
+
+def _key(manifest: Manifest) -> ObjectKey:
+    metadata = manifest["metadata"]
+    return ObjectKey(Kind.SCORE, metadata["namespace"], metadata["name"])

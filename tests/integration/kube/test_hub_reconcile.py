@@ -1,0 +1,194 @@
+"""A hub process on a real API server: every change takes effect at once. The resync is ten minutes away."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dsf.api.types import CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, MANAGED_CLUSTERS, MANIFEST_WORKS
+from tests.integration.hub.world import remote_config
+from tests.integration.kube.hubworld import HubWorld, addon
+from tests.integration.kube.manifests import config, scorer
+from tests.support.httpserver import ScriptedServer, answer
+
+FINALIZER = "dynamic-scoring.open-cluster-management.io/cleanup"
+
+
+@pytest.fixture
+def running(world: HubWorld, scorer_api: ScriptedServer) -> HubWorld:
+    """A hub that has no cluster yet, with a configuration and the scorer `cpu-scorer`."""
+    world.setup(scorer_api.url)
+    world.hub()
+    world.until(lambda: world.status().get("healthStatus") == "Active", 20)
+    return world
+
+
+def _cluster(world: HubWorld) -> str:
+    """A new cluster to which everything is delivered."""
+    name = world.plane.cluster()
+    world.until(lambda: world.told(name) == ["cpu-scorer"], 5)
+    world.deliver(name)
+    world.until(lambda: f"{name}/cpu-scorer" in world.pairs(), 5)
+    return name
+
+
+def test_a_scorer_applied_with_kubectl_is_distributed_and_explained(running: HubWorld) -> None:
+    first = running.plane.cluster()
+    running.until(lambda: running.told(first) == ["cpu-scorer"], 5)
+    # The entry waits for the delivery: a tick before it would fail.
+    assert running.pairs() == []
+    began = time.monotonic()
+    running.deliver(first)
+    running.until(lambda: running.pairs() == [f"{first}/cpu-scorer"], 1)
+    assert time.monotonic() - began < 1
+    running.until(lambda: running.condition("Distributed") == ("True", "Distributed"), 5)
+    assert running.condition("Healthy") == ("True", "HealthCheckPassed")
+    [row] = running.plane.kubectl("get", "dsc", "-n", running.namespace, "--no-headers").splitlines()
+    assert row.split()[:4] == ["cpu-scorer", "Active", "cpu", "30"]
+    described = running.plane.kubectl("describe", "dsc", "cpu-scorer", "-n", running.namespace)
+    assert "all 1 clusters that want it have it" in described
+    assert "HealthCheckPassed" in described[described.index("Events:") :]
+    found = running.config()
+    assert found is not None
+    assert found["metadata"]["finalizers"] == [FINALIZER]
+    running.until(lambda: ((running.config() or {}).get("status") or {}).get("clusters") == 1, 5)
+
+
+def test_a_cluster_that_is_away_gets_its_entries_all_the_same(running: HubWorld) -> None:
+    name = running.plane.cluster()
+    running.until(lambda: running.told(name) == ["cpu-scorer"], 5)
+    running.until(lambda: running.pairs() == [f"{name}/cpu-scorer"], 5)
+    assert running.condition("Distributed") == ("False", "Distributing")
+
+
+def test_clusters_come_and_go_at_once(running: HubWorld) -> None:
+    waiting = running.plane.cluster(accepted=False)
+    other = _cluster(running)
+    assert running.work(waiting) is None
+    path = MANAGED_CLUSTERS.path(name=waiting)
+    running.session.merge(path, {"spec": {"hubAcceptsClient": True}})
+    running.until(lambda: running.told(waiting) == ["cpu-scorer"], 3)
+    credentials = MANIFEST_WORKS.path(waiting, CREDENTIALS_WORK_NAME)
+    assert running.session.get(credentials)
+    running.session.merge(path, {"spec": {"hubAcceptsClient": False}})
+    running.until(lambda: running.work(waiting) is None, 3)
+    running.until(lambda: running.object(MANIFEST_WORKS, waiting, CREDENTIALS_WORK_NAME) is None, 3)
+    running.session.delete(MANAGED_CLUSTERS.path(name=other))
+    running.until(lambda: running.pairs() == [], 3)
+    running.until(lambda: running.work(other) is None, 3)
+
+
+def test_works_that_somebody_edits_or_deletes_are_repaired_at_once(running: HubWorld) -> None:
+    name = _cluster(running)
+    for work in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME):
+        path = MANIFEST_WORKS.path(name, work)
+        good = running.session.get(path)["spec"]
+        running.session.merge(path, {"spec": {"workload": {"manifests": []}}})
+        running.until(lambda path=path, good=good: running.session.get(path)["spec"] == good, 3)
+        running.session.merge(path, {"metadata": {"labels": None}})
+        running.until(lambda path=path: running.session.get(path)["metadata"].get("labels"), 3)
+        running.session.delete(path)
+        running.until(
+            lambda work=work, good=good: (running.object(MANIFEST_WORKS, name, work) or {}).get("spec") == good, 3
+        )
+
+
+def test_masks_and_the_scoring_apis_config_take_effect_at_once(running: HubWorld, scorer_api: ScriptedServer) -> None:
+    first, second = _cluster(running), _cluster(running)
+    running.mask((first, "cpu"))
+    running.until(lambda: running.pairs() == [f"{second}/cpu-scorer"], 3)
+    running.until(lambda: running.told(first) == [], 3)
+    running.mask()
+    running.until(lambda: running.told(first) == ["cpu-scorer"], 3)
+    scorer_api.script(answer(remote_config("cpu", 7)), path="/config")
+    running.until(lambda: {entry.interval for entry in running.schedule.entries()} == {7}, 5)
+    running.until(lambda: running.status()["interval"] == 7, 3)
+
+
+def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, scorer_api: ScriptedServer) -> None:
+    name = _cluster(running)
+    running.session.delete(DYNAMIC_SCORERS.path(running.namespace, "cpu-scorer"))
+    running.apply(scorer(running.namespace, "renamed", configURL=f"{scorer_api.url}/config"))
+    running.until(lambda: running.told(name) == ["renamed"], 5)
+    running.deliver(name)
+    running.until(lambda: running.pairs() == [f"{name}/renamed"], 3)
+    running.until(lambda: running.condition("Distributed", "renamed")[0] == "True", 3)
+    assert "cpu-scorer" not in running.client.hgetall("dsf:scorers")
+
+
+def test_with_the_addon_only_clusters_that_have_it_get_ticks(world: HubWorld, scorer_api: ScriptedServer) -> None:
+    first, second = world.setup(scorer_api.url, "with", "without")
+    world.apply(addon(first))
+    world.hub(addon_mode=True)
+    world.until(lambda: world.pairs() == [f"{first}/cpu-scorer"], 20)
+    assert world.work(second) is None
+    world.apply(addon(second))
+    world.until(lambda: len(world.pairs()) == 2, 5)
+    world.plane.kubectl("delete", "managedclusteraddon", "-n", first, "--all", "--wait=false")
+    world.until(lambda: world.pairs() == [f"{second}/cpu-scorer"], 3)
+    world.until(lambda: world.work(first) is None, 3)
+
+
+def test_scores_changed_by_hand_are_repaired_and_nobodys_are_removed(running: HubWorld) -> None:
+    name = _cluster(running)
+    running.results()
+    assert running.send(name, 42.0) == "ok"
+    running.until(lambda: running.score(name) == [42], 15)
+    path = ADDON_PLACEMENT_SCORES.path(name, "cpu")
+    [item] = running.session.get(path)["status"]["scores"]
+    edited = [{**item, "value": -1}]
+    # Two times: the first edit is the first change that the hub hears of.
+    for _ in range(2):
+        running.session.merge(path + "/status", {"status": {"scores": edited}})
+        running.until(lambda: running.score(name) == [42], 5)
+    running.session.delete(path)
+    running.until(lambda: running.score(name) == [42], 5)
+    # The object of a cluster that is deleted while its result is on the way does not come again.
+    running.session.delete(MANAGED_CLUSTERS.path(name=name))
+    running.until(lambda: running.pairs() == [], 3)
+    assert running.send(name, 43.0) in ("removed", "unknown_cluster", "unknown_scorer")
+    running.until(lambda: running.score(name) is None, 5)
+
+
+def test_the_end_of_the_configuration_leaves_nothing_behind(running: HubWorld) -> None:
+    name = _cluster(running)
+    running.results()
+    running.send(name, 42.0)
+    running.until(lambda: running.score(name) == [42], 15)
+    # Two that no writer knows of.
+    labels = running.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["labels"]
+    for orphan in ("orphan-1", "orphan-2"):
+        body = {
+            "apiVersion": ADDON_PLACEMENT_SCORES.api_version,
+            "kind": ADDON_PLACEMENT_SCORES.kind,
+            "metadata": {"name": orphan, "labels": labels},
+        }
+        running.session.create(ADDON_PLACEMENT_SCORES.path(name), body)
+    running.plane.kubectl("delete", "dscfg", "--all", "-n", running.namespace, "--timeout=10s")
+    assert running.session.get(ADDON_PLACEMENT_SCORES.path())["items"] == []
+    assert running.pairs() == []
+    works = [work["metadata"]["name"] for work in running.session.get(MANIFEST_WORKS.path())["items"]]
+    assert works == [CREDENTIALS_WORK_NAME], "the cluster is still accepted"
+    running.until(lambda: running.condition("Distributed") == ("False", "NoScoringConfig"), 3)
+    running.apply(config(running.namespace))
+    running.until(lambda: running.told(name) == ["cpu-scorer"], 3)
+
+
+def test_a_finalizer_is_written_in_spite_of_conflicts_and_never_to_what_is_going(running: HubWorld) -> None:
+    path = running.config_path
+    # A storm: somebody else changes the object all the time, and another finalizer keeps it.
+    running.session.merge(path, {"metadata": {"finalizers": ["example.com/other"]}})
+    for number in range(30):
+        running.session.merge(path, {"metadata": {"annotations": {"storm": str(number)}}})
+    running.until(lambda: FINALIZER in (running.config() or {})["metadata"]["finalizers"], 5)
+    running.session.delete(path)
+    for number in range(30):
+        running.session.merge(path, {"metadata": {"annotations": {"storm": f"again {number}"}}})
+    running.until(lambda: (running.config() or {})["metadata"]["finalizers"] == ["example.com/other"], 5)
+    for number in range(5):
+        running.session.merge(path, {"metadata": {"annotations": {"storm": f"after {number}"}}})
+    assert (running.config() or {})["metadata"]["finalizers"] == ["example.com/other"]
+    running.session.merge(path, {"metadata": {"finalizers": None}})
+    running.until(lambda: running.config() is None, 3)
