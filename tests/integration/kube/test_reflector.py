@@ -74,7 +74,7 @@ def test_bookmarks_move_the_place_to_go_on_from(
     namespace, elsewhere, recorder = control_plane.namespace(), control_plane.namespace(), Recorder()
     with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace) as reflector:
         newest = int(_create(session, elsewhere, "other")["metadata"]["resourceVersion"])
-        wait_for(lambda: int(reflector._version or 0) >= newest, 8, "a bookmark")
+        wait_for(lambda: int(reflector._version or 0) >= newest, 30, "a bookmark")
         assert reflector.store.list() == []
         # The watch after that one is from there.
         _create(session, namespace, "a")
