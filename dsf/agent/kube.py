@@ -10,7 +10,7 @@ import base64
 import binascii
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import MappingProxyType
 from typing import Final
 
@@ -34,6 +34,10 @@ _NONE: Final[Summaries] = MappingProxyType({})
 _FIRST_LOOK: Final = 5.0
 #: Seconds to wait for the agent's own Secret at the start.
 _KEY_WAIT: Final = 60.0
+#: Seconds between two looks while waiting.
+_POLL: Final = 0.05
+#: How a refusal looks in what a watch says of itself.
+_FORBIDDEN: Final = ": 403: "
 
 
 class _Watched:
@@ -46,15 +50,22 @@ class _Watched:
             resource,
             self.changed,
             namespace=namespace,
+            # Makes list and watch requests for this one name, which `resourceNames` of a Role can allow.
             selectors={"fieldSelector": f"metadata.name={name}"},
         )
 
     def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
         """Called by the watch; nothing to do where the object is read when it is used."""
 
+    def wait(self) -> None:
+        """Wait for the first look at the object, or for what is wrong with it."""
+        deadline = time.monotonic() + _FIRST_LOOK
+        while not self.reflector.synced.wait(_POLL) and not self.reflector.error and time.monotonic() < deadline:
+            pass
+
     def read(self) -> Object | None:
-        """The object as of now, or None."""
-        self.reflector.synced.wait(_FIRST_LOOK)
+        """The object as of now, or None. While the API server is away: as it was seen last."""
+        self.wait()
         return self.reflector.store.get(self._key)
 
 
@@ -65,17 +76,26 @@ class KubeObjects:
     when that takes too long, so that the pod says why and starts again.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, key_wait: float = _KEY_WAIT) -> None:
+        """`key_wait` in seconds."""
         self._session = Session.load(settings.kubeconfig)
         namespace = settings.agent_namespace
         self.secrets = KubeSecrets(self._session, namespace)
-        self.config = KubeConfig(self._session, namespace, on_stop=self._stop)
-        if not self.secrets.wait_for_key(_KEY_WAIT):
-            try:
-                self.secrets.key()
-            except SettingsError:
-                self._stop()
-                raise
+        self.config = KubeConfig(self._session, namespace, on_change=self._on_change, on_stop=self._stop)
+        try:
+            self.secrets.wait_for_key(key_wait)
+        except BaseException:
+            self._stop()
+            raise
+
+    def _on_change(self, summaries: Summaries) -> None:
+        self.secrets.keep(
+            {
+                name
+                for summary in summaries.values()
+                for name in (summary.source_endpoint_auth_name, summary.scoring_endpoint_auth_name)
+            }
+        )
 
     def _stop(self) -> None:
         self.secrets.stop()
@@ -85,11 +105,20 @@ class KubeObjects:
 class KubeConfig(_Watched):
     """Summaries in the ConfigMap that OCM delivers. No ConfigMap means no scorers.
 
-    One that cannot be used leaves the last good one in force, and is reported once.
+    One that cannot be used leaves the last good one in force, and is reported once. `on_change` gets the summaries
+    each time they change.
     """
 
-    def __init__(self, session: Session, namespace: str, on_stop: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        namespace: str,
+        *,
+        on_change: Callable[[Summaries], None] = lambda _: None,
+        on_stop: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
+        self._on_change = on_change
         self._on_stop = on_stop
         self._current: Summaries = _NONE
         self._problem = ""
@@ -111,7 +140,7 @@ class KubeConfig(_Watched):
 
     def summaries(self) -> Summaries:
         """All summaries as of now, by the scorer's name."""
-        self.reflector.synced.wait(_FIRST_LOOK)
+        self.wait()
         return self._current
 
     def start(self) -> None:
@@ -125,9 +154,8 @@ class KubeConfig(_Watched):
 
     def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
         """Take in what the watch saw."""
-        if new is None:
-            found = _NONE
-        else:
+        found = _NONE
+        if new is not None:
             try:
                 found = _summaries(new)
             except ManifestError as error:
@@ -137,9 +165,10 @@ class KubeConfig(_Watched):
                 return
         self._problem = ""
         self._loaded_at = time.time()
-        if found != self._current:
+        before, self._current = self._current, found
+        if found != before:
             log.info("configuration loaded", scorers=sorted(found))
-        self._current = found
+            self._on_change(found)
 
 
 def _summaries(configmap: Object) -> Summaries:
@@ -150,25 +179,35 @@ def _summaries(configmap: Object) -> Summaries:
 
 
 class KubeSecrets:
-    """Secrets of the agent's namespace, each watched from its first use on."""
+    """Secrets of the agent's namespace, each watched from its first use on, as long as a scorer names it."""
 
     def __init__(self, session: Session, namespace: str) -> None:
         self._session = session
         self._namespace = namespace
         self._watched: dict[str, _Watched] = {}
+        # Guards _watched.
         self._lock = threading.Lock()
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """Names of the Secrets that are held."""
+        with self._lock:
+            return frozenset(self._watched)
 
     def token(self, name: str, key: str) -> str | None:
         """The token as of now; None when the scorer names no Secret. Raises SecretError."""
         if not name and not key:
             return None
         label = secret_label(name, key)
+        watched = self._watch(name)
         try:
-            data = self.data(name, key)
+            data = _value(watched.read(), key)
         except KeyError:
-            why = self._watched[name].reflector.error
-            hint = f" (the agent cannot read it: {why})" if why else "; create it in the agent's namespace"
-            raise SecretError(f"{label} is missing on the managed cluster{hint}") from None
+            why = watched.reflector.error
+            if why and not watched.reflector.synced.is_set():
+                # Never seen: the next cycle looks at once, so that a right that is granted now works by then.
+                self._drop(name, watched)
+            raise SecretError(f"{label} is missing on the managed cluster{self._hint(name, why)}") from None
         try:
             return parse_token(data)
         except ValueError:
@@ -176,51 +215,80 @@ class KubeSecrets:
 
     def key(self) -> SigningKey:
         """The agent's own signing key, as of now. Raises SettingsError when it was not delivered."""
+        watched = self._watch(CREDENTIALS_NAME)
         try:
-            return SigningKey.parse(self.data(CREDENTIALS_NAME, CREDENTIALS_KEY).decode())
+            return SigningKey.parse(_value(watched.read(), CREDENTIALS_KEY).decode())
         except KeyError:
+            why = watched.reflector.error
+            hint = self._hint(CREDENTIALS_NAME, why) if why else "; the hub delivers it by a ManifestWork"
             raise SettingsError(
-                f"Secret {CREDENTIALS_NAME} with the key {CREDENTIALS_KEY} is not in namespace {self._namespace}: "
-                "the hub delivers it by a ManifestWork"
+                f"key {CREDENTIALS_KEY!r} of Secret {CREDENTIALS_NAME!r} is missing in namespace "
+                f"{self._namespace}{hint}"
             ) from None
         except UnicodeDecodeError:
             raise SettingsError(f"Secret {CREDENTIALS_NAME}: {CREDENTIALS_KEY} is not `<id>:<hex>`") from None
 
-    def wait_for_key(self, seconds: float) -> bool:
-        """Wait until the agent's key is there; says whether it is."""
+    def wait_for_key(self, seconds: float) -> None:
+        """Wait until the agent's key is there. Raises SettingsError when it is not there after `seconds`."""
         deadline = time.monotonic() + seconds
-        said = False
+        said = ""
         while True:
             try:
                 self.key()
             except SettingsError as error:
                 if time.monotonic() > deadline:
-                    return False
-                if not said:
-                    log.warning("waiting for the agent's key", why=str(error))
-                    said = True
-                time.sleep(0.2)
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("waiting for the agent's key", why=said)
+                time.sleep(_POLL)
             else:
-                return True
+                return
 
-    def data(self, name: str, key: str) -> bytes:
-        """What a key of a Secret holds as of now. Raises KeyError when Secret or key are not there."""
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all Secrets but these and the agent's own: what nobody uses must not stay in memory."""
         with self._lock:
-            watched = self._watched.get(name)
-            if watched is None:
-                watched = _Watched(self._session, SECRETS, self._namespace, name)
-                watched.reflector.start()
-                self._watched[name] = watched
-        secret = watched.read()
-        if secret is None:
-            raise KeyError(name)
-        try:
-            return base64.b64decode((secret.get("data") or {})[key], validate=True)
-        except binascii.Error:
-            raise KeyError(key) from None
+            gone = [self._watched.pop(name) for name in self._watched.keys() - {*names, CREDENTIALS_NAME}]
+        for watched in gone:
+            watched.reflector.stop()
 
     def stop(self) -> None:
         """End all watches."""
         with self._lock:
-            for watched in self._watched.values():
-                watched.reflector.stop()
+            watched, self._watched = list(self._watched.values()), {}
+        for one in watched:
+            one.reflector.stop()
+
+    def _watch(self, name: str) -> _Watched:
+        with self._lock:
+            watched = self._watched.get(name)
+            if watched is None:
+                watched = self._watched[name] = _Watched(self._session, SECRETS, self._namespace, name)
+                watched.reflector.start()
+            return watched
+
+    def _drop(self, name: str, watched: _Watched) -> None:
+        with self._lock:
+            if self._watched.get(name) is watched:
+                del self._watched[name]
+        watched.reflector.stop()
+
+    def _hint(self, name: str, why: str | None) -> str:
+        if not why:
+            return f"; create it in namespace {self._namespace}"
+        if _FORBIDDEN in why:
+            return (
+                f" for this agent: its Role in namespace {self._namespace} has no rule for get, list and watch of "
+                f"secrets with resourceNames [{name}] ({why})"
+            )
+        return f" or cannot be read ({why})"
+
+
+def _value(secret: Object | None, key: str) -> bytes:
+    """What the key of a Secret holds. Raises KeyError when Secret or key are not there."""
+    if secret is None:
+        raise KeyError(key)
+    try:
+        return base64.b64decode((secret.get("data") or {})[key], validate=True)
+    except binascii.Error:
+        raise KeyError(key) from None

@@ -72,6 +72,11 @@ class SecureRedis:
         wait_for(self._answers, 15, f"redis to answer on port {self.port}")
         return self
 
+    def start_as_replica(self, port: int) -> None:
+        """Start as a replica of the server on another port of this machine."""
+        self._options += ("--replicaof", f"localhost {port}")
+        self.start()
+
     def _spawn(self) -> None:
         text = render_acl_file(hub_users(self.passwords)) + _ADMIN + "\n"
         acl: tuple[str, ...]

@@ -88,6 +88,12 @@ class Agent:
 
     def start(self) -> Agent:
         """Start the process and wait until it takes ticks."""
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         environment |= {ENV_PREFIX + name.upper(): str(value) for name, value in self._settings.items()}
         with self.log_file.open("ab") as log:
@@ -99,8 +105,10 @@ class Agent:
                 cwd=Path(__file__).parents[3],
                 start_new_session=True,
             )
+
+    def wait_ready(self) -> None:
+        """Wait until the process takes ticks."""
         wait_for(self._is_ready, 20, "the agent to be ready")
-        return self
 
     def _is_ready(self) -> bool:
         if self.process is not None and self.process.poll() is not None:

@@ -1,0 +1,125 @@
+"""One managed cluster: its API server, a Prometheus with a metric that a test can change, its work agent, our agent."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from pathlib import Path
+
+from dsf.demo.binaries import find
+from dsf.demo.stack import http_answer, http_ready
+from dsf.kube.session import Session
+from tests.e2e.workagent import WorkAgent
+from tests.integration.agentkube.spoke import Spoke
+from tests.support.child import Child
+from tests.support.controlplane import ControlPlane
+from tests.support.httpserver import ScriptedServer, answer
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+#: The name under which each agent finds the Prometheus of its own cluster.
+PROMETHEUS = "prometheus.monitoring.svc:9090"
+METRIC = "e2e_free_capacity"
+NAMESPACE = "dynamic-scoring"
+
+
+class ManagedCluster:
+    """Used as a context manager. The agent is started on its own, by `start_agent`."""
+
+    def __init__(self, name: str, folder: Path, plane: ControlPlane, hub: Session, redis_url: str) -> None:
+        self.name = name
+        self.plane = plane
+        self.metrics_port = free_port()
+        self._folder = folder
+        self._ready = folder / "ready"
+        self._prometheus_port = free_port()
+        self._exporter = ScriptedServer(answer(""))
+        self._hub = hub
+        self._redis_url = redis_url
+        self._agent: Child | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> ManagedCluster:
+        with contextlib.ExitStack() as stack:
+            self._folder.mkdir(parents=True)
+            stack.enter_context(self._exporter)
+            prometheus = self._start_prometheus()
+            stack.callback(prometheus.kill)
+            stack.enter_context(self.plane)
+            # The agent's rights: its ConfigMap and its key, by name, and nothing else.
+            self.spoke = Spoke(self.plane, namespace=NAMESPACE)
+            work_agent = WorkAgent(self.name, self._hub, self.plane.session())
+            stack.callback(work_agent.stop)
+            work_agent.start()
+            wait_for(http_ready(f"http://127.0.0.1:{self._prometheus_port}/-/ready"), 30, prometheus.tail())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_agent()
+        self._stack.close()
+
+    def measure(self, value: float) -> None:
+        """What Prometheus sees from its next scrape on, at most one second later."""
+        text = f'# TYPE {METRIC} gauge\n{METRIC}{{node="n1"}} {value}\n'
+        self._exporter.script(answer(text, Content_Type="text/plain; version=0.0.4"))
+
+    def start_agent(self) -> None:
+        """Start the agent; it waits for its key by itself."""
+        environment = {
+            "DSF_CLUSTER": self.name,
+            "DSF_REDIS_URL": self._redis_url,
+            "DSF_AGENT_KUBE": "true",
+            "DSF_KUBECONFIG": str(self.spoke.kubeconfig),
+            "DSF_AGENT_NAMESPACE": NAMESPACE,
+            "DSF_AGENT_HOST_ALIASES": f'{{"{PROMETHEUS}": "127.0.0.1:{self._prometheus_port}"}}',
+            "DSF_AGENT_SPOOL_DIR": str(self._folder / "spool"),
+            "DSF_AGENT_METRICS_HOST": "127.0.0.1",
+            "DSF_AGENT_METRICS_PORT": str(self.metrics_port),
+            "DSF_AGENT_READINESS_FILE": str(self._ready),
+            "DSF_REDIS_POLLING_INTERVAL": "1",
+        }
+        self._agent = Child([sys.executable, "-m", "dsf.agent"], self._folder / "agent.log", environment)
+
+    def stop_agent(self) -> None:
+        """SIGTERM, as a cluster does; kills it when it does not end."""
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.signal(signal.SIGTERM)
+            try:
+                agent.wait(20)
+            finally:
+                agent.kill()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the agent takes ticks."""
+        return self._ready.exists()
+
+    @property
+    def has_data(self) -> bool:
+        """Whether Prometheus has the metric, which comes with its first scrape."""
+        url = f"http://127.0.0.1:{self._prometheus_port}/api/v1/query?query={METRIC}"
+        return b'"value"' in (http_answer(url) or b"")
+
+    def tail(self) -> str:
+        """The end of the agent's log."""
+        return self._agent.tail() if self._agent is not None else ""
+
+    def _start_prometheus(self) -> Child:
+        config = self._folder / "prometheus.yml"
+        config.write_text(
+            "global: {scrape_interval: 1s}\n"
+            "scrape_configs:\n"
+            "  - job_name: e2e\n"
+            f"    static_configs: [{{targets: ['127.0.0.1:{self._exporter.port}']}}]\n"
+        )
+        command = [
+            str(find("prometheus")),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={self._folder / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{self._prometheus_port}",
+            "--log.level=warn",
+        ]
+        return Child(command, self._folder / "prometheus.log")

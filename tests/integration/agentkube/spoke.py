@@ -1,0 +1,104 @@
+"""A managed cluster as an agent sees it: an API server, one namespace, and a Role with the rights by name only."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from dsf.api.types import CONFIGMAP_NAME, CREDENTIALS_KEY, CREDENTIALS_NAME, SUMMARIES_KEY
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import CONFIG_MAPS, SECRETS, Resource
+from dsf.messages import derive_key
+from tests.integration.agent.harness import CLUSTER, MASTER, Agent
+from tests.support.controlplane import ControlPlane
+
+_RBAC = ("rbac.authorization.k8s.io", "v1")
+_NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+_ROLES = Resource(*_RBAC, "roles", "Role")
+_ROLE_BINDINGS = Resource(*_RBAC, "rolebindings", "RoleBinding")
+
+
+class Spoke:
+    """A namespace with an account that may read the ConfigMap, the key and the named Secrets, and nothing else."""
+
+    def __init__(self, plane: ControlPlane, *secrets: str, namespace: str = "") -> None:
+        """`namespace` is the name of a new one; otherwise one is made up."""
+        self.session = plane.session()
+        self.namespace = namespace or plane.namespace("agent")
+        if namespace:
+            self.session.create(_NAMESPACES.path(), {"metadata": {"name": namespace}})
+        self.kubeconfig: Path = plane.service_account(self.namespace, "agent", [])
+        self.session.create(_ROLES.path(self.namespace), {"metadata": {"name": "agent"}, "rules": _rules(*secrets)})
+        self.session.create(
+            _ROLE_BINDINGS.path(self.namespace),
+            {
+                "metadata": {"name": "agent"},
+                "roleRef": {"apiGroup": _RBAC[0], "kind": "Role", "name": "agent"},
+                "subjects": [{"kind": "ServiceAccount", "namespace": self.namespace, "name": "agent"}],
+            },
+        )
+
+    def allow(self, *secrets: str) -> None:
+        """Let the account read these Secrets, and no others any more."""
+        self.session.merge(_ROLES.path(self.namespace, "agent"), {"rules": _rules(*secrets)})
+
+    def deliver(self, *summaries: dict[str, Any]) -> None:
+        """Deliver these summaries, as OCM's work agent does."""
+        self.deliver_text(json.dumps(summaries))
+
+    def deliver_text(self, text: str) -> None:
+        """Deliver this text instead of summaries."""
+        self._put(CONFIG_MAPS, CONFIGMAP_NAME, {SUMMARIES_KEY: text})
+
+    def withdraw(self) -> None:
+        """Delete the ConfigMap."""
+        self.session.delete(CONFIG_MAPS.path(self.namespace, CONFIGMAP_NAME))
+
+    def deliver_key(self, key_id: int = 1) -> None:
+        """Deliver the agent's signing key with this id."""
+        self.secret(CREDENTIALS_NAME, {CREDENTIALS_KEY: derive_key(MASTER, CLUSTER, key_id).dump()})
+
+    def secret(self, name: str, values: dict[str, str] | None) -> None:
+        """Create, change or (None) delete a Secret."""
+        if values is None:
+            self.session.delete(SECRETS.path(self.namespace, name))
+            return
+        self._put(SECRETS, name, {key: base64.b64encode(value.encode()).decode() for key, value in values.items()})
+
+    def _put(self, resource: Resource, name: str, data: dict[str, str]) -> None:
+        with contextlib.suppress(ObjectNotFoundError):
+            self.session.merge(resource.path(self.namespace, name), {"data": data})
+            return
+        self.session.create(resource.path(self.namespace), {"metadata": {"name": name}, "data": data})
+
+
+class KubeAgent(Agent):
+    """A real agent process that reads nothing but its cluster's API server."""
+
+    def __init__(self, folder: Path, redis_url: str, spoke: Spoke, **settings: object) -> None:
+        super().__init__(
+            folder,
+            redis_url,
+            agent_kube=True,
+            kubeconfig=spoke.kubeconfig,
+            agent_namespace=spoke.namespace,
+            **settings,
+        )
+        for name in ("agent_config", "agent_secrets_dir", "signing_key_file"):
+            del self._settings[name]
+
+    def value(self, metric: str) -> float:
+        """The value of a metric without labels."""
+        (line,) = self.metrics(f"{metric} ")
+        return float(line.split()[1])
+
+
+def _rules(*secrets: str) -> list[dict[str, Any]]:
+    verbs = ["get", "list", "watch"]
+    return [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [CONFIGMAP_NAME], "verbs": verbs},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [CREDENTIALS_NAME, *secrets], "verbs": verbs},
+    ]

@@ -1,0 +1,209 @@
+"""A real agent process that reads its ConfigMap, key and tokens from a real API server, with rights by name only."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dsf import keys
+from dsf.agent.kube import KubeObjects
+from dsf.api.types import CREDENTIALS_NAME
+from dsf.errors import SettingsError
+from dsf.settings import Settings
+from tests.integration.agent.harness import envelope
+from tests.integration.agentkube.conftest import AgentFactory, SummaryFactory
+from tests.integration.agentkube.spoke import KubeAgent, Spoke
+from tests.support.controlplane import ControlPlane
+from tests.support.httpserver import ScriptedServer
+from tests.support.wait import wait_for
+
+SCORERS = "dynamic_scoring_config_scorers"
+VALID = "dynamic_scoring_config_valid"
+TOKEN = {"sourceEndpointAuthName": "prometheus", "sourceEndpointAuthKey": "token"}
+#: Seconds within which a change takes effect.
+AT_ONCE = 1.0
+
+
+def bearer(source: ScriptedServer) -> str:
+    """The token of the newest request."""
+    return source.requests[-1].headers["Authorization"]
+
+
+def test_a_change_takes_effect_within_a_second(agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory) -> None:
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    assert agent.metrics("dynamic_score{")
+    spoke.deliver(summarise(**TOKEN), summarise("second"))
+    wait_for(lambda: agent.value(SCORERS) == 2, AT_ONCE)
+    agent.tick("second")
+    assert agent.result().scorer == "second"
+    assert len(agent.metrics("dynamic_score{")) == 2
+
+
+def test_without_a_configmap_nothing_runs(agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory) -> None:
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    spoke.withdraw()
+    wait_for(lambda: not agent.metrics("dynamic_score{"), AT_ONCE)
+    assert agent.value(SCORERS) == 0
+    agent.tick("sample", expires=2)
+    assert agent.result().reason == "unknown_scorer"
+    spoke.deliver(summarise())
+    wait_for(lambda: agent.value(SCORERS) == 1, AT_ONCE)
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+
+
+def test_a_token_is_rotated_and_removed_at_once(agent: KubeAgent, spoke: Spoke, source: ScriptedServer) -> None:
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    assert bearer(source) == "Bearer first-token"
+    spoke.secret("prometheus", {"token": "second-token"})
+
+    def is_new() -> bool:
+        agent.tick("sample")
+        return agent.result().outcome == "ok" and bearer(source) == "Bearer second-token"
+
+    wait_for(is_new, AT_ONCE)
+    asked = len(source.requests)
+    spoke.secret("prometheus", None)
+
+    def is_refused() -> str:
+        agent.tick("sample")
+        result = agent.result()
+        return result.message if result.reason == "secret_missing" else ""
+
+    message = wait_for(is_refused, AT_ONCE)
+    assert f"create it in namespace {spoke.namespace}" in message
+    before = len(source.requests)
+    assert before - asked <= 2
+    spoke.secret("prometheus", {"token": "third-token"})
+    wait_for(lambda: is_refused() == "" and bearer(source) == "Bearer third-token", AT_ONCE)
+    assert "-token" not in agent.log()
+
+
+def test_a_secret_that_may_not_be_read_names_the_missing_rule(
+    agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory, source: ScriptedServer
+) -> None:
+    spoke.secret("other", {"token": "other-token"})
+    spoke.deliver(summarise(sourceEndpointAuthName="other", sourceEndpointAuthKey="token"))
+    wait_for(lambda: "configuration loaded" in agent.log(), 5)
+    seen = wait_for(lambda: _refusal(agent), 5)
+    assert "get, list and watch of secrets with resourceNames [other]" in seen
+    assert spoke.namespace in seen
+    assert "403" in seen
+    # No restart and no back-off: the next cycle after the right was granted has the token.
+    spoke.allow("prometheus", "other")
+
+    def works() -> bool:
+        agent.tick("sample")
+        return agent.result().outcome == "ok"
+
+    wait_for(works, 3, interval=0.2)
+    assert bearer(source) == "Bearer other-token"
+
+
+def _refusal(agent: KubeAgent) -> str:
+    began = time.monotonic()
+    agent.tick("sample")
+    result = agent.result()
+    # A cycle that can never work must not hold a thread for long.
+    assert time.monotonic() - began < 3
+    return result.message if result.reason == "secret_missing" else ""
+
+
+def test_the_key_may_come_after_the_agent(make_agent: AgentFactory, spoke: Spoke, summarise: SummaryFactory) -> None:
+    spoke.deliver(summarise())
+    agent = make_agent(spoke)
+    agent.launch()
+    wait_for(lambda: "waiting for the agent's key" in agent.log(), 10)
+    assert CREDENTIALS_NAME in agent.log()
+    assert not agent.ready.exists()
+    spoke.deliver_key()
+    agent.wait_ready()
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+
+
+def test_without_a_key_the_start_fails_with_the_reason(spoke: Spoke, settings_factory: Callable[..., Settings]) -> None:
+    settings = settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace)
+    with pytest.raises(SettingsError, match=f"Secret '{CREDENTIALS_NAME}' is missing in namespace {spoke.namespace}"):
+        KubeObjects(settings, key_wait=0.2)
+
+
+def test_the_key_is_rotated_at_once(agent: KubeAgent, spoke: Spoke) -> None:
+    def key_of_next_result() -> int:
+        agent.tick("sample")
+        raw = wait_for(lambda: agent.redis.rpop(keys.RESULTS_QUEUE), 10)
+        return int(envelope(str(raw))["kid"])
+
+    assert key_of_next_result() == 1
+    spoke.deliver_key(2)
+    wait_for(lambda: key_of_next_result() == 2, AT_ONCE)
+
+
+@pytest.mark.parametrize("broken", ["not JSON", json.dumps({"name": "x"}), json.dumps([{"name": "sample"}])])
+def test_summaries_that_cannot_be_used_leave_the_last_good_ones(
+    agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory, broken: str
+) -> None:
+    assert agent.value(VALID) == 1
+    spoke.deliver_text(broken)
+    wait_for(lambda: agent.value(VALID) == 0, AT_ONCE)
+    assert agent.log().count("configuration cannot be used") == 1
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    spoke.deliver(summarise("second"))
+    wait_for(lambda: agent.value(VALID) == 1, AT_ONCE)
+    assert agent.value(SCORERS) == 1
+
+
+def test_an_api_server_may_restart(
+    own_control_plane: ControlPlane, make_agent: AgentFactory, summarise: SummaryFactory, source: ScriptedServer
+) -> None:
+    spoke = Spoke(own_control_plane, "prometheus")
+    spoke.deliver_key()
+    spoke.secret("prometheus", {"token": "first-token"})
+    spoke.deliver(summarise(**TOKEN))
+    agent = make_agent(spoke)
+    agent.start()
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+
+    own_control_plane.kill_apiserver()
+    # All that is needed is known.
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    own_control_plane.start_apiserver()
+    spoke.secret("prometheus", {"token": "second-token"})
+    spoke.deliver(summarise(**TOKEN), summarise("second"))
+    # The client's back-off while the server was away.
+    wait_for(lambda: agent.value(SCORERS) == 2, 10)
+
+    def has_new_token() -> bool:
+        agent.tick("sample")
+        return agent.result().outcome == "ok" and bearer(source) == "Bearer second-token"
+
+    wait_for(has_new_token, 10, interval=0.2)
+    wait_for(lambda: agent.value(VALID) == 1, 5)
+
+
+def test_a_secret_that_no_scorer_names_is_forgotten(
+    spoke: Spoke, summarise: SummaryFactory, settings_factory: Callable[..., Settings]
+) -> None:
+    spoke.deliver_key()
+    spoke.secret("prometheus", {"token": "a-token"})
+    spoke.deliver(summarise(**TOKEN))
+    objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
+    objects.config.start()
+    try:
+        wait_for(lambda: set(objects.config.summaries()) == {"sample"})
+        assert objects.secrets.token("prometheus", "token") == "a-token"
+        assert objects.secrets.watched == {CREDENTIALS_NAME, "prometheus"}
+        spoke.deliver(summarise())
+        wait_for(lambda: objects.secrets.watched == {CREDENTIALS_NAME}, AT_ONCE)
+        assert objects.secrets.key().dump()
+    finally:
+        objects.config.stop()
