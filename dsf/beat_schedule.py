@@ -54,6 +54,7 @@ class BeatScheduler(Scheduler):
         self._metrics: tuple[WSGIServer, Thread] | None = None
         self._ticking = False
         self._away_since: float | None = None
+        self._away_because = ""
         self._backoff = _BACKOFF
         self._touch_at = 0.0
         super().__init__(*args, **kwargs)
@@ -155,7 +156,10 @@ class BeatScheduler(Scheduler):
 
     def _outage(self, error: redis.RedisError) -> None:
         if self._away_since is None:
-            self._away_since = time.monotonic()
+            self._away_since, self._away_because = time.monotonic(), ""
+        if str(error) != self._away_because:
+            # Said again when it is another one: somebody may be mending it.
+            self._away_because = str(error)
             log.error("redis cannot be used, nothing is scheduled until it is back", error=str(error))
         time.sleep(self._backoff)
         self._backoff = min(self._backoff * 2, _BACKOFF_MAX)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import ssl
 from typing import Any
+from urllib.parse import quote
 
 from celery import Celery, signals
+from celery.app.control import Control
 from kombu import Exchange, Queue
 
 import dsf.log
 from dsf import keys
+from dsf.redislink import transport
+from dsf.redislink.link import Link
 from dsf.settings import Settings, settings
 
 _TASK_MODULES: dict[str, list[str]] = {
@@ -30,8 +34,14 @@ def _queue(name: str) -> Queue:
 
 
 def transport_options(config: Settings) -> dict[str, Any]:
-    """Options of kombu's Redis transport; those that must be equal on every participant are marked (=)."""
+    """Options of kombu's Redis transport; those that must be equal on every participant are marked (=).
+
+    Raises SettingsError when the URL of Redis or a file that is named cannot be used.
+    """
+    link = Link(config)
     options: dict[str, Any] = {
+        # Credentials are asked for at each connect; the configuration holds none.
+        "link": link,
         # (=) One list per queue, and a name without control characters.
         "sep": ":",
         "priority_steps": [0],
@@ -44,6 +54,8 @@ def transport_options(config: Settings) -> dict[str, Any]:
         "polling_interval": config.redis_polling_interval,
         "client_name": f"dsf-{config.role}" + (f"-{config.cluster}" if config.cluster else ""),
     }
+    if link.address.is_sentinel:
+        options |= {"master_name": config.redis_sentinel_master, "sentinel_kwargs": link.sentinel_options()}
     if config.role == "results":
         # At least once: a result that was taken and not finished comes back. Own names for the bookkeeping keys,
         # because the default ones are shared by every worker on the server.
@@ -70,10 +82,11 @@ def configuration(config: Settings) -> dict[str, Any]:
     queues = [_queue(keys.RESULTS_QUEUE)]
     if config.role == "agent":
         queues.insert(0, _queue(keys.spoke_queue(config.cluster)))
-    url = config.resolved_redis_url()
+    options = transport_options(config)
+    link: Link = options["link"]
     values: dict[str, Any] = {
-        "broker_url": url,
-        "broker_transport_options": transport_options(config),
+        "broker_url": _flower_url(link) if config.role == "flower" else link.url,
+        "broker_transport_options": options,
         # The default gives up after 100 attempts, about 48 minutes.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
@@ -94,6 +107,8 @@ def configuration(config: Settings) -> dict[str, Any]:
         "task_send_sent_event": False,
         # No remote control: nobody who reaches Redis can shut an agent down or make it run something.
         "worker_enable_remote_control": False,
+        # Flower's queue of events is a subscription and leaves nothing behind that would have to expire.
+        "event_queue_expires": None,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
         "worker_proc_alive_timeout": 10.0,
@@ -124,19 +139,37 @@ def configuration(config: Settings) -> dict[str, Any]:
             "worker_pool": "solo" if config.results_concurrency == 1 else "threads",
             "worker_concurrency": config.results_concurrency,
             # What agents push is taken apart before Celery sees it.
-            "broker_transport": "dsf.results.transport:Transport",
+            "broker_transport": "dsf.results.transport:"
+            + ("SentinelTransport" if link.address.is_sentinel else "Transport"),
         }
-    if url.startswith("rediss://"):
-        values["broker_use_ssl"] = {
-            "ssl_cert_reqs": ssl.CERT_REQUIRED,
-            **({"ssl_ca_certs": str(config.redis_ca_file)} if config.redis_ca_file else {}),
-        }
+    if link.uses_tls:
+        values["broker_use_ssl"] = link.tls_options | {"ssl_cert_reqs": ssl.CERT_REQUIRED}
     return values
+
+
+def _flower_url(link: Link) -> str:
+    # For its page of queues Flower connects by itself and knows the URL only. It shows it without the password.
+    username, password = link.credentials.read()
+    user = f"{quote(username, safe='')}:{quote(password, safe='')}@" if username or password else ""
+    return link.url.replace("://", f"://{user}", 1)
+
+
+class NoControl(Control):
+    """Celery's remote control, which no worker of ours listens to: nothing is sent, and nobody answers.
+
+    So Flower, which asks all workers at its start and whenever a worker's page is opened, needs no right to command.
+    """
+
+    def broadcast(self, *_: Any, **__: Any) -> list[Any]:
+        """Nobody answers."""
+        return []
 
 
 def make_app(config: Settings) -> Celery:
     """A Celery application for one role."""
-    application = Celery("dsf", include=_TASK_MODULES.get(config.role, []), set_as_current=True)
+    transport.install()
+    modules = _TASK_MODULES.get(config.role, [])
+    application = Celery("dsf", include=modules, control=NoControl, set_as_current=True)
     application.conf.update(configuration(config))
     return application
 

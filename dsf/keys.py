@@ -44,6 +44,8 @@ _TAKEN_PREFIX = "dsf:taken:"
 SCORERS = "dsf:scorers"
 #: hash cluster -> ClusterRecord: accepted clusters and the key ids their agents may sign with.
 CLUSTERS = "dsf:clusters"
+#: hash cluster -> key id that its newest accepted result was signed with; by the results worker.
+KEYS_USED = "dsf:clusters:keys"
 
 # --- schedule (entries by the hub controller, overrides by people, due times by both and beat) ---------------
 

@@ -63,6 +63,7 @@ def _run(config: Settings) -> int:
         if expired:
             agent.flow.expired(request)
 
+    memory.share_heap()
     memory.give_back_large_blocks()
     agent = runtime.Runtime(config)
     agent.start()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import redis
 
 import dsf.log
+from dsf import keys
 from dsf.errors import MessageRejectedError, SettingsError
 from dsf.messages import Result, verify
 from dsf.results.ending import ending_of
@@ -45,12 +46,15 @@ class Ingest:
     ) -> None:
         self._settings = settings
         self._secret = master_secret(settings)
+        self._redis = client
         self._registry = RegistryCache(client)
         self._runs = Runs(client)
         self._clock = clock
         self._on_change = on_change
         # A flood of forged results must not fill a disk with log lines.
         self._throttle = Throttle()
+        # Cluster -> newest key id that it signed with, as far as noted.
+        self._keys_used: dict[str, int] = {}
 
     def handle(self, envelope: object) -> str:
         """Take in one envelope and say what became of it.
@@ -91,11 +95,18 @@ class Ingest:
         key_id = envelope["kid"] if isinstance(envelope, dict) else 0
         if key_id not in cluster.key_ids:
             raise MessageRejectedError("bad_signature", f"signed with the withdrawn key {key_id} of {result.cluster}")
+        self._note_key(result.cluster, key_id)
         scorer = self._registry.scorer(result.scorer)
         if scorer is None:
             # Its scorer went while it was on its way. The sweeper forgets the run with it.
             raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
         return result, scorer
+
+    def _note_key(self, cluster: str, key_id: int) -> None:
+        """Tell the hub that the agent has this key: a rotation waits for it."""
+        if key_id > self._keys_used.get(cluster, 0):
+            self._redis.hset(keys.KEYS_USED, cluster, key_id)
+            self._keys_used[cluster] = key_id
 
     def _log(self, reason: str, envelope: object, why: str, **context: str) -> None:
         not_logged = self._throttle.take(reason)

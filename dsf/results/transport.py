@@ -24,6 +24,7 @@ import dsf.log
 from dsf import keys
 from dsf.errors import MessageRejectedError
 from dsf.messages import INGEST_TASK
+from dsf.redislink import transport as link
 from dsf.results import lifetime
 from dsf.settings import settings
 
@@ -32,8 +33,10 @@ _PACKING = 3
 _LONGEST_TEXT = 200
 
 # What is overridden is not in the published types of kombu.
-_BaseChannel: Any = base.Channel
-_BaseTransport: Any = base.Transport
+_BaseChannel: Any = link.Channel
+_BaseSentinelChannel: Any = link.SentinelChannel
+_BaseTransport: Any = link.Transport
+_BaseSentinelTransport: Any = link.SentinelTransport
 _BaseQoS: Any = base.QoS
 
 log = dsf.log.get(__name__)
@@ -207,3 +210,13 @@ class Transport(_BaseTransport):  # type: ignore[misc]
     """Redis with that channel."""
 
     Channel = Channel
+
+
+class SentinelChannel(Channel, _BaseSentinelChannel):  # type: ignore[misc]
+    """That channel to the server that Sentinel names."""
+
+
+class SentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
+    """Redis behind Sentinel with that channel."""
+
+    Channel = SentinelChannel

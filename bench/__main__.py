@@ -1,0 +1,173 @@
+"""All benches, one after the other, and one table of their figures beside their limits.
+
+    python -m bench [--quick] [--only NAME ...] [--strict] [--json FILE]
+
+Every bench is a process of its own. A missed limit is shown; it makes the exit code 1 only with --strict, because on a
+machine with other work the figures are what that work left over. A bench that fails or runs out of time makes it 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from bench.adapters import read
+from bench.common import ROOT, Figure, console, exit_code, options, table, write
+
+FAILED = 2
+#: Seconds for all benches together, quick and full. What has not begun by then is not run.
+QUICK_SECONDS, FULL_SECONDS = 175.0, 700.0
+#: Seconds that a bench which is stopped gets to end its processes.
+_GRACE = 15.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One module of this package. `quick` and `full` are its arguments; it understands `--json FILE` as well."""
+
+    name: str
+    quick: tuple[str, ...] = ("--quick",)
+    full: tuple[str, ...] = ()
+    #: Only when it is named: it needs more time than all the others, or more than the development packages.
+    on_request: bool = False
+
+    def command(self, file: Path, *, quick: bool) -> list[str]:
+        """How to run it."""
+        return [sys.executable, "-m", f"bench.{self.name}", *(self.quick if quick else self.full), "--json", str(file)]
+
+
+BENCHES = (
+    Bench("stages"),
+    Bench("cycle"),
+    Bench("scheduler"),
+    Bench("ingest"),
+    Bench("firstscore"),
+    Bench("memory"),
+    Bench("scorer_overhead", ("--rounds", "3", "--seconds", "0.2")),
+    Bench(
+        "optimizer",
+        ("--size", "10x5x3", "--size", "100x50x3", "--seconds", "3"),
+        ("--size", "10x5x3", "--size", "100x50x3", "--size", "500x200x3"),
+    ),
+    Bench("kube", ("--rounds", "3", "--seconds", "0", "--clusters", "0"), on_request=True),
+)
+
+
+@dataclass
+class Report:
+    """What came of all of them."""
+
+    figures: list[tuple[str, Figure]] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    #: Name of a bench -> why it has no figures.
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def document(self, machine: dict[str, Any]) -> dict[str, Any]:
+        """For the file."""
+        figures = [{"bench": name, **asdict(figure), "is_met": figure.is_met} for name, figure in self.figures]
+        return {"machine": machine, "figures": figures, "details": self.details, "problems": self.problems}
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line. Names that do not exist end the program with 2."""
+    parser = options(__doc__)
+    names = [bench.name for bench in BENCHES]
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=names,
+        metavar="NAME",
+        help=f"run only this one, may be given again: {', '.join(names)}",
+    )
+    return parser.parse_args(arguments)
+
+
+def chosen(only: Sequence[str] | None) -> list[Bench]:
+    """The benches to run, in their own order."""
+    return [bench for bench in BENCHES if (bench.name in only if only else not bench.on_request)]
+
+
+def run_one(bench: Bench, report: Report, *, quick: bool, seconds: float) -> None:
+    """Run one bench for at most so many seconds, and put what came of it into the report."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, log = Path(folder) / "figures.json", Path(folder) / "log"
+        with log.open("wb") as output:
+            code = _run(bench.command(file, quick=quick), output, seconds)
+        if not file.exists():
+            lines = log.read_text(errors="replace").strip().splitlines() or [f"ended with {code} and said nothing"]
+            report.problems[bench.name] = f"not done in {seconds:.0f} s" if code is None else lines[-1]
+            return
+        figures, report.details[bench.name] = read(bench.name, json.loads(file.read_text(encoding="utf-8")))
+    report.figures += [(bench.name, figure) for figure in figures]
+
+
+def _run(command: list[str], output: IO[bytes], seconds: float) -> int | None:
+    """Exit code, or None when it had to be stopped. Its processes end with it."""
+    # A process group of its own, so that whatever it started can be ended as well.
+    running = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
+    try:
+        return running.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if running.poll() is None:
+            # To the bench alone, which ends what it started as on Ctrl-C; then to all that is left of it.
+            running.send_signal(signal.SIGINT)
+            try:
+                running.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 1),
+    }
+
+
+def main() -> int:
+    """Run, print, and say by the exit code how it went."""
+    arguments = parse()
+    found, report = machine(), Report()
+    deadline = time.monotonic() + (QUICK_SECONDS if arguments.quick else FULL_SECONDS)
+    for bench in chosen(arguments.only):
+        left = deadline - time.monotonic()
+        if left <= 0 and not arguments.only:
+            report.problems[bench.name] = "not run: no time was left; see --only"
+            continue
+        print(f"{bench.name} ...", end="", file=sys.stderr, flush=True)
+        started = time.monotonic()
+        run_one(bench, report, quick=arguments.quick, seconds=FULL_SECONDS if arguments.only else left)
+        print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
+    found["load_after"] = round(os.getloadavg()[0], 1)
+    figures = [figure for _, figure in report.figures]
+    out = console()
+    out.print(table(figures))
+    out.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.items()), highlight=False)
+    for name, problem in report.problems.items():
+        out.print(f"{name} failed: {problem}", style="bold red", highlight=False, markup=False)
+    if arguments.json:
+        write(arguments.json, report.document(found))
+    return FAILED if report.problems else exit_code(figures, strict=arguments.strict)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Figures of benches that write rows of their own: from their JSON to rows of the common table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bench.common import Figure
+
+
+def scorer_overhead(rows: list[dict[str, Any]]) -> list[Figure]:
+    """The scorer library beside a bare endpoint."""
+    return [
+        Figure(
+            f"scoring request to the library, {row['series']} x {row['samples']} samples",
+            f"{row['library_ms']:.2f} ms",
+            row["ratio"],
+            "x",
+            f"bare FastAPI endpoint that does the same, {row['bare_ms']:.2f} ms",
+            most=row["limit"],
+        )
+        for row in rows
+    ]
+
+
+def optimizer(rows: list[dict[str, Any]]) -> list[Figure]:
+    """The optimiser beside PuLP with CBC, and how far its plan may be from the best one."""
+    figures = []
+    for row in rows:
+        ours, other = row["dsf"], row["pulp"]
+        against = "nothing: too large for the other"
+        if other is not None:
+            objective = "none" if other["objective"] is None else f"{other['objective']:g}"
+            against = f"PuLP with CBC: {objective} in {other['seconds']:.1f} s, {other['memory_mb']:.0f} MB"
+        measured = f"{ours['objective']:g} in {ours['seconds']:.1f} s, {ours['memory_mb']:.0f} MB"
+        name = f"optimiser, {row['size']} (workloads x clusters x configurations)"
+        figures.append(Figure(name, measured, 100 * ours["gap"], "% from the bound", against))
+    return figures
+
+
+def kube(found: dict[str, Any]) -> list[Figure]:
+    """The hub on a real API server."""
+    figures = []
+    if (longest := found.get("apply_to_score_longest")) is not None:
+        median = f"{found['apply_to_score_seconds']:.2f} s (-{longest:.2f})"
+        figures.append(Figure("Kubernetes: apply to first score on two clusters", median, longest, "s max", most=3.0))
+    if (writes := found.get("writes_per_cycle")) is not None:
+        figures.append(Figure("Kubernetes: API writes per unchanged cycle", f"{writes:.3f}", writes, "", most=0.2))
+    if (fleet := found.get("fleet")) is not None:
+        name = f"Kubernetes: a mask is on all of {fleet['clusters']:,} clusters"
+        measured = f"{fleet['mask_distribution_seconds']:.1f} s, hub {fleet['hub_memory_mb']:.0f} MB"
+        figures.append(Figure(name, measured, fleet["mask_distribution_seconds"], "s"))
+    return figures
+
+
+#: By the name of the bench. What is not here writes {"figures": [...], "details": ...}.
+ADAPTERS: dict[str, Callable[[Any], list[Figure]]] = {
+    "scorer_overhead": scorer_overhead,
+    "optimizer": optimizer,
+    "kube": kube,
+}
+
+
+def read(name: str, document: Any) -> tuple[list[Figure], Any]:
+    """Figures and details of what a bench wrote."""
+    if name in ADAPTERS:
+        return ADAPTERS[name](document), document
+    return [Figure(**fields) for fields in document["figures"]], document["details"]

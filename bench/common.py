@@ -1,0 +1,158 @@
+"""What the benches share: a figure beside its limit, the table of them, and the options every bench has."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+MEGABYTE = 2**20
+#: Exit codes: figures were made; one of them misses its limit and --strict was given.
+OK, MISSED = 0, 1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the table.
+
+    `value` is what is compared with `most` or `least`, in `unit`; without both there is nothing to reach. `measured`
+    and `against` are texts: what was measured, and what it is held against, both in the same run.
+    """
+
+    name: str
+    measured: str
+    value: float
+    unit: str
+    against: str = ""
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def is_met(self) -> bool | None:
+        """None when there is nothing to reach."""
+        if self.most is None and self.least is None:
+            return None
+        return (self.most is None or self.value <= self.most) and (self.least is None or self.value >= self.least)
+
+    @property
+    def goal(self) -> str:
+        """What is to be reached."""
+        bounds = (("<=", self.most), (">=", self.least))
+        return ", ".join(f"{sign} {bound:g} {self.unit}" for sign, bound in bounds if bound is not None)
+
+
+#: What a bench gives: its figures, and everything it saw for those who look closer.
+Measurement = tuple[list[Figure], Any]
+
+
+def spread(values: Sequence[float], unit: str, digits: int = 2) -> str:
+    """The median of all rounds and their range: `3.31 ms (3.20-3.52)`."""
+    middle, low, high = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} {unit}" if len(values) == 1 else f"{middle} {unit} ({low}-{high})"
+
+
+def table(figures: Sequence[Figure], title: str = "") -> Table:
+    """All figures, one row each."""
+    made = Table(title=title or None, title_justify="left")
+    for heading in ("figure", "limit it is held against", "measured: median (min-max)"):
+        made.add_column(heading, overflow="fold")
+    for heading in ("value", "to reach"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    made.add_column("", no_wrap=True)
+    verdicts = {True: "[green]ok[/green]", False: "[bold red]missed[/bold red]", None: ""}
+    for figure in figures:
+        value = f"{figure.value:.3g} {figure.unit}" if abs(figure.value) < 100 else f"{figure.value:.0f} {figure.unit}"
+        texts = (figure.name, figure.against, figure.measured, value, figure.goal)
+        made.add_row(*texts, verdicts[figure.is_met])
+    return made
+
+
+def console(width: int | None = None) -> Console:
+    """Where tables are printed. They have their full width where that is not a terminal."""
+    found = Console(width=width)
+    return found if width or found.is_terminal else Console(width=180)
+
+
+def exit_code(figures: Sequence[Figure], *, strict: bool) -> int:
+    """A missed limit is one only when asked for: on a machine with other work the figures are what it left over."""
+    return MISSED if strict and any(figure.is_met is False for figure in figures) else OK
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that every bench has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--strict", action="store_true", help="end with 1 when a limit is missed")
+    return parser
+
+
+def report(arguments: argparse.Namespace, measurement: Measurement) -> int:
+    """Print the table of one bench, write the file that was asked for; returns the exit code."""
+    figures, details = measurement
+    if arguments.json:
+        write(arguments.json, {"figures": [asdict(figure) for figure in figures], "details": details})
+    console().print(table(figures))
+    return exit_code(figures, strict=arguments.strict)
+
+
+def run(description: str | None, measure: Callable[[bool], Measurement]) -> int:
+    """The whole of a bench that has no options of its own. `measure` is told whether to be quick."""
+    arguments = options(description).parse_args()
+    return report(arguments, measure(arguments.quick))
+
+
+def write(file: Path, document: Mapping[str, Any]) -> None:
+    """One JSON document."""
+    file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def cpu(*processes: psutil.Process) -> float:
+    """Seconds of CPU, user and system, that these processes have used.
+
+    Linux tells it in nanoseconds for each thread, for threads that live on; else in steps of 10 ms.
+    """
+    return sum(_cpu(process) for process in processes)
+
+
+def _cpu(process: psutil.Process) -> float:
+    files = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
+    if not files:
+        return float(sum(process.cpu_times()[:2]))
+    return sum(int(file.read_text(encoding="ascii").split()[0]) for file in files) / 1e9
+
+
+def highest_memory(pid: int) -> int:
+    """Highest resident bytes a process ever had (Linux).
+
+    Not `ru_maxrss`: a child inherits that of its parent there.
+    """
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"process {pid} has no memory")
+
+
+@contextmanager
+def process(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that is ended with the block. What it prints is appended to `log`."""
+    with (
+        log.open("ab") as output,
+        subprocess.Popen(command, env=dict(environment), cwd=ROOT, stdout=output, stderr=output) as running,
+    ):
+        try:
+            yield running
+        finally:
+            running.terminate()
+            running.wait(60)

@@ -1,0 +1,232 @@
+"""What a whole cycle costs: CPU of agent and Redis, bytes through the broker, and the agent's memory for a large one.
+
+    python -m bench.cycle [--quick] [--strict] [--json FILE]
+
+CPU is held against a chain of three tasks that do nothing, on the same worker and the same Redis, in turns. Source and
+scoring API are in a process of their own and are not counted, nor are beat and the results worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+
+from bench.common import MEGABYTE, Figure, Measurement, cpu, highest_memory, options, process, report, spread
+from bench.peers import POINTS, server, summary
+from dsf import keys
+from dsf.messages import derive_key, new_run_id
+from dsf.settings import Settings
+from dsf.ticks import TickFactory
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+
+#: What is to be reached: CPU as a multiple of the chain's, bytes beside those of the result, memory in megabytes.
+CPU_LIMIT, TRAFFIC_LIMIT, PEAK_LIMIT = 1.4, 12 * 1024, 130
+#: Megabytes that may stay afterwards: what `bench.memory` allows a process that is called flat.
+AFTER_LIMIT = 8
+SERIES, LARGE, RESULTS = 100, 10_000, 10
+#: Cycles a second: a busy agent (30 scorers of 1 s), whose cycles begin one after another.
+PACE = 30.0
+#: Cycles that make one measurement. Short ones, many in turns: the work of others on the machine then meets both alike.
+SCORERS = 25
+CLUSTER = "bench"
+MASTER = bytes(range(32))
+
+
+def agent() -> int:
+    """The real agent, with three more tasks that do nothing. `BENCH_DONE` gets a byte per finished chain."""
+    from celery import shared_task
+
+    from dsf.agent.main import run
+
+    done = os.open(os.environ["BENCH_DONE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    @shared_task(name="bench.fetch", ignore_result=True)
+    def fetch(scorer: str, run_id: str) -> None:
+        """Nothing."""
+
+    @shared_task(name="bench.score", ignore_result=True)
+    def score(scorer: str, run_id: str) -> None:
+        """Nothing."""
+
+    @shared_task(name="bench.publish", ignore_result=True)
+    def publish(scorer: str, run_id: str) -> None:
+        """Nothing, but say that it is done."""
+        os.write(done, b".")
+
+    return run(Settings.load())
+
+
+class Broker:
+    """Redis, an agent on it, and what both have used so far."""
+
+    def __init__(self, redis_server: RedisServer, running: subprocess.Popen[bytes], done: Path) -> None:
+        self.redis: redis.Redis = redis_server.client()
+        self.agent = psutil.Process(running.pid)
+        self._server = psutil.Process(redis_server.pid)
+        self._done = done
+        self._ticks = TickFactory()
+
+    def cpu(self) -> float:
+        """CPU seconds of agent and Redis."""
+        return cpu(self.agent, self._server)
+
+    def traffic(self) -> int:
+        """Bytes in and out of Redis."""
+        info: dict[str, int] = self.redis.info("stats")
+        return info["total_net_input_bytes"] + info["total_net_output_bytes"]
+
+    def cycles(self, scorers: list[str]) -> int:
+        """One cycle of each scorer; bytes of a result."""
+        self._push(scorers, "dsf")
+        wait_for(lambda: self.redis.llen(keys.RESULTS_QUEUE) == len(scorers), 60, "the results", interval=0.05)
+        first = self.redis.lindex(keys.RESULTS_QUEUE, 0)
+        self.redis.delete(keys.RESULTS_QUEUE)
+        envelope = json.loads(json.loads(str(first))["body"])[0][0]
+        assert '"outcome":"ok"' in envelope["body"], envelope["body"]
+        return len(envelope["body"])
+
+    def chains(self, scorers: list[str]) -> None:
+        """As many chains of tasks that do nothing."""
+        wanted = self._done.stat().st_size + len(scorers)
+        self._push(scorers, "bench")
+        wait_for(lambda: self._done.stat().st_size == wanted, 60, "the chains", interval=0.05)
+
+    def _push(self, scorers: list[str], prefix: str) -> None:
+        expires = time.time() + 300
+        started = time.monotonic()
+        for number, scorer in enumerate(scorers):
+            tick = self._ticks.message(CLUSTER, scorer, new_run_id(), expires)
+            # As beat sends them: every scorer has its own moment.
+            time.sleep(max(0.0, started + number / PACE - time.monotonic()))
+            self.redis.lpush(keys.spoke_queue(CLUSTER), tick.replace("dsf.", f"{prefix}."))
+
+
+@contextmanager
+def broker(url: str, scorers: list[str], series: int) -> Iterator[Broker]:
+    """A Redis and an agent that runs these scorers."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        redis_server = stack.enter_context(RedisServer())
+        summaries = [summary(name, url, series, RESULTS).model_dump(by_alias=True) for name in scorers]
+        (folder / "config.json").write_text(json.dumps(summaries))
+        (folder / "key").write_text(derive_key(MASTER, CLUSTER, 1).dump())
+        (folder / "done").touch()
+        environment = os.environ | {
+            "BENCH_DONE": str(folder / "done"),
+            "DSF_CLUSTER": CLUSTER,
+            "DSF_REDIS_URL": redis_server.url,
+            "DSF_AGENT_CONFIG": str(folder / "config.json"),
+            "DSF_AGENT_SPOOL_DIR": str(folder / "spool"),
+            "DSF_AGENT_METRICS_HOST": "127.0.0.1",
+            "DSF_AGENT_METRICS_PORT": "0",
+            "DSF_AGENT_READINESS_FILE": str(folder / "ready"),
+            "DSF_SIGNING_KEY_FILE": str(folder / "key"),
+        }
+        command = [sys.executable, "-m", "bench.cycle", "--agent"]
+        running = stack.enter_context(process(command, environment, folder / "log"))
+        wait_for((folder / "ready").exists, 30, "the agent to be ready")
+        yield Broker(redis_server, running, folder / "done")
+
+
+def cost(url: str, rounds: int) -> dict[str, Any]:
+    """CPU and traffic of whole cycles against chains that do nothing, in turns."""
+    scorers = [f"scorer-{number}" for number in range(SCORERS)]
+    cycles, chains, traffic = [], [], []
+    with broker(url, scorers, SERIES) as running:
+        result = 0
+        for _ in range(2):
+            result = running.cycles(scorers)
+            running.chains(scorers)
+        for _ in range(rounds):
+            start, before = running.cpu(), running.traffic()
+            running.cycles(scorers)
+            middle = running.cpu()
+            traffic.append((running.traffic() - before) / SCORERS)
+            running.chains(scorers)
+            cycles.append(1000 * (middle - start) / SCORERS)
+            chains.append(1000 * (running.cpu() - middle) / SCORERS)
+    ratios = [one / other for one, other in zip(cycles, chains, strict=True)]
+    return {"cycle_ms": cycles, "chain_ms": chains, "ratios": ratios, "traffic_bytes": traffic, "result_bytes": result}
+
+
+def memory(url: str, cycles: int) -> dict[str, Any]:
+    """Memory of an agent that has run small cycles, with large ones, and afterwards; all in megabytes."""
+    with broker(url, ["large"], LARGE) as running:
+        # A chain brings threads and connections, which any agent has.
+        running.chains(["large"])
+        rest = running.agent.memory_info().rss
+        after = []
+        for _ in range(cycles):
+            running.cycles(["large"])
+            after.append((running.agent.memory_info().rss - rest) / MEGABYTE)
+        peak = (highest_memory(running.agent.pid) - rest) / MEGABYTE
+    return {"rest_mb": rest / MEGABYTE, "peak_mb": peak, "after_mb": after}
+
+
+def measure(quick: bool) -> Measurement:
+    """All figures."""
+    with server() as url:
+        found = cost(url, 10 if quick else 30)
+        large = memory(url, 3 if quick else 10)
+    result = found["result_bytes"]
+    size = f"{LARGE:,} x {POINTS} samples"
+    at_rest = f"the process at rest, {large['rest_mb']:.0f} MB"
+    return [
+        Figure(
+            f"CPU of a whole cycle in agent + Redis, {SERIES} x {POINTS} samples",
+            spread(found["cycle_ms"], "ms"),
+            statistics.median(found["ratios"]),
+            "x",
+            f"no-op chain of three tasks, {spread(found['chain_ms'], 'ms')}",
+            most=CPU_LIMIT,
+        ),
+        Figure(
+            "broker bytes of a cycle, both directions",
+            spread(found["traffic_bytes"], "B", 0),
+            statistics.median(found["traffic_bytes"]) - result,
+            "B more",
+            f"the result itself, {result} B",
+            most=TRAFFIC_LIMIT,
+        ),
+        Figure(
+            f"highest memory of an agent, {size}",
+            f"{large['rest_mb'] + large['peak_mb']:.0f} MB",
+            large["peak_mb"],
+            "MB more",
+            at_rest,
+            most=PEAK_LIMIT,
+        ),
+        Figure(
+            f"memory of an agent after {len(large['after_mb'])} cycles of {size}",
+            f"{large['rest_mb'] + large['after_mb'][-1]:.0f} MB",
+            large["after_mb"][-1],
+            "MB more",
+            at_rest,
+            most=AFTER_LIMIT,
+        ),
+    ], {"cost": found, "memory": large}
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = options(__doc__)
+    parser.add_argument("--agent", action="store_true", help="be the agent, as this program starts it itself")
+    arguments = parser.parse_args()
+    return agent() if arguments.agent else report(arguments, measure(arguments.quick))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

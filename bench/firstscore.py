@@ -1,0 +1,185 @@
+"""Time from a manifest being written to the first score being readable.
+
+    python -m bench.firstscore [--quick] [--strict] [--json FILE]
+
+The whole stack as processes, on a folder of manifests. Each round applies a DynamicScorer that was never there; the hub
+has to find it, to check its health, to ask its /config, to hand it to the agent and to schedule it; then the cycle with
+a Prometheus source runs. Readable means: the AddOnPlacementScore is there with its item, and the exporter's
+/api/v1/scores has it. The scorer answers at once and says how long it took; the limit is for the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+from bench.common import Figure, Measurement, options, report, spread
+from bench.peers import matrix, scores, server
+from bench.stack import CLUSTER, Production
+from tests.support.wait import wait_for
+
+#: Milliseconds, beside the scorer's own time.
+LIMIT = 2000
+INTERVAL = 30
+#: Seconds between two looks for the score: as late as it may be seen.
+LOOK = 0.01
+
+
+class Scorer(BaseHTTPRequestHandler):
+    """Scoring API and source of any number of scorers, `/<name>/...`; `/<name>/log` says what was asked when."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    log: dict[str, list[tuple[str, float, float]]]
+    series, results = matrix(100), scores(10)
+
+    def do_GET(self) -> None:
+        """Health, configuration, source, and what was asked."""
+        started, arrived = time.perf_counter(), time.time()
+        name, _, page = self.path.strip("/").partition("?")[0].partition("/")
+        if page == "log":
+            self._send(json.dumps(self.log.get(name, [])).encode())
+            return
+        if page == "source":
+            self._send(self.series)
+        elif page == "config":
+            self._send(json.dumps(self._config(name)).encode())
+        else:
+            self._send(b"ok")
+        # The check of health is of the whole server; nobody knows for whom.
+        self.log.setdefault(name, []).append((page or name, arrived, time.perf_counter() - started))
+
+    def do_POST(self) -> None:
+        """Score."""
+        started, arrived = time.perf_counter(), time.time()
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._send(self.results)
+        name = self.path.strip("/").partition("/")[0]
+        self.log.setdefault(name, []).append(("scoring", arrived, time.perf_counter() - started))
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+    def _config(self, name: str) -> dict[str, Any]:
+        host = f"http://{self.headers['Host']}"
+        params = {"query": "up", "range": 3600, "step": 60}
+        source = {"type": "Prometheus", "host": host, "path": f"/{name}/source", "params": params}
+        scoring = {"host": host, "path": f"/{name}/scoring", "params": {"name": f"{name}-score", "interval": INTERVAL}}
+        return {"name": name, "description": "", "source": source, "scoring": scoring}
+
+    def _send(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def serve() -> None:
+    """Be the scoring API, and print the port."""
+    Scorer.log = {}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Scorer) as running:
+        print(running.server_address[1], flush=True)
+        running.serve_forever()
+
+
+class Readers:
+    """Looks for the score where its users do."""
+
+    def __init__(self, stack: Production, name: str) -> None:
+        self._stack = stack
+        self._name = name
+        self._file = stack.out / "clusters" / CLUSTER / "addonplacementscores" / f"{name}-score.yaml"
+        self.seen: dict[str, float] = {}
+
+    def look(self) -> bool:
+        """Whether all have seen it by now."""
+        for reader, sees in (("object", self._object), ("exporter", self._exporter)):
+            if reader not in self.seen and sees():
+                self.seen[reader] = time.time()
+        return len(self.seen) == 2
+
+    def _object(self) -> bool:
+        if not self._file.exists():
+            return False
+        return bool(yaml.safe_load(self._file.read_text(encoding="utf-8"))["status"].get("scores"))
+
+    def _exporter(self) -> bool:
+        answer = self._stack.page("exporter", f"/api/v1/scores?scorer={self._name}")
+        # 404 until the scorer is registered.
+        return answer.status_code == 200 and any(one["items"] for one in answer.json()["scores"])
+
+
+def first_score(stack: Production, url: str, name: str) -> dict[str, float]:
+    """One round: milliseconds after the manifest was written at which each thing happened, and the scorer's own."""
+    readers = Readers(stack, name)
+    written = time.time()
+    stack.scorer(name, {"configURL": f"{url}/{name}/config", "configSyncMode": "Full"})
+    wait_for(readers.look, 30, f"the first score of {name}", interval=LOOK)
+    asked: list[tuple[str, float, float]] = requests.get(f"{url}/{name}/log", timeout=5).json()
+    times = {page: at for page, at, _ in reversed(asked)} | readers.seen
+    found = {page: 1000 * (at - written) for page, at in sorted(times.items(), key=lambda pair: pair[1])}
+    found["own"] = 1000 * sum(seconds for _, _, seconds in asked)
+    return found
+
+
+@contextmanager
+def running() -> Iterator[tuple[Production, str]]:
+    """The stack, and the URL of the scoring API."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        server("bench.firstscore", "--serve") as url,
+        Production(Path(folder) / "stack") as stack,
+    ):
+        yield stack, url
+
+
+def measure(quick: bool) -> Measurement:
+    """All rounds."""
+    with running() as (stack, url):
+        # The first one makes connections and imports modules, and is shown apart.
+        cold = first_score(stack, url, "cold")
+        rounds = [first_score(stack, url, f"warm-{number}") for number in range(4 if quick else 12)]
+    steps = [step for step in cold if step != "own"]
+    medians = {step: statistics.median(one[step] for one in rounds) for step in steps}
+    own = [one["own"] for one in rounds]
+    against = f"2 s + the scorer's own time, {spread(own, 'ms', 1)}"
+    figures = []
+    for reader, title in (("object", "AddOnPlacementScore"), ("exporter", "/api/v1/scores")):
+        # Without the scorer's own time, as the limit is.
+        waited = [one[reader] - one["own"] for one in rounds]
+        name = f"manifest to first score in {title}"
+        figures.append(Figure(name, spread(waited, "ms", 0), max(waited), "ms max", against, most=LIMIT))
+    slowest = max(cold["object"], cold["exporter"]) - cold["own"]
+    name = "manifest to first score, first one of new processes"
+    figures.append(Figure(name, f"{slowest:.0f} ms", slowest, "ms", against, most=LIMIT))
+    return figures, {"median_ms_until": medians, "cold": cold, "rounds": rounds}
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = options(__doc__)
+    parser.add_argument("--serve", action="store_true", help="be the scoring API, as this program starts it itself")
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve()
+        return 0
+    measurement = measure(arguments.quick)
+    steps = measurement[1]["median_ms_until"].items()
+    print("median ms until:", ", ".join(f"{step} {ms:.0f}" for step, ms in sorted(steps, key=lambda pair: pair[1])))
+    return report(arguments, measurement)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

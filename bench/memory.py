@@ -1,0 +1,132 @@
+"""Resident memory of each process at rest, after 1,000 cycles, and after 1,000 more.
+
+    python -m bench.memory [--quick] [--strict] [--json FILE]
+
+The whole stack as processes; 40 scorers of 1 s on one cluster, each with a Prometheus source of 100 x 61 samples and 10
+results; the metrics of exporter and agent are scraped every second. At rest means: ready, scraped, and the scorers
+are there but suspended. Flat means: after all cycles no more than 8 MB or a tenth above that, whichever is more.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import requests
+
+from bench.common import MEGABYTE, Figure, Measurement, run
+from bench.peers import server
+from bench.stack import CLUSTER, Production
+from dsf import keys
+from dsf.store.pairs import Pairs
+from tests.support.wait import wait_for
+
+SCORERS, SERIES, RESULTS = 40, 100, 10
+CYCLES, QUICK_CYCLES = 1_000, 300
+#: What a process may grow by and still be flat: megabytes, and a share of what it had.
+ALLOWANCE, SHARE = 8.0, 0.1
+PROCESSES = ("hub", "beat", "results", "exporter", f"agent {CLUSTER}")
+#: Seconds that the processes have nothing to do before they are looked at.
+REST = 3.0
+SCRAPED = ("exporter", f"agent {CLUSTER}")
+
+
+class Scraper(threading.Thread):
+    """Prometheus, as far as a process notices."""
+
+    def __init__(self, stack: Production) -> None:
+        super().__init__(name="scraper", daemon=True)
+        self._urls = [f"http://127.0.0.1:{stack.port(name)}/metrics" for name in SCRAPED]
+        self._stop_scraping = threading.Event()
+
+    def run(self) -> None:
+        """Scrape until stopped."""
+        headers = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
+        with requests.Session() as session:
+            session.trust_env = False
+            while not self._stop_scraping.wait(1):
+                for url in self._urls:
+                    session.get(url, headers=headers, timeout=10).raise_for_status()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop_scraping.set()
+        self.join()
+
+
+def apply(stack: Production, url: str, *, suspend: bool) -> None:
+    """The scorers."""
+    params = {"query": "up", "range": 3600, "step": 60}
+    source = {"type": "Prometheus", "host": url, "path": f"/get/{SERIES}", "params": params}
+    for number in range(SCORERS):
+        scoring = {"path": f"/post/{RESULTS}", "params": {"name": f"score-{number}", "interval": 1}}
+        spec = {"configURL": f"{url}/config", "configSyncMode": "None", "source": source, "scoring": scoring}
+        stack.scorer(f"scorer-{number}", spec | {"execution": {"suspend": suspend}})
+
+
+def has_cycles(stack: Production, wanted: int) -> bool:
+    """Whether so many good cycles have ended."""
+    pairs = Pairs(stack.redis)
+    return sum(state.count("ok") for state in pairs.states(pairs.names())) >= wanted
+
+
+def resident(stack: Production) -> dict[str, float]:
+    """Megabytes of every process."""
+    return {name: stack.memory(name) / MEGABYTE for name in PROCESSES}
+
+
+def watch(cycles: int) -> tuple[list[dict[str, float]], float]:
+    """Memory at rest, after so many cycles, and after as many more; and cycles per second."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        server() as url,
+        Production(Path(folder) / "stack") as stack,
+    ):
+        scraper = Scraper(stack)
+        scraper.start()
+        try:
+            apply(stack, url, suspend=True)
+            wait_for(lambda: stack.redis.hlen(keys.ENTRIES) == SCORERS, 60, "the scorers to be scheduled")
+            time.sleep(REST)
+            seen, start = [resident(stack)], time.monotonic()
+            apply(stack, url, suspend=False)
+            for wanted in (cycles, 2 * cycles):
+                reached = functools.partial(has_cycles, stack, wanted)
+                wait_for(reached, 240, f"{wanted} good cycles", interval=0.2)
+                seen.append(resident(stack))
+            rate = 2 * cycles / (time.monotonic() - start)
+        finally:
+            scraper.stop()
+    return seen, rate
+
+
+def measure(quick: bool) -> Measurement:
+    """One row for each process."""
+    cycles = QUICK_CYCLES if quick else CYCLES
+    seen, rate = watch(cycles)
+    rest, first, second = seen
+    figures = [
+        Figure(
+            f"memory of {name.partition(' ')[0]} after {cycles:,} cycles, and {cycles:,} more",
+            f"{first[name]:.1f} MB, {second[name]:.1f} MB ({second[name] - first[name]:+.1f})",
+            second[name] - rest[name],
+            "MB more",
+            f"the process at rest, {rest[name]:.1f} MB",
+            most=round(max(ALLOWANCE, SHARE * rest[name]), 1),
+        )
+        for name in PROCESSES
+    ]
+    return figures, {"cycles": cycles, "cycles_per_second": rate, "rest_mb": rest, "then_mb": [first, second]}
+
+
+def main() -> int:
+    """Measure and print."""
+    return run(__doc__, measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

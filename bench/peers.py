@@ -1,0 +1,126 @@
+"""Source and scoring API of the benches: a process of its own that answers at once, with bodies made beforehand.
+
+`GET /get/<series>` is a Prometheus answer with so many series, `POST /post/<results>` a scoring answer with so many
+results.
+"""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bench.common import ROOT
+from dsf.api.summary import ScorerSummary
+
+#: Samples of each series: an hour, one a minute.
+POINTS = 61
+
+
+def matrix(series: int) -> bytes:
+    """An answer of Prometheus as it looks: 200 KB for 100 series."""
+    result = [
+        {
+            "metric": {
+                "__name__": "container_memory_working_set_bytes",
+                "namespace": f"team-{number % 20}",
+                "node": f"node-{number % 50}.example.internal",
+                "pod": f"workload-{number}-7c5d8f9b6d-x{number % 97:02d}z",
+                "container": "main",
+            },
+            "values": [
+                [1718600000 + 60 * k, f"{(number * 7919 + k * 104729) % 10**9 / 997:.13g}"] for k in range(POINTS)
+            ],
+        }
+        for number in range(series)
+    ]
+    document = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def scores(number: int) -> bytes:
+    """An answer of a scoring API with this many results."""
+    results = [{"metric": {"namespace": "team", "pod": f"workload-{i}"}, "score": i % 100 + 0.5} for i in range(number)]
+    return json.dumps({"results": results}, separators=(",", ":")).encode()
+
+
+class Peer(socketserver.StreamRequestHandler):
+    """Requests of one connection, one after another, with as little work as can be."""
+
+    disable_nagle_algorithm = True
+    answers: dict[str, bytes]
+
+    def handle(self) -> None:
+        """Read a request, answer it."""
+        while line := self.rfile.readline():
+            path = line.split()[1].split(b"?")[0].decode()
+            length = 0
+            while (header := self.rfile.readline()) not in (b"\r\n", b""):
+                name, _, value = header.partition(b":")
+                if name.lower() == b"content-length":
+                    length = int(value)
+            left = length
+            while left:
+                left -= len(self.rfile.read1(left))
+            if path not in self.answers:
+                self.answers[path] = made(path)
+            body = self.answers[path]
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            self.connection.sendall(head.encode() + body)
+
+
+def made(path: str) -> bytes:
+    """The answer of a path. `/healthz` and whatever has no number are empty."""
+    kind, _, number = path.strip("/").partition("/")
+    return (matrix if kind == "get" else scores)(int(number)) if number else b"{}"
+
+
+def serve() -> None:
+    """Be the peers, and print the port."""
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+        def handle_error(self, *_: object) -> None:
+            """Measurements end in the middle of an exchange."""
+
+    Peer.answers = {}
+    with Server(("127.0.0.1", 0), Peer) as server:
+        print(server.server_address[1], flush=True)
+        server.serve_forever()
+
+
+@contextmanager
+def server(*command: str) -> Iterator[str]:
+    """URL of a server of a bench: a module with its arguments that prints its port, by default the peers."""
+    with subprocess.Popen(
+        [sys.executable, "-m", *(command or ("bench.peers",))], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+def summary(name: str, url: str, series: int, results: int) -> ScorerSummary:
+    """A scorer whose source and scoring API are the peers at `url`."""
+    return ScorerSummary(
+        name=name,
+        score_name=f"{name}-score",
+        source_type="Prometheus",
+        source_endpoint=f"{url}/get/{series}",
+        source_query="container_memory_working_set_bytes",
+        source_range=3600,
+        source_step=60,
+        scoring_endpoint=f"{url}/post/{results}",
+        scoring_interval=300,
+    )
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,54 @@
+"""The real stack of processes on a folder of manifests, with the settings of production."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dsf.settings import Settings
+from tests.support.stack import Stack
+
+GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
+CLUSTER = "c1"
+_PROCESSES = ("hub", "beat", "results", "exporter", "agent")
+#: What the tests' stack makes shorter, and is here as long as in production.
+_SHORTENED = (
+    "health_interval",
+    "beat_lock_timeout",
+    "lost_after",
+    "redis_polling_interval",
+    "results_visibility_timeout",
+    "retry_backoff",
+)
+
+
+class Production(Stack):
+    """Hub, beat, results worker, exporter and the agent of one cluster, and a Redis with AOF every second."""
+
+    def __init__(self, folder: Path) -> None:
+        values = {name: Settings.model_fields[name].default for name in _SHORTENED} | {"log_level": "WARNING"}
+        settings = dict.fromkeys(_PROCESSES, values)
+        super().__init__(folder, (CLUSTER,), settings=settings, redis_options=("--appendfsync", "everysec"))
+
+    def start(self) -> None:
+        """Start everything, with the cluster accepted and nothing to score."""
+        self.write("cluster", "cluster.open-cluster-management.io/v1", "ManagedCluster", CLUSTER, {})
+        self.write("config", GROUP, "DynamicScoringConfig", "dynamic-scoring-config", {"masks": []})
+        super().start()
+
+    def write(self, file: str, version: str, kind: str, name: str, spec: dict[str, Any]) -> None:
+        """Apply a manifest: beside the folder first, so that it is there as a whole or not at all."""
+        if kind == "ManagedCluster":
+            spec = {"hubAcceptsClient": True, **spec}
+        manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        draft = self.folder / f"{file}.new"
+        draft.write_text(yaml.safe_dump(manifest), encoding="utf-8")
+        os.replace(draft, self.manifests / f"{file}.yaml")
+
+    def scorer(self, name: str, spec: dict[str, Any]) -> None:
+        """Apply a DynamicScorer."""
+        common = {"description": "of a bench", "scoreDimensionFormat": "${pod}"}
+        self.write(f"scorer-{name}", GROUP, "DynamicScorer", name, common | spec)

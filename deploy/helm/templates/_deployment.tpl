@@ -1,0 +1,124 @@
+{{/*
+A Deployment of one process on the hub. Keys of the argument: root, component, values (of the component), args, env
+(list), mounts, volumes (lists), ports (dict name -> port), liveness, readiness, startup (probes), usesApi (whether the
+process speaks with the API server), grace (seconds), scaled (whether somebody else sets the replicas).
+*/}}
+{{- define "dsf.deployment" -}}
+{{- $root := .root -}}
+{{- $values := .root.Values -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: dynamic-scoring-{{ .component }}
+  namespace: {{ include "dsf.namespace" $root }}
+  labels:
+    {{- include "dsf.componentLabels" . | nindent 4 }}
+spec:
+  {{- if not .scaled }}
+  replicas: {{ .replicas }}
+  {{- end }}
+  revisionHistoryLimit: 3
+  selector:
+    matchLabels:
+      {{- include "dsf.selector" . | nindent 6 }}
+  template:
+    metadata:
+      labels:
+        {{- include "dsf.componentLabels" . | nindent 8 }}
+      {{- with $values.podAnnotations }}
+      annotations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+    spec:
+      serviceAccountName: dynamic-scoring-{{ .component }}
+      automountServiceAccountToken: {{ .usesApi | default false }}
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: {{ .grace }}
+      securityContext:
+        {{- include "dsf.podSecurityContext" $root | nindent 8 }}
+      {{- include "dsf.placement" . | nindent 6 }}
+      containers:
+        - name: {{ .component }}
+          image: {{ include "dsf.image" (dict "root" $root "image" $values.hubSetting.resourceController.image) }}
+          imagePullPolicy: {{ $values.hubSetting.resourceController.image.pullPolicy }}
+          {{- with .command }}
+          command: {{ toJson . }}
+          {{- end }}
+          args: {{ toJson .args }}
+          env:
+            - name: DSF_ROLE
+              value: {{ .component }}
+            - name: DSF_NAMESPACE
+              value: {{ include "dsf.namespace" $root }}
+            - name: DSF_LOG_FORMAT
+              value: {{ $values.log.format }}
+            - name: DSF_LOG_LEVEL
+              value: {{ $values.log.level }}
+            {{- include "dsf.redis.env" . | nindent 12 }}
+            {{- with .env }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+            {{- if .usesApi }}
+            {{- range $name, $value := dict "HTTP_PROXY" $values.proxy.httpProxy "HTTPS_PROXY" $values.proxy.httpsProxy "NO_PROXY" $values.proxy.noProxy }}
+            {{- if $value }}
+            - name: {{ $name }}
+              value: {{ $value | quote }}
+            {{- end }}
+            {{- end }}
+            {{- end }}
+            {{- with .values.extraEnv }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+          {{- with .ports }}
+          ports:
+            {{- range $name, $port := . }}
+            - name: {{ $name }}
+              containerPort: {{ $port }}
+            {{- end }}
+          {{- end }}
+          {{- with .startup }}
+          startupProbe: {{ toJson . }}
+          {{- end }}
+          livenessProbe: {{ toJson .liveness }}
+          {{- with .readiness }}
+          readinessProbe: {{ toJson . }}
+          {{- end }}
+          {{- with .values.resources }}
+          resources:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          securityContext:
+            {{- include "dsf.securityContext" $root | nindent 12 }}
+          volumeMounts:
+            - name: tmp
+              mountPath: /tmp
+            {{- include "dsf.redis.mounts" . | nindent 12 }}
+            {{- with .mounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+      volumes:
+        - name: tmp
+          emptyDir:
+            sizeLimit: 64Mi
+        {{- include "dsf.redis.volumes" . | nindent 8 }}
+        {{- with .volumes }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+{{- end }}
+
+{{/* Every process has a ServiceAccount of its own. (dict "root" $ "component" "beat") */}}
+{{- define "dsf.serviceAccount" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: dynamic-scoring-{{ .component }}
+  namespace: {{ include "dsf.namespace" .root }}
+  labels:
+    {{- include "dsf.componentLabels" . | nindent 4 }}
+automountServiceAccountToken: false
+{{- end }}
+
+{{/* A probe of a file that the process touches as long as it works. (dict "file" path "minutes" n) */}}
+{{- define "dsf.fileProbe" -}}
+{{ dict "exec" (dict "command" (list "/bin/sh" "-c" (printf "test -n \"$(find %s -mmin -%v)\"" .file .minutes))) "periodSeconds" 15 "timeoutSeconds" 5 "failureThreshold" 3 | toJson }}
+{{- end }}

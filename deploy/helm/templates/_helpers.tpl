@@ -1,0 +1,114 @@
+{{/* Names are fixed: there is one of these systems per hub, and commands in the documentation shall fit everywhere. */}}
+
+{{- define "dsf.namespace" -}}
+{{ .Values.hubSetting.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{- define "dsf.labels" -}}
+app.kubernetes.io/name: dynamic-scoring-framework
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* (dict "root" $ "component" "beat") */}}
+{{- define "dsf.componentLabels" -}}
+{{ include "dsf.labels" .root }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "dsf.selector" -}}
+app.kubernetes.io/name: dynamic-scoring-framework
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* (dict "root" $ "image" .Values...image) */}}
+{{- define "dsf.image" -}}
+{{- if .image.digest -}}
+{{ .image.name }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.name }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* "true" or "": whether user ids are left to OpenShift. */}}
+{{- define "dsf.openshift" -}}
+{{- $given := toString .Values.openshift.enabled -}}
+{{- if or (eq $given "true") (and (eq $given "auto") (.Capabilities.APIVersions.Has "route.openshift.io/v1")) -}}true{{- end -}}
+{{- end }}
+
+{{- define "dsf.podSecurityContext" -}}
+runAsNonRoot: true
+{{- if not (include "dsf.openshift" .) }}
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+{{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "dsf.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Where pods on the hub run. (dict "root" $ "component" "beat") */}}
+{{- define "dsf.placement" -}}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .root.Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+affinity:
+  {{- with .root.Values.affinity }}
+  {{- toYaml . | nindent 2 }}
+  {{- else }}
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- include "dsf.selector" . | nindent 14 }}
+  {{- end }}
+{{- end }}
+
+{{/* Name of the Secret with the master secret of the signatures. */}}
+{{- define "dsf.signingSecret" -}}
+{{ .Values.signing.existingSecret | default "dynamic-scoring-hub-signing" }}
+{{- end }}
+
+{{- define "dsf.flowerSecret" -}}
+{{ .Values.flower.existingSecret | default "dynamic-scoring-flower" }}
+{{- end }}
+
+{{/*
+A value of a Secret of this chart: what it is now, else the given one. (dict "root" $ "secret" name "key" key "new" text)
+Base64, ready for `data`.
+*/}}
+{{- define "dsf.keptOr" -}}
+{{- $found := lookup "v1" "Secret" (include "dsf.namespace" .root) .secret -}}
+{{- $kept := get ((($found).data) | default dict) .key -}}
+{{- $kept | default (b64enc .new) -}}
+{{- end }}

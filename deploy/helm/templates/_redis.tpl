@@ -1,0 +1,247 @@
+{{/* "true" or "": whether the chart runs its own Redis. */}}
+{{- define "dsf.redis.bundled" -}}
+{{- if eq .Values.redis.mode "bundled" }}true{{ end -}}
+{{- end }}
+
+{{- define "dsf.redis.host" -}}
+dynamic-scoring-redis.{{ include "dsf.namespace" . }}.svc
+{{- end }}
+
+{{/* URL for processes on the hub. */}}
+{{- define "dsf.redis.url" -}}
+{{- if include "dsf.redis.bundled" . -}}
+{{ ternary "rediss" "redis" .Values.redis.tls.enabled }}://{{ include "dsf.redis.host" . }}:6379/0
+{{- else -}}
+{{ required "redis.external.url: required with redis.mode external" .Values.redis.external.url }}
+{{- end -}}
+{{- end }}
+
+{{/* Host that agents use for the bundled Redis; empty when it is not known (yet). */}}
+{{- define "dsf.redis.exposedHost" -}}
+{{- $exposure := .Values.redis.exposure -}}
+{{- if $exposure.host -}}
+{{ $exposure.host }}
+{{- else if eq $exposure.type "ClusterIP" -}}
+{{ include "dsf.redis.host" . }}
+{{- else if hasPrefix "Skupper" $exposure.type -}}
+dynamic-scoring-redis
+{{- else if eq $exposure.type "LoadBalancer" -}}
+{{- $service := lookup "v1" "Service" (include "dsf.namespace" .) "dynamic-scoring-redis-external" -}}
+{{- $ingress := (((($service).status).loadBalancer).ingress) | default list -}}
+{{- with first $ingress -}}{{ .hostname | default .ip }}{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* URL for agents, without user and password. */}}
+{{- define "dsf.redis.agentUrl" -}}
+{{- if .Values.redis.agentUrl -}}
+{{ .Values.redis.agentUrl }}
+{{- else if not (include "dsf.redis.bundled" .) -}}
+{{ include "dsf.redis.url" . }}
+{{- else -}}
+{{- $exposure := .Values.redis.exposure -}}
+{{- $host := include "dsf.redis.exposedHost" . -}}
+{{- if and (has $exposure.type (list "NodePort" "Route")) (not $host) -}}
+{{- fail (printf "redis.exposure.host: required with redis.exposure.type %s, it is what agents connect to" $exposure.type) -}}
+{{- end -}}
+{{- $port := 6379 -}}
+{{- if eq $exposure.type "NodePort" -}}
+{{- if not $exposure.nodePort -}}
+{{- fail "redis.agentUrl: required when redis.exposure.nodePort is null" -}}
+{{- end -}}
+{{- $port = $exposure.nodePort -}}
+{{- else if eq $exposure.type "Route" -}}
+{{- $port = 443 -}}
+{{- end -}}
+{{ ternary "rediss" "redis" .Values.redis.tls.enabled }}://{{ $host | default (include "dsf.redis.host" .) }}:{{ $port }}/0
+{{- end -}}
+{{- end }}
+
+{{/* Names in the certificate of the bundled Redis, as a JSON list. */}}
+{{- define "dsf.redis.names" -}}
+{{- $namespace := include "dsf.namespace" . -}}
+{{- $names := list "dynamic-scoring-redis" (printf "dynamic-scoring-redis.%s" $namespace) (printf "dynamic-scoring-redis.%s.svc" $namespace) (printf "dynamic-scoring-redis.%s.svc.cluster.local" $namespace) (printf "dynamic-scoring-redis.%s" .Values.spokeSetting.namespace) (printf "dynamic-scoring-redis.%s.svc" .Values.spokeSetting.namespace) "localhost" "127.0.0.1" -}}
+{{- with include "dsf.redis.exposedHost" . -}}{{- $names = append $names . -}}{{- end -}}
+{{- concat $names .Values.redis.tls.extraHosts | uniq | sortAlpha | toJson -}}
+{{- end }}
+
+{{/* Secret with the certificate of the bundled Redis. */}}
+{{- define "dsf.redis.tlsSecret" -}}
+{{- if eq .Values.redis.tls.source "existingSecret" -}}
+{{ required "redis.tls.existingSecret: required with redis.tls.source existingSecret" .Values.redis.tls.existingSecret }}
+{{- else -}}
+dynamic-scoring-redis-tls
+{{- end -}}
+{{- end }}
+
+{{/* Secret whose ca.crt processes on the hub trust; empty: the system's CAs. */}}
+{{- define "dsf.redis.caSecret" -}}
+{{- if include "dsf.redis.bundled" . -}}
+{{- if .Values.redis.tls.enabled }}{{ include "dsf.redis.tlsSecret" . }}{{ end -}}
+{{- else -}}
+{{ .Values.redis.external.caSecret }}
+{{- end -}}
+{{- end }}
+
+{{/*
+Certificates that are made here, once per rendering: (ca, cert), and whether the certificate is a new one. Kept ones are
+those in the cluster; a new certificate is made when names were added or a year or less is left of its ten.
+*/}}
+{{- define "dsf.redis.makeTls" -}}
+{{- if not (hasKey .Values "generatedTls") -}}
+{{- $namespace := include "dsf.namespace" . -}}
+{{- $names := include "dsf.redis.names" . -}}
+{{- $days := 3650 -}}
+{{- $ca := dict -}}
+{{- $keptCa := (lookup "v1" "Secret" $namespace "dynamic-scoring-redis-ca").data -}}
+{{- $kept := lookup "v1" "Secret" $namespace "dynamic-scoring-redis-tls" -}}
+{{- $annotations := ((($kept).metadata).annotations) | default dict -}}
+{{- $until := get $annotations "dynamic-scoring.open-cluster-management.io/renew-after" | default "0" | int64 -}}
+{{- $isKept := and $keptCa ($kept).data (eq (get $annotations "dynamic-scoring.open-cluster-management.io/names") $names) (gt $until (now | unixEpoch | int64)) -}}
+{{- if $isKept -}}
+{{- $_ := set .Values "generatedTls" (dict "caCert" (get $keptCa "tls.crt") "caKey" (get $keptCa "tls.key") "cert" (get $kept.data "tls.crt") "key" (get $kept.data "tls.key") "names" $names "renewAfter" (toString $until)) -}}
+{{- else -}}
+{{- if $keptCa -}}
+{{- $ca = buildCustomCert (get $keptCa "tls.crt") (get $keptCa "tls.key") -}}
+{{- else -}}
+{{- $ca = genCA "dynamic-scoring-redis-ca" $days -}}
+{{- end -}}
+{{- $dns := list -}}
+{{- $ips := list -}}
+{{- range fromJsonArray $names -}}
+{{- if or (regexMatch "^[0-9.]+$" .) (contains ":" .) -}}{{- $ips = append $ips . -}}{{- else -}}{{- $dns = append $dns . -}}{{- end -}}
+{{- end -}}
+{{- $cert := genSignedCert "dynamic-scoring-redis" $ips $dns $days $ca -}}
+{{- $renew := add (now | unixEpoch | int64) (mul 86400 (sub $days 365)) -}}
+{{- $_ := set .Values "generatedTls" (dict "caCert" (b64enc $ca.Cert) "caKey" (b64enc $ca.Key) "cert" (b64enc $cert.Cert) "key" (b64enc $cert.Key) "names" $names "renewAfter" (toString $renew)) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* CA (PEM) that agents trust; empty: the system's. */}}
+{{- define "dsf.redis.agentCa" -}}
+{{- if .Values.redis.tls.ca -}}
+{{ .Values.redis.tls.ca }}
+{{- else if and (include "dsf.redis.bundled" .) .Values.redis.tls.enabled (eq .Values.redis.tls.source "generated") -}}
+{{- include "dsf.redis.makeTls" . -}}
+{{ .Values.generatedTls.caCert | b64dec }}
+{{- else if include "dsf.redis.caSecret" . -}}
+{{- $secret := lookup "v1" "Secret" (include "dsf.namespace" .) (include "dsf.redis.caSecret" .) -}}
+{{- get (($secret).data | default dict) "ca.crt" | b64dec -}}
+{{- end -}}
+{{- end }}
+
+{{/* Secret with the passwords of the users of processes on the hub. */}}
+{{- define "dsf.redis.usersSecret" -}}
+{{- if include "dsf.redis.bundled" . -}}
+dynamic-scoring-redis-users
+{{- else -}}
+{{ required "redis.external.usersSecret: required with redis.mode external" .Values.redis.external.usersSecret }}
+{{- end -}}
+{{- end }}
+
+{{/* Passwords of the bundled Redis' users as base64, by user; made once per rendering. */}}
+{{- define "dsf.redis.makePasswords" -}}
+{{- if not (hasKey .Values "generatedPasswords") -}}
+{{- $root := . -}}
+{{- $passwords := dict -}}
+{{- range (list "hub" "beat" "results" "exporter" "flower" "operator") -}}
+{{- $_ := set $passwords . (include "dsf.keptOr" (dict "root" $root "secret" "dynamic-scoring-redis-users" "key" . "new" (randAlphaNum 40))) -}}
+{{- end -}}
+{{- $_ := set .Values "generatedPasswords" $passwords -}}
+{{- end -}}
+{{- end }}
+
+{{/* Environment of one process on the hub, for Redis. (dict "root" $ "component" "beat") */}}
+{{- define "dsf.redis.env" -}}
+{{- $external := .root.Values.redis.external -}}
+- name: DSF_REDIS_URL
+  value: {{ include "dsf.redis.url" .root }}
+- name: DSF_REDIS_USERNAME
+  value: dsf-{{ .component }}
+- name: DSF_REDIS_PASSWORD_FILE
+  value: /etc/dsf/redis/password
+{{- if include "dsf.redis.caSecret" .root }}
+- name: DSF_REDIS_CA_FILE
+  value: /etc/dsf/redis-ca/ca.crt
+{{- end }}
+{{- if and (not (include "dsf.redis.bundled" .root)) (hasPrefix "sentinel:" $external.url) }}
+- name: DSF_REDIS_SENTINEL_MASTER
+  value: {{ required "redis.external.sentinel.master: required with a sentinel:// URL" $external.sentinel.master }}
+- name: DSF_REDIS_SENTINEL_TLS
+  value: {{ $external.sentinel.tls | quote }}
+{{- with $external.sentinel.username }}
+- name: DSF_REDIS_SENTINEL_USERNAME
+  value: {{ . }}
+{{- end }}
+{{- if $external.sentinel.passwordSecret }}
+- name: DSF_REDIS_SENTINEL_PASSWORD_FILE
+  value: /etc/dsf/redis-sentinel/password
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "dsf.redis.mounts" -}}
+- name: redis-password
+  mountPath: /etc/dsf/redis
+  readOnly: true
+{{- if include "dsf.redis.caSecret" .root }}
+- name: redis-ca
+  mountPath: /etc/dsf/redis-ca
+  readOnly: true
+{{- end }}
+{{- if and (not (include "dsf.redis.bundled" .root)) .root.Values.redis.external.sentinel.passwordSecret }}
+- name: redis-sentinel
+  mountPath: /etc/dsf/redis-sentinel
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "dsf.redis.volumes" -}}
+- name: redis-password
+  secret:
+    secretName: {{ include "dsf.redis.usersSecret" .root }}
+    items:
+      - {key: {{ .component }}, path: password}
+{{- with include "dsf.redis.caSecret" .root }}
+- name: redis-ca
+  secret:
+    secretName: {{ . }}
+    items:
+      - {key: ca.crt, path: ca.crt}
+{{- end }}
+{{- if and (not (include "dsf.redis.bundled" .root)) .root.Values.redis.external.sentinel.passwordSecret }}
+- name: redis-sentinel
+  secret:
+    secretName: {{ .root.Values.redis.external.sentinel.passwordSecret }}
+    items:
+      - {key: password, path: password}
+{{- end }}
+{{- end }}
+
+{{/* Configuration of the bundled Redis. */}}
+{{- define "dsf.redis.configuration" -}}
+bind * -::*
+{{- if .Values.redis.tls.enabled }}
+port 0
+tls-port 6379
+tls-cert-file /etc/redis-tls/tls.crt
+tls-key-file /etc/redis-tls/tls.key
+tls-ca-cert-file /etc/redis-tls/ca.crt
+# Clients show who they are with user and password.
+tls-auth-clients no
+tls-protocols "TLSv1.2 TLSv1.3"
+{{- else }}
+port 6379
+{{- end }}
+protected-mode no
+dir /data
+aclfile /data/users.acl
+appendonly yes
+appendfsync everysec
+maxmemory-policy noeviction
+maxclients {{ .Values.redis.maxClients | int }}
+tcp-keepalive 60
+# Flower over a slow line must not be cut off at every burst of events.
+client-output-buffer-limit pubsub 64mb 16mb 60
+{{- end }}

@@ -1,0 +1,80 @@
+"""`python -m dsf.redisacl`: writes the ACL file with the hub's users, before Redis starts.
+
+    python -m dsf.redisacl --passwords /etc/dsf/users --file /data/users.acl
+
+Passwords are files named after the roles (`hub`, `beat`, ...), as a mounted Secret has them; only their hashes are
+written. Users of managed clusters that are in the file already stay. Without `--file` the text is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from dsf.errors import SettingsError
+from dsf.redisacl.rules import HUB_ROLES, HubRole
+from dsf.redisacl.users import hub_users, render_acl_file
+
+#: Without these nothing works; the others may have no user.
+_NEEDED: Final[tuple[HubRole, ...]] = ("hub", "beat", "results", "exporter")
+#: Redis may run as another user of the same group.
+_MODE: Final = 0o640
+_SHORTEST: Final = 16
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run with these arguments; returns the exit code, 2 when they are of no use."""
+    parser = argparse.ArgumentParser(prog="python -m dsf.redisacl", description="Write Redis' ACL file.")
+    parser.add_argument("--passwords", type=Path, required=True, help="folder with a file per role")
+    parser.add_argument("--file", type=Path, help="the ACL file; default: print it")
+    options = parser.parse_args(arguments)
+    try:
+        passwords = _passwords(options.passwords)
+        existing = options.file.read_text(encoding="utf-8") if options.file and options.file.exists() else ""
+        text = render_acl_file(hub_users(passwords), existing)
+        if options.file is None:
+            sys.stdout.write(text)
+        else:
+            _write(options.file, text)
+    except SettingsError as error:
+        print(f"dsf.redisacl: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"dsf.redisacl: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    if options.file is not None:
+        print(f"dsf.redisacl: wrote {options.file} with users for {', '.join(passwords)}", file=sys.stderr)
+    return 0
+
+
+def _passwords(folder: Path) -> dict[HubRole, str]:
+    found: dict[HubRole, str] = {}
+    for role in HUB_ROLES:
+        file = folder / role
+        if role != "probe" and file.is_file():
+            password = file.read_text(encoding="utf-8").strip()
+            if len(password) < _SHORTEST:
+                raise SettingsError(f"{file}: a password of at least {_SHORTEST} characters is needed")
+            found[role] = password
+    missing = [role for role in _NEEDED if role not in found]
+    if missing:
+        raise SettingsError(f"{folder}: no file with a password for {', '.join(missing)}")
+    return found
+
+
+def _write(file: Path, text: str) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+    with open(descriptor, "w", encoding="utf-8") as stream:
+        os.fchmod(descriptor, _MODE)
+        stream.write(text)
+        stream.flush()
+        os.fsync(descriptor)
+    Path(temporary).replace(file)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Makes the users of managed clusters in Redis what they should be, whatever was there before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+import dsf.log
+from dsf import keys
+from dsf.redisacl.passwords import derive_password
+from dsf.redisacl.rules import cluster_of_user, cluster_user
+from dsf.redisacl.users import User
+
+log = dsf.log.get(__name__)
+
+#: Users made or removed per round trip.
+_BATCH = 200
+
+
+@dataclass
+class Changes:
+    """Clusters whose users `sync` changed."""
+
+    made: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.made or self.changed or self.removed)
+
+
+class ClusterUsers:
+    """The users of managed clusters in one Redis server. Thread-safe.
+
+    Passwords come from the master secret, so nothing is stored and a server that lost everything is put right by the
+    next `sync`. Methods raise redis.RedisError; repeating them is always right. The client's user must be allowed to
+    manage users (`dsf-hub`), or be the default user of a server without ACLs of ours.
+    """
+
+    def __init__(self, client: redis.Redis, master_secret: bytes) -> None:
+        self._redis = client
+        self._secret = master_secret
+        self._lock = threading.Lock()
+        # User -> (what it was set to, how the server wrote that down), to see at a glance whether it is still so.
+        self._known: dict[str, tuple[User, str]] = {}
+        self._can_save = True
+
+    def password(self, cluster: str, key_id: int) -> str:
+        """The password of a cluster: for its agent's Secret only."""
+        return derive_password(self._secret, cluster, key_id)
+
+    def ensure(self, cluster: str, key_ids: Iterable[int]) -> bool:
+        """Make the cluster's user be there with the passwords of exactly these key ids; says whether it changed.
+
+        Costs no round trip when this object has done so before: what others do to a user is found by `sync`.
+
+        When a password is no longer valid, the user's connections are cut: a password is only asked for at the
+        beginning of one. An agent with a valid password is back within a second and loses nothing.
+        Raises ValueError for a wrong name or without a key id.
+        """
+        user = self._user(cluster, key_ids)
+        with self._lock:
+            known = self._known.get(user.name)
+        if known is not None and known[0] == user:
+            return False
+        return bool(self._apply({cluster: user}, remove=()))
+
+    def remove(self, cluster: str) -> bool:
+        """Remove the cluster's user, which cuts its connections; says whether it was there."""
+        return bool(self._apply({}, remove=[cluster]))
+
+    def sync(self, wanted: Mapping[str, Iterable[int]]) -> Changes:
+        """Make the users be those of these clusters (name -> valid key ids), and no others.
+
+        Two round trips when nothing is to be done, whatever the number of clusters.
+        """
+        users = {cluster: self._user(cluster, key_ids) for cluster, key_ids in wanted.items()}
+        return self._apply(users, remove=None)
+
+    def _user(self, cluster: str, key_ids: Iterable[int]) -> User:
+        return User.of_cluster(cluster, *(self.password(cluster, key_id) for key_id in key_ids))
+
+    def _apply(self, wanted: Mapping[str, User], remove: Iterable[str] | None) -> Changes:
+        with self._lock:
+            lines = self._lines()
+            present = {cluster for name in lines if (cluster := cluster_of_user(name)) is not None}
+            gone = present - set(wanted) if remove is None else present & set(remove)
+            changes = Changes(removed=sorted(gone))
+            todo = []
+            for cluster, user in sorted(wanted.items()):
+                line = lines.get(user.name)
+                if line is None:
+                    changes.made.append(cluster)
+                elif self._known.get(user.name) != (user, line):
+                    changes.changed.append(cluster)
+                else:
+                    continue
+                todo.append(user)
+            self._set(todo, lines)
+            self._delete(sorted(gone))
+            if not changes:
+                return changes
+            self._save()
+            after = self._lines()
+            self._known |= {user.name: (user, after[user.name]) for user in todo if user.name in after}
+            # What was as wanted before, only not known to this process, is no change.
+            changes.changed = [c for c in changes.changed if lines[cluster_user(c)] != after.get(cluster_user(c))]
+        if changes:
+            log.info(
+                "redis users of clusters changed",
+                made=len(changes.made),
+                changed=len(changes.changed),
+                removed=len(changes.removed),
+            )
+        return changes
+
+    def _lines(self) -> dict[str, str]:
+        # `user <name> on #<hash> ...`, for every user.
+        return {line.split(" ", 2)[1]: line for line in map(str, self._redis.acl_list())}
+
+    def _set(self, users: list[User], lines: Mapping[str, str]) -> None:
+        for start in range(0, len(users), _BATCH):
+            pipe: Any = self._redis.pipeline(transaction=False)
+            with pipe:
+                for user in users[start : start + _BATCH]:
+                    pipe.execute_command("ACL SETUSER", user.name, *user.setuser())
+                    if _hashes(lines.get(user.name, "")) - set(user.hashes):
+                        pipe.execute_command("CLIENT KILL", "USER", user.name)
+                pipe.execute()
+
+    def _delete(self, clusters: list[str]) -> None:
+        for start in range(0, len(clusters), _BATCH):
+            names = [cluster_user(cluster) for cluster in clusters[start : start + _BATCH]]
+            self._redis.acl_deluser(*names)
+            for name in names:
+                self._known.pop(name, None)
+
+    def _save(self) -> None:
+        """Have the server write its ACL file. Without one, users are made again after a restart of the server."""
+        if not self._can_save:
+            return
+        try:
+            self._redis.acl_save()
+        except redis.ResponseError as error:
+            self._can_save = False
+            log.info("redis users are not saved by the server", reason=str(error))
+
+
+def _hashes(line: str) -> set[str]:
+    return {word.removeprefix("#") for word in line.split() if word.startswith("#")}
+
+
+def keys_used(client: redis.Redis) -> dict[str, int]:
+    """Cluster -> key id with which its newest result was signed: what a rotation waits for."""
+    return {str(cluster): int(key_id) for cluster, key_id in client.hgetall(keys.KEYS_USED).items()}
+
+
+def forget_keys_used(client: redis.Redis, cluster: str) -> None:
+    """Forget that of a cluster that is gone."""
+    client.hdel(keys.KEYS_USED, cluster)

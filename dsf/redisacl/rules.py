@@ -1,0 +1,257 @@
+"""What each user may do in Redis, from the names in `dsf.keys`.
+
+A rule of Redis' ACL either belongs to the user or stands in a *selector*, written in parentheses. A command is allowed
+when one of them allows the command and all of its keys; so each selector here joins some commands with just the keys
+that they are for. Rules are made for Redis 7.0 and later (selectors, `%R~` and `%W~`), and Valkey.
+
+A script needs `evalsha` on all of its keys in one selector, and then every command inside it is checked again. Nobody
+gets KEYS, SCAN, EVAL, CONFIG or SELECT: those do not ask which keys are meant. Everything is in database 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, Literal, get_args
+
+from dsf import keys
+
+#: A user of the hub's side. `operator` is for people and the command line: it is admin of the framework, not of Redis.
+#: `probe` is for health checks; `sentinel` and `replica` are for Redis' own processes.
+HubRole = Literal["beat", "results", "exporter", "flower", "hub", "operator", "probe", "sentinel", "replica"]
+HUB_ROLES: Final[tuple[HubRole, ...]] = get_args(HubRole)
+
+#: Channels of the events that workers send and Flower shows. Published to by name, subscribed to as this pattern.
+EVENTS: Final = "/0.celeryev/*"
+#: Where Sentinels find each other.
+_SENTINELS: Final = "__sentinel__:hello"
+
+_NOTHING: Final = ("resetkeys", "resetchannels", "clearselectors", "-@all")
+_SPOKES: Final = keys.spoke_queue("*")
+_PAIRS: Final = keys.pair_key("*", "*").removesuffix("/*")
+_HISTORIES: Final = keys.history_key("*", "*").removesuffix("/*")
+_TAKEN: Final = keys.taken_list("*")
+_SPECIAL: Final = re.compile(r"([*?\[\]\\])")
+
+
+def hub_user(role: HubRole) -> str:
+    """Name of the user of a role."""
+    return f"dsf-{role}"
+
+
+_CLUSTER_PREFIX: Final = "spoke-"
+
+
+def cluster_user(cluster: str) -> str:
+    """Name of the user of a managed cluster."""
+    return _CLUSTER_PREFIX + cluster
+
+
+def cluster_of_user(user: str) -> str | None:
+    """The cluster whose user this is; None for any other user."""
+    return user.removeprefix(_CLUSTER_PREFIX) if user.startswith(_CLUSTER_PREFIX) else None
+
+
+def cluster_rules(cluster: str) -> list[str]:
+    """Rules of a managed cluster's user, for ACL SETUSER.
+
+    Take ticks from its own queue, put its own chain's next step there, push results, publish events, compare clocks.
+    No script, no transaction, no subscription, nothing of another cluster. Raises ValueError for what is no cluster's
+    name.
+    """
+    if not keys.is_name(cluster):
+        raise ValueError(f"not the name of a cluster: {cluster!r}")
+    return [
+        *_NOTHING,
+        *_commands("ping time client|setname"),
+        _selector("brpop lpush llen", rw=[_exactly(keys.spoke_queue(cluster))]),
+        _selector("lpush llen", w=[_exactly(keys.RESULTS_QUEUE)]),
+        _selector("publish", channels=[EVENTS]),
+    ]
+
+
+def hub_rules(role: HubRole) -> list[str]:
+    """Rules of one of the hub's users, for ACL SETUSER."""
+    return [*_NOTHING, *_RULES[role]]
+
+
+def _commands(names: str) -> list[str]:
+    return [f"+{name}" for name in names.split()]
+
+
+def _selector(
+    commands: str,
+    *,
+    rw: Iterable[str] = (),
+    r: Iterable[str] = (),
+    w: Iterable[str] = (),
+    channels: Iterable[str] = (),
+) -> str:
+    rules = [*_commands(commands)]
+    for sign, patterns in (("%RW~", rw), ("%R~", r), ("%W~", w), ("&", channels)):
+        rules += [sign + pattern for pattern in patterns]
+    return f"({' '.join(rules)})"
+
+
+def _exactly(name: str) -> str:
+    """A pattern that matches this name only."""
+    return _SPECIAL.sub(r"\\\1", name)
+
+
+_CLIENT: Final = _commands("ping client|setname")
+_SCRIPTS: Final = _commands("script|load")
+_TRANSACTIONS: Final = _commands("multi exec discard unwatch")
+
+_READER: Final = [
+    _selector(
+        "hget hmget hgetall hkeys hlen",
+        r=[
+            keys.SCORERS,
+            keys.CLUSTERS,
+            keys.ENTRIES,
+            keys.OVERRIDES,
+            keys.BEAT_STATS,
+            keys.REJECTED,
+            keys.WRITE_STATS,
+            _PAIRS,
+        ],
+    ),
+    _selector("lrange", r=[_HISTORIES]),
+    _selector("zmscore zrange", r=[keys.DUE]),
+    _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
+]
+
+_BEAT: Final = [
+    *_CLIENT,
+    *_SCRIPTS,
+    _selector("evalsha", rw=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LOCK, _PAIRS, _SPOKES]),
+    _selector("zrangebyscore zrange zscore zadd zrem", rw=[keys.DUE]),
+    _selector("hmget hlen", r=[keys.ENTRIES, keys.OVERRIDES]),
+    _selector("zadd", w=[keys.OPEN_RUNS]),
+    # Counters only: beat cannot write a score or a state.
+    _selector("hincrby", rw=[_PAIRS]),
+    _selector("hincrby hincrbyfloat hgetall", rw=[keys.BEAT_STATS]),
+    _selector("lpush llen", w=[_SPOKES]),
+    _selector("set get del pexpire", rw=[keys.BEAT_LOCK]),
+    _selector("blpop", rw=[keys.BEAT_WAKE]),
+    # For its own /metrics, if it serves them.
+    _selector("hkeys", r=[keys.CLUSTERS]),
+    _selector("llen", r=[keys.RESULTS_QUEUE]),
+]
+
+_RESULTS: Final = [
+    *_CLIENT,
+    *_SCRIPTS,
+    *_TRANSACTIONS,
+    # No write to any agent's queue: whatever a cluster puts into a result cannot become a tick.
+    _selector(
+        "evalsha",
+        rw=[
+            keys.RESULTS_QUEUE,
+            keys.UNACKED,
+            keys.UNACKED_MUTEX,
+            keys.TAKERS,
+            keys.OPEN_RUNS,
+            keys.LOST_RUNS,
+            keys.ENTRIES,
+            keys.SCORERS,
+            keys.WRITES,
+            keys.WRITTEN,
+            keys.WRITE_LEASES,
+            keys.WRITE_STATS,
+            keys.WRITE_BUDGET,
+            keys.REJECTED,
+            keys.HUB_CHANGED,
+            keys.HUB_WAKE,
+            _PAIRS,
+            _HISTORIES,
+        ],
+    ),
+    _selector("blmove lmove lpush rpush lpop llen", rw=[keys.RESULTS_QUEUE, _TAKEN]),
+    _selector("hset hget hdel hlen watch", rw=[keys.UNACKED]),
+    _selector("zadd zrem zrange zrangebyscore", rw=[keys.UNACKED_INDEX, keys.TAKERS]),
+    _selector("set get del", rw=[keys.UNACKED_MUTEX]),
+    _selector("hgetall hget", r=[keys.SCORERS, keys.CLUSTERS]),
+    _selector("hset hget", rw=[keys.KEYS_USED]),
+    _selector("hexists hkeys", r=[keys.ENTRIES]),
+    _selector("hmget hget hset hdel hexists hlen hincrby hincrbyfloat", rw=[_PAIRS]),
+    _selector("lpush ltrim lrange", rw=[_HISTORIES]),
+    _selector("zadd zrem zrangebyscore zremrangebyscore", rw=[keys.OPEN_RUNS, keys.LOST_RUNS]),
+    _selector("zadd zrem zscore zmscore zrange zrangebyscore", rw=[keys.WRITES, keys.WRITE_LEASES]),
+    _selector("hget hset hdel hexists hkeys", rw=[keys.WRITTEN]),
+    _selector("hget hset hincrby", rw=[keys.WRITE_STATS]),
+    _selector("hincrby", rw=[keys.REJECTED]),
+    _selector("set get", rw=[keys.WRITE_AUDIT, keys.WRITE_BUDGET]),
+    *_commands("time"),
+    _selector("sadd", w=[keys.HUB_CHANGED]),
+    _selector("lpush ltrim", w=[keys.HUB_WAKE]),
+    _selector("publish", channels=[EVENTS]),
+]
+
+_HUB: Final = [
+    *_CLIENT,
+    *_SCRIPTS,
+    *_TRANSACTIONS,
+    _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
+    _selector("hget hgetall hset hdel", rw=[keys.SCORERS, keys.CLUSTERS]),
+    _selector("hget hmget hgetall hkeys hset hdel hexists", rw=[keys.ENTRIES]),
+    _selector("zmscore zscore zadd zrem", rw=[keys.DUE]),
+    _selector("get set", rw=[keys.FIRST_RUNS]),
+    _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
+    _selector("hgetall hkeys hdel", rw=[keys.OVERRIDES]),
+    _selector("zscan zrem", rw=[keys.OPEN_RUNS]),
+    _selector("hmget", r=[_PAIRS]),
+    _selector("hget", r=[keys.WRITE_STATS]),
+    _selector("del", w=[_PAIRS, _HISTORIES, _SPOKES]),
+    _selector("zadd", w=[keys.WRITES]),
+    _selector("hget hset", rw=[keys.WRITTEN]),
+    _selector("hgetall hdel", rw=[keys.KEYS_USED]),
+    _selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
+    # The users of the clusters. Who may make users may make any: this user is an admin of Redis in effect.
+    *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
+]
+
+_OPERATOR: Final = [
+    *_CLIENT,
+    *_SCRIPTS,
+    *_READER,
+    # `dsf schedule`
+    _selector("evalsha", rw=[keys.OVERRIDES, keys.BEAT_WAKE]),
+    _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
+    _selector("hset hdel", w=[keys.OVERRIDES]),
+    _selector("hexists hset", rw=[keys.ENTRIES]),
+    _selector("zscore zadd", rw=[keys.DUE]),
+    _selector("get set", rw=[keys.FIRST_RUNS]),
+    _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
+    # `dsf rescore`, and `celery call` with a cluster's queue
+    _selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),
+    _selector("zscore zadd", rw=[keys.OPEN_RUNS]),
+    _selector("hincrby", rw=[_PAIRS]),
+    _selector("lpush", w=[_SPOKES]),
+]
+
+_FLOWER: Final = [
+    *_CLIENT,
+    *_TRANSACTIONS,
+    _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
+    _selector("psubscribe punsubscribe", channels=[EVENTS]),
+    # Kombu asks for the length of its subscription as if it were a queue, and removes it; it is never there.
+    _selector("llen del", rw=["celeryev.*"]),
+    _selector("sadd srem exists", rw=["_kombu.binding.celeryev", "_kombu.binding_permanent.celeryev"]),
+]
+
+_RULES: Final[dict[HubRole, list[str]]] = {
+    "beat": _BEAT,
+    "results": _RESULTS,
+    "exporter": [*_CLIENT, *_READER],
+    "flower": _FLOWER,
+    "hub": _HUB,
+    "operator": _OPERATOR,
+    "probe": _commands("ping"),
+    "sentinel": [
+        *_commands("ping info role multi exec subscribe publish slaveof config|rewrite client|setname client|kill"),
+        *_commands("script|kill"),
+        f"&{_SENTINELS}",
+    ],
+    "replica": _commands("ping psync replconf"),
+}

@@ -1,0 +1,79 @@
+"""Users as Redis knows them: the text of an ACL file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_of_user, cluster_rules, cluster_user, hub_rules, hub_user
+
+#: Nobody gets in without a name: this user is off and has no password. It keeps its rights all the same, because Redis
+#: reads its append-only file as this user and, before 8.4, silently drops what it "may not" do in a transaction or a
+#: script, which is nearly all that there is (redis/redis#14541, valkey-io/valkey#3983).
+DEFAULT_OFF = "user default off resetpass ~* &* +@all"
+
+
+def password_hash(password: str) -> str:
+    """A password as an ACL file may hold it: SHA-256 in hex. Ours are random, so no slow hash is needed."""
+    return hashlib.sha256(password.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class User:
+    """One user. `hashes` are those of the passwords that it may come with; none: it needs no password."""
+
+    name: str
+    rules: tuple[str, ...]
+    hashes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_hub(cls, role: HubRole, *passwords: str) -> User:
+        """The user of a role on the hub. Raises ValueError when it would need no password; only `probe` may not."""
+        if not passwords and role != "probe":
+            raise ValueError(f"user {hub_user(role)} needs a password")
+        return cls(hub_user(role), tuple(hub_rules(role)), tuple(password_hash(text) for text in passwords))
+
+    @classmethod
+    def of_cluster(cls, cluster: str, *passwords: str) -> User:
+        """The user of a managed cluster. Raises ValueError for a wrong name or without a password."""
+        if not passwords:
+            raise ValueError(f"user {cluster_user(cluster)} needs a password")
+        return cls(cluster_user(cluster), tuple(cluster_rules(cluster)), tuple(map(password_hash, passwords)))
+
+    def setuser(self) -> list[str]:
+        """Arguments for ACL SETUSER after the name: they replace whatever the user was before."""
+        return ["reset", "on", *self._secrets(), *self.rules]
+
+    def line(self) -> str:
+        """Its line in an ACL file."""
+        return " ".join(["user", self.name, "on", *self._secrets(), *self.rules])
+
+    def _secrets(self) -> list[str]:
+        return [f"#{digest}" for digest in self.hashes] if self.hashes else ["nopass"]
+
+
+def hub_users(passwords: Mapping[HubRole, str]) -> list[User]:
+    """The users of the hub's processes for which there are passwords, and `probe`, which needs none."""
+    return [User.of_hub(role, *filter(None, [passwords.get(role)])) for role in HUB_ROLES if _wanted(role, passwords)]
+
+
+def _wanted(role: HubRole, passwords: Mapping[HubRole, str]) -> bool:
+    return role == "probe" or role in passwords
+
+
+def render_acl_file(users: Iterable[User], existing: str = "") -> str:
+    """An ACL file with these users and without the default one.
+
+    Users of clusters in `existing`, as ACL SAVE wrote it, stay: their agents need not wait for the hub after a restart
+    of Redis.
+    """
+    ours = list(users)
+    names = {user.name for user in ours}
+    kept = [line for line in existing.splitlines() if _is_cluster_line(line, names)]
+    return "\n".join([DEFAULT_OFF, *(user.line() for user in ours), *kept]) + "\n"
+
+
+def _is_cluster_line(line: str, others: set[str]) -> bool:
+    words = line.split()
+    return len(words) > 1 and words[0] == "user" and words[1] not in others and cluster_of_user(words[1]) is not None

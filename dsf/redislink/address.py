@@ -1,0 +1,87 @@
+"""Where Redis is: the parts of `DSF_REDIS_URL`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from dsf.errors import SettingsError
+
+_PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379}
+_HELP = "expected redis://host:port/0, rediss://host:port/0 (TLS) or sentinel://host:port;sentinel://host:port/0"
+
+
+@dataclass(frozen=True)
+class Address:
+    """One server, or the Sentinels that know which server it is at the moment."""
+
+    scheme: str
+    hosts: tuple[tuple[str, int], ...]
+    db: int = 0
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+    @property
+    def is_sentinel(self) -> bool:
+        """Whether `hosts` are Sentinels."""
+        return self.scheme == "sentinel"
+
+    def __str__(self) -> str:
+        """The URL without user and password."""
+        return ";".join(f"{self.scheme}://{_bracketed(host)}:{port}/{self.db}" for host, port in self.hosts)
+
+
+def parse(url: str) -> Address:
+    """Read a URL; several ones of Sentinels are separated by semicolons or commas.
+
+    Raises SettingsError, which does not repeat the URL: it may hold a password.
+    """
+    texts = [text.strip() for text in re.split("[;,]", url) if text.strip()]
+    if not texts:
+        raise SettingsError(f"DSF_REDIS_URL: empty; {_HELP}")
+    scheme = texts[0].partition("://")[0]
+    # After the first, `host:port` will do.
+    parts = [_split(text if "://" in text else f"{scheme}://{text}") for text in texts]
+    if scheme not in _PORTS or any(part.scheme != scheme for part in parts):
+        raise SettingsError(f"DSF_REDIS_URL: not a scheme for Redis, or several ones; {_HELP}")
+    if len(parts) > 1 and scheme != "sentinel":
+        raise SettingsError("DSF_REDIS_URL: several servers are possible with sentinel:// only")
+    if any(part.query or part.fragment for part in parts):
+        # A `ssl_cert_reqs=none` would switch off what TLS is for; the rest are settings of their own.
+        raise SettingsError("DSF_REDIS_URL: options after ? are not supported; use the DSF_REDIS_ settings")
+    named = next((part for part in parts if part.username or part.password), parts[0])
+    return Address(
+        scheme,
+        tuple((part.hostname or "localhost", _port(part)) for part in parts),
+        max(_database(part) for part in parts),
+        unquote(named.username or ""),
+        unquote(named.password or ""),
+    )
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError:
+        raise SettingsError(f"DSF_REDIS_URL: not a URL; {_HELP}") from None
+
+
+def _port(part: SplitResult) -> int:
+    try:
+        return part.port or _PORTS[part.scheme]
+    except ValueError:
+        raise SettingsError(
+            f"DSF_REDIS_URL: not a port; characters such as / and # in a password must be percent-encoded; {_HELP}"
+        ) from None
+
+
+def _database(part: SplitResult) -> int:
+    text = part.path.strip("/")
+    if text and not text.isdecimal():
+        raise SettingsError(f"DSF_REDIS_URL: the part after the port is the number of a database; {_HELP}")
+    return int(text or 0)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

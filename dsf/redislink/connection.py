@@ -1,0 +1,145 @@
+"""Connections of redis-py that trust one CA only and say in one line what is wrong and what to do."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import ssl
+from typing import Any, Final
+
+import redis
+from redis.sentinel import SentinelManagedConnection
+
+# OpenSSL's numbers of what can be wrong with a certificate (X509_V_ERR_...).
+_NOT_YET_VALID: Final = 9
+_EXPIRED: Final = 10
+_UNKNOWN_CA: Final = frozenset({2, 18, 19, 20, 21})
+_OTHER_NAME: Final = frozenset({62, 64})
+
+# What redis-py overrides and calls is not all in its published types.
+_Plain: Any = redis.Connection
+_Tls: Any = redis.SSLConnection
+_Sentinel: Any = SentinelManagedConnection
+
+
+def why(error: BaseException, host: str, port: int, ca_file: str | None) -> str:
+    """Why a connection cannot be made, and what to do, in one line."""
+    where = f"{host}:{port}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of Redis at {where} is refused: {_certificate(error, host, ca_file)}"
+    if isinstance(error, ssl.SSLError):
+        return (
+            f"no TLS with Redis at {where} ({error.reason or error}): does this port speak TLS, and does it want a "
+            "client certificate (DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE)?"
+        )
+    if isinstance(error, socket.gaierror):
+        return f"the name {host} of Redis is not known: {error.strerror}"
+    if isinstance(error, OSError) and error.filename:
+        return f"cannot read {error.filename} for the connection to Redis: {error.strerror}"
+    if isinstance(error, OSError) and error.errno in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return f"Redis cannot be reached at {where}: {error.strerror}"
+    return f"Redis cannot be reached at {where}: {error}"
+
+
+def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | None) -> str:
+    if error.verify_code == _EXPIRED:
+        return "it has expired (or this machine's clock is wrong); renew it"
+    if error.verify_code == _NOT_YET_VALID:
+        return "it is not valid yet; is this machine's clock right?"
+    if error.verify_code in _OTHER_NAME:
+        return f"it is not for the name {host}; use a name that it has in DSF_REDIS_URL, or renew it with this one"
+    if error.verify_code in _UNKNOWN_CA:
+        known = f"the CA in {ca_file} (DSF_REDIS_CA_FILE)" if ca_file else "a CA of this system; set DSF_REDIS_CA_FILE"
+        return f"it is not signed by {known}"
+    return error.verify_message
+
+
+class _Explained:
+    """Mixed into a connection class: errors of connecting are for a person."""
+
+    host: str
+    port: int
+    ca_certs: str | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Two round trips at each connect, and CLIENT SETINFO would need a right that older servers do not know.
+        self.driver_info = self.lib_name = self.lib_version = None
+
+    def activate_maint_notifications_handling_if_enabled(self, check_health: bool = True) -> None:
+        """Not: only Redis' cloud knows this command, and asking is a round trip at each connect."""
+
+    def _error_message(self, error: BaseException) -> str:
+        return why(error, self.host, self.port, self.ca_certs)
+
+    def connect(self) -> None:
+        """Connect. Raises redis.ConnectionError and its subclasses."""
+        try:
+            super().connect()  # type: ignore[misc]
+        except redis.AuthenticationError as error:
+            if str(error).startswith("DSF_"):
+                raise
+            raise redis.AuthenticationError(
+                f"Redis at {self.host}:{self.port} refuses user or password ({str(error).rstrip('.')}); is it the "
+                "newest one (DSF_REDIS_URL, DSF_REDIS_PASSWORD_FILE)?"
+            ) from None
+        except redis.ConnectionError as error:
+            # What redis-py says by itself when the other side hangs up; it names neither the server nor a reason.
+            if type(error) is redis.ConnectionError and re.match(
+                "Connection closed|Error .*(reading|writing)", str(error)
+            ):
+                raise redis.ConnectionError(
+                    f"Redis at {self.host}:{self.port} ends new connections ({str(error).rstrip('.')}): does it want "
+                    "TLS (rediss://), or a client certificate, or has it reached its maxclients?"
+                ) from None
+            raise
+
+
+class _OneCa:
+    """Mixed into a class of TLS connections: the server's certificate must be from the given CA, and for its name."""
+
+    host: str
+    ca_certs: str | None
+    certfile: str | None
+    keyfile: str | None
+
+    def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
+        return self._context().wrap_socket(sock, server_hostname=self.host)
+
+    def _context(self) -> ssl.SSLContext:
+        # The base class trusts the system's CAs as well as the given one: any public CA could then vouch for the hub.
+        # Made anew each time, because CA and certificates are files that may have been renewed.
+        file: str | None = None
+        try:
+            file = self.ca_certs
+            context = ssl.create_default_context(cafile=file)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if self.certfile is not None:
+                file = self.certfile
+                context.load_cert_chain(file, self.keyfile)
+        except ssl.SSLError as error:
+            raise redis.ConnectionError(
+                f"{file} for the connection to Redis is no certificate in PEM, or its key is another one's "
+                f"(DSF_REDIS_CA_FILE, DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE): {error.reason or error}"
+            ) from None
+        except OSError as error:
+            # Not always with the name of the file.
+            raise OSError(error.errno, error.strerror, error.filename or file) from None
+        return context
+
+
+class PlainConnection(_Explained, _Plain):  # type: ignore[misc]
+    """Without TLS."""
+
+
+class TlsConnection(_Explained, _OneCa, _Tls):  # type: ignore[misc]
+    """With TLS."""
+
+
+class SentinelConnection(_Explained, _Sentinel):  # type: ignore[misc]
+    """To the server that Sentinel names, without TLS."""
+
+
+class SentinelTlsConnection(_Explained, _OneCa, _Sentinel, _Tls):  # type: ignore[misc]
+    """To the server that Sentinel names, with TLS. Sentinel must announce the name that is in the certificate."""

@@ -1,0 +1,143 @@
+"""Everything that is needed to reach Redis, from the settings; clients for redis-py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+from redis.retry import Retry
+from redis.sentinel import Sentinel as _Sentinel
+
+from dsf.errors import SettingsError
+from dsf.redislink import address, connection
+from dsf.redislink.credentials import Credentials
+from dsf.settings import Settings
+
+# Not all of its methods have types.
+Sentinel: Any = _Sentinel
+
+
+class Link:
+    """How one process reaches Redis. Its repr has no secret."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises SettingsError when the URL or a file that is named cannot be used."""
+        self._settings = settings
+        self.address = address.parse(settings.resolved_redis_url())
+        self.credentials = Credentials(settings)
+        self.credentials.read()
+        if self.address.is_sentinel and not settings.redis_sentinel_master:
+            raise SettingsError("DSF_REDIS_SENTINEL_MASTER: not set; Sentinel knows the server by this name")
+        self.uses_tls = settings.redis_sentinel_tls if self.address.is_sentinel else self.address.scheme == "rediss"
+
+    def __repr__(self) -> str:
+        return f"Link({self.address})"
+
+    @property
+    def url(self) -> str:
+        """The URL without user and password; of several Sentinels the first, kombu must not choose between them."""
+        host, port = self.address.hosts[0]
+        return str(address.Address(self.address.scheme, ((host, port),), self.address.db))
+
+    @property
+    def connection_class(self) -> type[Any]:
+        """The class of connections to the server."""
+        if self.address.is_sentinel:
+            return connection.SentinelTlsConnection if self.uses_tls else connection.SentinelConnection
+        return connection.TlsConnection if self.uses_tls else connection.PlainConnection
+
+    @property
+    def tls_options(self) -> dict[str, Any]:
+        """redis-py's names of what TLS needs; empty without TLS."""
+        if not self.uses_tls:
+            return {}
+        files = {
+            "ssl_ca_certs": self._settings.redis_ca_file,
+            "ssl_certfile": self._settings.redis_cert_file,
+            "ssl_keyfile": self._settings.redis_key_file,
+        }
+        named = {name: str(file) for name, file in files.items() if file is not None}
+        return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **named}
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A client; `options` are those of a redis-py connection. Connecting happens at the first command."""
+        if self.address.is_sentinel:
+            return self._sentinel_client(self._with_ours(options))
+        host, port = self.address.hosts[0]
+        return self.client_of(host, port, **options)
+
+    def client_of(self, host: str, port: int, **options: Any) -> redis.Redis:
+        """A client of this server, be it the one that Sentinel would name or not."""
+        kind = connection.TlsConnection if self.uses_tls else connection.PlainConnection
+        pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **self._with_ours(options))
+        return redis.Redis.from_pool(pool)
+
+    def replicas(self) -> list[tuple[str, int]]:
+        """Host and port of each replica that the Sentinels know and can reach. Raises redis.RedisError."""
+        manager = self.sentinel({})
+        try:
+            return [(str(host), int(port)) for host, port in manager.discover_slaves(self._master)]
+        finally:
+            for client in manager.sentinels:
+                client.close()
+
+    def _with_ours(self, options: dict[str, Any]) -> dict[str, Any]:
+        return options | {"db": self.address.db, "credential_provider": self.credentials} | self.tls_options
+
+    @property
+    def _master(self) -> str:
+        return self._settings.redis_sentinel_master
+
+    def sentinel(self, options: dict[str, Any]) -> Any:
+        """The Sentinels; `options` are those of connections to the server that they name."""
+        return Sentinel(list(self.address.hosts), sentinel_kwargs=self.sentinel_options(), **options)
+
+    def sentinel_options(self) -> dict[str, Any]:
+        """Options of connections to the Sentinels themselves; they do not know the server's users."""
+        settings = self._settings
+        return {
+            "socket_timeout": settings.redis_socket_timeout,
+            "socket_connect_timeout": settings.redis_connect_timeout,
+            # Another Sentinel is asked at once.
+            "retry": Retry(NoBackoff(), 0),
+            "credential_provider": _SentinelCredentials(settings),
+            **({"ssl": True} | self.tls_options if self.uses_tls else {}),
+        }
+
+    def _sentinel_client(self, options: dict[str, Any]) -> redis.Redis:
+        manager = self.sentinel(options)
+        client: SentinelRedis = manager.master_for(self._master, SentinelRedis, connection_class=self.connection_class)
+        client.manager = manager
+        return client
+
+
+class SentinelRedis(redis.Redis):
+    """A client that also closes its connections to the Sentinels."""
+
+    #: The `redis.sentinel.Sentinel` that it belongs to.
+    manager: Any = None
+
+    def close(self) -> None:
+        """Close everything; a later command connects again."""
+        super().close()
+        if self.manager is not None:
+            for client in self.manager.sentinels:
+                client.close()
+
+
+class _SentinelCredentials(CredentialProvider):
+    """User and password for the Sentinels, as of now."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
+        try:
+            password = self._settings.resolved_redis_sentinel_password() or ""
+        except SettingsError as error:
+            raise redis.AuthenticationError(str(error)) from None
+        if self._settings.redis_sentinel_username:
+            return self._settings.redis_sentinel_username, password
+        return (password,) if password else ()

@@ -1,0 +1,85 @@
+"""Kombu's Redis transports with our connections: credentials of the moment, one CA, clear errors.
+
+`transport_options["link"]` is the `Link` of the process. Celery's configuration holds no password.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu import transport as registry
+from kombu.transport import redis as base
+
+# What is overridden is not in the published types of kombu.
+_BaseChannel: Any = base.Channel
+_BaseSentinelChannel: Any = base.SentinelChannel
+_BaseTransport: Any = base.Transport
+_BaseSentinelTransport: Any = base.SentinelTransport
+
+
+class Linked:
+    """Mixed into a channel: takes from the link what kombu would take from the URL."""
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        link = self.connection.client.transport_options.get("link")  # type: ignore[attr-defined]
+        if link is None:
+            # Somebody else's connection in this process.
+            theirs: dict[str, Any] = super()._connparams(asynchronous)  # type: ignore[misc]
+            return theirs
+        # Kombu derives a class from this one.
+        self.connection_class = link.connection_class
+        self.connection_class_ssl = link.connection_class
+        options: dict[str, Any] = super()._connparams(asynchronous)  # type: ignore[misc]
+        options.pop("username", None)
+        options.pop("password", None)
+        options |= link.tls_options
+        options["credential_provider"] = link.credentials
+        return options
+
+
+class Channel(Linked, _BaseChannel):  # type: ignore[misc]
+    """A channel to one server."""
+
+
+class SentinelChannel(Linked, _BaseSentinelChannel):  # type: ignore[misc]
+    """A channel to the server that Sentinel names."""
+
+    def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
+        link = self.connection.client.transport_options.get("link")
+        if link is None:
+            return super()._sentinel_managed_pool(asynchronous)
+        options = self._connparams(asynchronous)
+        options.pop("host", None)
+        options.pop("port", None)
+        connection_class = options.pop("connection_class")
+        manager = link.sentinel(options)
+        # The base class closes what it finds here.
+        if asynchronous:
+            self._async_sentinel_manager = manager
+        else:
+            self._sentinel_manager = manager
+        return manager.master_for(self.master_name, connection_class=connection_class).connection_pool
+
+
+class Transport(_BaseTransport):  # type: ignore[misc]
+    """Redis."""
+
+    Channel = Channel
+
+
+class SentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
+    """Redis behind Sentinel."""
+
+    Channel = SentinelChannel
+
+
+def install() -> None:
+    """Make these the transports of redis://, rediss:// and sentinel:// URLs in this process."""
+    module = Transport.__module__
+    registry.TRANSPORT_ALIASES.update(
+        redis=f"{module}:{Transport.__name__}",
+        rediss=f"{module}:{Transport.__name__}",
+        sentinel=f"{module}:{SentinelTransport.__name__}",
+    )
+    # One of them may have been used before.
+    vars(registry).get("_transport_cache", {}).clear()

@@ -1,0 +1,240 @@
+"""OCM's own placement controller and addon manager make of the chart what OCM's work agent would deploy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dsf.api.types import ADDON_NAME, AGENT_NAME, AGENT_NAMESPACE, HUB_NAMESPACE
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import MANAGED_CLUSTER_ADDONS, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.kube.session import Session
+from tests.integration.deploy.hubcluster import ADDON_CONFIGS, CLUSTER_SETS, NAMESPACES, HubCluster
+from tests.support.child import Child
+from tests.support.controlplane import ControlPlane, ControlPlaneMissingError, find
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+from tests.unit.deploy import chart
+
+OCM_NAMESPACE = "open-cluster-management-hub"
+WORK = f"addon-{ADDON_NAME}-deploy-0"
+VALUES: chart.Values = {
+    "redis": {"exposure": {"type": "NodePort", "host": "redis.example.com"}},
+    "spokeSetting": {
+        "agent": {"tokenSecrets": ["prometheus-token"], "extraEnv": [{"name": "X", "value": "{{EXTRA}}"}]}
+    },
+    "addon": {
+        "customizedVariables": [{"name": "EXTRA", "value": "1000"}],
+        "proxyConfig": {"httpsProxy": "http://proxy:3128", "noProxy": ".svc"},
+        "registries": [{"source": "quay.io/open-cluster-management", "mirror": "mirror.example.com/ocm"}],
+    },
+}
+Objects = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def ocm(plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The control plane with OCM's two controllers running on it."""
+    try:
+        programs = find("addon", "placement")
+    except ControlPlaneMissingError as error:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    with contextlib.ExitStack() as stack:
+        admin = stack.enter_context(contextlib.closing(plane.session()))
+        admin.create(NAMESPACES.path(), {"metadata": {"name": OCM_NAMESPACE}})
+        # The registration controller makes it elsewhere.
+        selector = {"selectorType": "LabelSelector", "labelSelector": {}}
+        made = {"apiVersion": CLUSTER_SETS.api_version, "kind": CLUSTER_SETS.kind, "metadata": {"name": "global"}}
+        admin.create(CLUSTER_SETS.path(), made | {"spec": {"clusterSelector": selector}})
+        for program, command in (("placement", "controller"), ("addon", "manager")):
+            arguments = [
+                *(str(programs / program), command, f"--kubeconfig={plane.kubeconfig}", "--disable-leader-election"),
+                *(f"--namespace={OCM_NAMESPACE}", f"--listen=127.0.0.1:{free_port()}"),
+            ]
+            child = Child(arguments, plane.dir / f"{program}.log", {"POD_NAMESPACE": OCM_NAMESPACE})
+            stack.callback(child.kill)
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def cluster(ocm: ControlPlane, hub: HubCluster) -> Iterator[str]:
+    """A managed cluster that the installed chart's Placement has chosen."""
+    name = ocm.cluster("worker")
+    with hub.release(VALUES):
+        yield name
+
+
+def _deployed(session: Session, cluster: str) -> Objects:
+    """The objects in the addon's ManifestWork, by kind. Raises AssertionError until it is there."""
+    try:
+        work = session.get(MANIFEST_WORKS.path(cluster, WORK))
+    except ObjectNotFoundError as error:
+        raise AssertionError(str(error)) from None
+    return {manifest["kind"]: manifest for manifest in work["spec"]["workload"]["manifests"]}
+
+
+@pytest.fixture
+def deployed(session: Session, cluster: str) -> Objects:
+    """What OCM would put on the cluster."""
+    return wait_for(lambda: _deployed(session, cluster), 60)
+
+
+def test_the_addon_is_installed_on_the_cluster(session: Session, cluster: str, deployed: Objects) -> None:
+    assert set(deployed) == {
+        *("Namespace", "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment", "Service", "NetworkPolicy")
+    }
+    addon = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))
+    assert addon["status"]["namespace"] == AGENT_NAMESPACE
+    assert _condition(session, cluster, "Configured") == "True"
+    assert not addon["status"].get("registrations"), "it has no credentials of the hub"
+
+
+def test_everything_is_in_the_agents_namespace(deployed: Objects) -> None:
+    assert deployed["Namespace"]["metadata"]["name"] == AGENT_NAMESPACE
+    for kind in set(deployed) - {"Namespace"}:
+        assert deployed[kind]["metadata"]["namespace"] == AGENT_NAMESPACE
+    (subject,) = deployed["RoleBinding"]["subjects"]
+    assert subject["namespace"] == AGENT_NAMESPACE
+
+
+def test_the_agent_knows_its_cluster(deployed: Objects, cluster: str) -> None:
+    (container,) = chart.containers(deployed["Deployment"])
+    environment = chart.environment(container)
+    assert environment["DSF_CLUSTER"] == cluster
+    assert environment["DSF_REDIS_USERNAME"] == f"spoke-{cluster}"
+    assert environment["DSF_REDIS_URL"] == "rediss://redis.example.com:30379/0"
+    assert environment["X"] == "1000"
+    assert not re.findall("{{.*?}}", str(deployed))
+
+
+def test_proxy_and_registry_are_put_in(deployed: Objects) -> None:
+    (container,) = chart.containers(deployed["Deployment"])
+    assert chart.environment(container)["HTTPS_PROXY"] == "http://proxy:3128"
+    assert container["image"].startswith("mirror.example.com/ocm/dynamic-scoring-framework:")
+
+
+def test_people_keep_their_secrets_when_the_addon_goes(session: Session, cluster: str, deployed: Objects) -> None:
+    assert deployed
+    option = session.get(MANIFEST_WORKS.path(cluster, WORK))["spec"]["deleteOption"]
+    assert option["propagationPolicy"] == "SelectivelyOrphan"
+    (rule,) = option["selectivelyOrphans"]["orphaningRules"]
+    assert (rule["resource"], rule["name"]) == ("namespaces", AGENT_NAMESPACE)
+
+
+def test_the_addon_is_available_while_the_agent_is_ready(session: Session, cluster: str, deployed: Objects) -> None:
+    """The agent is ready while it scores, and OCM's status follows."""
+    assert deployed
+    _report(session, cluster, ready=0)
+    wait_for(lambda: _condition(session, cluster, "Available") == "False", 30)
+    _report(session, cluster, ready=1)
+    wait_for(lambda: _condition(session, cluster, "Available") == "True", 30)
+    _report(session, cluster, ready=0)
+    wait_for(lambda: _condition(session, cluster, "Available") == "False", 30)
+
+
+def test_another_namespace_of_one_cluster_moves_everything(session: Session, ocm: ControlPlane, cluster: str) -> None:
+    """With a config of its own that says nothing of the namespace, OCM's default would win: it must be said."""
+    assert cluster
+    other = ocm.cluster("worker")
+    wait_for(lambda: _deployed(session, other), 60)
+    body = {
+        "apiVersion": ADDON_CONFIGS.api_version,
+        "kind": ADDON_CONFIGS.kind,
+        "metadata": {"name": "own"},
+        "spec": {"agentInstallNamespace": "", "customizedVariables": [{"name": "EXTRA", "value": "7"}]},
+    }
+    session.create(ADDON_CONFIGS.path(other), body)
+    reference = {"group": ADDON_CONFIGS.group, "resource": ADDON_CONFIGS.plural, "name": "own", "namespace": other}
+    session.merge(MANAGED_CLUSTER_ADDONS.path(other, ADDON_NAME), {"spec": {"configs": [reference]}})
+
+    def moved() -> Objects:
+        found = _deployed(session, other)
+        (container,) = chart.containers(found["Deployment"])
+        assert chart.environment(container)["X"] == "7"
+        return found
+
+    found = wait_for(moved, 60)
+    assert found["Deployment"]["metadata"]["namespace"] == AGENT_NAMESPACE
+
+
+def test_an_upgrade_reaches_the_cluster(session: Session, ocm: ControlPlane, hub: HubCluster, cluster: str) -> None:
+    del ocm
+    # By the same way as `helm upgrade`, on the release that is installed.
+    import helm_python
+
+    values = {**VALUES, "log": {"level": "DEBUG"}}
+    with helm_python.Config(kubeconfig_path=hub.plane.kubeconfig, namespace=HUB_NAMESPACE) as config:
+        config.upgrade(chart.CHART, chart.RELEASE, values, reset_values=True)
+
+    def upgraded() -> bool:
+        (container,) = chart.containers(_deployed(session, cluster)["Deployment"])
+        return chart.environment(container)["DSF_LOG_LEVEL"] == "DEBUG"
+
+    wait_for(upgraded, 60)
+
+
+def test_a_cluster_that_is_away_keeps_its_agent(session: Session, cluster: str, deployed: Objects) -> None:
+    assert deployed
+    taint = {"key": "cluster.open-cluster-management.io/unreachable", "effect": "NoSelect"}
+    session.merge(MANAGED_CLUSTERS.path(name=cluster), {"spec": {"taints": [taint]}})
+    uid = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))["metadata"]["uid"]
+    # Something that happens after it shows that the taint was seen: another cluster is chosen.
+    later = _plane_cluster(session)
+    wait_for(lambda: _deployed(session, later), 60)
+    assert session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))["metadata"]["uid"] == uid
+
+
+def _plane_cluster(session: Session) -> str:
+    name = "worker-later"
+    session.create(NAMESPACES.path(), {"metadata": {"name": name}})
+    body = {"apiVersion": MANAGED_CLUSTERS.api_version, "kind": MANAGED_CLUSTERS.kind, "metadata": {"name": name}}
+    session.create(MANAGED_CLUSTERS.path(), body | {"spec": {"hubAcceptsClient": True}})
+    return name
+
+
+def _condition(session: Session, cluster: str, kind: str) -> str:
+    conditions = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))["status"].get("conditions", [])
+    found: dict[str, str] = {condition["type"]: condition["status"] for condition in conditions}
+    return found.get(kind, "")
+
+
+def _report(session: Session, cluster: str, ready: int) -> None:
+    """What OCM's work agent reports of the Deployment on the cluster."""
+    path = MANIFEST_WORKS.path(cluster, WORK)
+    work = session.get(path)
+    manifests = work["spec"]["workload"]["manifests"]
+    ordinal = next(number for number, manifest in enumerate(manifests) if manifest["kind"] == "Deployment")
+    identity = {
+        "ordinal": ordinal,
+        "group": "apps",
+        "version": "v1",
+        "kind": "Deployment",
+        "resource": "deployments",
+        "name": AGENT_NAME,
+        "namespace": AGENT_NAMESPACE,
+    }
+    values = [
+        {"name": name, "fieldValue": {"type": "Integer", "integer": number}}
+        for name, number in (("Replicas", 1), ("ReadyReplicas", ready), ("AvailableReplicas", ready))
+    ]
+    applied = {
+        "type": "Applied",
+        "status": "True",
+        "reason": "AppliedManifestWorkComplete",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "observedGeneration": work["metadata"]["generation"],
+    }
+    resource = {"resourceMeta": identity, "statusFeedback": {"values": values}, "conditions": [applied]}
+    status = {
+        "conditions": [applied, applied | {"type": "Available", "reason": "ResourcesAvailable"}],
+        "resourceStatus": {"manifests": [resource]},
+    }
+    session.merge(f"{path}/status", {"status": status})

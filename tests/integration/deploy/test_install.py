@@ -1,0 +1,134 @@
+"""The chart on a real API server: applied, installed, upgraded, uninstalled."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from dsf.api.types import CONFIG_NAME, HUB_NAMESPACE
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import DYNAMIC_SCORING_CONFIGS, SECRETS
+from dsf.kube.session import Session
+from tests.integration.deploy.hubcluster import (
+    ADDON_TEMPLATES,
+    DEPLOYMENTS,
+    FOREIGN,
+    SERVICES,
+    STATEFUL_SETS,
+    HubCluster,
+)
+from tests.support.controlplane import ControlPlane
+from tests.unit.deploy import chart
+
+CONFIG = DYNAMIC_SCORING_CONFIGS.path(HUB_NAMESPACE, CONFIG_NAME)
+SECRET_NAMES = ("hub-signing", "flower", "redis-users", "redis-ca", "redis-tls")
+
+
+def _secrets(session: Session) -> dict[str, dict[str, str]]:
+    names = [f"dynamic-scoring-{name}" for name in SECRET_NAMES]
+    return {name: session.get(SECRETS.path(HUB_NAMESPACE, name))["data"] for name in names}
+
+
+def _template(session: Session) -> list[dict[str, Any]]:
+    template = session.get(ADDON_TEMPLATES.path(name="dynamic-scoring-framework"))
+    manifests: list[dict[str, Any]] = template["spec"]["agentSpec"]["workload"]["manifests"]
+    return manifests
+
+
+@pytest.mark.parametrize("name", chart.MATRIX)
+def test_every_object_is_taken_as_it_is(plane: ControlPlane, name: str) -> None:
+    # Namespaces of their own: without a controller manager none ever goes away.
+    values = {key: dict(value) if isinstance(value, dict) else value for key, value in chart.MATRIX[name].items()}
+    values.setdefault("hubSetting", {})["namespace"] = f"hub-{name}"
+    values.setdefault("spokeSetting", {})["namespace"] = f"agent-{name}"
+    objects = [o for o in chart.render(values) if o["kind"] not in FOREIGN]
+    objects += [o for o in _agent(objects) if o["kind"] not in FOREIGN]
+    plane.kubectl("create", "namespace", f"hub-{name}")
+    manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    said = plane.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=manifests)
+    assert said.count("serverside-applied") == len(objects), said
+    assert "Warning" not in said
+    # Names for the whole cluster, and ports of its nodes, are free for the next one.
+    left = [o for o in objects if "namespace" not in o["metadata"] or o["kind"] == "Service"]
+    left = [o for o in left if o["kind"] != "Namespace"]
+    plane.kubectl("delete", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": left}))
+
+
+def _agent(objects: list[chart.Object]) -> list[chart.Object]:
+    # With the variables of OCM replaced; in a namespace that goes with the test.
+    text = json.dumps(chart.agent_objects(objects)).replace("{{CLUSTER_NAME}}", "c1")
+    agent: list[chart.Object] = json.loads(text)
+    return sorted(agent, key=lambda o: o["kind"] != "Namespace")
+
+
+def test_an_upgrade_keeps_what_was_generated(hub: HubCluster, session: Session) -> None:
+    with hub.release() as release:
+        before, template = _secrets(session), _template(session)
+        redis = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
+        release.upgrade()
+        assert _secrets(session) == before
+        assert _template(session) == template, "agents are not rolled out anew"
+        again = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
+        assert again["metadata"]["generation"] == redis["metadata"]["generation"], "Redis is not restarted"
+
+        # A new name needs a new certificate, and no agent needs a new CA for it.
+        release.upgrade({"redis": {"exposure": {"type": "NodePort", "host": "192.0.2.10"}}})
+        after = _secrets(session)
+        tls, users = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-users"
+        assert after[tls]["tls.crt"] != before[tls]["tls.crt"]
+        assert after[tls]["ca.crt"] == before[tls]["ca.crt"]
+        assert after[users] == before[users]
+        assert after["dynamic-scoring-hub-signing"] == before["dynamic-scoring-hub-signing"]
+        again = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
+        assert again["metadata"]["generation"] > redis["metadata"]["generation"], "Redis reads it at its start"
+
+
+def test_an_address_of_the_load_balancer_is_used_by_the_next_upgrade(hub: HubCluster, session: Session) -> None:
+    values = {"redis": {"exposure": {"type": "LoadBalancer"}}}
+    with hub.release(values) as release:
+        assert "203.0.113.9" not in json.dumps(_template(session))
+        path = SERVICES.path(HUB_NAMESPACE, "dynamic-scoring-redis-external", "status")
+        session.merge(path, {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}})
+        release.upgrade(values)
+        (agent,) = [o for o in _template(session) if o["kind"] == "Deployment"]
+        (container,) = chart.containers(agent)
+        assert chart.environment(container)["DSF_REDIS_URL"] == "rediss://203.0.113.9:6379/0"
+        tls = session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-redis-tls"))
+        assert "203.0.113.9" in tls["metadata"]["annotations"]["dynamic-scoring.open-cluster-management.io/names"]
+
+
+def test_uninstall_leaves_what_people_made(hub: HubCluster, session: Session, plane: ControlPlane) -> None:
+    with hub.release() as release:
+        assert session.get(CONFIG)["spec"] == {"masks": []}
+        session.merge(CONFIG, {"spec": {"masks": [{"clusterName": "c1", "scoreName": "*"}]}})
+        release.uninstall()
+    for path in (
+        DEPLOYMENTS.path(HUB_NAMESPACE, "dynamic-scoring-hub"),
+        SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-redis-users"),
+        ADDON_TEMPLATES.path(name="dynamic-scoring-framework"),
+    ):
+        with pytest.raises(ObjectNotFoundError):
+            session.get(path)
+    assert session.get(CONFIG)["spec"]["masks"] == [{"clusterName": "c1", "scoreName": "*"}]
+    assert "dynamicscorers" in plane.kubectl("get", "crd")
+
+
+def test_a_config_that_is_there_is_left_alone(hub: HubCluster, session: Session) -> None:
+    with contextlib.suppress(ObjectNotFoundError):
+        session.delete(CONFIG)
+    hub.plane.kubectl("create", "namespace", HUB_NAMESPACE, check=False)
+    masks = [{"clusterName": "c2", "scoreName": "mine"}]
+    body = {
+        "apiVersion": DYNAMIC_SCORING_CONFIGS.api_version,
+        "kind": DYNAMIC_SCORING_CONFIGS.kind,
+        "metadata": {"name": CONFIG_NAME},
+        "spec": {"masks": masks},
+    }
+    session.create(DYNAMIC_SCORING_CONFIGS.path(HUB_NAMESPACE), body)
+    with hub.release() as release:
+        release.upgrade({"hubSetting": {"scoringConfig": {"masks": [{"clusterName": "*", "scoreName": "*"}]}}})
+        assert session.get(CONFIG)["spec"]["masks"] == masks
+    assert session.get(CONFIG)["spec"]["masks"] == masks

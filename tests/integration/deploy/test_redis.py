@@ -1,0 +1,167 @@
+"""A real Redis with the chart's configuration, certificate and users, reached as the chart's processes reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from dsf.redisacl.rules import HubRole
+from dsf.redisacl.users import User, hub_users, render_acl_file
+from dsf.settings import Settings
+from dsf.store.client import connect
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.secureredis import find_tls_server
+from tests.support.wait import wait_for
+from tests.unit.deploy import chart
+
+ROLES: tuple[HubRole, ...] = ("hub", "beat", "results", "exporter", "flower", "operator")
+OBJECTS = chart.render({"redis": {"maxClients": 200}})
+
+
+class Bundled:
+    """The chart's Redis in a folder instead of a pod."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._process: Child | None = None
+        secret = chart.one(OBJECTS, "Secret", "dynamic-scoring-redis-users")
+        self.passwords: dict[HubRole, str] = {role: chart.secret_text(secret, role) for role in ROLES}
+        for name, key in (("tls", "ca.crt"), ("tls", "tls.crt"), ("tls", "tls.key")):
+            text = chart.secret_text(chart.one(OBJECTS, "Secret", f"dynamic-scoring-redis-{name}"), key)
+            (folder / key).write_text(text)
+        (folder / "passwords").mkdir()
+        for role, password in self.passwords.items():
+            (folder / "passwords" / role).write_text(password)
+        text = chart.one(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]["redis.conf"]
+        text = text.replace("/etc/redis-tls", str(folder)).replace("/data", str(folder)).replace("6379", str(self.port))
+        (folder / "redis.conf").write_text(text.replace("bind * -::*", "bind 127.0.0.1"))
+
+    def write_users(self) -> None:
+        """What the init container does."""
+        file = self.folder / "users.acl"
+        existing = file.read_text() if file.exists() else ""
+        file.write_text(render_acl_file(hub_users(self.passwords), existing))
+
+    def start(self) -> None:
+        """Start it and wait until it answers the chart's probe."""
+        self._process = Child([find_tls_server(), str(self.folder / "redis.conf")], self.folder / "log")
+        wait_for(self.answers_probe, 15, "redis to answer")
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def answers_probe(self) -> bool:
+        """Whether `redis-cli --tls --insecure --user dsf-probe --pass none ping` would say PONG."""
+        assert self._process is not None
+        assert self._process.is_running, self._process.tail()
+        probe = redis.Redis(
+            port=self.port,
+            username="dsf-probe",
+            password="none",
+            ssl=True,
+            ssl_cert_reqs="none",
+            ssl_check_hostname=False,
+        )
+        with contextlib.closing(probe):
+            try:
+                return bool(probe.ping())
+            except redis.ConnectionError:
+                return False
+
+
+@pytest.fixture
+def bundled(tmp_path: Path) -> Iterator[Bundled]:
+    """The chart's Redis, running."""
+    server = Bundled(tmp_path)
+    server.write_users()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def as_process(
+    bundled: Bundled, settings_factory: Callable[..., Settings]
+) -> Iterator[Callable[[HubRole], redis.Redis]]:
+    """`as_process(name)` -> a client made of the environment that the chart gives the process."""
+    with contextlib.ExitStack() as stack:
+
+        def make(name: HubRole) -> redis.Redis:
+            (container,) = chart.containers(chart.workloads(OBJECTS)[f"dynamic-scoring-{name}"])
+            environment = chart.environment(container)
+            host = "dynamic-scoring-redis.open-cluster-management.svc:6379"
+            settings = settings_factory(
+                redis_url=environment["DSF_REDIS_URL"].replace(host, f"localhost:{bundled.port}"),
+                redis_username=environment["DSF_REDIS_USERNAME"],
+                redis_password_file=bundled.folder / "passwords" / name,
+                redis_ca_file=bundled.folder / "ca.crt",
+            )
+            return stack.enter_context(contextlib.closing(connect(settings, retries=0)))
+
+        yield make
+
+
+@pytest.mark.parametrize("name", ["hub", "beat", "results", "exporter", "flower"])
+def test_every_process_gets_in_with_what_it_is_given(
+    as_process: Callable[[HubRole], redis.Redis], name: HubRole
+) -> None:
+    client = as_process(name)
+    assert client.ping()
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        client.config_get("*")
+
+
+def test_nobody_gets_in_without_a_name_or_without_tls(bundled: Bundled) -> None:
+    nobody = redis.Redis(port=bundled.port, ssl=True, ssl_ca_certs=str(bundled.folder / "ca.crt"))
+    with contextlib.closing(nobody), pytest.raises(redis.AuthenticationError):
+        nobody.ping()
+    plain = redis.Redis(port=bundled.port, socket_timeout=5)
+    with contextlib.closing(plain), pytest.raises(redis.ConnectionError):
+        plain.ping()
+
+
+def test_users_of_clusters_survive_a_restart(bundled: Bundled, as_process: Callable[[HubRole], redis.Redis]) -> None:
+    hub: Any = as_process("hub")
+    user = User.of_cluster("c1", "cluster-password")
+    hub.execute_command("ACL SETUSER", user.name, *user.setuser())
+    hub.acl_save()
+    bundled.stop()
+    bundled.write_users()
+    bundled.start()
+    spoke = redis.Redis(
+        port=bundled.port,
+        username=user.name,
+        password="cluster-password",
+        ssl=True,
+        ssl_ca_certs=str(bundled.folder / "ca.crt"),
+    )
+    with contextlib.closing(spoke):
+        assert spoke.llen("spoke.c1") == 0
+    assert hub.ping(), "the hub's own password is the same"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("dsf.redisacl.__main__") is None, reason="needs python -m dsf.redisacl")
+def test_the_init_container_writes_the_users(tmp_path: Path) -> None:
+    server = Bundled(tmp_path)
+    (container,) = chart.pod(chart.workloads(OBJECTS)["dynamic-scoring-redis"])["initContainers"]
+    places = {"/etc/dsf/users": str(tmp_path / "passwords"), "/data/users.acl": str(tmp_path / "users.acl")}
+    arguments = [places.get(text, text) for text in container["args"]]
+    module = container["command"][1:]
+    subprocess.run([sys.executable, *module, *arguments], check=True, timeout=60)
+    server.start()
+    server.stop()
+    shutil.rmtree(tmp_path / "appendonlydir", ignore_errors=True)

@@ -1,0 +1,303 @@
+"""The whole framework as in production: TLS, a user of its own for each process, real tokens, two clusters.
+
+The names of the clusters are chosen so that a careless pattern for `c1` would also match `c10`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import redis
+import yaml
+
+from dsf.cli import celerycommands
+from dsf.keys import spoke_queue
+from dsf.messages import derive_key, new_run_id
+from dsf.redisacl.clusterusers import ClusterUsers
+from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_user, hub_user
+from dsf.settings import ENV_PREFIX
+from dsf.store.pairs import Pairs, PairState
+from dsf.ticks import TickFactory
+from tests.support.child import Child
+from tests.support.httpserver import Handler, ScriptedServer, answer, matrix
+from tests.support.redisserver import free_port
+from tests.support.secureredis import SecureRedis
+from tests.support.tlsca import TestCa
+from tests.support.wait import wait_for
+
+SCORER = "sample"
+CLUSTERS = ("c1", "c10")
+#: Nothing that the framework writes, shows or sends may have one of these in it. The master secret is one, too.
+CANARIES = {
+    "source token": "canary-source-4f1d0c93",
+    "scorer token": "canary-scorer-b7720e5a",
+    **{f"password of {role}": f"canary-redis-{role}-91c4" for role in HUB_ROLES if role != "probe"},
+    "master secret": "ca4a5ec2" * 8,
+}
+MASTER = bytes.fromhex(CANARIES["master secret"])
+
+_SERIES = {"metric": {"__name__": "up", "node": "n1"}, "values": [[1718600000, "1"], [1718600060, "0.5"]]}
+_RESULTS = {"results": [{"metric": {"node": "n1"}, "score": 12.5}]}
+
+
+class Fleet:
+    """Start once, use often: starting takes some ten seconds. Tests leave it as they found it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifests = folder / "manifests"
+        self.out = folder / "out"
+        self.logs = folder / "logs"
+        self.flower_port, self.exporter_port = free_port(), free_port()
+        self._stack = contextlib.ExitStack()
+        self._children: dict[str, Child] = {}
+        self._ticks = TickFactory()
+        self._secret_file = folder / "master-secret"
+
+    def start(self) -> Fleet:
+        """Start everything and wait for the first scores."""
+        self.logs.mkdir(parents=True)
+        self._secret_file.write_text(CANARIES["master secret"])
+        passwords: dict[HubRole, str] = {r: CANARIES[f"password of {r}"] for r in HUB_ROLES if r != "probe"}
+        self.redis = self._stack.enter_context(SecureRedis(TestCa(self.folder / "ca"), passwords=passwords))
+        self.admin = self.redis.client()
+        self.users = ClusterUsers(self.redis.client(hub_user("hub"), passwords["hub"]), MASTER)
+        self.users.sync({cluster: [1] for cluster in CLUSTERS})
+        self.source = self._stack.enter_context(ScriptedServer(_asks_for(CANARIES["source token"], matrix(_SERIES))))
+        self.scorer = self._stack.enter_context(ScriptedServer(answer("ok")))
+        self.scorer.script(_asks_for(CANARIES["scorer token"], answer(_RESULTS)), path="/scoring")
+        self._write_manifests()
+        for cluster in CLUSTERS:
+            self._write_secrets(cluster)
+        celery = (sys.executable, "-m", "celery", "-A", "dsf.celery")
+        self.run_hub()
+        self._run("beat", (*celery, "beat"))
+        self._run("results", (sys.executable, "-m", "dsf.results"), backend="dir")
+        self._run("exporter", (sys.executable, "-m", "dsf.exporter"))
+        self._run("flower", tuple(celerycommands.flower("127.0.0.1", self.flower_port)))
+        for cluster in CLUSTERS:
+            self.run_agent(cluster)
+        for cluster in CLUSTERS:
+            self.until(lambda c=cluster: self.state(c).count("ok") >= 1, f"a score of {cluster}", 60)
+        return self
+
+    def stop(self) -> None:
+        """End everything."""
+        for child in self._children.values():
+            child.kill()
+        self._stack.close()
+
+    def __enter__(self) -> Fleet:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- processes -----------------------------------------------------------------------------------------------
+
+    def run_hub(self) -> None:
+        """Start the hub controller."""
+        self._run("hub", (sys.executable, "-m", "dsf.hub"), backend="dir", health_interval=1)
+
+    def run_agent(self, cluster: str) -> None:
+        """Start the agent of a cluster, with a password file as a Secret would be mounted."""
+        folder = self.out / "clusters" / cluster
+        self.until(
+            lambda: (
+                (folder / "agent-credentials" / "signing-key").exists()
+                and (folder / "dynamic-scoring-config.yaml").exists()
+            ),
+            f"the hub to serve {cluster}",
+            30,
+        )
+        self._run(
+            f"agent-{cluster}",
+            (sys.executable, "-m", "dsf.agent"),
+            cluster=cluster,
+            redis_username=cluster_user(cluster),
+            redis_password_file=self.password_file(cluster),
+            agent_config=folder / "dynamic-scoring-config.yaml",
+            signing_key_file=self.key_file(cluster),
+            agent_secrets_dir=folder / "secrets",
+            agent_spool_dir=self.folder / "spool" / cluster,
+            agent_metrics_host="127.0.0.1",
+            agent_metrics_port=0,
+            agent_readiness_file=self.folder / f"ready-{cluster}",
+            redis_polling_interval=1,
+        )
+
+    def _run(self, name: str, command: tuple[str, ...], **settings: object) -> None:
+        role = "agent" if name.startswith("agent") else name
+        values: dict[str, object] = {
+            "role": role,
+            "redis_url": self.redis.url(),
+            "redis_ca_file": self.redis.ca.cert,
+            "manifests": self.manifests,
+            "out_dir": self.out,
+            "namespace": "open-cluster-management",
+            "exporter_host": "127.0.0.1",
+            "exporter_port": self.exporter_port,
+            "log_level": "DEBUG",
+        }
+        if role != "agent":
+            password_file = self.folder / f"password-{role}"
+            password_file.write_text(CANARIES[f"password of {role}"])
+            values |= {"redis_username": hub_user(role), "redis_password_file": password_file}  # type: ignore[arg-type]
+        if role in ("hub", "results"):
+            values["signing_secret_file"] = self._secret_file
+        environment = {n: v for n, v in os.environ.items() if not n.startswith(ENV_PREFIX)}
+        environment |= {ENV_PREFIX + n.upper(): str(v) for n, v in (values | settings).items()}
+        environment |= {"FLOWER_UNAUTHENTICATED_API": "true", "PYTHONUNBUFFERED": "1"}
+        self._children[name] = Child(command, self.logs / f"{name}.log", environment)
+
+    def end(self, name: str) -> None:
+        """End a process for good."""
+        self._children.pop(name).kill()
+
+    def process(self, name: str) -> Child:
+        """One of hub, beat, results, exporter, flower, agent-<cluster>."""
+        return self._children[name]
+
+    def log(self, name: str) -> str:
+        """All that a process printed."""
+        return (self.logs / f"{name}.log").read_text(errors="replace")
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def password_file(self, cluster: str) -> Path:
+        """The cluster's password in Redis."""
+        return self.out / "clusters" / cluster / "agent-credentials" / "redis-password"
+
+    def key_file(self, cluster: str) -> Path:
+        """The cluster's signing key."""
+        return self.out / "clusters" / cluster / "agent-credentials" / "signing-key"
+
+    def deliver(self, cluster: str, key_id: int) -> None:
+        """What OCM brings: password and signing key of this id."""
+        replace(self.password_file(cluster), self.users.password(cluster, key_id))
+        replace(self.key_file(cluster), derive_key(MASTER, cluster, key_id).dump())
+
+    def _write_secrets(self, cluster: str) -> None:
+        folder = self.out / "clusters" / cluster
+        replace(folder / "secrets" / "source" / "token", CANARIES["source token"])
+        replace(folder / "secrets" / "scorer" / "token", CANARIES["scorer token"])
+        replace(self.password_file(cluster), self.users.password(cluster, 1))
+
+    def _write_manifests(self) -> None:
+        group = "dynamic-scoring.open-cluster-management.io/v1alpha1"
+        clusters: list[dict[str, Any]] = [
+            {
+                "apiVersion": "cluster.open-cluster-management.io/v1",
+                "kind": "ManagedCluster",
+                "metadata": {"name": cluster},
+                "spec": {"hubAcceptsClient": True},
+            }
+            for cluster in CLUSTERS
+        ]
+        config = {
+            "apiVersion": group,
+            "kind": "DynamicScoringConfig",
+            "metadata": {"name": "dynamic-scoring-config"},
+            "spec": {"masks": []},
+        }
+        scorer = {
+            "apiVersion": group,
+            "kind": "DynamicScorer",
+            "metadata": {"name": SCORER},
+            "spec": {
+                "description": "a sample",
+                "configURL": f"{self.scorer.url}/config",
+                "configSyncMode": "None",
+                "scoreDimensionFormat": "${node}",
+                "source": {
+                    "type": "Prometheus",
+                    "host": self.source.url,
+                    "path": "/api/v1/query_range",
+                    "params": {"query": "up", "range": 600, "step": 60},
+                    "auth": {"tokenSecretRef": {"name": "source", "key": "token"}},
+                },
+                "scoring": {
+                    "host": self.scorer.url,
+                    "path": "/scoring",
+                    "params": {"name": "sample-score", "interval": 1},
+                    "auth": {"tokenSecretRef": {"name": "scorer", "key": "token"}},
+                },
+            },
+        }
+        self.manifests.mkdir(parents=True)
+        (self.manifests / "all.yaml").write_text(yaml.safe_dump_all([*clusters, config, scorer]))
+
+    # --- looking and doing ---------------------------------------------------------------------------------------
+
+    def state(self, cluster: str) -> PairState:
+        """What Redis knows of the scorer on a cluster."""
+        return Pairs(self.admin).state(cluster, SCORER)
+
+    def spoke(self, cluster: str = "c1", key_id: int = 1) -> redis.Redis:
+        """A client with a cluster's credential: a thief."""
+        return self.redis.client(cluster_user(cluster), self.users.password(cluster, key_id))
+
+    def acl_log(self) -> list[str]:
+        """Who was refused what, newest first: `user: reason context object`."""
+        rows = self.admin.execute_command("ACL LOG", 500)
+        return [f"{row['username']}: {row['reason']} {row['context']} {row['object']}" for row in map(_mapping, rows)]
+
+    def tick(self, cluster: str, scorer: str = SCORER) -> str:
+        """Push a tick that nobody scheduled; its run id."""
+        run_id = new_run_id()
+        expires = float(run_id[:13]) / 1000 + 30
+        self.admin.lpush(spoke_queue(cluster), self._ticks.message(cluster, scorer, run_id, expires))
+        return run_id
+
+    def rejected(self, reason: str) -> int:
+        """How many results were refused for this reason."""
+        return int(self.admin.hget("dsf:rejected", reason) or 0)
+
+    def get(self, port: int, path: str) -> str:
+        """A page of one of the HTTP services, be it that of an error."""
+        try:
+            response = urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10)
+        except urllib.error.HTTPError as error:
+            response = error
+        with response:
+            return str(response.read().decode(errors="replace"))
+
+    def until(self, condition: Any, message: str = "", timeout: float = 15.0) -> Any:
+        """Wait; on failure say what the logs end with."""
+        try:
+            return wait_for(condition, timeout, message)
+        except AssertionError as error:
+            tails = "\n".join(f"--- {name}\n{child.tail()[-1500:]}" for name, child in self._children.items())
+            raise AssertionError(f"{error}\nACL LOG: {self.acl_log()[:20]}\n{tails}") from None
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file atomically, as Kubernetes does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(text)
+    draft.rename(path)
+
+
+def _asks_for(token: str, then: Handler) -> Handler:
+    refusal = answer("who are you?", 401)
+
+    def handle(exchange: Any) -> None:
+        good = exchange.request.headers.get("Authorization") == f"Bearer {token}"
+        (then if good else refusal)(exchange)
+
+    return handle
+
+
+def _mapping(row: Any) -> dict[str, Any]:
+    return row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))

@@ -1,0 +1,74 @@
+"""The framework's processes on a Redis of the test's choice, each with its own user."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dsf.cli import celerycommands
+from dsf.messages import derive_key
+from dsf.redisacl.passwords import derive_password
+from dsf.redisacl.rules import HubRole, cluster_user, hub_user
+from dsf.settings import ENV_PREFIX
+from tests.integration.security.fleet import MASTER
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+
+#: The agent is that of this cluster.
+CLUSTER = "c1"
+
+_CELERY = (sys.executable, "-m", "celery", "-A", "dsf.celery")
+
+
+@contextlib.contextmanager
+def processes(
+    folder: Path,
+    roles: Sequence[str],
+    passwords: Mapping[HubRole, str],
+    summaries: Sequence[Mapping[str, Any]] = (),
+    **settings: object,
+) -> Iterator[dict[str, Child]]:
+    """One process of each of these roles; what they print is in `<folder>/<role>.log`."""
+    (folder / "manifests").mkdir()
+    (folder / "key").write_text(derive_key(MASTER, CLUSTER, 1).dump())
+    (folder / "config.json").write_text(json.dumps(list(summaries)))
+    commands = {
+        "hub": (sys.executable, "-m", "dsf.hub"),
+        "beat": (*_CELERY, "beat"),
+        "results": (sys.executable, "-m", "dsf.results"),
+        "exporter": (sys.executable, "-m", "dsf.exporter"),
+        "flower": tuple(celerycommands.flower("127.0.0.1", free_port())),
+        "agent": (sys.executable, "-m", "dsf.agent"),
+    }
+    common = {"backend": "dir", "manifests": folder / "manifests", "exporter_host": "127.0.0.1", "exporter_port": 0}
+    mine: dict[str, dict[str, object]] = {
+        role: {"redis_username": hub_user(role), "redis_password": password} for role, password in passwords.items()
+    }
+    mine["agent"] = {
+        "redis_username": cluster_user(CLUSTER),
+        "redis_password": derive_password(MASTER, CLUSTER, 1),
+        "cluster": CLUSTER,
+        "agent_config": folder / "config.json",
+        "signing_key_file": folder / "key",
+        "agent_metrics_port": 0,
+        "agent_metrics_host": "127.0.0.1",
+        "agent_spool_dir": folder / "spool",
+        "agent_readiness_file": folder / "ready",
+    }
+    for role in ("hub", "results"):
+        mine[role]["signing_secret"] = MASTER.hex()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    environment["PYTHONUNBUFFERED"] = "1"
+    with contextlib.ExitStack() as stack:
+        started = {}
+        for role in roles:
+            values = {**common, **settings, "role": role, **mine[role]}
+            own = {ENV_PREFIX + name.upper(): str(value) for name, value in values.items()}
+            started[role] = Child(commands[role], folder / f"{role}.log", environment | own)
+            stack.callback(started[role].kill)
+        yield started

@@ -1,0 +1,395 @@
+"""The whole framework under attack, and while its credentials change. One fleet for all tests; the last one searches
+everything that it left behind for secrets."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from dsf import keys, messages
+from dsf.messages import Result, derive_key, new_run_id, sign
+from dsf.redisacl.clusterusers import keys_used
+from dsf.results.registrycache import MAX_AGE
+from dsf.store.pairs import Pairs
+from dsf.store.registry import ClusterRecord, Registry
+from dsf.ticks import chain_signatures
+from tests.integration.security.fleet import CANARIES, CLUSTERS, MASTER, SCORER, Fleet, replace
+from tests.support.httpserver import answer
+
+
+def works(fleet: Fleet, *clusters: str) -> None:
+    """A whole cycle succeeds."""
+    for cluster in clusters:
+        fleet.until(lambda c=cluster: _cycle(fleet, c) == "ok", f"a good cycle of {cluster}", 20)
+
+
+def _cycle(fleet: Fleet, cluster: str) -> str:
+    """How one more cycle ends; `skipped` when another one was under way."""
+    run = fleet.tick(cluster)
+
+    def ended() -> str:
+        past = Pairs(fleet.admin).history(cluster, SCORER)
+        return next((cycle.outcome for cycle in past if cycle.run == run), "")
+
+    return str(fleet.until(ended, f"the end of run {run} of {cluster}", 20))
+
+
+def result(cluster: str = "c1", run: str | None = None, **values: Any) -> Result:
+    return Result(
+        **{
+            "cluster": cluster,
+            "scorer": SCORER,
+            "run": run or new_run_id(),
+            "at": time.time(),
+            "outcome": "ok",
+            "results": [({"node": "evil"}, 99.0)],
+            **values,
+        }
+    )
+
+
+def message(envelope: object, embed: object = None, task: str = messages.INGEST_TASK) -> str:
+    """A Celery message as an agent, or somebody with its credential, pushes it."""
+    task_id = str(uuid.uuid4())
+    body = base64.b64encode(json.dumps([[envelope], {}, embed or {}]).encode()).decode()
+    headers = {"lang": "py", "task": task, "id": task_id, "root_id": task_id}
+    properties = {
+        "correlation_id": task_id,
+        "delivery_info": {"exchange": "", "routing_key": keys.RESULTS_QUEUE},
+        "body_encoding": "base64",
+        "delivery_tag": task_id,
+    }
+    document = {"body": body, "content-type": "application/json", "content-encoding": "utf-8"}
+    return json.dumps(document | {"headers": headers, "properties": properties})
+
+
+@contextlib.contextmanager
+def counted(fleet: Fleet, reason: str, number: int = 1) -> Iterator[redis.Redis]:
+    """A thief with the credential of c1; what it does must be refused and counted, and no score may come of it."""
+    before = fleet.rejected(reason)
+    yield fleet.spoke("c1")
+    fleet.until(lambda: fleet.rejected(reason) == before + number, f"{number} refused as {reason}")
+    for cluster in CLUSTERS:
+        score = fleet.state(cluster).score
+        assert score is not None
+        assert [name for name, _ in score.items] == ["n1"]
+
+
+def test_every_process_works_with_its_own_user_and_is_refused_nothing(fleet: Fleet) -> None:
+    works(fleet, *CLUSTERS)
+    assert "dynamic_scoring_up 1.0" in fleet.get(fleet.exporter_port, "/metrics")
+    users = {client["user"] for client in fleet.admin.client_list()} - {"admin"}
+    assert users == {"dsf-hub", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "spoke-c1", "spoke-c10"}
+    tasks = json.loads(fleet.get(fleet.flower_port, "/api/tasks"))
+    # Of a task that began before Flower listened the name is not known.
+    assert {task["name"] for task in tasks.values()} >= {"dsf.fetch", "dsf.score", "dsf.publish", "dsf.ingest"}
+    fleet.get(fleet.flower_port, "/broker")
+    fleet.get(fleet.flower_port, "/workers")
+    assert fleet.acl_log() == []
+
+
+class TestResults:
+    """What a thief of the credential of c1 may push, and what becomes of it."""
+
+    def test_forged(self, fleet: Fleet) -> None:
+        with counted(fleet, "bad_signature", 4) as thief:
+            mine = derive_key(MASTER, "c1", 1)
+            guessed = messages.SigningKey(id=1, secret=b"x" * 32)
+            thief.lpush(keys.RESULTS_QUEUE, message(sign(result("c1"), guessed)))
+            # In the name of another cluster: outside, inside, and both.
+            thief.lpush(keys.RESULTS_QUEUE, message(sign(result("c10"), mine)))
+            thief.lpush(keys.RESULTS_QUEUE, message(sign(result("c10"), mine) | {"cluster": "c1"}))
+            thief.lpush(keys.RESULTS_QUEUE, message(sign(result("c1"), mine) | {"cluster": "c10"}))
+
+    def test_changed_on_the_way(self, fleet: Fleet) -> None:
+        with counted(fleet, "bad_signature", 3) as thief:
+            good = sign(result("c1"), derive_key(MASTER, "c1", 1))
+            thief.lpush(keys.RESULTS_QUEUE, message(good | {"body": good["body"].replace("99.0", "100.0")}))
+            thief.lpush(keys.RESULTS_QUEUE, message(good | {"body": good["body"][:-20]}))
+            thief.lpush(keys.RESULTS_QUEUE, message(good | {"sig": good["sig"][:-2] + "00"}))
+
+    def test_relabelled(self, fleet: Fleet) -> None:
+        with counted(fleet, "malformed", 4) as thief:
+            good = sign(result("c1"), derive_key(MASTER, "c1", 1))
+            for task in ("dsf.fetch", "celery.chord_unlock", "os.system", "celery.map"):
+                thief.lpush(keys.RESULTS_QUEUE, message(good, task=task))
+
+    def test_truncated_and_oversized(self, fleet: Fleet) -> None:
+        with counted(fleet, "malformed", 4) as thief:
+            whole = message(sign(result("c1"), derive_key(MASTER, "c1", 1)))
+            thief.lpush(keys.RESULTS_QUEUE, whole[: len(whole) // 2], "", whole[:-1])
+            big = result("c1", results=[({"node": "x" * 3_000_000}, 1.0)])
+            thief.lpush(keys.RESULTS_QUEUE, message(sign(big, derive_key(MASTER, "c1", 1))))
+
+    def test_replayed(self, fleet: Fleet) -> None:
+        run = fleet.state("c1").last_run
+        with counted(fleet, "replayed", 2) as thief:
+            envelope = sign(result("c1", run), derive_key(MASTER, "c1", 1))
+            thief.lpush(keys.RESULTS_QUEUE, message(envelope), message(envelope))
+
+    def test_of_another_time(self, fleet: Fleet) -> None:
+        key = derive_key(MASTER, "c1", 1)
+        with counted(fleet, "stale", 2) as thief:
+            old, future = time.time() - 100_000, time.time() + 3600
+            thief.lpush(keys.RESULTS_QUEUE, message(sign(result("c1", new_run_id(old), at=old), key)))
+            thief.lpush(keys.RESULTS_QUEUE, message(sign(result("c1", at=future), key)))
+
+    def test_a_chain_in_a_result_is_not_sent_on(self, fleet: Fleet) -> None:
+        marker = "chained-scorer"
+        evil = [
+            {"task": "dsf.fetch", "args": [marker, "x"], "kwargs": {}, "options": {"queue": queue}, "immutable": True}
+            for queue in ("spoke.c10", "spoke.c1", "hub.results")
+        ]
+        with counted(fleet, "bad_signature", 3) as thief:
+            bad = sign(result("c1"), messages.SigningKey(id=1, secret=b"x" * 32))
+            for embed in ({"chain": evil}, {"callbacks": evil, "errbacks": evil}, {"chord": evil[0]}):
+                thief.lpush(keys.RESULTS_QUEUE, message(bad, embed))
+        # Also with a signature that is right: its own scores it may forge, but nothing follows.
+        good = sign(result("c1", outcome="skipped", reason="overlap", results=[]), derive_key(MASTER, "c1", 1))
+        skipped = fleet.state("c1").skipped().get("overlap", 0)
+        thief.lpush(keys.RESULTS_QUEUE, message(good, {"chain": evil, "callbacks": evil}))
+        fleet.until(lambda: fleet.state("c1").skipped().get("overlap", 0) > skipped)
+        works(fleet, *CLUSTERS)
+        assert marker not in "".join(fleet.log(f"agent-{cluster}") for cluster in CLUSTERS)
+        # The worker did not even try: that would be in the log.
+        assert fleet.acl_log() == []
+
+
+class TestTicks:
+    """What whoever gets at a cluster's queue can make its agent do."""
+
+    def _push(self, fleet: Fleet, task: str, arguments: list[object], embed: object = None) -> None:
+        task_id = str(uuid.uuid4())
+        document = {
+            "body": json.dumps([arguments, {}, embed or {}]),
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "headers": {"lang": "py", "task": task, "id": task_id, "root_id": task_id},
+            "properties": {
+                "correlation_id": task_id,
+                "delivery_info": {"exchange": "", "routing_key": "spoke.c1"},
+                "delivery_tag": task_id,
+            },
+        }
+        fleet.spoke("c1").lpush("spoke.c1", json.dumps(document))
+
+    def test_a_url_or_an_unknown_scorer_makes_no_request(self, fleet: Fleet) -> None:
+        trap = "http://127.0.0.1:1/steal"
+        for server in (fleet.source, fleet.scorer):
+            server.script(answer("not the path that was delivered", 418), path="/steal")
+        steal = f"{fleet.source.url}/steal"
+        names: list[object] = ["unknown", trap, steal, f"../{SCORER}", "", None, 7, {"url": steal}, [steal], "x" * 9000]
+        for name in names:
+            self._push(fleet, "dsf.fetch", [name, new_run_id()])
+        for run_id in (steal, "../../etc/passwd", "", None, 7, {"url": steal}):
+            self._push(fleet, "dsf.fetch", [SCORER, run_id])
+            self._push(fleet, "dsf.score", [SCORER, run_id])
+        self._push(fleet, "dsf.fetch", [SCORER, new_run_id(), steal])
+        for task in ("os.system", "celery.chord_unlock", "celery.map", "dsf.ingest"):
+            self._push(fleet, task, [steal])
+        fleet.until(lambda: fleet.admin.llen("spoke.c1") == 0, "all of it to be taken")
+        works(fleet, *CLUSTERS)
+        assert "/steal" not in fleet.source.paths() + fleet.scorer.paths()
+        assert {request.query["query"] for request in fleet.source.requests if request.query} == {"up"}
+        assert fleet.acl_log() == []
+
+    def test_a_chain_in_a_tick_leads_nowhere_else(self, fleet: Fleet) -> None:
+        steps = [dict(step) for step in chain_signatures("c10", "smuggled", new_run_id(), time.time() + 60)]
+        self._push(fleet, "dsf.fetch", [SCORER, new_run_id()], {"chain": steps})
+        works(fleet, "c10")
+        assert "smuggled" not in fleet.log("agent-c10")
+        # Its user may not write there; whoever pushed it has c1's rights only.
+        refusals = set(fleet.acl_log())
+        assert refusals <= {"spoke-c1: key toplevel spoke.c10", "spoke-c1: key multi spoke.c10"}
+        fleet.admin.acl_log_reset()
+        works(fleet, "c1")
+
+
+def test_redis_restarts_and_everybody_comes_back(fleet: Fleet) -> None:
+    before = fleet.state("c1")
+    fleet.redis.restart()
+    # Also what was written in transactions and scripts is still there: the default user, as whom Redis reads its log,
+    # is off and nevertheless has rights.
+    after = fleet.state("c1")
+    assert after.scheduled >= before.scheduled
+    assert after.score is not None
+    works(fleet, *CLUSTERS)
+    fleet.until(lambda: "dynamic_scoring_up 1.0" in fleet.get(fleet.exporter_port, "/metrics"))
+    assert fleet.acl_log() == []
+
+
+@pytest.fixture(scope="class")
+def by_hand(fleet: Fleet) -> Iterator[Fleet]:
+    """The fleet without its hub controller, which would undo what these tests do in its place."""
+    fleet.end("hub")
+    yield fleet
+    fleet.run_hub()
+    fleet.until(lambda: "dsf-hub" in {client["user"] for client in fleet.admin.client_list()}, "the hub to be back")
+    works(fleet, *CLUSTERS)
+
+
+@pytest.mark.usefixtures("by_hand")
+class TestCredentials:
+    """Rotation without a lost cycle; revocation at once."""
+
+    def test_rotation_loses_no_cycle_and_restarts_nothing(self, fleet: Fleet) -> None:
+        registry = Registry(fleet.admin)
+        pid = fleet.process("agent-c1").pid
+        works(fleet, "c1")
+        lost, failed = fleet.state("c1").count("lost"), fleet.state("c1").count("error")
+        # 1. Both are valid.
+        registry.put_cluster(ClusterRecord(name="c1", key_ids=(2, 1)))
+        fleet.users.ensure("c1", (2, 1))
+        works(fleet, "c1")
+        # 2. OCM brings the new ones.
+        fleet.deliver("c1", 2)
+        fleet.until(lambda: keys_used(fleet.admin).get("c1") == 2, "a result signed with the new key")
+        # 3. The old ones are refused, and every connection that came with them is cut.
+        before = {client["id"] for client in fleet.admin.client_list() if client["user"] == "spoke-c1"}
+        assert before
+        registry.put_cluster(ClusterRecord(name="c1", key_ids=(2,)))
+        fleet.users.ensure("c1", (2,))
+        fleet.until(
+            lambda: (
+                (now := {client["id"] for client in fleet.admin.client_list() if client["user"] == "spoke-c1"})
+                and not now & before
+            ),
+            "the agent to be back",
+        )
+        works(fleet, "c1")
+        state = fleet.state("c1")
+        assert (state.count("lost"), state.count("error")) == (lost, failed)
+        assert fleet.process("agent-c1").pid == pid
+        assert fleet.process("agent-c1").is_running
+        with pytest.raises(redis.AuthenticationError):
+            fleet.spoke("c1", 1).ping()
+        # Within a second the results worker knows.
+        time.sleep(MAX_AGE + 0.2)
+        with counted(fleet, "bad_signature"):
+            fleet.spoke("c1", 2).lpush(keys.RESULTS_QUEUE, message(sign(result("c1"), derive_key(MASTER, "c1", 1))))
+
+    def test_a_revoked_credential_ends_at_once_and_the_agent_waits_for_its_new_one(self, fleet: Fleet) -> None:
+        thief = fleet.spoke("c1", 2)
+        assert thief.ping()
+        fleet.users.ensure("c1", (3,))
+        Registry(fleet.admin).put_cluster(ClusterRecord(name="c1", key_ids=(3,)))
+        with pytest.raises(redis.AuthenticationError):
+            thief.ping()
+        fleet.until(lambda: "refuses user or password" in fleet.log("agent-c1"), "the agent to say so")
+        works(fleet, "c10")
+        fleet.deliver("c1", 3)
+        works(fleet, "c1")
+        assert fleet.process("agent-c1").is_running
+
+    def test_a_password_file_that_is_away_for_a_moment(self, fleet: Fleet) -> None:
+        file = fleet.password_file("c1")
+        password = file.read_text()
+        file.unlink()
+        fleet.admin.execute_command("CLIENT KILL", "USER", "spoke-c1")
+        fleet.until(lambda: "DSF_REDIS_PASSWORD_FILE: cannot read" in fleet.log("agent-c1"), "the agent to say so")
+        replace(file, password)
+        works(fleet, "c1")
+
+    def test_a_removed_cluster_is_cut_off_and_a_new_one_starts_afresh(self, fleet: Fleet) -> None:
+        fleet.users.remove("c1")
+        fleet.until(lambda: not any(c["user"] == "spoke-c1" for c in fleet.admin.client_list()))
+        with pytest.raises(redis.AuthenticationError):
+            fleet.spoke("c1", 3).ping()
+        fleet.users.ensure("c1", (3,))
+        works(fleet, "c1")
+
+
+def test_no_secret_is_anywhere(fleet: Fleet) -> None:
+    """After all that happened above. A source that refuses the token is one more occasion to show it."""
+    fleet.source.script(answer({"error": "no such token"}, 401))
+    fleet.until(lambda: fleet.state("c1").failing > 0, "a failed cycle")
+    secrets = dict(CANARIES)
+    for cluster in CLUSTERS:
+        for key_id in (1, 2, 3):
+            secrets[f"password {key_id} of {cluster}"] = fleet.users.password(cluster, key_id)
+            secrets[f"signing key {key_id} of {cluster}"] = derive_key(MASTER, cluster, key_id).secret.hex()
+    places = dict(_traffic(fleet)) | dict(_contents(fleet)) | dict(_files(fleet)) | dict(_pages(fleet))
+    assert len(places) > 30
+    found = [
+        (name, place)
+        for place, text in places.items()
+        for name, secret in secrets.items()
+        if secret in text or base64.b64encode(secret.encode()).decode().rstrip("=")[:-1] in text
+    ]
+    assert found == []
+    # The search itself finds what is there.
+    assert any(SCORER in text for text in places.values())
+    assert "unauthorized" in places["exporter /api/v1/scorers"]
+
+
+def _traffic(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Everything that passes through Redis in a few seconds: ticks, results, events, whatever."""
+    with fleet.admin.monitor() as monitor:
+        connection = monitor.connection
+        lines: list[str] = []
+        deadline = time.monotonic() + 4.5
+        while time.monotonic() < deadline:
+            if connection.can_read(timeout=0.2):
+                lines.append(str(connection.read_response()))
+    text = "\n".join(lines)
+    for part in ("dsf.fetch", "dsf.publish", "dsf.ingest", "/0.celeryev/task"):
+        assert part in text
+    yield "redis traffic", text
+
+
+def _contents(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Every key of Redis, and what it knows of users and clients."""
+    readers: dict[str, Any] = {
+        "string": fleet.admin.get,
+        "hash": fleet.admin.hgetall,
+        "list": lambda key: fleet.admin.lrange(key, 0, -1),
+        "set": fleet.admin.smembers,
+        "zset": lambda key: fleet.admin.zrange(key, 0, -1, withscores=True),
+    }
+    for key in fleet.admin.scan_iter("*"):
+        yield f"redis {key}", f"{key} {readers[fleet.admin.type(key)](key)}"
+    yield "redis clients", str(fleet.admin.client_list())
+    yield "redis acl", str(fleet.admin.acl_list())
+    yield "redis acl log", str(fleet.admin.execute_command("ACL LOG", 500))
+    yield "redis slow log", str(fleet.admin.slowlog_get(100))
+
+
+def _files(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Logs, status and score objects, the spool; not the Secrets themselves."""
+    private = ("agent-credentials", "secrets", ".hub")
+    for folder in (fleet.logs, fleet.out, fleet.folder / "spool", fleet.manifests):
+        for path in folder.rglob("*"):
+            if path.is_file() and not set(private) & set(path.parts):
+                yield f"file {path.relative_to(fleet.folder)}", path.read_text(errors="replace")
+    for name in ("dump.rdb", "log"):
+        path = Path(fleet.redis.dir) / name
+        if path.exists():
+            yield f"redis file {name}", path.read_text(errors="replace")
+
+
+def _pages(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Everything that the HTTP services show."""
+    tasks = json.loads(fleet.get(fleet.flower_port, "/api/tasks"))
+    workers = {task["worker"] for task in tasks.values() if task["worker"]}
+    flower = ["/", "/workers", "/tasks", "/broker", "/metrics", "/api/workers", "/api/tasks", "/api/task/types"]
+    flower += [f"/worker/{name}" for name in workers]
+    flower += [page for uid in list(tasks)[:20] for page in (f"/task/{uid}", f"/api/task/info/{uid}")]
+    for path in flower:
+        yield f"flower {path}", fleet.get(fleet.flower_port, path)
+    assert "dsf.fetch" in fleet.get(fleet.flower_port, "/api/tasks")
+    assert "hub.results" in fleet.get(fleet.flower_port, "/broker")
+    history = [f"/api/v1/history/{cluster}/{SCORER}" for cluster in CLUSTERS]
+    for path in ("/metrics", "/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule", "/openapi.json", *history):
+        yield f"exporter {path}", fleet.get(fleet.exporter_port, path)
+    for cluster in CLUSTERS:
+        line = next(row for row in fleet.log(f"agent-{cluster}").splitlines() if "metrics served" in row)
+        yield f"agent {cluster} /metrics", fleet.get(int(line.split("port=")[1].split()[0]), "/metrics")

@@ -1,0 +1,222 @@
+"""What a thief of a credential is refused."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+
+import pytest
+import redis
+from redis.exceptions import NoPermissionError
+
+from dsf import keys
+from dsf.redisacl.clusterusers import ClusterUsers
+from dsf.redisacl.rules import HubRole, cluster_user, hub_user
+from tests.integration.security.fleet import MASTER
+from tests.support.secureredis import SecureRedis
+
+#: With the credential of c1.
+SPOKE_FORBIDDEN = """
+LPUSH spoke.c10 x
+LPUSH spoke.c2 x
+LPUSH spoke.c x
+LPUSH spoke.* x
+LPUSH spoke.c1.x x
+LPUSH spoke. x
+RPUSH spoke.c1 x
+BRPOP spoke.c10 1
+BRPOP spoke.c1 spoke.c10 1
+RPOP spoke.c10
+LLEN spoke.c10
+LRANGE spoke.c10 0 -1
+LRANGE spoke.c1 0 -1
+DEL spoke.c1
+DEL spoke.c10
+RENAME spoke.c1 spoke.c10
+COPY spoke.c1 spoke.c10
+LMOVE hub.results spoke.c1 LEFT LEFT
+RPOPLPUSH hub.results spoke.c1
+BLMOVE spoke.c1 hub.results LEFT LEFT 1
+SORT hub.results STORE spoke.c1
+BRPOP hub.results 1
+RPOP hub.results
+LPOP hub.results
+LRANGE hub.results 0 -1
+LINDEX hub.results 0
+LTRIM hub.results 0 0
+LSET hub.results 0 x
+DEL hub.results
+UNLINK hub.results
+EXPIRE hub.results 1
+DUMP hub.results
+TYPE hub.results
+OBJECT ENCODING hub.results
+HGETALL dsf:scorers
+HGETALL dsf:clusters
+HGETALL dsf:schedule:entries
+HSET dsf:schedule:overrides x y
+ZADD dsf:schedule:due 0 c1/s
+HGETALL dsf:pair:c1/sample
+HGETALL dsf:pair:c10/sample
+HSET dsf:pair:c10/sample score x
+SET dsf:schedule:lock x
+LPUSH dsf:hub:wake 1
+GET anything
+SET anything x
+KEYS *
+SCAN 0
+RANDOMKEY
+DBSIZE
+INFO
+CONFIG GET requirepass
+CONFIG SET dir /tmp
+CONFIG REWRITE
+EVAL "return 1" 0
+EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0
+EVAL_RO "return 1" 0
+SCRIPT LOAD "return 1"
+SCRIPT FLUSH
+FUNCTION LIST
+FCALL f 0
+ACL LIST
+ACL USERS
+ACL WHOAMI
+ACL GETUSER spoke-c10
+ACL SETUSER spoke-c1 on +@all ~*
+ACL SETUSER evil on nopass +@all ~*
+ACL DELUSER spoke-c10
+ACL LOG
+MONITOR
+CLIENT LIST
+CLIENT ID
+CLIENT INFO
+CLIENT KILL USER spoke-c10
+CLIENT PAUSE 1000
+CLIENT NO-EVICT on
+CLIENT TRACKING on
+CLIENT REPLY off
+FLUSHALL
+FLUSHDB
+SWAPDB 0 1
+SELECT 1
+MOVE spoke.c1 1
+SAVE
+BGSAVE
+BGREWRITEAOF
+SHUTDOWN NOSAVE
+SLOWLOG GET
+LATENCY LATEST
+MEMORY USAGE hub.results
+MODULE LIST
+REPLICAOF 127.0.0.1 6379
+PSYNC x 0
+SYNC
+ROLE
+MIGRATE 127.0.0.1 6379 spoke.c1 0 1000
+SUBSCRIBE /0.celeryev/worker.heartbeat
+PSUBSCRIBE /0.celeryev/*
+PSUBSCRIBE *
+SUBSCRIBE /0.celery.pidbox
+PSUBSCRIBE /0.celery.pidbox
+SSUBSCRIBE x
+PUBLISH /0.celery.pidbox x
+PUBLISH anything x
+PUBSUB CHANNELS
+MULTI
+WATCH hub.results
+XADD s * a b
+COMMAND COUNT
+WAIT 0 0
+ECHO x
+""".strip().splitlines()
+
+#: Of each of the hub's users, what would make it more than it is.
+HUB_FORBIDDEN: dict[HubRole, str] = {
+    "beat": """BRPOP spoke.c1 1|LRANGE hub.results 0 -1|LPUSH hub.results x|HSET dsf:pair:c1/s score x
+        HSET dsf:scorers x y|HSET dsf:schedule:entries x y|HSET dsf:schedule:overrides x y|ACL LIST|CONFIG GET *
+        EVAL 'return 1' 0|KEYS *""",
+    # No tick can be made from a result, whatever is in it.
+    "results": """LPUSH spoke.c1 x|RPUSH spoke.c1 x|LMOVE hub.results spoke.c1 LEFT LEFT|BRPOP spoke.c1 1|LLEN spoke.c1
+        HSET dsf:scorers x y|HSET dsf:clusters x y|HSET dsf:schedule:entries x y|ZADD dsf:schedule:due 0 x|ACL LIST
+        PSUBSCRIBE /0.celeryev/*|PUBLISH /0.celery.pidbox x|EVAL 'return 1' 0|CONFIG GET *|KEYS *""",
+    "exporter": """HSET dsf:scorers x y|HSET dsf:pair:c1/s x y|DEL dsf:scorers|LPUSH spoke.c1 x|LPUSH hub.results x
+        LRANGE spoke.c1 0 -1|LRANGE hub.results 0 -1|HGETALL dsf:unacked.results|SCRIPT LOAD x|ACL LIST|KEYS *
+        CONFIG GET *""",
+    "flower": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|HGETALL dsf:scorers
+        PUBLISH /0.celeryev/x x|PUBLISH /0.celery.pidbox x|PSUBSCRIBE *|HGETALL dsf:pair:c1/s|SCRIPT LOAD x|ACL LIST
+        KEYS *""",
+    "hub": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE hub.results 0 -1|HSET dsf:pair:c1/s score x|FLUSHALL
+        CONFIG GET *|EVAL 'return 1' 0|MONITOR|KEYS *|SHUTDOWN""",
+    "operator": """LRANGE hub.results 0 -1|LPUSH hub.results x|BRPOP spoke.c1 1|LRANGE spoke.c1 0 -1
+        HSET dsf:scorers x y|HSET dsf:pair:c1/s score x|ACL LIST|ACL SETUSER x
+        CONFIG GET *|FLUSHALL|MONITOR|KEYS *|SHUTDOWN|CLIENT LIST""",
+    "sentinel": "GET x|LRANGE hub.results 0 -1|SHUTDOWN|ACL LIST|CONFIG SET dir /tmp|KEYS *",
+    "replica": "GET x|LRANGE hub.results 0 -1|SHUTDOWN|ACL LIST|CONFIG GET *|KEYS *",
+}
+
+
+def refused(client: redis.Redis, commands: Iterable[str]) -> list[str]:
+    """Those of the commands that are *not* refused for want of a right."""
+    allowed = []
+    for command in commands:
+        # Commands of another server version are unknown, which is as good as refused.
+        try:
+            client.execute_command(*shlex.split(command))
+        except NoPermissionError:
+            continue
+        except redis.ResponseError as error:
+            if str(error).startswith("unknown "):
+                continue
+            allowed.append(f"{command}: {error}")
+        else:
+            allowed.append(command)
+    return allowed
+
+
+def test_a_cluster_may_do_its_work_and_nothing_else(secure_redis: SecureRedis) -> None:
+    users = ClusterUsers(secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"]), MASTER)
+    users.sync({"c1": [1], "c10": [1]})
+    admin = secure_redis.client()
+    admin.lpush("spoke.c10", "not yours")
+    admin.lpush("hub.results", "not yours either")
+    admin.hset("dsf:pair:c10/sample", "score", "theirs")
+    before = admin.dbsize(), admin.acl_list()
+    thief = secure_redis.client(cluster_user("c1"), users.password("c1", 1))
+    assert len(SPOKE_FORBIDDEN) >= 100
+    assert refused(thief, SPOKE_FORBIDDEN) == []
+    assert (admin.dbsize(), admin.acl_list()) == before
+    assert admin.acl_log()
+    admin.acl_log_reset()
+    # Its work:
+    assert thief.ping()
+    thief.lpush("spoke.c1", "the next step")
+    assert thief.brpop(["spoke.c1"], timeout=1) == ("spoke.c1", "the next step")
+    thief.lpush(keys.RESULTS_QUEUE, "a result")
+    assert thief.llen(keys.RESULTS_QUEUE) == 2
+    thief.publish("/0.celeryev/task.received", "{}")
+    assert admin.acl_log() == []
+
+
+@pytest.mark.parametrize("role", HUB_FORBIDDEN)
+def test_each_process_of_the_hub_has_what_it_needs_only(secure_redis: SecureRedis, role: HubRole) -> None:
+    admin = secure_redis.client()
+    admin.lpush("hub.results", "x")
+    admin.lpush("spoke.c1", "x")
+    client = secure_redis.client(hub_user(role), secure_redis.passwords[role])
+    assert refused(client, re.split(r"[|\n] *", HUB_FORBIDDEN[role])) == []
+    # Not in two steps either: the commands of a script are looked at one by one.
+    if role in ("beat", "results", "hub", "operator"):
+        for command in ("'SET', 'anything', 'x'", "'LPUSH', 'hub.queue', 'x'", "'DEL', 'hub.results'"):
+            script = client.register_script(f"return redis.call({command})")
+            with pytest.raises(redis.RedisError, match=r"can't (access|run)"):
+                script()
+
+
+def test_without_a_password_there_is_nothing(secure_redis: SecureRedis) -> None:
+    for user, password in (("default", ""), ("default", "x"), ("spoke-c1", ""), ("spoke-c1", "wrong"), ("dsf-hub", "")):
+        with pytest.raises(redis.AuthenticationError):
+            secure_redis.client(user, password).ping()
+    probe = secure_redis.client(hub_user("probe"), "any")
+    assert probe.ping()
+    assert refused(probe, ["GET x", "INFO", "ACL WHOAMI", "KEYS *", "CLIENT LIST", "LPUSH hub.results x"]) == []

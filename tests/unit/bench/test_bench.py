@@ -1,0 +1,114 @@
+"""The table of benches and their command line; no bench is run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench import __main__ as runner
+from bench.adapters import read
+from bench.common import Figure, exit_code, spread, table
+
+
+def test_a_figure_knows_whether_its_limit_is_kept() -> None:
+    assert Figure("f", "", 1.2, "x", most=1.3).is_met is True
+    assert Figure("f", "", 1.31, "x", most=1.3).is_met is False
+    assert Figure("f", "", 0.4, "x", least=0.5).is_met is False
+    assert Figure("f", "", 0.4, "x").is_met is None
+    assert Figure("f", "", 1, "x", most=1.3, least=0.5).goal == "<= 1.3 x, >= 0.5 x"
+
+
+def test_a_missed_limit_is_an_error_only_when_asked_for() -> None:
+    missed = [Figure("f", "", 2, "x", most=1), Figure("g", "", 2, "x")]
+    assert exit_code(missed, strict=False) == 0
+    assert exit_code(missed, strict=True) == 1
+    assert exit_code(missed[1:], strict=True) == 0
+
+
+def test_rounds_are_shown_as_median_and_range() -> None:
+    assert spread([3.0, 1.0, 2.0], "ms") == "2.00 ms (1.00-3.00)"
+    assert spread([12.4], "/s", 0) == "12 /s"
+
+
+def test_the_table_has_each_figure_beside_its_limit() -> None:
+    out = Console(width=160)
+    with out.capture() as printed:
+        out.print(
+            table(
+                [
+                    Figure("CPU of a cycle", "7.10 ms", 1.37, "x", "no-op chain, 5.20 ms", most=1.4),
+                    Figure("lag", "p99 300 ms", 300, "ms", most=250),
+                ]
+            )
+        )
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.get().splitlines() if "│" in line]
+    assert rows == [
+        ["CPU of a cycle", "no-op chain, 5.20 ms", "7.10 ms", "1.37 x", "<= 1.4 x", "ok"],
+        ["lag", "", "p99 300 ms", "300 ms", "<= 250 ms", "missed"],
+    ]
+
+
+def test_arguments() -> None:
+    arguments = runner.parse(["--quick", "--only", "stages", "--only", "memory", "--json", "f.json"])
+    assert (arguments.quick, arguments.strict, arguments.json) == (True, False, Path("f.json"))
+    assert [bench.name for bench in runner.chosen(arguments.only)] == ["stages", "memory"]
+    with pytest.raises(SystemExit) as ended:
+        runner.parse(["--only", "nonsense"])
+    assert ended.value.code == 2
+
+
+def test_all_benches_exist_and_those_on_request_are_left_out() -> None:
+    assert all(importlib.util.find_spec(f"bench.{bench.name}") for bench in runner.BENCHES)
+    names = {bench.name for bench in runner.chosen(None)}
+    assert names == {bench.name for bench in runner.BENCHES if not bench.on_request}
+
+
+class Scripted(runner.Bench):
+    """A bench that is a few lines of Python; `sys.argv[1]` is its file."""
+
+    def command(self, file: Path, *, quick: bool) -> list[str]:
+        return [sys.executable, "-c", self.name, str(file)]
+
+
+def run(program: str, seconds: float = 30.0) -> runner.Report:
+    report = runner.Report()
+    runner.run_one(Scripted(program), report, quick=True, seconds=seconds)
+    return report
+
+
+def test_what_a_bench_writes_comes_into_the_report() -> None:
+    figure = {"name": "f", "measured": "2 ms", "value": 2, "unit": "x", "most": 1, "against": "", "least": None}
+    report = run(f"import sys; open(sys.argv[1], 'w').write({json.dumps({'figures': [figure], 'details': 7})!r})")
+    assert report.problems == {}
+    [(_, found)] = report.figures
+    assert found.is_met is False
+    document = report.document({"cores": 2})
+    assert document["figures"][0]["is_met"] is False
+    assert list(document["details"].values()) == [7]
+
+
+def test_a_bench_that_fails_says_why() -> None:
+    report = run("raise SystemExit('no Redis here')")
+    assert list(report.problems.values()) == ["no Redis here"]
+    assert list(run("").problems.values()) == ["ended with 0 and said nothing"]
+
+
+def test_a_bench_that_hangs_is_stopped() -> None:
+    report = run("import time; time.sleep(60)", seconds=0.3)
+    assert list(report.problems.values()) == ["not done in 0 s"]
+
+
+def test_rows_of_other_shapes_are_read() -> None:
+    row = {"series": 1, "samples": 61, "library_ms": 0.5, "bare_ms": 0.4, "ratio": 1.25, "limit": 1.5}
+    [figure], details = read("scorer_overhead", [row])
+    assert (figure.is_met, figure.value, details) == (True, 1.25, [row])
+    ours = {"objective": 10.0, "seconds": 1.0, "memory_mb": 5.0, "gap": 0.01}
+    [figure], _ = read("optimizer", [{"size": "10x5x3", "dsf": ours, "pulp": None}])
+    assert figure.value == 1.0
+    [figure], _ = read("kube", {"apply_to_score_seconds": 1.0, "apply_to_score_longest": 3.5})
+    assert figure.is_met is False

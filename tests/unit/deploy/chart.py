@@ -1,0 +1,253 @@
+"""The chart, rendered as `helm template` would: by helm on PATH, else by Helm's own code in helm-python-sdk."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "deploy" / "helm"
+RELEASE = "dynamic-scoring-framework"
+NAMESPACE = "open-cluster-management"
+
+Object = dict[str, Any]
+Values = dict[str, Any]
+
+#: What is on in none of the defaults.
+EVERYTHING: Values = {
+    "hubSetting": {
+        "extraVolumes": [{"name": "extra", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+        "resourceController": {"image": {"name": "registry.example.com/dsf", "digest": f"sha256:{'0' * 64}"}},
+        "addonController": {"image": {"name": "old", "tag": "latest", "pullPolicy": "Always"}},
+        "scoringConfig": {"masks": [{"clusterName": "c1", "scoreName": "*"}]},
+    },
+    "spokeSetting": {
+        "agent": {
+            "imagePullSecrets": ["hub-registry-secret"],
+            "tokenSecrets": ["prometheus-token", "scorer-token"],
+            "runAsUser": 65532,
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "tolerations": [{"operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "priorityClassName": "system-cluster-critical",
+            "extraEnv": [{"name": "DSF_MAX_RESULTS", "value": "{{MAX_RESULTS}}"}],
+            "extraVolumes": [{"name": "more", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+            "podAnnotations": {"example.com/a": "b"},
+            "serviceMonitor": {"enabled": True},
+        }
+    },
+    "addon": {
+        "predicates": [{"requiredClusterSelector": {"labelSelector": {"matchLabels": {"vendor": "OpenShift"}}}}],
+        "customizedVariables": [{"name": "MAX_RESULTS", "value": "1000"}],
+        "proxyConfig": {"httpsProxy": "http://proxy:3128", "noProxy": ".svc"},
+        "registries": [{"source": "quay.io/open-cluster-management", "mirror": "mirror.example.com/ocm"}],
+        "deploymentConfig": {
+            "resourceRequirements": [
+                {
+                    "containerID": "deployments:dynamic-scoring-agent:agent",
+                    "resources": {"requests": {"cpu": "10m"}},
+                }
+            ]
+        },
+    },
+    "hub": {"extraEnv": [{"name": "DSF_HEALTH_INTERVAL", "value": "10"}]},
+    "results": {"autoscaling": {"enabled": True}},
+    "exporter": {"replicas": 2, "serviceAnnotations": {"a.example.com/b": "c"}},
+    "flower": {
+        "readOnly": False,
+        "ingress": {"enabled": True, "host": "flower.example.com", "className": "nginx", "tlsSecret": "flower-tls"},
+    },
+    "redis": {
+        "persistence": {"storageClass": "fast"},
+        "tls": {"extraHosts": ["redis.example.com", "192.0.2.7"]},
+        "exposure": {"type": "LoadBalancer", "host": "192.0.2.8", "sourceRanges": ["192.0.2.0/24"]},
+    },
+    "networkPolicy": {"flowerFrom": [{"podSelector": {}}]},
+    "monitoring": {
+        "serviceMonitor": {"enabled": True, "labels": {"release": "kube-prometheus"}},
+        "prometheusRule": {"enabled": True, "alertLabels": {"team": "platform"}},
+    },
+    "openshift": {"serviceCA": True},
+    "trustedCA": {
+        "configMap": "company-ca",
+        "agentBundle": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----",
+    },
+    "proxy": {"httpsProxy": "http://proxy:3128", "noProxy": "10.0.0.0/8"},
+    "imagePullSecrets": ["hub-registry-secret"],
+    "nodeSelector": {"node-role.kubernetes.io/infra": ""},
+    "tolerations": [{"key": "infra", "operator": "Exists"}],
+    "priorityClassName": "system-cluster-critical",
+    "podAnnotations": {"example.com/a": "b"},
+    "commonLabels": {"example.com/team": "platform"},
+}
+
+
+def _external(name: str) -> Values:
+    values: Values = yaml.safe_load((ROOT / "deploy" / "exposure" / f"{name}.yaml").read_text())
+    return values
+
+
+#: The values that every check is made with.
+MATRIX: dict[str, Values] = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    "least": {
+        "addon": {"enabled": False},
+        "flower": {"enabled": False},
+        "hub": {"replicas": 1},
+        "beat": {"replicas": 1},
+        "results": {"replicas": 1},
+        "hubSetting": {"scoringConfig": {"create": False}},
+        "networkPolicy": {"enabled": False},
+        "podDisruptionBudget": {"enabled": False},
+        "redis": {"persistence": {"enabled": False}, "tls": {"enabled": False}},
+        "rbac": {"aggregate": False},
+        "affinity": {"nodeAffinity": {}},
+    },
+    "other-names": {
+        "hubSetting": {"namespace": "scoring-hub", "skipClusterSetBinding": True},
+        "spokeSetting": {"namespace": "scoring-agent", "keepNamespace": False, "agent": {"copyPullSecret": False}},
+        "addon": {"installStrategy": "Manual"},
+        "signing": {"existingSecret": "our-signing"},
+        "flower": {"existingSecret": "our-flower", "service": {"type": "NodePort"}},
+    },
+    "openshift": {"openshift": {"enabled": True, "serviceCA": True}},
+    "keda": {"results": {"keda": {"enabled": True}}},
+    "cert-manager": {
+        "redis": {"tls": {"source": "certManager", "certManager": {"issuerName": "ca"}, "extraHosts": ["192.0.2.7"]}}
+    },
+    "own-certificate": {"redis": {"tls": {"source": "existingSecret", "existingSecret": "redis-cert"}}},
+    "external": {"redis": {"mode": "external", "external": {"url": "rediss://redis:6380/0", "usersSecret": "users"}}},
+    **{path.stem: _external(path.stem) for path in sorted((ROOT / "deploy" / "exposure").glob("*.yaml"))},
+}
+
+
+#: Severity of advice in Helm: information, then warning, then error.
+_INFO = 1
+
+
+class RenderError(Exception):
+    """Helm refused the values or the chart."""
+
+
+def render(values: Values | None = None, *, namespace: str = NAMESPACE) -> list[Object]:
+    """Every object of the chart. Raises RenderError with Helm's message."""
+    return [json.loads(text) for text in _rendered(json.dumps(values or {}, sort_keys=True), namespace)]
+
+
+def notes(values: Values | None = None) -> str:
+    """What is printed after an installation; without a helm on PATH only."""
+    import helm_python
+
+    with helm_python.Chart.load(CHART) as chart:
+        files = chart.render(values or {}, name=RELEASE, namespace=NAMESPACE)
+    return files[f"{RELEASE}/templates/NOTES.txt"]
+
+
+def lint(values: Values | None = None) -> list[str]:
+    """What `helm lint --strict` finds fault with."""
+    if helm := shutil.which("helm"):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(values or {}, file)
+            file.flush()
+            done = _run(helm, "lint", "--strict", "--values", file.name, str(CHART))
+        return [] if done.returncode == 0 else [done.stdout + done.stderr]
+    import helm_python
+
+    found = helm_python.lint(CHART, values=values or {}, strict=True)
+    return [str(message) for message in found["messages"] if message["severity"] > _INFO]
+
+
+@functools.cache
+def _rendered(values: str, namespace: str) -> tuple[str, ...]:
+    if helm := shutil.which("helm"):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(values)
+            file.flush()
+            done = _run(helm, "template", RELEASE, str(CHART), "--namespace", namespace, "--values", file.name)
+        if done.returncode:
+            raise RenderError(done.stderr)
+        texts: Iterable[str] = [done.stdout]
+    else:
+        import helm_python
+
+        try:
+            with helm_python.Chart.load(CHART) as chart:
+                # Not done by render, but by every command of helm.
+                chart.validate_schema(json.loads(values))
+                files = chart.render(json.loads(values), name=RELEASE, namespace=namespace)
+        except helm_python.HelmError as error:
+            raise RenderError(str(error)) from None
+        texts = [text for name, text in files.items() if name.endswith(".yaml")]
+    documents = (document for text in texts for document in yaml.load_all(text, Loader=_Loader))
+    return tuple(json.dumps(document) for document in documents if document)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which the last one would win in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise RenderError(f"twice in one mapping: {twice} {node.start_mark}")
+        return super().construct_mapping(node, deep)
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def one(objects: Iterable[Object], kind: str, name: str = "") -> Object:
+    """The object of this kind and name."""
+    (found,) = [o for o in objects if o["kind"] == kind and (not name or o["metadata"]["name"] == name)]
+    return found
+
+
+def of_kind(objects: Iterable[Object], *kinds: str) -> list[Object]:
+    """The objects of these kinds."""
+    return [o for o in objects if o["kind"] in kinds]
+
+
+def agent_objects(objects: list[Object]) -> list[Object]:
+    """The objects in the AddOnTemplate; none without one."""
+    return [m for t in of_kind(objects, "AddOnTemplate") for m in t["spec"]["agentSpec"]["workload"]["manifests"]]
+
+
+def workloads(objects: list[Object]) -> dict[str, Object]:
+    """Deployments and StatefulSets by name, that of the agent included."""
+    everything = [*objects, *agent_objects(objects)]
+    return {o["metadata"]["name"]: o for o in of_kind(everything, "Deployment", "StatefulSet")}
+
+
+def pod(workload: Object) -> Object:
+    """The pod spec of a workload."""
+    spec: Object = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def containers(workload: Object) -> list[Object]:
+    """Its containers, init containers first."""
+    spec = pod(workload)
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def environment(container: Object) -> dict[str, str]:
+    """Its environment; `(a reference)` for what is not in the manifest."""
+    return {entry["name"]: entry.get("value", "(a reference)") for entry in container.get("env", [])}
+
+
+def secret_text(secret: Object, key: str) -> str:
+    """A value of a Secret."""
+    return base64.b64decode(secret["data"][key], validate=True).decode()

@@ -1,0 +1,144 @@
+"""What the chart says to OCM: names that fit together, an agent that OCM can deploy, and health that means scoring."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dsf.api.types import (
+    ADDON_NAME,
+    AGENT_NAME,
+    AGENT_NAMESPACE,
+    AGENT_SERVICE_ACCOUNT,
+    CONFIGMAP_NAME,
+    CREDENTIALS_NAME,
+    HUB_NAMESPACE,
+)
+from tests.unit.deploy import chart
+
+#: Variables that OCM always fills in; of others an undefined one becomes an empty text.
+PRESET = {"CLUSTER_NAME"}
+
+
+def test_names_are_those_that_other_programs_know() -> None:
+    objects = chart.render()
+    assert chart.one(objects, "ClusterManagementAddOn")["metadata"]["name"] == ADDON_NAME
+    template = chart.one(objects, "AddOnTemplate")
+    assert template["apiVersion"] == "addon.open-cluster-management.io/v1alpha1"
+    assert template["spec"]["addonName"] == ADDON_NAME
+    agent = chart.agent_objects(objects)
+    deployment = chart.one(agent, "Deployment", AGENT_NAME)
+    assert deployment["metadata"]["namespace"] == AGENT_NAMESPACE
+    assert deployment["spec"]["template"]["metadata"]["labels"]["app"] == AGENT_NAME
+    assert chart.pod(deployment)["serviceAccountName"] == AGENT_SERVICE_ACCOUNT
+    chart.one(agent, "ServiceAccount", AGENT_SERVICE_ACCOUNT)
+    role = chart.one(agent, "Role")
+    assert [rule["resourceNames"] for rule in role["rules"]] == [[CONFIGMAP_NAME], [CREDENTIALS_NAME]]
+    service = chart.one(agent, "Service", "dynamic-scoring-agent-service")
+    assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("http-metrics", 8080)]
+    enabled = chart.render({"spokeSetting": {"agent": {"serviceMonitor": {"enabled": True}}}})
+    chart.one(chart.agent_objects(enabled), "ServiceMonitor", "dynamic-scoring-agent-monitor")
+    assert {o["metadata"].get("namespace", HUB_NAMESPACE) for o in objects} == {HUB_NAMESPACE}
+
+
+def test_configs_that_are_named_are_there() -> None:
+    for values in chart.MATRIX.values():
+        objects = chart.render(values)
+        for addon in chart.of_kind(objects, "ClusterManagementAddOn"):
+            defaults = {config["resource"]: config["defaultConfig"] for config in addon["spec"]["supportedConfigs"]}
+            chart.one(objects, "AddOnTemplate", defaults["addontemplates"]["name"])
+            config = chart.one(objects, "AddOnDeploymentConfig", defaults["addondeploymentconfigs"]["name"])
+            assert config["metadata"]["namespace"] == defaults["addondeploymentconfigs"]["namespace"]
+            for placement in addon["spec"]["installStrategy"].get("placements", []):
+                found = chart.one(objects, "Placement", placement["name"])
+                assert found["metadata"]["namespace"] == placement["namespace"]
+
+
+def test_a_placement_may_use_its_cluster_set() -> None:
+    objects = chart.render({"addon": {"clusterSet": "edge"}})
+    assert chart.one(objects, "Placement")["spec"]["clusterSets"] == ["edge"]
+    binding = chart.one(objects, "ManagedClusterSetBinding")
+    assert binding["metadata"]["name"] == binding["spec"]["clusterSet"] == "edge"
+
+
+@pytest.mark.parametrize("namespace", [AGENT_NAMESPACE, "elsewhere"])
+def test_one_namespace_for_the_agent_end_to_end(namespace: str) -> None:
+    objects = chart.render({"spokeSetting": {"namespace": namespace}})
+    # OCM's default would move everything to another namespace than the one that the hub delivers to.
+    assert chart.one(objects, "AddOnDeploymentConfig")["spec"]["agentInstallNamespace"] == namespace
+    agent = chart.agent_objects(objects)
+    assert {o["metadata"].get("namespace", namespace) for o in agent} == {namespace}
+    assert chart.one(agent, "Namespace")["metadata"]["name"] == namespace
+    (hub,) = chart.containers(chart.workloads(objects)["dynamic-scoring-hub"])
+    assert chart.environment(hub)["DSF_AGENT_NAMESPACE"] == namespace
+    (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
+    assert {"name": "DSF_AGENT_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}} in container[
+        "env"
+    ]
+
+
+def test_variables_are_preset_or_defined() -> None:
+    for values in chart.MATRIX.values():
+        objects = chart.render(values)
+        for config in chart.of_kind(objects, "AddOnDeploymentConfig"):
+            defined = {variable["name"] for variable in config["spec"].get("customizedVariables", [])}
+            used = set(re.findall(r"{{\s*(\w+)\s*}}", str(chart.agent_objects(objects))))
+            assert used <= defined | PRESET
+
+
+def test_no_rights_on_the_hub_are_asked_for() -> None:
+    for values in chart.MATRIX.values():
+        for template in chart.of_kind(chart.render(values), "AddOnTemplate"):
+            assert "registration" not in template["spec"]
+
+
+def test_no_secret_is_in_the_template() -> None:
+    for values in chart.MATRIX.values():
+        objects = chart.render(values)
+        assert not chart.of_kind(chart.agent_objects(objects), "Secret")
+        text = str(chart.of_kind(objects, "AddOnTemplate", "AddOnDeploymentConfig"))
+        assert "PRIVATE KEY" not in text
+        for secret in chart.of_kind(objects, "Secret"):
+            for key in set(secret["data"]) - {"ca.crt", "tls.crt", "username"}:
+                value = chart.secret_text(secret, key)
+                assert value not in text
+                assert secret["data"][key] not in text
+
+
+def test_the_agent_knows_where_redis_is_and_whom_to_trust() -> None:
+    objects = chart.render({"redis": {"exposure": {"type": "Route", "host": "redis.example.com"}}})
+    (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
+    environment = chart.environment(container)
+    assert environment["DSF_REDIS_URL"] == "rediss://redis.example.com:443/0"
+    assert environment["DSF_REDIS_USERNAME"] == "spoke-{{CLUSTER_NAME}}"
+    ca = chart.one(chart.agent_objects(objects), "ConfigMap")["data"]["redis-ca.crt"]
+    assert ca.strip() == chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-tls"), "ca.crt").strip()
+
+
+def test_ready_means_that_cycles_succeed() -> None:
+    objects = chart.render()
+    (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
+    file = chart.environment(container)["DSF_AGENT_READINESS_FILE"]
+    assert container["readinessProbe"]["exec"]["command"] == ["test", "-f", file]
+    # OCM looks at the Deployment's ready replicas; metrics must be scraped all the same.
+    service = chart.one(chart.agent_objects(objects), "Service")
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_people_keep_their_secrets_when_the_addon_goes() -> None:
+    orphan = "addon.open-cluster-management.io/deletion-orphan"
+    kept = chart.one(chart.agent_objects(chart.render()), "Namespace")
+    assert orphan in kept["metadata"]["annotations"]
+    values = {"spokeSetting": {"keepNamespace": False}}
+    gone = chart.one(chart.agent_objects(chart.render(values)), "Namespace")
+    assert orphan not in gone["metadata"].get("annotations", {})
+
+
+def test_without_the_addon_every_accepted_cluster_is_served() -> None:
+    objects = chart.render({"addon": {"enabled": False}})
+    (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-hub"])
+    assert chart.environment(container)["DSF_ADDON_MODE"] == "false"
+    assert not [
+        o for o in objects if "open-cluster-management.io/v1" in o["apiVersion"] and "dynamic" not in o["apiVersion"]
+    ]

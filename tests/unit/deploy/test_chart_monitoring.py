@@ -1,0 +1,245 @@
+"""Alerts, recording rules and the dashboard: every query is one, names a metric that exists, and says what it shall."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dsf import metrics
+from dsf.demo import binaries
+from tests.unit.deploy import chart
+
+DEPLOY = chart.ROOT / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "fleet-dashboard.json").read_text())
+#: What kube-state-metrics has.
+KUBE = {
+    "kube_node_status_allocatable",
+    "kube_pod_container_resource_requests",
+    "kube_pod_status_phase",
+}
+ALERTS = {
+    "DynamicScoringNoScore",
+    "DynamicScoringScheduleLag",
+    "DynamicScoringQueueFull",
+    "DynamicScoringResultsRejected",
+    "DynamicScoringAgentMissing",
+    "DynamicScoringBlind",
+}
+
+
+def _exposed() -> dict[str, set[str]]:
+    """Every name of a series that our processes expose -> its labels."""
+    found: dict[str, set[str]] = {}
+    for metric in (value for value in vars(metrics).values() if isinstance(value, metrics.Metric)):
+        # On the exporter some have the cluster, too.
+        labels = (
+            {*metric.labels, "ds_cluster"}
+            if metric in (metrics.REQUESTS, metrics.STAGE_SECONDS)
+            else set(metric.labels)
+        )
+        if metric.kind == "counter":
+            found[f"{metric.name}_total"] = labels
+        elif metric.kind == "gauge":
+            found[metric.name] = labels
+        else:
+            found |= {f"{metric.name}_{suffix}": labels for suffix in ("sum", "count")}
+            found[f"{metric.name}_bucket"] = labels | {"le"}
+    return found
+
+
+def _rules() -> list[dict[str, Any]]:
+    values = {"monitoring": {"prometheusRule": {"enabled": True, "alertLabels": {"team": "platform"}}}}
+    (group,) = chart.one(chart.render(values), "PrometheusRule")["spec"]["groups"]
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
+
+
+def _panels() -> list[dict[str, Any]]:
+    panels: list[dict[str, Any]] = DASHBOARD["panels"]
+    return panels
+
+
+def _dashboard_queries() -> list[str]:
+    variables = [v["query"]["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
+    labelled = [re.fullmatch(r"label_values\((\w+), \w+\)", query) for query in variables]
+    queries = [target["expr"] for panel in _panels() for target in panel["targets"]]
+    return [match[1] for match in labelled if match] + queries
+
+
+def _names(query: str) -> set[str]:
+    """The metrics that a query names."""
+    without = re.sub(r'"[^"]*"', '""', query)
+    return set(re.findall(r"\b(?:dynamic_score|dynamic_scoring_\w+|kube_\w+|cluster_\w+)\b", without))
+
+
+def _selectors(query: str) -> list[tuple[str, set[str]]]:
+    """Metrics with the labels that are asked for in braces."""
+    return [
+        (name, set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", labels)))
+        for name, labels in re.findall(r"(dynamic_scor\w+)\{([^}]*)\}", query)
+    ]
+
+
+def _all_queries() -> list[str]:
+    keda = chart.one(chart.render({"results": {"keda": {"enabled": True}}}), "ScaledObject")
+    trigger = keda["spec"]["triggers"][0]["metadata"]["query"]
+    return [*_dashboard_queries(), *(rule["expr"] for rule in _rules()), trigger]
+
+
+@pytest.mark.parametrize("query", _all_queries())
+def test_every_query_names_metrics_that_exist(query: str) -> None:
+    exposed = _exposed()
+    assert _names(query)
+    assert _names(query) <= set(exposed)
+    for name, labels in _selectors(query):
+        assert labels <= exposed[name] | {"job"}, name
+
+
+def test_every_query_of_the_dashboard_can_be_parsed(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{number}", "expr": _without_variables(q)} for number, q in enumerate(_dashboard_queries())
+    ]
+    _check_rules({"groups": [{"name": "dashboard", "rules": rules}]}, tmp_path)
+
+
+def _without_variables(query: str) -> str:
+    return re.sub(r"\$\w+", ".*", query)
+
+
+def test_the_dashboard_shows_the_fleet() -> None:
+    kinds = {panel["title"]: panel["type"] for panel in _panels()}
+    assert kinds["Scores by cluster and scorer"] == "heatmap"
+    assert {"Age of the last success", "Failures by reason", "Schedule lag", "Queue lengths"} <= set(kinds)
+    assert len({panel["id"] for panel in _panels()}) == len(_panels())
+    for panel in _panels():
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        assert panel["datasource"]["uid"] == "${datasource}"
+
+
+def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:
+    rules = _rules()
+    assert {rule["alert"] for rule in rules} == ALERTS
+    for rule in rules:
+        assert rule["labels"]["team"] == "platform"
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "description"}
+    assert {rule["labels"]["severity"] for rule in rules} == {"warning", "critical"}
+    _check_rules({"groups": [{"name": "alerts", "rules": rules}]}, tmp_path)
+
+
+def test_recording_rules_can_be_parsed_and_are_the_same_in_both_forms(tmp_path: Path) -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text())
+    assert yaml.safe_load((DEPLOY / "prometheus" / "prometheusrule.yaml").read_text())["spec"] == rules
+    recorded = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert [rule["record"] for rule in recorded] == ["cluster_cpu_free", "cluster_memory_free"]
+    for rule in recorded:
+        assert _names(rule["expr"]) <= KUBE
+    _check_rules(rules, tmp_path)
+
+
+def _check_rules(rules: dict[str, Any], folder: Path) -> None:
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
+    done = subprocess.run(
+        [binaries.find("promtool"), "check", "rules", folder / "rules.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    """Prometheus' own evaluation, over two hours of made-up series, one sample a minute."""
+    pair = 'ds_cluster="c1",ds_score_name="s"'
+    quiet = 'ds_cluster="c2",ds_score_name="s"'
+    series = [
+        # c1 succeeded until minute 60, with an interval of a minute; c2 always.
+        (f"dynamic_scoring_last_success_timestamp_seconds{{{pair}}}", "0+60x60 3600x60"),
+        (f"dynamic_scoring_last_success_timestamp_seconds{{{quiet}}}", "0+60x120"),
+        (f"dynamic_scoring_scheduled_total{{{pair}}}", "0+1x120"),
+        (f"dynamic_scoring_scheduled_total{{{quiet}}}", "0+1x120"),
+        # c3 never did.
+        ('dynamic_scoring_scheduled_total{ds_cluster="c3",ds_score_name="s"}', "0+1x120"),
+        # From minute 60 on everything of c1 is lost; before, it failed now and then.
+        (f'dynamic_scoring_cycles_total{{{pair},outcome="ok"}}', "0+1x60 60x60"),
+        (f'dynamic_scoring_cycles_total{{{pair},outcome="error"}}', "0x120"),
+        (f'dynamic_scoring_cycles_total{{{pair},outcome="lost"}}', "0x60 0+1x60"),
+        (f'dynamic_scoring_cycles_total{{{quiet},outcome="ok"}}', "0+1x120"),
+        (f'dynamic_scoring_cycles_total{{{quiet},outcome="lost"}}', "0+1x120"),
+        ('dynamic_scoring_queue_length{queue="spoke.c1"}', "0x60 100x60"),
+        ('dynamic_scoring_queue_length{queue="spoke.c4"}', "100x120"),
+        ('dynamic_scoring_queue_length{queue="hub.results"}', "5000x120"),
+        ('dynamic_scoring_results_rejected_total{reason="stale"}', "0x60 1x60"),
+        ('dynamic_scoring_results_rejected_total{reason="malformed"}', "3x120"),
+        ('dynamic_scoring_schedule_lag_seconds_bucket{le="1.0"}', "0+60x60 3600x60"),
+        ('dynamic_scoring_schedule_lag_seconds_bucket{le="30.0"}', "0+60x120"),
+        ('dynamic_scoring_schedule_lag_seconds_bucket{le="+Inf"}', "0+60x120"),
+        ("dynamic_scoring_up", "1x100 0x20"),
+    ]
+    never = {
+        "DynamicScoringNoScore": {"c3"},
+        "DynamicScoringQueueFull": {"spoke.c4"},
+        "DynamicScoringAgentMissing": {"c4"},
+    }
+    expected: dict[int, dict[str, set[str]]] = {
+        55: never,
+        90: {
+            "DynamicScoringNoScore": {"c1", "c3"},
+            "DynamicScoringScheduleLag": {""},
+            "DynamicScoringQueueFull": {"spoke.c1", "spoke.c4"},
+            "DynamicScoringAgentMissing": {"c1", "c4"},
+        },
+        115: {"DynamicScoringBlind": {""}},
+        62: {"DynamicScoringResultsRejected": {"stale"}},
+    }
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "alerts", "rules": _plain(_rules())}]}))
+    cases = []
+    for minute, alerts in expected.items():
+        # At some moments only what is named is looked at.
+        names = ALERTS if minute in (55, 90) else set(alerts)
+        for name in sorted(names):
+            found = [_expected(name, who) for who in sorted(alerts.get(name, set()))]
+            cases.append({"eval_time": f"{minute}m", "alertname": name, "exp_alerts": found})
+    test = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series],
+                "alert_rule_test": cases,
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    done = subprocess.run(
+        [binaries.find("promtool"), "test", "rules", "test.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _plain(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without annotations, whose texts hold figures."""
+    return [{name: value for name, value in rule.items() if name != "annotations"} for rule in rules]
+
+
+def _expected(name: str, who: str) -> dict[str, Any]:
+    (rule,) = [rule for rule in _rules() if rule["alert"] == name]
+    label = {
+        "DynamicScoringNoScore": {"ds_cluster": who, "ds_score_name": "s"},
+        "DynamicScoringQueueFull": {"queue": who},
+        "DynamicScoringAgentMissing": {"ds_cluster": who},
+        "DynamicScoringResultsRejected": {"reason": who},
+    }.get(name, {})
+    return {"exp_labels": {**rule["labels"], **label}, "exp_annotations": {}}

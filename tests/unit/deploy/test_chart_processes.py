@@ -1,0 +1,275 @@
+"""The processes of the chart: what they are told exists, what they may do is little, and how they are looked after."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import typer.main
+
+from dsf.cli import celerycommands
+from dsf.cli.main import app
+from dsf.hub.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
+from dsf.settings import ENV_PREFIX, Settings
+from tests.unit.deploy import chart
+
+OURS = ("hub", "beat", "results", "exporter", "flower", "agent")
+USE_THE_API = {"hub", "results", "agent"}
+COMMANDS: Any = typer.main.get_command(app)
+
+
+@pytest.fixture(params=chart.MATRIX)
+def workloads(request: pytest.FixtureRequest) -> dict[str, chart.Object]:
+    """The workloads of one set of values, by their short name."""
+    found = chart.workloads(chart.render(chart.MATRIX[request.param]))
+    return {name.removeprefix("dynamic-scoring-"): workload for name, workload in found.items()}
+
+
+@pytest.fixture(params=OURS)
+def process(request: pytest.FixtureRequest) -> tuple[str, chart.Object]:
+    """The short name of each process, and its container, with everything enabled."""
+    workload = chart.workloads(chart.render(chart.EVERYTHING))[f"dynamic-scoring-{request.param}"]
+    (container,) = chart.containers(workload)
+    return request.param, container
+
+
+def test_every_variable_is_a_setting(workloads: dict[str, chart.Object]) -> None:
+    settings = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    for workload in workloads.values():
+        for container in chart.containers(workload):
+            named = {name for name in chart.environment(container) if name.startswith(ENV_PREFIX)}
+            assert named <= settings
+
+
+def test_every_value_of_a_setting_can_be_used(
+    workloads: dict[str, chart.Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, workload in workloads.items():
+        if name == "redis":
+            continue
+        (container,) = chart.containers(workload)
+        with monkeypatch.context() as patch:
+            for key, value in chart.environment(container).items():
+                # What OCM fills in.
+                patch.setenv(key, re.sub(r"{{\w+}}", "1", value))
+            settings = Settings.load()
+        assert settings.role == name
+
+
+def test_every_command_is_one_of_ours(workloads: dict[str, chart.Object]) -> None:
+    for name, workload in workloads.items():
+        if name == "redis":
+            continue
+        (container,) = chart.containers(workload)
+        if "command" in container:
+            assert name == "flower"
+            continue
+        command, *options = container["args"]
+        assert command == name
+        known = {flag for parameter in COMMANDS.commands[command].params for flag in parameter.opts}
+        assert {option for option in options if option.startswith("-")} <= known
+
+
+def test_flower_that_may_start_tasks_is_flower_without_read_only() -> None:
+    workload = chart.workloads(chart.render({"flower": {"readOnly": False}}))["dynamic-scoring-flower"]
+    (container,) = chart.containers(workload)
+    whole = celerycommands.flower("0.0.0.0", 5555)
+    flags = [flag for flag in whole[whole.index("flower") :] if flag != "--read_only"]
+    assert container["command"] == ["celery", "-A", "dsf.celery"]
+    assert container["args"] == flags
+
+
+def test_flower_wants_a_password() -> None:
+    objects = chart.render()
+    (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-flower"])
+    environment = chart.environment(container)
+    assert environment["FLOWER_BASIC_AUTH"] == "$(FLOWER_USER):$(FLOWER_PASSWORD)"
+    assert "FLOWER_UNAUTHENTICATED_API" not in environment
+    names = [entry["name"] for entry in container["env"]]
+    assert max(names.index("FLOWER_USER"), names.index("FLOWER_PASSWORD")) < names.index("FLOWER_BASIC_AUTH")
+    secret = chart.one(objects, "Secret", "dynamic-scoring-flower")
+    assert re.fullmatch(r"[A-Za-z0-9]{32}", chart.secret_text(secret, "password"))
+    assert chart.one(objects, "Service", "dynamic-scoring-flower")["spec"]["type"] == "ClusterIP"
+    assert not chart.of_kind(objects, "Ingress", "Route")
+
+
+def test_every_container_is_restricted(workloads: dict[str, chart.Object]) -> None:
+    for workload in workloads.values():
+        security = chart.pod(workload)["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in chart.containers(workload):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert "requests" in container["resources"]
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(chart.pod(workload))
+        assert not [volume for volume in chart.pod(workload)["volumes"] if "hostPath" in volume]
+
+
+def test_user_ids_are_ours_or_those_of_openshift() -> None:
+    for values, user in (({}, 65532), ({"openshift": {"enabled": True}}, None)):
+        for name, workload in chart.workloads(chart.render(values)).items():
+            if name != "dynamic-scoring-agent":
+                assert chart.pod(workload)["securityContext"].get("runAsUser") == user
+    agent = chart.workloads(chart.render())["dynamic-scoring-agent"]
+    assert "runAsUser" not in chart.pod(agent)["securityContext"], "the image's own, or one that OpenShift chooses"
+
+
+def test_only_those_get_a_token_that_use_the_api(workloads: dict[str, chart.Object]) -> None:
+    for name, workload in workloads.items():
+        assert chart.pod(workload)["automountServiceAccountToken"] is (name in USE_THE_API)
+        expected = "dynamic-scoring-agent-sa" if name == "agent" else f"dynamic-scoring-{name}"
+        assert chart.pod(workload)["serviceAccountName"] == expected
+
+
+def test_mounts_have_volumes_and_what_is_mounted_exists() -> None:
+    for values in chart.MATRIX.values():
+        objects = chart.render(values)
+        made = {(o["kind"], o["metadata"]["name"]) for o in [*objects, *chart.agent_objects(objects)]}
+        for name, workload in chart.workloads(objects).items():
+            volumes = {volume["name"]: volume for volume in chart.pod(workload)["volumes"]}
+            claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
+            mounts = [m for container in chart.containers(workload) for m in container["volumeMounts"]]
+            assert {mount["name"] for mount in mounts} == set(volumes) | claims
+            for volume in volumes.values():
+                secret = volume.get("secret", {}).get("secretName", "")
+                # The hub controller delivers the agent's.
+                if secret.startswith("dynamic-scoring-") and secret != "dynamic-scoring-agent-credentials":
+                    is_foreign = secret == "dynamic-scoring-redis-tls" and _by_cert_manager(objects)
+                    assert is_foreign or ("Secret", secret) in made, f"{name}: {secret}"
+
+
+def _by_cert_manager(objects: list[chart.Object]) -> bool:
+    return bool(chart.of_kind(objects, "Certificate"))
+
+
+def test_files_that_are_named_are_mounted(workloads: dict[str, chart.Object]) -> None:
+    for workload in workloads.values():
+        for container in chart.containers(workload):
+            places = tuple(mount["mountPath"] for mount in container["volumeMounts"])
+            for name, value in chart.environment(container).items():
+                if name.endswith(("_FILE", "_DIR")):
+                    assert value.startswith(places), name
+
+
+def test_secrets_come_as_files(workloads: dict[str, chart.Object]) -> None:
+    """Not as variables, which children inherit and dumps show; Flower knows no other way."""
+    for name, workload in workloads.items():
+        for container in chart.containers(workload):
+            for entry in container.get("env", []):
+                assert name == "flower" or "secretKeyRef" not in entry.get("valueFrom", {})
+
+
+def test_each_process_mounts_its_own_password_only(workloads: dict[str, chart.Object]) -> None:
+    for name in set(workloads) & {"hub", "beat", "results", "exporter", "flower"}:
+        volumes = chart.pod(workloads[name])["volumes"]
+        (password,) = [volume["secret"]["items"] for volume in volumes if volume["name"] == "redis-password"]
+        assert password == [{"key": name, "path": "password"}]
+        (container,) = chart.containers(workloads[name])
+        assert chart.environment(container)["DSF_REDIS_USERNAME"] == f"dsf-{name}"
+        signs = {volume["name"] for volume in volumes} & {"signing"}
+        assert bool(signs) is (name in ("hub", "results")), "the master secret is for these two"
+
+
+def test_the_master_secret_is_where_the_hub_would_make_it() -> None:
+    secret = chart.one(chart.render(), "Secret", SIGNING_SECRET_NAME)
+    assert set(secret["data"]) == {SIGNING_SECRET_KEY}
+    for name in ("hub", "results"):
+        (container,) = chart.containers(chart.workloads(chart.render())[f"dynamic-scoring-{name}"])
+        assert chart.environment(container)["DSF_SIGNING_SECRET_FILE"].endswith(f"/{SIGNING_SECRET_KEY}")
+
+
+def test_ports_match(process: tuple[str, chart.Object]) -> None:
+    name, container = process
+    environment = chart.environment(container)
+    defaults = Settings.model_fields
+    expected = {
+        "hub": {"probes": int(environment.get("DSF_HUB_METRICS_PORT", 0))},
+        "exporter": {"http-metrics": int(environment.get("DSF_EXPORTER_PORT", 0))},
+        "agent": {"http-metrics": defaults["agent_metrics_port"].default},
+        "flower": {"http": 5555},
+    }.get(name, {})
+    assert {port["name"]: port["containerPort"] for port in container.get("ports", [])} == expected
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        if "httpGet" in container.get(probe, {}):
+            assert container[probe]["httpGet"]["port"] in expected
+
+
+def test_services_lead_to_pods_and_ports() -> None:
+    for values in chart.MATRIX.values():
+        objects = chart.render(values)
+        everything = [*objects, *chart.agent_objects(objects)]
+        for service in chart.of_kind(everything, "Service"):
+            (workload,) = [
+                workload
+                for workload in chart.workloads(objects).values()
+                if service["spec"]["selector"].items() <= workload["spec"]["template"]["metadata"]["labels"].items()
+            ]
+            named = {port["name"] for c in chart.containers(workload) for port in c.get("ports", [])}
+            assert {port["targetPort"] for port in service["spec"]["ports"]} <= named
+            assert workload["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
+
+
+def test_every_process_is_probed(process: tuple[str, chart.Object]) -> None:
+    name, container = process
+    probes = {key: str(container[key]) for key in ("livenessProbe", "readinessProbe") if key in container}
+    files = [value for key, value in chart.environment(container).items() if key.endswith("_LIVENESS_FILE")]
+    if name in ("hub", "exporter"):
+        assert "/healthz" in probes["livenessProbe"]
+        assert "/readyz" in probes["readinessProbe"]
+    elif name == "flower":
+        assert "/healthcheck" in probes["livenessProbe"]
+    else:
+        (file,) = files
+        assert f"find {file} -mmin -1" in probes["livenessProbe"]
+        assert "startupProbe" in container, "the file is not there at once"
+
+
+def test_several_replicas_may_be_moved_one_by_one() -> None:
+    objects = chart.render()
+    budgets = {o["metadata"]["name"]: o["spec"] for o in chart.of_kind(objects, "PodDisruptionBudget")}
+    assert set(budgets) == {f"dynamic-scoring-{name}" for name in ("hub", "beat", "results")}
+    for name, budget in budgets.items():
+        workload = chart.workloads(objects)[name]
+        assert workload["spec"]["replicas"] == 2
+        assert budget["selector"] == workload["spec"]["selector"]
+        assert budget["maxUnavailable"] == 1
+
+
+@pytest.mark.parametrize("how", ["autoscaling", "keda"])
+def test_an_autoscaler_sets_the_replicas_alone(how: str) -> None:
+    objects = chart.render({"results": {how: {"enabled": True}}})
+    assert "replicas" not in chart.workloads(objects)["dynamic-scoring-results"]["spec"]
+    (scaler,) = chart.of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")
+    assert scaler["spec"]["scaleTargetRef"]["name"] == "dynamic-scoring-results"
+
+
+def test_placement_and_pull_secrets_reach_every_pod_on_the_hub() -> None:
+    for name, workload in chart.workloads(chart.render(chart.EVERYTHING)).items():
+        if name != "dynamic-scoring-agent":
+            spec = chart.pod(workload)
+            assert spec["nodeSelector"] == chart.EVERYTHING["nodeSelector"]
+            assert spec["tolerations"] == chart.EVERYTHING["tolerations"]
+            assert spec["imagePullSecrets"] == [{"name": "hub-registry-secret"}]
+            assert workload["metadata"]["labels"]["example.com/team"] == "platform"
+
+
+def test_network_policies_let_in_what_is_offered() -> None:
+    objects = chart.render()
+    policies = {o["metadata"]["name"]: o["spec"] for o in chart.of_kind(objects, "NetworkPolicy")}
+    workloads = {name for name in chart.workloads(objects) if name != "dynamic-scoring-agent"}
+    assert set(policies) == workloads
+    for name in ("hub", "beat", "results", "flower"):
+        assert policies[f"dynamic-scoring-{name}"]["ingress"] == []
+    (rule,) = policies["dynamic-scoring-exporter"]["ingress"]
+    assert rule["ports"] == [{"port": 8080, "protocol": "TCP"}]
+    (rule,) = policies["dynamic-scoring-redis"]["ingress"]
+    assert len(rule["from"]) > 1
+    assert policies["dynamic-scoring-redis"]["egress"] == []
+    outside = chart.render({"redis": {"exposure": {"type": "NodePort", "host": "h"}}})
+    (rule,) = chart.one(outside, "NetworkPolicy", "dynamic-scoring-redis")["spec"]["ingress"]
+    assert "from" not in rule

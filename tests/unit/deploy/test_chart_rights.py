@@ -1,0 +1,106 @@
+"""Who may do what in Kubernetes: little, and by name where a name is enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsf.api.types import ADDON_NAME, CREDENTIALS_WORK_NAME, GROUP, MANIFESTWORK_NAME
+from dsf.hub.backends.kube_election import LEASE_NAME
+from dsf.hub.backends.kube_kinds import WATCHED
+from tests.unit.deploy import chart
+
+#: Resource -> its rules
+Rules = dict[str, list[dict[str, Any]]]
+
+
+def _rules(role: chart.Object) -> Rules:
+    found: Rules = {}
+    for rule in role["rules"]:
+        for resource in rule["resources"]:
+            found.setdefault(resource, []).append(rule)
+    return found
+
+
+def _verbs(rules: list[dict[str, Any]]) -> set[str]:
+    return {verb for rule in rules for verb in rule["verbs"]}
+
+
+def test_results_workers_may_write_scores_and_nothing_else() -> None:
+    objects = chart.render()
+    rules = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-results"))
+    assert {name: _verbs(found) for name, found in rules.items()} == {
+        "addonplacementscores": {"create", "patch", "delete"},
+        "addonplacementscores/status": {"patch"},
+    }
+    assert not [role for role in chart.of_kind(objects, "Role") if "results" in role["metadata"]["name"]]
+
+
+def test_the_hub_may_read_what_it_watches() -> None:
+    rules = _rules(chart.one(chart.render(), "ClusterRole", "dynamic-scoring-hub"))
+    for watched in WATCHED.values():
+        found = rules[watched.resource.plural]
+        assert {group for rule in found for group in rule["apiGroups"]} == {watched.resource.group}
+        assert {"list", "watch"} <= _verbs(found)
+
+
+def test_the_hub_may_touch_its_own_manifestworks_only() -> None:
+    objects = chart.render()
+    rules = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-hub"))
+    named = [rule for rule in rules["manifestworks"] if "resourceNames" in rule]
+    assert [set(rule["resourceNames"]) for rule in named] == [{MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME}]
+    anywhere = [rule for rule in rules["manifestworks"] if "resourceNames" not in rule]
+    assert _verbs(anywhere) == {"list", "watch"}
+    assert [rule["resourceNames"] for rule in rules["managedclusteraddons"]] == [[ADDON_NAME]]
+    assert "secrets" not in rules
+    role = chart.one(objects, "Role", "dynamic-scoring-hub")
+    assert {resource for rule in role["rules"] for resource in rule["resources"]} == {"leases"}
+    assert [LEASE_NAME] in [rule.get("resourceNames") for rule in role["rules"]]
+    assert "managedclusteraddons" not in _rules(
+        chart.one(chart.render({"addon": {"enabled": False}}), "ClusterRole", "dynamic-scoring-hub")
+    )
+
+
+def test_nobody_else_has_rights() -> None:
+    for values in chart.MATRIX.values():
+        objects = chart.render(values)
+        bindings = chart.of_kind(objects, "ClusterRoleBinding", "RoleBinding")
+        subjects = {subject["name"] for binding in bindings for subject in binding["subjects"]}
+        assert subjects == {"dynamic-scoring-hub", "dynamic-scoring-results"}
+        for binding in bindings:
+            chart.one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
+
+
+def test_no_wildcards_in_rights_of_processes() -> None:
+    for values in chart.MATRIX.values():
+        objects = chart.render(values)
+        for role in chart.of_kind([*objects, *chart.agent_objects(objects)], "ClusterRole", "Role"):
+            if "dynamic-scoring-framework-" not in role["metadata"]["name"]:
+                for rule in role["rules"]:
+                    assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
+
+
+@pytest.mark.parametrize(("role", "into"), [("admin", "admin"), ("editor", "edit"), ("viewer", "view")])
+def test_roles_for_people_are_part_of_the_builtin_ones(role: str, into: str) -> None:
+    name, label = f"dynamic-scoring-framework-{role}", f"rbac.authorization.k8s.io/aggregate-to-{into}"
+    found = chart.one(chart.render(), "ClusterRole", name)
+    assert found["metadata"]["labels"][label] == "true"
+    assert found["rules"][0]["apiGroups"] == [GROUP]
+    alone = chart.one(chart.render({"rbac": {"aggregate": False}}), "ClusterRole", name)
+    assert label not in alone["metadata"]["labels"]
+
+
+def test_the_agent_may_read_its_configmap_and_named_secrets_in_its_namespace() -> None:
+    values = {"spokeSetting": {"namespace": "a", "agent": {"tokenSecrets": ["one", "two"]}}}
+    objects = chart.agent_objects(chart.render(values))
+    role = chart.one(objects, "Role")
+    assert role["metadata"]["namespace"] == "a"
+    assert {rule["resources"][0]: rule["resourceNames"] for rule in role["rules"]} == {
+        "configmaps": ["dynamic-scoring-config"],
+        "secrets": ["dynamic-scoring-agent-credentials", "one", "two"],
+    }
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert not chart.of_kind(objects, "ClusterRole", "ClusterRoleBinding")
+    (subject,) = chart.one(objects, "RoleBinding")["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": "dynamic-scoring-agent-sa", "namespace": "a"}

@@ -1,0 +1,97 @@
+"""The commands that people and CI type: Makefile, .ci/run, scripts/uv, the layers."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TARGETS = ["help", "setup", "demo", "test", "lint", "types", "bench", "format", "clean"]
+
+
+def test_make_lists_its_targets() -> None:
+    done = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, check=True, timeout=20)
+    assert re.findall(r"^  make (\w+) ", done.stdout, re.MULTILINE) == TARGETS
+
+
+def test_every_target_that_is_no_file_is_phony() -> None:
+    text = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert phony is not None
+    assert phony[1].split() == TARGETS
+
+
+def test_ci_runs_what_people_run() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert "\nmake lint types test\n" in script.read_text()
+
+
+@pytest.mark.parametrize("name", ["scripts/uv", "samples/sample-scorer/test_scorer.sh", ".ci/run"])
+def test_scripts_can_be_read_by_their_shell(name: str) -> None:
+    script = ROOT / name
+    shell = script.read_text().splitlines()[0].removeprefix("#!").split()
+    subprocess.run([*shell, "-n", script], check=True, timeout=20)
+
+
+def test_a_good_uv_on_path_is_used(tmp_path: Path) -> None:
+    done = _uv(tmp_path, 'case $1 in --version) echo "uv 0.99.1 (x)";; *) echo "mine: $*";; esac')
+    assert done.stdout == "mine: sync --locked\n"
+    assert done.stderr == ""
+
+
+def test_an_old_uv_is_not_used(tmp_path: Path) -> None:
+    # The copy in the cache is; here it is a stand-in, so that nothing is downloaded.
+    version = re.search(r"^VERSION=(.*)$", (ROOT / "scripts" / "uv").read_text(), re.MULTILINE)
+    assert version is not None
+    cached = tmp_path / "cache" / "dsf" / f"uv-{version[1]}" / "bin" / "uv"
+    cached.parent.mkdir(parents=True)
+    cached.write_text('#!/bin/sh\necho "cached: $*"\n')
+    cached.chmod(0o755)
+    done = _uv(tmp_path, 'echo "uv 0.8.22"')
+    assert done.stdout == "cached: sync --locked\n"
+
+
+def test_a_machine_without_python_is_told(tmp_path: Path) -> None:
+    done = _uv(tmp_path, "exit 1", commands=("sh", "cut", "sort", "head", "mkdir", "mktemp", "rm"))
+    assert done.returncode == 1
+    assert "python3 is not on PATH; install Python 3.11 or newer" in done.stderr
+
+
+def _uv(folder: Path, code: str, commands: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run scripts/uv where `uv` is a script with this code; with `commands`, where there is nothing else than those."""
+    own = folder / "bin"
+    own.mkdir()
+    (own / "uv").write_text(f"#!/bin/sh\n{code}\n")
+    (own / "uv").chmod(0o755)
+    for command in commands:
+        found = shutil.which(command)
+        assert found is not None
+        (own / command).symlink_to(found)
+    path = str(own) if commands else f"{own}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["/bin/sh", ROOT / "scripts" / "uv", "sync", "--locked"],
+        env={"PATH": path, "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_every_module_has_a_layer() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / ".importlinter")
+    layers = set(re.findall(r"dsf\.\w+", config["importlinter:contract:layers"]["layers"]))
+    modules = {
+        f"dsf.{path.stem}"
+        for path in (ROOT / "dsf").iterdir()
+        if (path.suffix == ".py" and path.stem not in ("__init__", "__main__")) or (path / "__init__.py").exists()
+    }
+    assert layers == modules

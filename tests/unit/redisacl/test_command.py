@@ -1,0 +1,72 @@
+"""`python -m dsf.redisacl`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsf.redisacl.__main__ import main
+from dsf.redisacl.users import User, render_acl_file
+
+NEEDED = ("hub", "beat", "results", "exporter")
+
+
+@pytest.fixture
+def passwords(tmp_path: Path) -> Path:
+    """A mounted Secret."""
+    folder = tmp_path / "passwords"
+    folder.mkdir()
+    for role in (*NEEDED, "flower"):
+        (folder / role).write_text(f"a-long-password-of-{role}\n")
+    (folder / "..data").mkdir()
+    (folder / "unknown").write_text("x")
+    return folder
+
+
+def test_it_prints_the_file(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--passwords", str(passwords)]) == 0
+    text = capsys.readouterr().out
+    names = [line.split()[1] for line in text.splitlines()]
+    assert names == ["default", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "dsf-hub", "dsf-probe"]
+    assert "a-long-password" not in text
+
+
+def test_it_writes_the_file_and_keeps_the_clusters(
+    passwords: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "users.acl"
+    cluster = User.of_cluster("c1", "x")
+    file.write_text(render_acl_file([cluster]) + "user somebody on nopass +@all ~*\n")
+    assert main(["--passwords", str(passwords), "--file", str(file)]) == 0
+    lines = file.read_text().splitlines()
+    assert lines[-1] == cluster.line()
+    assert not any(line.startswith("user somebody") for line in lines)
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".users")] == []
+    assert "a-long-password" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [("missing", "no file with a password for beat"), ("short", "at least 16"), ("none", "hub, beat")],
+)
+def test_what_is_of_no_use_is_named(
+    passwords: Path, capsys: pytest.CaptureFixture[str], change: str, words: str
+) -> None:
+    if change == "missing":
+        (passwords / "beat").unlink()
+    elif change == "short":
+        (passwords / "beat").write_text("short-secret")
+    else:
+        for role in NEEDED:
+            (passwords / role).unlink()
+    assert main(["--passwords", str(passwords)]) == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert "short-secret" not in said.err + said.out
+
+
+def test_a_file_that_cannot_be_written(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--passwords", str(passwords), "--file", "/no/such/folder/users.acl"]) == 2
+    assert "No such file or directory" in capsys.readouterr().err

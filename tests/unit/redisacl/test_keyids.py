@@ -1,0 +1,42 @@
+"""Which credentials are valid when."""
+
+from __future__ import annotations
+
+from dsf.messages import derive_key
+from dsf.redisacl.keyids import GRACE, KeyIds
+from dsf.redisacl.passwords import derive_password
+
+SECRET = bytes(range(32))
+
+
+def test_a_rotation_waits_for_the_agent() -> None:
+    first = KeyIds()
+    assert first.valid == (1,)
+    both = first.rotated(100.0)
+    assert both.valid == (2, 1)
+    assert both.settled(101.0, None) == both
+    assert both.settled(101.0, 1) == both
+    assert both.settled(101.0, 2).valid == (2,)
+
+
+def test_a_rotation_does_not_wait_for_ever() -> None:
+    both = KeyIds().rotated(100.0)
+    assert both.settled(100.0 + GRACE - 1, 1).valid == (2, 1)
+    assert both.settled(100.0 + GRACE, 1).valid == (2,)
+
+
+def test_at_most_two_are_valid_and_a_revoked_one_never_is() -> None:
+    assert KeyIds().rotated(1.0).rotated(2.0).valid == (3, 2)
+    assert KeyIds().revoked(1.0).valid == (2,)
+    assert KeyIds().rotated(1.0).revoked(2.0).valid == (3,)
+    settled = KeyIds(5)
+    assert settled.settled(1e9, 5) is settled
+
+
+def test_passwords_differ_by_cluster_id_and_from_signing_keys() -> None:
+    made = {derive_password(SECRET, cluster, number) for cluster in ("c1", "c10", "1/c1") for number in (1, 10)}
+    assert len(made) == 6
+    assert all(len(password) == 64 for password in made)
+    assert derive_key(SECRET, "c1", 1).secret.hex() not in made
+    assert derive_password(SECRET, "c1", 1) == derive_password(SECRET, "c1", 1)
+    assert derive_password(b"x" * 32, "c1", 1) not in made

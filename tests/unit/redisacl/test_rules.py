@@ -1,0 +1,82 @@
+"""The rules as text: exact names, no dangerous command, nothing that is not in the table of keys."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dsf import keys
+from dsf.redisacl.rules import (
+    HUB_ROLES,
+    HubRole,
+    cluster_of_user,
+    cluster_rules,
+    cluster_user,
+    hub_rules,
+    hub_user,
+)
+
+_DANGEROUS = ("@all", "eval", "keys", "scan", "flushall", "shutdown", "config", "monitor", "debug", "select", "module")
+
+
+def test_a_clusters_rules() -> None:
+    assert cluster_rules("c1") == [
+        "resetkeys",
+        "resetchannels",
+        "clearselectors",
+        "-@all",
+        "+ping",
+        "+time",
+        "+client|setname",
+        "(+brpop +lpush +llen %RW~spoke.c1)",
+        "(+lpush +llen %W~hub.results)",
+        "(+publish &/0.celeryev/*)",
+    ]
+
+
+@pytest.mark.parametrize("name", ["c*", "c?", "c[1]", "c\\1", "", "c1 ~*", "c1)(+@all ~*", "Ä", "c1\n"])
+def test_only_names_of_clusters(name: str) -> None:
+    with pytest.raises(ValueError, match="not the name of a cluster"):
+        cluster_rules(name)
+
+
+def test_user_names() -> None:
+    assert (cluster_user("c1"), cluster_of_user("spoke-c1")) == ("spoke-c1", "c1")
+    assert cluster_of_user(hub_user("hub")) is None
+    assert cluster_of_user("default") is None
+
+
+@pytest.mark.parametrize("role", HUB_ROLES)
+def test_nobody_has_a_dangerous_command(role: HubRole) -> None:
+    commands = re.findall(r"\+([^ )]+)", " ".join(hub_rules(role)))
+    assert commands
+    assert not set(commands) & set(_DANGEROUS)
+    assert hub_rules(role)[:4] == ["resetkeys", "resetchannels", "clearselectors", "-@all"]
+
+
+@pytest.mark.parametrize("role", HUB_ROLES)
+def test_keys_are_named_one_by_one(role: HubRole) -> None:
+    patterns = set(re.findall(r"(?:%RW|%R|%W)?~([^ )]+)", " ".join(hub_rules(role))))
+    with_star = {pattern for pattern in patterns if "*" in pattern}
+    assert with_star <= {"spoke.*", "dsf:pair:*", "dsf:history:*", "dsf:taken:*", "celeryev.*"}
+
+
+def test_only_beat_and_people_can_make_ticks() -> None:
+    def writes_ticks(role: HubRole) -> bool:
+        return any(
+            re.search(r"\+(lpush|rpush|lmove|blmove)\b", rule) and re.search(r"%(RW|W)~spoke\.\*", rule)
+            for rule in hub_rules(role)
+        )
+
+    assert [role for role in HUB_ROLES if writes_ticks(role)] == ["beat", "operator"]
+    assert not any("spoke" in rule for rule in hub_rules("results"))
+
+
+def test_only_the_hub_manages_users() -> None:
+    assert [role for role in HUB_ROLES if any("acl|" in rule for rule in hub_rules(role))] == ["hub"]
+
+
+def test_no_cluster_reads_results() -> None:
+    assert f"%W~{keys.RESULTS_QUEUE}" in " ".join(cluster_rules("c1"))
+    assert f"%RW~{keys.RESULTS_QUEUE}" not in " ".join(cluster_rules("c1"))

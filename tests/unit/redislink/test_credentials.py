@@ -1,0 +1,87 @@
+"""Who we are to Redis: which setting wins, and files that change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis
+
+from dsf.celery import configuration
+from dsf.errors import SettingsError
+from dsf.redislink.credentials import Credentials
+from dsf.redislink.link import Link
+from tests.conftest import SettingsFactory
+
+
+def test_which_one_wins(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+    url = "redis://user:inside@h"
+    file = tmp_path / "password"
+    file.write_text("from-file\n")
+
+    def found(**values: object) -> tuple[str, ...]:
+        return Credentials(settings_factory(redis_url=url, **values)).get_credentials()
+
+    assert found() == ("user", "inside")
+    assert found(redis_username="me") == ("me", "inside")
+    assert found(redis_password="beside") == ("user", "beside")
+    assert found(redis_password="beside", redis_password_file=file) == ("user", "from-file")
+    file.write_text("rotated")
+    assert found(redis_password_file=file) == ("user", "rotated")
+    url = "redis://:only@h"
+    assert found() == ("only",)
+    url = "redis://h"
+    assert found() == ()
+
+
+def test_a_url_file_is_read_again(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+    file = tmp_path / "url"
+    file.write_text("rediss://u:one@h:1/0\n")
+    credentials = Credentials(settings_factory(redis_url_file=file))
+    assert credentials.get_credentials() == ("u", "one")
+    file.write_text("rediss://u:two@h:1/0\n")
+    assert credentials.get_credentials() == ("u", "two")
+    file.unlink()
+    with pytest.raises(redis.AuthenticationError, match="DSF_REDIS_URL_FILE: cannot read"):
+        credentials.get_credentials()
+
+
+def test_a_file_that_is_missing_at_the_start_is_named(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+    settings = settings_factory(redis_password_file=tmp_path / "none")
+    with pytest.raises(SettingsError, match="DSF_REDIS_PASSWORD_FILE: cannot read"):
+        Link(settings)
+
+
+@pytest.mark.parametrize("role", ["agent", "results", "beat", "hub", "exporter"])
+def test_celery_is_told_no_password(settings_factory: SettingsFactory, role: str) -> None:
+    settings = settings_factory(redis_url="rediss://u:canary@h:1/0", role=role, cluster="c1", redis_username="me")
+    values = configuration(settings)
+    assert values["broker_url"] == "rediss://h:1/0"
+    assert "canary" not in repr(values)
+
+
+def test_flower_needs_it_in_the_url(settings_factory: SettingsFactory) -> None:
+    settings = settings_factory(redis_url="rediss://h:1/0", role="flower", redis_username="me", redis_password="p/w@")
+    assert configuration(settings)["broker_url"] == "rediss://me:p%2Fw%40@h:1/0"
+
+
+def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory) -> None:
+    settings = settings_factory(
+        redis_url="sentinel://a:1;sentinel://b:2/0",
+        redis_username="me",
+        redis_password="mine",
+        redis_sentinel_master="hub",
+        redis_sentinel_tls=True,
+        redis_sentinel_password="theirs",
+        redis_ca_file="/ca",
+    )
+    link = Link(settings)
+    assert link.credentials.get_credentials() == ("me", "mine")
+    options = link.sentinel_options()
+    assert options["credential_provider"].get_credentials() == ("theirs",)
+    assert (options["ssl"], options["ssl_ca_certs"], options["ssl_cert_reqs"]) == (True, "/ca", "required")
+    assert "mine" not in repr(link)
+    values = configuration(settings)
+    assert values["broker_url"] == "sentinel://a:1/0"
+    assert values["broker_transport"] == "dsf.results.transport:SentinelTransport"
+    assert values["broker_transport_options"]["master_name"] == "hub"
