@@ -45,7 +45,7 @@ def test_no_write_while_nothing_changes_until_half_the_validity_is_gone(bed: Bed
         bed.now += 29
         bed.cycle()
         assert bed.write() == []
-    bed.now = written + 151
+    bed.now = written + 181
     assert bed.write() == [APPLY]
     assert bed.backend.objects["c1", NAME]["status"]["validUntil"] == "2027-01-15T08:07:01Z"
     since = bed.backend.objects["c1", NAME]["status"]["conditions"][0]["lastTransitionTime"]
