@@ -191,6 +191,10 @@ class Stack:
             "role": role,
             "redis_url": self.redis_url,
             "redis_url_file": None,
+            # Nothing of the shell's own Redis must leak in.
+            "redis_username": None,
+            "redis_password": None,
+            "redis_password_file": None,
             "signing_key": None,
             "signing_key_file": None,
             "signing_secret": None,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_of_user, cluster_rules, cluster_user, hub_rules, hub_user
 
 #: Nobody gets in without a name: this user is off and has no password. It keeps its rights all the same, because Redis
-#: reads its append-only file as this user and, before 8.4, silently drops what it "may not" do in a transaction or a
-#: script, which is nearly all that there is (redis/redis#14541, valkey-io/valkey#3983).
+#: reads its append-only file as this user, and versions without the fix of redis/redis#14541 (7.0.15, for one) silently
+#: drop what it "may not" do in a transaction or a script, which is nearly all that there is.
 DEFAULT_OFF = "user default off resetpass ~* &* +@all"
 
 

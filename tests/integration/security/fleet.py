@@ -249,8 +249,8 @@ class Fleet:
 
     def acl_log(self) -> list[str]:
         """Who was refused what, newest first: `user: reason context object`."""
-        rows = self.admin.execute_command("ACL LOG", 500)
-        return [f"{row['username']}: {row['reason']} {row['context']} {row['object']}" for row in map(_mapping, rows)]
+        rows: list[dict[str, Any]] = self.admin.acl_log(500)
+        return [f"{row['username']}: {row['reason']} {row['context']} {row['object']}" for row in rows]
 
     def tick(self, cluster: str, scorer: str = SCORER) -> str:
         """Push a tick that nobody scheduled; its run id."""
@@ -297,7 +297,3 @@ def _asks_for(token: str, then: Handler) -> Handler:
         (then if good else refusal)(exchange)
 
     return handle
-
-
-def _mapping(row: Any) -> dict[str, Any]:
-    return row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))

@@ -7,22 +7,21 @@ import base64
 import contextlib
 import json
 import time
-import uuid
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
 from dsf import keys, messages
-from dsf.messages import Result, derive_key, new_run_id, sign
+from dsf.messages import derive_key, new_run_id, sign
 from dsf.redisacl.clusterusers import keys_used
 from dsf.results.registrycache import MAX_AGE
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry
 from dsf.ticks import chain_signatures
+from tests.integration.security.attacks import message, push_tick, result
 from tests.integration.security.fleet import CANARIES, CLUSTERS, MASTER, SCORER, Fleet, replace
+from tests.integration.security.traces import contents, files, pages, traffic
 from tests.support.httpserver import answer
 
 
@@ -43,35 +42,6 @@ def _cycle(fleet: Fleet, cluster: str) -> str:
     return str(fleet.until(ended, f"the end of run {run} of {cluster}", 20))
 
 
-def result(cluster: str = "c1", run: str | None = None, **values: Any) -> Result:
-    return Result(
-        **{
-            "cluster": cluster,
-            "scorer": SCORER,
-            "run": run or new_run_id(),
-            "at": time.time(),
-            "outcome": "ok",
-            "results": [({"node": "evil"}, 99.0)],
-            **values,
-        }
-    )
-
-
-def message(envelope: object, embed: object = None, task: str = messages.INGEST_TASK) -> str:
-    """A Celery message as an agent, or somebody with its credential, pushes it."""
-    task_id = str(uuid.uuid4())
-    body = base64.b64encode(json.dumps([[envelope], {}, embed or {}]).encode()).decode()
-    headers = {"lang": "py", "task": task, "id": task_id, "root_id": task_id}
-    properties = {
-        "correlation_id": task_id,
-        "delivery_info": {"exchange": "", "routing_key": keys.RESULTS_QUEUE},
-        "body_encoding": "base64",
-        "delivery_tag": task_id,
-    }
-    document = {"body": body, "content-type": "application/json", "content-encoding": "utf-8"}
-    return json.dumps(document | {"headers": headers, "properties": properties})
-
-
 @contextlib.contextmanager
 def counted(fleet: Fleet, reason: str, number: int = 1) -> Iterator[redis.Redis]:
     """A thief with the credential of c1; what it does must be refused and counted, and no score may come of it."""
@@ -89,12 +59,17 @@ def test_every_process_works_with_its_own_user_and_is_refused_nothing(fleet: Fle
     assert "dynamic_scoring_up 1.0" in fleet.get(fleet.exporter_port, "/metrics")
     users = {client["user"] for client in fleet.admin.client_list()} - {"admin"}
     assert users == {"dsf-hub", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "spoke-c1", "spoke-c10"}
-    tasks = json.loads(fleet.get(fleet.flower_port, "/api/tasks"))
-    # Of a task that began before Flower listened the name is not known.
-    assert {task["name"] for task in tasks.values()} >= {"dsf.fetch", "dsf.score", "dsf.publish", "dsf.ingest"}
+    ours = {"dsf.fetch", "dsf.score", "dsf.publish", "dsf.ingest"}
+    fleet.until(lambda: _seen_by_flower(fleet) >= ours, "Flower to show every task")
     fleet.get(fleet.flower_port, "/broker")
     fleet.get(fleet.flower_port, "/workers")
     assert fleet.acl_log() == []
+
+
+def _seen_by_flower(fleet: Fleet) -> set[str]:
+    tasks = json.loads(fleet.get(fleet.flower_port, "/api/tasks"))
+    # Of a task that began before Flower listened the name is not known.
+    return {task["name"] for task in tasks.values() if task["name"]}
 
 
 class TestResults:
@@ -167,21 +142,6 @@ class TestResults:
 class TestTicks:
     """What whoever gets at a cluster's queue can make its agent do."""
 
-    def _push(self, fleet: Fleet, task: str, arguments: list[object], embed: object = None) -> None:
-        task_id = str(uuid.uuid4())
-        document = {
-            "body": json.dumps([arguments, {}, embed or {}]),
-            "content-type": "application/json",
-            "content-encoding": "utf-8",
-            "headers": {"lang": "py", "task": task, "id": task_id, "root_id": task_id},
-            "properties": {
-                "correlation_id": task_id,
-                "delivery_info": {"exchange": "", "routing_key": "spoke.c1"},
-                "delivery_tag": task_id,
-            },
-        }
-        fleet.spoke("c1").lpush("spoke.c1", json.dumps(document))
-
     def test_a_url_or_an_unknown_scorer_makes_no_request(self, fleet: Fleet) -> None:
         trap = "http://127.0.0.1:1/steal"
         for server in (fleet.source, fleet.scorer):
@@ -189,13 +149,13 @@ class TestTicks:
         steal = f"{fleet.source.url}/steal"
         names: list[object] = ["unknown", trap, steal, f"../{SCORER}", "", None, 7, {"url": steal}, [steal], "x" * 9000]
         for name in names:
-            self._push(fleet, "dsf.fetch", [name, new_run_id()])
+            push_tick(fleet, "dsf.fetch", [name, new_run_id()])
         for run_id in (steal, "../../etc/passwd", "", None, 7, {"url": steal}):
-            self._push(fleet, "dsf.fetch", [SCORER, run_id])
-            self._push(fleet, "dsf.score", [SCORER, run_id])
-        self._push(fleet, "dsf.fetch", [SCORER, new_run_id(), steal])
+            push_tick(fleet, "dsf.fetch", [SCORER, run_id])
+            push_tick(fleet, "dsf.score", [SCORER, run_id])
+        push_tick(fleet, "dsf.fetch", [SCORER, new_run_id(), steal])
         for task in ("os.system", "celery.chord_unlock", "celery.map", "dsf.ingest"):
-            self._push(fleet, task, [steal])
+            push_tick(fleet, task, [steal])
         fleet.until(lambda: fleet.admin.llen("spoke.c1") == 0, "all of it to be taken")
         works(fleet, *CLUSTERS)
         assert "/steal" not in fleet.source.paths() + fleet.scorer.paths()
@@ -204,7 +164,7 @@ class TestTicks:
 
     def test_a_chain_in_a_tick_leads_nowhere_else(self, fleet: Fleet) -> None:
         steps = [dict(step) for step in chain_signatures("c10", "smuggled", new_run_id(), time.time() + 60)]
-        self._push(fleet, "dsf.fetch", [SCORER, new_run_id()], {"chain": steps})
+        push_tick(fleet, "dsf.fetch", [SCORER, new_run_id()], {"chain": steps})
         works(fleet, "c10")
         assert "smuggled" not in fleet.log("agent-c10")
         # Its user may not write there; whoever pushed it has c1's rights only.
@@ -317,7 +277,7 @@ def test_no_secret_is_anywhere(fleet: Fleet) -> None:
         for key_id in (1, 2, 3):
             secrets[f"password {key_id} of {cluster}"] = fleet.users.password(cluster, key_id)
             secrets[f"signing key {key_id} of {cluster}"] = derive_key(MASTER, cluster, key_id).secret.hex()
-    places = dict(_traffic(fleet)) | dict(_contents(fleet)) | dict(_files(fleet)) | dict(_pages(fleet))
+    places = dict(traffic(fleet)) | dict(contents(fleet)) | dict(files(fleet)) | dict(pages(fleet))
     assert len(places) > 30
     found = [
         (name, place)
@@ -329,67 +289,3 @@ def test_no_secret_is_anywhere(fleet: Fleet) -> None:
     # The search itself finds what is there.
     assert any(SCORER in text for text in places.values())
     assert "unauthorized" in places["exporter /api/v1/scorers"]
-
-
-def _traffic(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Everything that passes through Redis in a few seconds: ticks, results, events, whatever."""
-    with fleet.admin.monitor() as monitor:
-        connection = monitor.connection
-        lines: list[str] = []
-        deadline = time.monotonic() + 4.5
-        while time.monotonic() < deadline:
-            if connection.can_read(timeout=0.2):
-                lines.append(str(connection.read_response()))
-    text = "\n".join(lines)
-    for part in ("dsf.fetch", "dsf.publish", "dsf.ingest", "/0.celeryev/task"):
-        assert part in text
-    yield "redis traffic", text
-
-
-def _contents(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Every key of Redis, and what it knows of users and clients."""
-    readers: dict[str, Any] = {
-        "string": fleet.admin.get,
-        "hash": fleet.admin.hgetall,
-        "list": lambda key: fleet.admin.lrange(key, 0, -1),
-        "set": fleet.admin.smembers,
-        "zset": lambda key: fleet.admin.zrange(key, 0, -1, withscores=True),
-    }
-    for key in fleet.admin.scan_iter("*"):
-        yield f"redis {key}", f"{key} {readers[fleet.admin.type(key)](key)}"
-    yield "redis clients", str(fleet.admin.client_list())
-    yield "redis acl", str(fleet.admin.acl_list())
-    yield "redis acl log", str(fleet.admin.execute_command("ACL LOG", 500))
-    yield "redis slow log", str(fleet.admin.slowlog_get(100))
-
-
-def _files(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Logs, status and score objects, the spool; not the Secrets themselves."""
-    private = ("agent-credentials", "secrets", ".hub")
-    for folder in (fleet.logs, fleet.out, fleet.folder / "spool", fleet.manifests):
-        for path in folder.rglob("*"):
-            if path.is_file() and not set(private) & set(path.parts):
-                yield f"file {path.relative_to(fleet.folder)}", path.read_text(errors="replace")
-    for name in ("dump.rdb", "log"):
-        path = Path(fleet.redis.dir) / name
-        if path.exists():
-            yield f"redis file {name}", path.read_text(errors="replace")
-
-
-def _pages(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Everything that the HTTP services show."""
-    tasks = json.loads(fleet.get(fleet.flower_port, "/api/tasks"))
-    workers = {task["worker"] for task in tasks.values() if task["worker"]}
-    flower = ["/", "/workers", "/tasks", "/broker", "/metrics", "/api/workers", "/api/tasks", "/api/task/types"]
-    flower += [f"/worker/{name}" for name in workers]
-    flower += [page for uid in list(tasks)[:20] for page in (f"/task/{uid}", f"/api/task/info/{uid}")]
-    for path in flower:
-        yield f"flower {path}", fleet.get(fleet.flower_port, path)
-    assert "dsf.fetch" in fleet.get(fleet.flower_port, "/api/tasks")
-    assert "hub.results" in fleet.get(fleet.flower_port, "/broker")
-    history = [f"/api/v1/history/{cluster}/{SCORER}" for cluster in CLUSTERS]
-    for path in ("/metrics", "/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule", "/openapi.json", *history):
-        yield f"exporter {path}", fleet.get(fleet.exporter_port, path)
-    for cluster in CLUSTERS:
-        line = next(row for row in fleet.log(f"agent-{cluster}").splitlines() if "metrics served" in row)
-        yield f"agent {cluster} /metrics", fleet.get(int(line.split("port=")[1].split()[0]), "/metrics")

@@ -1,0 +1,59 @@
+"""What somebody with the credential of a cluster may push, made by hand."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import uuid
+from typing import Any
+
+from dsf import keys, messages
+from dsf.messages import Result, new_run_id
+from tests.integration.security.fleet import SCORER, Fleet
+
+
+def result(cluster: str = "c1", run: str | None = None, **values: Any) -> Result:
+    return Result(
+        **{
+            "cluster": cluster,
+            "scorer": SCORER,
+            "run": run or new_run_id(),
+            "at": time.time(),
+            "outcome": "ok",
+            "results": [({"node": "evil"}, 99.0)],
+            **values,
+        }
+    )
+
+
+def message(envelope: object, embed: object = None, task: str = messages.INGEST_TASK) -> str:
+    """A Celery message as an agent, or somebody with its credential, pushes it."""
+    task_id = str(uuid.uuid4())
+    body = base64.b64encode(json.dumps([[envelope], {}, embed or {}]).encode()).decode()
+    headers = {"lang": "py", "task": task, "id": task_id, "root_id": task_id}
+    properties = {
+        "correlation_id": task_id,
+        "delivery_info": {"exchange": "", "routing_key": keys.RESULTS_QUEUE},
+        "body_encoding": "base64",
+        "delivery_tag": task_id,
+    }
+    document = {"body": body, "content-type": "application/json", "content-encoding": "utf-8"}
+    return json.dumps(document | {"headers": headers, "properties": properties})
+
+
+def push_tick(fleet: Fleet, task: str, arguments: list[object], embed: object = None) -> None:
+    """Push a task into the queue of c1, with its own credential."""
+    task_id = str(uuid.uuid4())
+    document = {
+        "body": json.dumps([arguments, {}, embed or {}]),
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {"lang": "py", "task": task, "id": task_id, "root_id": task_id},
+        "properties": {
+            "correlation_id": task_id,
+            "delivery_info": {"exchange": "", "routing_key": "spoke.c1"},
+            "delivery_tag": task_id,
+        },
+    }
+    fleet.spoke("c1").lpush("spoke.c1", json.dumps(document))

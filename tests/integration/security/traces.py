@@ -1,0 +1,75 @@
+"""Everything that a running fleet writes, sends and shows: (place, text) for each place."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.integration.security.fleet import CLUSTERS, SCORER, Fleet
+
+
+def traffic(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Everything that passes through Redis in a few seconds: ticks, results, events, whatever."""
+    with fleet.admin.monitor() as monitor:
+        connection = monitor.connection
+        lines: list[str] = []
+        deadline = time.monotonic() + 4.5
+        while time.monotonic() < deadline:
+            if connection.can_read(timeout=0.2):
+                lines.append(str(connection.read_response()))
+    text = "\n".join(lines)
+    for part in ("dsf.fetch", "dsf.publish", "dsf.ingest", "/0.celeryev/task"):
+        assert part in text
+    yield "redis traffic", text
+
+
+def contents(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Every key of Redis, and what it knows of users and clients."""
+    readers: dict[str, Any] = {
+        "string": fleet.admin.get,
+        "hash": fleet.admin.hgetall,
+        "list": lambda key: fleet.admin.lrange(key, 0, -1),
+        "set": fleet.admin.smembers,
+        "zset": lambda key: fleet.admin.zrange(key, 0, -1, withscores=True),
+    }
+    for key in fleet.admin.scan_iter("*"):
+        yield f"redis {key}", f"{key} {readers[fleet.admin.type(key)](key)}"
+    yield "redis clients", str(fleet.admin.client_list())
+    yield "redis acl", str(fleet.admin.acl_list())
+    yield "redis acl log", str(fleet.admin.execute_command("ACL LOG", 500))
+    yield "redis slow log", str(fleet.admin.slowlog_get(100))
+
+
+def files(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Logs, status and score objects, the spool; not the Secrets themselves."""
+    private = ("agent-credentials", "secrets", ".hub")
+    for folder in (fleet.logs, fleet.out, fleet.folder / "spool", fleet.manifests):
+        for path in folder.rglob("*"):
+            if path.is_file() and not set(private) & set(path.parts):
+                yield f"file {path.relative_to(fleet.folder)}", path.read_text(errors="replace")
+    for name in ("dump.rdb", "log"):
+        path = Path(fleet.redis.dir) / name
+        if path.exists():
+            yield f"redis file {name}", path.read_text(errors="replace")
+
+
+def pages(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Everything that the HTTP services show."""
+    tasks = json.loads(fleet.get(fleet.flower_port, "/api/tasks"))
+    workers = {task["worker"] for task in tasks.values() if task["worker"]}
+    flower = ["/", "/workers", "/tasks", "/broker", "/metrics", "/api/workers", "/api/tasks", "/api/task/types"]
+    flower += [f"/worker/{name}" for name in workers]
+    flower += [page for uid in list(tasks)[:20] for page in (f"/task/{uid}", f"/api/task/info/{uid}")]
+    for path in flower:
+        yield f"flower {path}", fleet.get(fleet.flower_port, path)
+    assert "dsf.fetch" in fleet.get(fleet.flower_port, "/api/tasks")
+    assert "hub.results" in fleet.get(fleet.flower_port, "/broker")
+    history = [f"/api/v1/history/{cluster}/{SCORER}" for cluster in CLUSTERS]
+    for path in ("/metrics", "/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule", "/openapi.json", *history):
+        yield f"exporter {path}", fleet.get(fleet.exporter_port, path)
+    for cluster in CLUSTERS:
+        line = next(row for row in fleet.log(f"agent-{cluster}").splitlines() if "metrics served" in row)
+        yield f"agent {cluster} /metrics", fleet.get(int(line.split("port=")[1].split()[0]), "/metrics")

@@ -1,0 +1,75 @@
+"""The files under deploy/redis: made from the code, valid, and agreeing with each other."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from dsf.redisacl.__main__ import main
+from dsf.redisacl.rules import HUB_ROLES
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "redis"
+MANIFESTS = sorted(path.name for path in FOLDER.glob("*.yaml") if path.name != "kustomization.yaml")
+
+
+def _documents(name: str) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all((FOLDER / name).read_text()) if document]
+
+
+def _passwords() -> dict[str, str]:
+    (users, _) = _documents("secrets.example.yaml")
+    found: dict[str, str] = users["stringData"]
+    return found
+
+
+def test_the_example_is_what_the_code_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To write it anew: python -m dsf.redisacl --passwords FOLDER > deploy/redis/users.acl.example"""
+    for role, password in _passwords().items():
+        (tmp_path / role).write_text(password)
+    assert main(["--passwords", str(tmp_path)]) == 0
+    assert (FOLDER / "users.acl.example").read_text() == capsys.readouterr().out
+
+
+def test_there_is_a_password_for_every_user() -> None:
+    assert set(_passwords()) == set(HUB_ROLES) - {"probe"}
+    text = (FOLDER / "sentinel.conf.example").read_text()
+    assert f"auth-pass hub {_passwords()['sentinel']}" in text
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_manifests_are_valid(name: str) -> None:
+    for document in _documents(name):
+        kubernetes_validate.validate(document, "1.36", strict=True)
+
+
+def test_what_is_mounted_is_there() -> None:
+    (stateful_set,) = _documents("statefulset.yaml")
+    pod = stateful_set["spec"]["template"]["spec"]
+    secrets = {document["metadata"]["name"] for document in _documents("secrets.example.yaml")}
+    assert {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume} == secrets
+    (generated,) = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["configMapGenerator"]
+    assert generated["name"] in {v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v}
+    mounts = {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    text = (FOLDER / "redis.conf").read_text()
+    for path in re.findall(r"^[a-z-]+ (/\S+)$", text, re.MULTILINE):
+        assert any(path == mount or path.startswith(f"{mount}/") for mount in mounts), path
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl on PATH")
+def test_kubectl_can_apply_the_folder() -> None:
+    answer = subprocess.run(["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, check=True)
+    made = [document for document in yaml.safe_load_all(answer.stdout) if document]
+    kinds = sorted(document["kind"] for document in made)
+    assert kinds == ["ConfigMap", "NetworkPolicy", "Service", "StatefulSet"]
+    (config_map,) = (document for document in made if document["kind"] == "ConfigMap")
+    assert config_map["data"]["redis.conf"] == (FOLDER / "redis.conf").read_text()
+    (stateful_set,) = (document for document in made if document["kind"] == "StatefulSet")
+    volumes = stateful_set["spec"]["template"]["spec"]["volumes"]
+    assert config_map["metadata"]["name"] in {volume.get("configMap", {}).get("name") for volume in volumes}
