@@ -57,7 +57,7 @@ class Scorer(BaseHTTPRequestHandler):
             self._send(json.dumps(self._config(name)).encode())
         else:
             self._send(b"ok")
-        # The check of health is of the whole server; nobody knows for whom.
+        # The check of health is of the server and names no scorer: it is kept under its own name.
         self.log.setdefault(name, []).append((page or name, arrived, time.perf_counter() - started))
 
     def do_POST(self) -> None:
@@ -127,7 +127,9 @@ def first_score(stack: Production, url: str, name: str) -> dict[str, float]:
     written = time.time()
     stack.scorer(name, {"configURL": f"{url}/{name}/config", "configSyncMode": "Full"})
     wait_for(readers.look, 30, f"the first score of {name}", interval=LOOK)
-    asked: list[tuple[str, float, float]] = requests.get(f"{url}/{name}/log", timeout=5).json()
+    asked: list[tuple[str, float, float]] = []
+    for page in (name, "healthz"):
+        asked += [one for one in requests.get(f"{url}/{page}/log", timeout=5).json() if one[1] >= written]
     times = {page: at for page, at, _ in reversed(asked)} | readers.seen
     found = {page: 1000 * (at - written) for page, at in sorted(times.items(), key=lambda pair: pair[1])}
     found["own"] = 1000 * sum(seconds for _, _, seconds in asked)

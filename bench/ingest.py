@@ -1,6 +1,6 @@
 """How many unchanged results a results worker takes in per second, against no-op tasks on the same worker.
 
-    python -m bench.ingest [--count 4000] [--rounds 5] [--quick] [--strict] [--json FILE]
+    python -m bench.ingest [--count 2500] [--rounds 5] [--quick] [--strict] [--json FILE]
 
 A real Redis and a real worker process, with its writer and sweeper. The queue is filled first; then the worker is let
 loose on it, in turns with no-op tasks and with results of 10 items each from 200 pairs. The worker is one process and
@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -104,16 +105,21 @@ class Feeder:
         task = NOOP_TASK if queue == NOOP_QUEUE else messages.INGEST_TASK
         target: Any = self._queue(queue)
         members: dict[str, float] = {}
+        scheduled: Counter[str] = Counter()
         with self._app.connection_for_write() as connection, self._app.amqp.Producer(connection) as producer:
             for n in range(count):
                 result = self._result(f"cluster{n % CLUSTERS}", f"scorer{n // CLUSTERS % SCORERS}")
                 envelope = messages.sign(result, self._keys[n % CLUSTERS])
                 if task == messages.INGEST_TASK:
                     members[keys.run_member(result.cluster, result.scorer, result.run)] = time.time() + 3600
-                    self._client.hincrby(keys.pair_key(result.cluster, result.scorer), "n:scheduled", 1)
+                    scheduled[keys.pair_key(result.cluster, result.scorer)] += 1
                 self._app.send_task(task, args=[envelope], queue=target, producer=producer, retry=False)
         if members:
-            self._client.zadd(keys.OPEN_RUNS, members)
+            with self._client.pipeline() as pipe:
+                pipe.zadd(keys.OPEN_RUNS, members)
+                for pair, number in scheduled.items():
+                    pipe.hincrby(pair, "n:scheduled", number)
+                pipe.execute()
 
     def _result(self, cluster: str, scorer: str) -> messages.Result:
         self._at += 0.005
@@ -171,10 +177,11 @@ def measure(count: int, rounds: int) -> Measurement:
     ratios = [result / other for other, result in zip(noop, results, strict=True)]
     found = Figure(
         "ingest of unchanged results on one core",
-        spread(results, "/s", 0),
+        f"{spread(results, '/s', 0)}, {statistics.median(used[keys.RESULTS_QUEUE]):.2f} ms CPU each",
         statistics.median(ratios),
         "x",
-        f"no-op tasks on the same worker, {spread(noop, '/s', 0)}",
+        f"no-op tasks on the same worker, {spread(noop, '/s', 0)}, "
+        f"{statistics.median(used[NOOP_QUEUE]):.2f} ms CPU each",
         least=LIMIT,
     )
     return [found], {"per_second": rates, "cpu_ms": used, "ratios": ratios}
@@ -189,7 +196,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.serve:
         return serve(arguments.serve)
-    count, rounds = (1500, 3) if arguments.quick else (4000, 5)
+    count, rounds = (1000, 3) if arguments.quick else (2500, 5)
     return report(arguments, measure(arguments.count or count, arguments.rounds or rounds))
 
 

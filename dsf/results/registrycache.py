@@ -1,4 +1,4 @@
-"""The registry as ingest and the writer see it: at most a second old, without a round trip per result."""
+"""The registry as ingest sees it: at most a second old, without a round trip per result."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ import time
 from typing import Generic, TypeVar
 
 import redis
-from pydantic import BaseModel, ValidationError
 
-import dsf.log
 from dsf import keys
-from dsf.store.registry import ClusterRecord, ScorerRecord
+from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 
 #: Seconds after which a change of the registry is seen.
 MAX_AGE = 1.0
-# An unknown name is looked up at once, for it may be new; but not by everyone who makes names up.
-_LEAST_AGE = 0.1
 
-log = dsf.log.get(__name__)
-
-_Record = TypeVar("_Record", bound=BaseModel)
+_Record = TypeVar("_Record", ScorerRecord, ClusterRecord)
 
 
 class RegistryCache:
@@ -34,30 +28,27 @@ class RegistryCache:
         self._read_at = float("-inf")
 
     def scorer(self, name: str) -> ScorerRecord | None:
-        """The scorer of this name, or None."""
-        self._refresh(MAX_AGE)
-        if name not in self._scorers.records:
-            self._refresh(_LEAST_AGE)
-        return self._scorers.records.get(name)
+        """The scorer of this name, or None. One that is new is there at once."""
+        return self._one(self._scorers, name)
 
     def cluster(self, name: str) -> ClusterRecord | None:
-        """The cluster of this name, or None."""
-        self._refresh(MAX_AGE)
-        if name not in self._clusters.records:
-            self._refresh(_LEAST_AGE)
-        return self._clusters.records.get(name)
+        """The cluster of this name, or None. One that is new is there at once."""
+        return self._one(self._clusters, name)
 
-    def scorers(self) -> dict[str, ScorerRecord]:
-        """All scorers by name."""
-        self._refresh(MAX_AGE)
-        return self._scorers.records
+    def _one(self, table: _Table[_Record], name: str) -> _Record | None:
+        self._refresh()
+        if name in table.texts:
+            return table.records.get(name)
+        # Its first result may come before the second is over; were it refused, the first score would be a cycle late.
+        text: str | None = self._redis.hget(table.key, name)  # type: ignore[assignment]
+        return read_record(table.model, name, text)
 
-    def _refresh(self, max_age: float) -> None:
-        if time.monotonic() - self._read_at < max_age:
+    def _refresh(self) -> None:
+        if time.monotonic() - self._read_at < MAX_AGE:
             return
         with self._lock:
             # Another thread may have been faster.
-            if time.monotonic() - self._read_at < max_age:
+            if time.monotonic() - self._read_at < MAX_AGE:
                 return
             # Whole tables: one round trip a second for the fleet instead of one per cluster.
             with self._redis.pipeline(transaction=False) as pipe:
@@ -74,23 +65,20 @@ class _Table(Generic[_Record]):
 
     def __init__(self, key: str, model: type[_Record]) -> None:
         self.key = key
+        self.model: type[_Record] = model
+        #: As they are stored; what cannot be read is in `texts` only.
+        self.texts: dict[str, str] = {}
         self.records: dict[str, _Record] = {}
-        self._model = model
-        self._texts: dict[str, str] = {}
 
     def update(self, stored: dict[str, str]) -> None:
-        if stored == self._texts:
+        if stored == self.texts:
             return
         records: dict[str, _Record] = {}
         for name, text in stored.items():
             known = self.records.get(name)
-            if known is not None and self._texts.get(name) == text:
-                records[name] = known
-                continue
-            try:
-                records[name] = self._model.model_validate_json(text)
-            except ValidationError as error:
-                log.error("registry entry cannot be read", table=self.key, name=name, problems=error.error_count())
+            record = known if self.texts.get(name) == text else read_record(self.model, name, text)
+            if record is not None:
+                records[name] = record
         # Replaced in one step: readers hold no lock.
         self.records = records
-        self._texts = stored
+        self.texts = stored

@@ -19,10 +19,10 @@ from dsf import keys
 from dsf.errors import BackendError
 from dsf.results.backend import ScoreBackend
 from dsf.results.desired import ScoreObject, desired, validity_factor
-from dsf.results.registrycache import RegistryCache
 from dsf.results.throttle import Throttle
 from dsf.settings import Settings
 from dsf.store.pairs import Score
+from dsf.store.registry import Registry
 from dsf.store.writes import Claim, Facts, Writes, WrittenRecord
 
 #: Seconds after which the pairs of a writer that died are looked at by another one.
@@ -66,7 +66,7 @@ class Writer:
         self._wake = wake
         self._clock = clock
         self._writes = Writes(client)
-        self._registry = RegistryCache(client)
+        self._registry = Registry(client)
         self._attempts: dict[str, int] = {}
         self._factor = 1.0
         self._throttle = Throttle(_LOG_EVERY)
@@ -131,12 +131,10 @@ class Writer:
             self._put_off(claim, repr(error))
 
     def _desired(self, claim: Claim, facts: Facts) -> ScoreObject | None:
-        scorer = self._registry.scorer(claim.scorer)
-        cluster = self._registry.cluster(claim.cluster)
-        if not facts.scheduled or scorer is None or cluster is None:
+        if not facts.scheduled or facts.scorer is None or facts.cluster is None:
             return None
         score = _score(claim, facts.score)
-        return desired(score, facts.failing, scorer, cluster, now=self._clock(), factor=self._factor)
+        return desired(score, facts.failing, facts.scorer, facts.cluster, now=self._clock(), factor=self._factor)
 
     def _is_needed(self, target: ScoreObject | None, written: WrittenRecord | None) -> bool:
         """Whether the backend has to be asked to do anything."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import Literal, TypeVar
 
 import redis
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+import dsf.log
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
+
+log = dsf.log.get(__name__)
 
 
 class WhenFailing(BaseModel):
@@ -75,6 +78,17 @@ class ClusterRecord(BaseModel):
 _Record = TypeVar("_Record", ScorerRecord, ClusterRecord)
 
 
+def read_record(model: type[_Record], name: str, text: str | None) -> _Record | None:
+    """A stored record; None when there is none. One that cannot be read is logged, and as if it were not there."""
+    if text is None:
+        return None
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        log.error("registry entry cannot be read", kind=model.__name__, name=name, problems=error.error_count())
+        return None
+
+
 class Registry:
     """Scorers and clusters in Redis. Methods raise redis.RedisError when Redis cannot be reached."""
 
@@ -129,5 +143,6 @@ class Registry:
         return True
 
     def _all(self, key: str, model: type[_Record]) -> dict[str, _Record]:
-        stored = self._redis.hgetall(key)
-        return {str(name): model.model_validate_json(text) for name, text in stored.items()}
+        stored = ((str(name), str(text)) for name, text in self._redis.hgetall(key).items())
+        read = ((name, read_record(model, name, text)) for name, text in stored)
+        return {name: record for name, record in read if record is not None}

@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import redis
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dsf import keys
 from dsf.store.client import lua
+from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 
 #: Writes that may follow each other at once before the rate applies.
 BURST = 5
@@ -65,8 +67,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Facts:
-    """What Redis knows of a pair that a writer looks at."""
+    """What Redis knows of a pair that a writer looks at. Read anew for each look: nobody tells a second time."""
 
+    #: None when it is not there (any more).
+    scorer: ScorerRecord | None
+    cluster: ClusterRecord | None
     scheduled: bool
     score: str | None
     failing: int
@@ -118,11 +123,13 @@ class Writes:
         wanted = list(claims)
         with self._redis.pipeline(transaction=False) as pipe:
             for claim in wanted:
+                pipe.hget(keys.SCORERS, claim.scorer)
+                pipe.hget(keys.CLUSTERS, claim.cluster)
                 pipe.hexists(keys.ENTRIES, claim.pair)
                 pipe.hmget(keys.pair_key(claim.cluster, claim.scorer), "score", "failing", "changes")
                 pipe.hget(keys.WRITTEN, claim.pair)
-            rows = pipe.execute()
-        return [_facts(rows[i], rows[i + 1], rows[i + 2]) for i in range(0, len(rows), 3)]
+            rows = iter(pipe.execute())
+        return [_facts(claim, *islice(rows, 5)) for claim in wanted]
 
     def finish(
         self,
@@ -212,7 +219,14 @@ class Writes:
         ]
 
 
-def _facts(scheduled: bool, fields: list[str | None], written: str | None) -> Facts:
+def _facts(
+    claim: Claim,
+    scorer: str | None,
+    cluster: str | None,
+    scheduled: bool,
+    fields: list[str | None],
+    written: str | None,
+) -> Facts:
     score, failing, changes = fields
     record = None
     if written:
@@ -221,7 +235,16 @@ def _facts(scheduled: bool, fields: list[str | None], written: str | None) -> Fa
         except ValidationError:
             # Of another version: as good as not known, the object is written again.
             record = None
-    return Facts(bool(scheduled), score, int(failing or 0), int(changes or 0), written or "", record)
+    return Facts(
+        scorer=read_record(ScorerRecord, claim.scorer, scorer),
+        cluster=read_record(ClusterRecord, claim.cluster, cluster),
+        scheduled=bool(scheduled),
+        score=score,
+        failing=int(failing or 0),
+        changes=int(changes or 0),
+        written_text=written or "",
+        written=record,
+    )
 
 
 def _time(moment: float) -> str:

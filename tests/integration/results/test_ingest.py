@@ -40,6 +40,15 @@ def test_ok(bed: Bed) -> None:
     assert bed.news() == {"s1"}
 
 
+def test_the_first_result_of_a_new_pair_is_taken_in_although_the_registry_was_just_read(bed: Bed) -> None:
+    ingest = bed.ingest
+    assert bed.cycle() == "ok"
+    bed.add(cluster="c2", scorer="s2")
+    bed.ingest = ingest
+    assert bed.cycle("c2", "s2") == "ok"
+    assert bed.rejected() == {}
+
+
 def test_empty(bed: Bed) -> None:
     assert bed.cycle(outcome="empty") == "empty"
     assert books(bed) == {"empty": 1}

@@ -132,6 +132,28 @@ def test_another_score_name_moves_the_object(bed: Bed) -> None:
     assert bed.write() == [DELETE, ("apply", "c1", "other")]
 
 
+def test_the_first_score_of_a_new_scorer_is_written_by_a_writer_that_has_just_looked(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    writer.step()
+    bed.add(cluster="c2", scorer="s2")
+    bed.cycle("c2", "s2")
+    writer.step()
+    assert bed.backend.log == [APPLY, ("apply", "c2", "score-of-s2")]
+
+
+def test_an_edited_scorer_is_seen_by_a_writer_that_has_just_looked(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle(outcome="empty")
+    writer.step()
+    bed.add(when_empty=WhenEmpty(behavior="Value", value=-100))
+    bed.writes.touch("c1", "s1")
+    # Touched by the real clock.
+    bed.now = time.time()
+    writer.step()
+    assert list((bed.backend.scores("c1", NAME) or {}).values()) == [-100]
+
+
 def test_a_foreign_edit_is_repaired(bed: Bed) -> None:
     bed.cycle()
     bed.write()
