@@ -175,13 +175,13 @@ def measure(count: int, rounds: int) -> Measurement:
     noop, results = rates[NOOP_QUEUE], rates[keys.RESULTS_QUEUE]
     # Of neighbours in time, so that what else the machine does meets both.
     ratios = [result / other for other, result in zip(noop, results, strict=True)]
+    each = {queue: f"{statistics.median(used[queue]):.2f} ms CPU each" for queue in used}
     found = Figure(
         "ingest of unchanged results on one core",
-        f"{spread(results, '/s', 0)}, {statistics.median(used[keys.RESULTS_QUEUE]):.2f} ms CPU each",
+        f"{spread(results, '/s', 0)}, {each[keys.RESULTS_QUEUE]}",
         statistics.median(ratios),
         "x",
-        f"no-op tasks on the same worker, {spread(noop, '/s', 0)}, "
-        f"{statistics.median(used[NOOP_QUEUE]):.2f} ms CPU each",
+        f"no-op tasks on the same worker, {spread(noop, '/s', 0)}, {each[NOOP_QUEUE]}",
         least=LIMIT,
     )
     return [found], {"per_second": rates, "cpu_ms": used, "ratios": ratios}

@@ -23,7 +23,7 @@ from tests.support import httpserver
 from tests.support.httpserver import Gate, answer, matrix, slow
 from tests.support.stack import pass_time
 
-SECONDS = float(os.environ.get("DSF_SOAK_SECONDS", "150"))
+SECONDS = float(os.environ.get("DSF_SOAK_SECONDS", "60"))
 SEED = int(os.environ.get("DSF_SOAK_SEED", "7"))
 
 pytestmark = [pytest.mark.soak, pytest.mark.xdist_group("faults-soak"), pytest.mark.timeout(SECONDS + 180)]

@@ -16,6 +16,9 @@ from dsf.redisacl.rules import HubRole, cluster_user, hub_user
 from tests.integration.security.fleet import MASTER
 from tests.support.secureredis import SecureRedis
 
+# One worker for all of them: they share servers and follow each other.
+pytestmark = pytest.mark.xdist_group("security-forbidden")
+
 #: With the credential of c1.
 SPOKE_FORBIDDEN = """
 LPUSH spoke.c10 x

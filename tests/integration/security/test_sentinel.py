@@ -30,6 +30,9 @@ from tests.support.sentinel import SentinelRedis
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
+# One worker for all of them: they share servers and follow each other.
+pytestmark = pytest.mark.xdist_group("security-sentinel")
+
 
 def test_a_failover_loses_nothing_and_everybody_follows(
     ca: TestCa, tmp_path: Path, settings_factory: SettingsFactory

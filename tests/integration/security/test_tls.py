@@ -20,6 +20,9 @@ from tests.support.secureredis import SecureRedis
 from tests.support.tlsca import Certificate, TestCa
 from tests.support.wait import wait_for
 
+# One worker for all of them: they share servers and follow each other.
+pytestmark = pytest.mark.xdist_group("security-tls")
+
 
 def test_every_process_says_what_is_wrong_with_a_certificate_and_goes_on(ca: TestCa, tmp_path: Path) -> None:
     stranger = TestCa(tmp_path / "stranger", "somebody else's CA")

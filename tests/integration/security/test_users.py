@@ -18,6 +18,9 @@ from tests.support.secureredis import SecureRedis
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
+# One worker for all of them: they share servers and follow each other.
+pytestmark = pytest.mark.xdist_group("security-users")
+
 
 def users_of(server: SecureRedis) -> ClusterUsers:
     return ClusterUsers(server.client(hub_user("hub"), server.passwords["hub"]), MASTER)
