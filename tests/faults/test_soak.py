@@ -1,6 +1,6 @@
 """Minutes of random faults on two clusters; afterwards the books balance to the last tick.
 
-`DSF_SOAK_SECONDS` (150) is how long the faults go on, `DSF_SOAK_SEED` which ones they are.
+`DSF_SOAK_SECONDS` (60) is how long the faults go on, `DSF_SOAK_SEED` which ones they are.
 """
 
 from __future__ import annotations
