@@ -146,6 +146,8 @@ def machine() -> dict[str, Any]:
 def main() -> int:
     """Run, print, and say by the exit code how it went."""
     arguments = parse()
+    # As on Ctrl-C: the bench that runs is ended, with all that it started.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     found, report = machine(), Report()
     deadline = time.monotonic() + (QUICK_SECONDS if arguments.quick else FULL_SECONDS)
     for bench in chosen(arguments.only):
