@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,7 +15,10 @@ from tests.support.redisserver import RedisServer
 SettingsFactory = Callable[..., Settings]
 
 
-pytest_plugins = ["tests.support.controlplane_fixtures"]
+# A shell that starts us in the background makes us ignore SIGINT, and every process started here would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+pytest_plugins = ["tests.support.controlplane_fixtures", "tests.support.distribution"]
 
 
 @pytest.fixture(scope="session")
