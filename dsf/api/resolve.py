@@ -27,6 +27,12 @@ from dsf.errors import ResolutionError
 DEFAULT_SCORING_PATH: Final = "/scoring"
 #: The path of a Prometheus of which only the host is given.
 DEFAULT_PROMETHEUS_PATH: Final = "/api/v1/query_range"
+#: The path at which an OpenTelemetry collector serves Prometheus' format.
+DEFAULT_OPENTELEMETRY_PATH: Final = "/metrics"
+_DEFAULT_PATHS: Final = {
+    SourceType.Prometheus: DEFAULT_PROMETHEUS_PATH,
+    SourceType.OpenTelemetry: DEFAULT_OPENTELEMETRY_PATH,
+}
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -192,7 +198,10 @@ def _source(config_url: str, spec: Source, synced: RemoteSource, elsewhere: str)
             raise _missing(Reason.MissingRange, "source.params.range", elsewhere)
         if not step:
             raise _missing(Reason.MissingStep, "source.params.step", elsewhere)
-    default_path = DEFAULT_PROMETHEUS_PATH if kind is SourceType.Prometheus else ""
+    if kind is SourceType.Kubernetes:
+        # The agent's own cluster, with the agent's own account.
+        return _SourceFields(kind, query=query, range=range_, step=step)
+    default_path = _DEFAULT_PATHS.get(kind, "")
     endpoint = _endpoint("source", config_url, spec, synced, default_path=default_path)
     return _SourceFields(kind, endpoint, _secret("source", spec.auth), query, range_, step)
 

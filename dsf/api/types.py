@@ -34,6 +34,10 @@ SUMMARIES_KEY: Final = "summaries"
 CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
 CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
 CREDENTIALS_KEY: Final = "signing-key"
+#: Key of the same Secret with the password of the cluster's user in Redis, where there are users.
+REDIS_PASSWORD_KEY: Final = "redis-password"  # noqa: S105 - the key in a Secret
+#: Annotation of that ManifestWork: which credentials are valid. Numbers, no secret.
+KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
 
 ADDON_NAME: Final = "dynamic-scoring-framework"
 AGENT_NAME: Final = "dynamic-scoring-agent"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dsf.api.summary import ScorerSummary
+
+if TYPE_CHECKING:
+    from dsf.sources.held import Held
 
 #: The beginning and the end of every scoring request; in between is an array's inside.
 HEAD = b'{"data":['
@@ -24,6 +28,8 @@ class Context:
     now: float
     #: Bearer token, or None.
     token: str | None = None
+    #: What an agent keeps between cycles; None outside of an agent.
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)

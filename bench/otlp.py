@@ -1,0 +1,211 @@
+"""The OTLP receiver: samples a second, and memory when it holds as much as it may.
+
+    python -m bench.otlp [--quick] [--json FILE]
+
+A receiver as an agent has it, in a process of its own, gets requests of 1,000 points over one kept connection: all of
+them selected by a scorer, or none. Held against the same requests when protobuf only parses them, in this process and
+in turns. CPU is that of the receiver's process. Then it is filled until it refuses: 10,000 series, 1,000,000 samples.
+"""
+
+from __future__ import annotations
+
+import http.client
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import psutil
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+
+from bench.common import MEGABYTE, Figure, Measurement, cpu, run, spread
+
+#: Series in one request, and in all when memory is measured.
+BATCH, SERIES = 1_000, 10_000
+#: Samples that the receiver may hold.
+SAMPLES = 1_000_000
+#: Seconds that the receiver keeps a sample; all that is sent here is of the last minutes.
+RANGE = 3_600
+
+
+def serve(channel: Connection) -> None:
+    """The receiver's process: says its port, and how much it holds whenever it is asked."""
+    from dsf.api.summary import ScorerSummary
+    from dsf.sources.held import Held
+    from dsf.sources.otlp.received import Received
+    from dsf.sources.otlp.receiver import Receiver
+    from dsf.sources.window import Budget
+
+    scorer = ScorerSummary(
+        name="bench",
+        score_name="bench",
+        source_type="OpenTelemetry",
+        source_endpoint="http://agent/v1/metrics",
+        source_query='bench.wanted{k8s_node_name=~"node-.*"}',
+        source_range=RANGE,
+        source_step=60,
+    )
+    summaries = {"bench": scorer}
+    held = Held(Budget(SERIES, SAMPLES), lambda: summaries)
+    received = Received(held.budget, lambda: summaries)
+    receiver = Receiver(received, "127.0.0.1", 0, max_bytes=8 * MEGABYTE)
+    receiver.start()
+    channel.send(receiver.port)
+    while channel.recv():
+        channel.send((held.budget.series, held.budget.samples))
+    receiver.stop()
+
+
+class Server(NamedTuple):
+    """The receiver's process from outside."""
+
+    port: int
+    process: psutil.Process
+    channel: Any
+
+    def held(self) -> tuple[int, int]:
+        """Series and samples."""
+        self.channel.send(True)
+        found: tuple[int, int] = self.channel.recv()
+        return found
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """A new receiver."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve, args=(there,), daemon=True)
+    process.start()
+    try:
+        yield Server(here.recv(), psutil.Process(process.pid), here)
+        here.send(False)
+        process.join(10)
+    finally:
+        process.kill()
+        process.join()
+
+
+def request(name: str, first: int, seconds: float) -> bytes:
+    """One gauge with as many series as a request has, at one time, as a collector sends it."""
+    made = ExportMetricsServiceRequest()
+    resource = made.resource_metrics.add()
+    for key, text in (("k8s.node.name", "node-1"), ("k8s.cluster.name", "bench"), ("service.name", "collector")):
+        resource.resource.attributes.add(key=key).value.string_value = text
+    metric = resource.scope_metrics.add().metrics.add(name=name)
+    for index in range(first, first + BATCH):
+        point = metric.gauge.data_points.add(as_double=index + 0.5, time_unix_nano=int(seconds * 1e9))
+        for key, text in (("k8s.namespace.name", f"team-{index % 50}"), ("k8s.pod.name", f"pod-{index:06d}")):
+            point.attributes.add(key=key).value.string_value = text
+    return made.SerializeToString()
+
+
+def push(connection: http.client.HTTPConnection, body: bytes) -> int:
+    """Send one request; how many points were rejected."""
+    connection.request("POST", "/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
+    answer = connection.getresponse()
+    data = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"{answer.status}: {data[:200]!r}")
+    return int(ExportMetricsServiceResponse.FromString(data).partial_success.rejected_data_points)
+
+
+def speed(bodies: dict[str, list[list[bytes]]]) -> dict[str, list[dict[str, float]]]:
+    """Samples a second by kind: each round of requests is pushed and, right after it, parsed only."""
+    found: dict[str, list[dict[str, float]]] = {}
+    with server() as receiver:
+        connection = http.client.HTTPConnection("127.0.0.1", receiver.port, timeout=60)
+        for kind, rounds in bodies.items():
+            for batch in rounds:
+                points = BATCH * len(batch)
+                before, used = time.perf_counter(), cpu(receiver.process)
+                rejected = sum(push(connection, body) for body in batch)
+                seconds, used = time.perf_counter() - before, cpu(receiver.process) - used
+                if rejected:
+                    raise RuntimeError(f"{rejected} points were rejected")
+                before = time.process_time()
+                for body in batch:
+                    ExportMetricsServiceRequest.FromString(body)
+                parsing = time.process_time() - before
+                row = {
+                    "per_second": points / seconds,
+                    "cpu_us": used / points * 1e6,
+                    "parse_us": parsing / points * 1e6,
+                }
+                found.setdefault(kind, []).append(row)
+        connection.close()
+    return found
+
+
+def fill() -> dict[str, float]:
+    """Push until nothing more is taken, and ten thousand points beyond it."""
+    with server() as receiver:
+        connection = http.client.HTTPConnection("127.0.0.1", receiver.port, timeout=60)
+        empty = request("bench.unwanted", 0, time.time())
+        push(connection, empty)
+        before = receiver.process.memory_info().rss
+        at = time.time() - RANGE / 2
+        rejected = 0
+        for turn in range(SAMPLES // SERIES + 1):
+            for first in range(0, SERIES, BATCH):
+                rejected += push(connection, request("bench.wanted", first, at + turn))
+        after = receiver.process.memory_info().rss
+        series, samples = receiver.held()
+        connection.close()
+    return {
+        "series": series,
+        "samples": samples,
+        "rejected": rejected,
+        "mb": (after - before) / MEGABYTE,
+        "process_mb": after / MEGABYTE,
+    }
+
+
+def measure(quick: bool) -> Measurement:
+    """All figures."""
+    rounds, batches = (3, 10) if quick else (9, 30)
+    start = time.time() - RANGE / 2
+    times = iter(range(rounds * batches))
+    bodies = {
+        "wanted": [[request("bench.wanted", 0, start + next(times)) for _ in range(batches)] for _ in range(rounds)],
+        "unwanted": [[request("bench.unwanted", 0, start)] * batches for _ in range(rounds)],
+    }
+    found = speed(bodies)
+    bound = fill()
+    figures = []
+    for kind, least in (("wanted", 20_000), ("unwanted", 100_000)):
+        rates = [row["per_second"] for row in found[kind]]
+        parsing = [row["parse_us"] for row in found[kind]]
+        used = [row["cpu_us"] for row in found[kind]]
+        figures.append(
+            Figure(
+                f"OTLP receiver, points a second, {kind}",
+                f"{spread(rates, '/s', 0)}; CPU {spread(used, 'us')} a point",
+                sorted(rates)[len(rates) // 2],
+                "/s",
+                f"parsing alone {spread(parsing, 'us')} a point",
+                least=least,
+            )
+        )
+    figures.append(
+        Figure(
+            "OTLP receiver, memory at its bounds",
+            f"{bound['mb']:.0f} MB for {bound['series']:.0f} series, {bound['samples']:.0f} samples",
+            bound["mb"],
+            "MB",
+            f"16 bytes a sample are {bound['samples'] * 16 / MEGABYTE:.0f} MB; then {bound['rejected']:.0f} rejected",
+            most=64,
+        )
+    )
+    return figures, {"speed": found, "bound": bound, "pid": os.getpid()}
+
+
+if __name__ == "__main__":
+    sys.exit(run(__doc__, measure))

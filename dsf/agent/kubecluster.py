@@ -1,0 +1,117 @@
+"""The nodes and pods of the agent's own cluster, for scorers with the source type `Kubernetes`.
+
+Both are watched from the first cycle of such a scorer on until the last such scorer is gone. What is kept of a pod is
+its node and its requests: some hundred bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from dsf.errors import HttpError
+from dsf.kube.reflector import Reflector
+from dsf.kube.resources import Resource
+from dsf.kube.session import Session
+from dsf.kube.store import Object
+from dsf.sources.kubernetes import RESOURCES, ClusterState, Pod, node_of
+from dsf.sources.requests import pod_requests
+
+_NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
+_PODS: Final = Resource("", "v1", "pods", "Pod")
+#: A pod that waits for a node takes nothing yet, one that has ended nothing any more.
+_RUNNING: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
+#: Seconds between two looks while waiting.
+_POLL: Final = 0.05
+#: Where a reduced object is in what the reflector keeps.
+_REDUCED: Final = "reduced"
+#: How refusals look in what a watch says of itself.
+_FORBIDDEN: Final = (": 401: ", ": 403: ")
+
+
+class KubeCluster:
+    """A view of the cluster. Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._reflectors: tuple[Reflector, Reflector] | None = None
+        # Guards _reflectors.
+        self._lock = threading.Lock()
+
+    def state(self, deadline: float) -> ClusterState:
+        """Nodes and pods as of now. Waits for the first look at them, at most until `deadline` (time.monotonic()).
+
+        Raises HttpError: unauthorized without the rights, connection_failed while the API server is away, timeout.
+        """
+        nodes, pods = both = self._watched()
+        while not all(reflector.synced.is_set() for reflector in both):
+            self._check(both)
+            if time.monotonic() >= deadline:
+                raise HttpError(
+                    "timeout", f"the nodes and pods of {self._session.host} were not listed in time", retryable=True
+                )
+            time.sleep(_POLL)
+        # An old copy must not pass for news.
+        self._check(both)
+        return ClusterState(
+            [found[_REDUCED] for found in nodes.store.list()], [found[_REDUCED] for found in pods.store.list()]
+        )
+
+    def stop(self) -> None:
+        """Forget everything; the next call of `state` begins anew."""
+        with self._lock:
+            reflectors, self._reflectors = self._reflectors, None
+        for reflector in reflectors or ():
+            reflector.stop()
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether nodes and pods are held."""
+        with self._lock:
+            return self._reflectors is not None
+
+    def _watched(self) -> tuple[Reflector, Reflector]:
+        with self._lock:
+            if self._reflectors is None:
+                self._reflectors = (
+                    Reflector(self._session, _NODES, _ignore, transform=_reduced(node_of)),
+                    Reflector(self._session, _PODS, _ignore, selectors=_RUNNING, transform=_reduced(_pod_of)),
+                )
+                for reflector in self._reflectors:
+                    reflector.start()
+            return self._reflectors
+
+    def _check(self, reflectors: tuple[Reflector, Reflector]) -> None:
+        for reflector in reflectors:
+            why = reflector.error
+            if why is None:
+                continue
+            if any(refusal in why for refusal in _FORBIDDEN):
+                # The next cycle looks at once, so that a right that is granted now works by then.
+                self.stop()
+                raise HttpError(
+                    "unauthorized",
+                    f"the source Kubernetes needs a ClusterRole with get, list and watch of nodes and pods: {why}",
+                )
+            raise HttpError("connection_failed", f"the cluster cannot be watched: {why}", retryable=True)
+
+
+def _reduced(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]:
+    """Makes of an object what a reflector needs of it and what counts."""
+
+    def transform(manifest: Object) -> Object:
+        metadata = manifest["metadata"]
+        kept = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in metadata}
+        return {"metadata": kept, _REDUCED: reduce(manifest)}
+
+    return transform
+
+
+def _pod_of(manifest: Object) -> Pod:
+    return Pod((manifest.get("spec") or {}).get("nodeName", ""), pod_requests(manifest, RESOURCES))
+
+
+def _ignore(*_: object) -> None:
+    """The copy is read when it is used."""

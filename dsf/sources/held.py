@@ -1,0 +1,94 @@
+"""What an agent keeps between cycles, for sources that only tell the present. One per process."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from dsf.api.summary import ScorerSummary
+from dsf.sources.window import LOOKBACK, Budget, Grid, Window
+
+if TYPE_CHECKING:
+    from dsf.sources.kubernetes import ClusterState
+    from dsf.sources.otlp.received import Received
+
+
+class ClusterView(Protocol):
+    """The agent's own cluster."""
+
+    def state(self, deadline: float) -> ClusterState:
+        """Nodes and pods as of now. Waits until they are known, at most until `deadline` (time.monotonic()).
+
+        Raises HttpError when they cannot be known.
+        """
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The window of one scorer, and what it is of: another source or query begins a new one."""
+
+    identity: tuple[str, str, str]
+    window: Window
+
+
+class Held:
+    """Windows of scorers, the OTLP receiver's samples, and the view of the cluster. Thread-safe."""
+
+    def __init__(self, budget: Budget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
+        """`summaries` are those in force, by the scorer's name."""
+        self.budget = budget
+        #: None: no receiver runs in this agent.
+        self.received: Received | None = None
+        #: None: the agent does not run on Kubernetes.
+        self.cluster: ClusterView | None = None
+        self._summaries = summaries
+        self._windows: dict[str, _Kept] = {}
+        self._lock = threading.Lock()
+
+    def window(self, summary: ScorerSummary) -> Window:
+        """The scorer's own window."""
+        identity = (summary.source_type, summary.source_endpoint, summary.source_query)
+        self.tidy()
+        with self._lock:
+            kept = self._windows.get(summary.name)
+            if kept is None or kept.identity != identity:
+                if kept is not None:
+                    kept.window.clear()
+                kept = self._windows[summary.name] = _Kept(identity, Window(self.budget))
+            return kept.window
+
+    def tidy(self) -> None:
+        """Drop what belongs to scorers that are gone, and what was pushed and is too old by now."""
+        present = self._summaries()
+        with self._lock:
+            for name in [name for name in self._windows if name not in present]:
+                self._windows.pop(name).window.clear()
+        if self.received is not None:
+            self.received.tidy()
+
+
+def window_of(summary: ScorerSummary, held: Held | None) -> Window:
+    """Where the samples of a scorer go. One that asks for the present only, and everybody outside of an agent, gets a
+    window for this once, which the limit on the bytes of an answer bounds.
+    """
+    if held is None or not summary.source_step:
+        return Window(Budget(sys.maxsize, sys.maxsize))
+    return held.window(summary)
+
+
+def grid_of(summary: ScorerSummary, now: float) -> Grid:
+    """The points in time that the scorer asks for; without a step only `now`.
+
+    With cycles far apart a sample counts until the next but one is due.
+    """
+    lookback = max(LOOKBACK, 2.0 * summary.scoring_interval)
+    return Grid(int(now), summary.source_range if summary.source_step else 0, summary.source_step, lookback)
+
+
+def retention(summary: ScorerSummary) -> float:
+    """Seconds for which the scorer needs a sample."""
+    grid = grid_of(summary, 0.0)
+    return grid.length + grid.lookback

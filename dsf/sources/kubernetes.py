@@ -1,0 +1,119 @@
+"""The source type `Kubernetes`: what is left of a cluster for more pods.
+
+For each node that takes pods, and for all of them together: what is allocatable minus what the pods on it request, by
+the rules of Kubernetes' scheduler. The agent keeps a copy of its cluster's nodes and pods, reduced to these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from dsf.api.summary import ScorerSummary
+from dsf.errors import HttpError
+from dsf.sources.base import Context, Payload
+from dsf.sources.held import retention, window_of
+from dsf.sources.opentelemetry import checked_grid, payload, selectors_of
+from dsf.sources.requests import quantity
+from dsf.sources.window import WindowFullError
+
+#: What is looked at. cpu is in cores, memory in bytes, the others are numbers of devices.
+RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "google.com/tpu")
+#: Name of the metric.
+METRIC: Final = "kubernetes_available"
+
+Amounts = Mapping[str, Decimal]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as far as it counts here."""
+
+    name: str
+    allocatable: Amounts
+    schedulable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that is on a node and has not ended."""
+
+    node: str
+    requests: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Everything that counts, at one moment."""
+
+    nodes: Sequence[Node]
+    pods: Sequence[Pod]
+
+
+def fetch(summary: ScorerSummary, context: Context) -> Payload:
+    """What is available, for the range of time as far as this agent has seen it."""
+    selectors = selectors_of(summary, required=False)
+    grid = checked_grid(summary, context.now)
+    held = context.held
+    if held is None or held.cluster is None:
+        raise HttpError(
+            "unsupported_source",
+            "the source Kubernetes is the agent's own cluster: it needs an agent that runs with DSF_AGENT_KUBE=true",
+        )
+    window = window_of(summary, held)
+    now = float(grid.end)
+    try:
+        state = held.cluster.state(context.deadline)
+        window.forget(lambda _: now - retention(summary))
+        window.update(
+            {
+                tuple(labels.items()): (labels, now, value)
+                for labels, value in available(state)
+                if not selectors or any(selector.matches(labels) for selector in selectors)
+            },
+            now,
+        )
+    except HttpError:
+        window.end_all(now)
+        raise
+    except WindowFullError as error:
+        raise HttpError("too_large", str(error)) from None
+    return payload(window, selectors, grid, context)
+
+
+def available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
+    """Labels and value of each series: for the cluster without a label `node`, then for each node.
+
+    A cordoned node takes no pods, so neither it nor its pods count. A resource that a node does not have is 0.
+    """
+    left = {
+        node.name: {resource: node.allocatable.get(resource, Decimal(0)) for resource in RESOURCES}
+        for node in state.nodes
+        if node.schedulable
+    }
+    for pod in state.pods:
+        amounts = left.get(pod.node)
+        if amounts is not None:
+            for resource, value in pod.requests.items():
+                amounts[resource] -= value
+    for resource in RESOURCES:
+        yield _labels(resource), float(sum(amounts[resource] for amounts in left.values()))
+    for name in sorted(left):
+        for resource in RESOURCES:
+            yield _labels(resource) | {"node": name}, float(left[name][resource])
+
+
+def node_of(manifest: Mapping[str, Any]) -> Node:
+    """A Node object, reduced."""
+    allocatable = (manifest.get("status") or {}).get("allocatable") or {}
+    return Node(
+        manifest["metadata"]["name"],
+        {resource: quantity(allocatable[resource]) for resource in RESOURCES if resource in allocatable},
+        not (manifest.get("spec") or {}).get("unschedulable"),
+    )
+
+
+def _labels(resource: str) -> dict[str, str]:
+    return {"__name__": METRIC, "resource": resource}

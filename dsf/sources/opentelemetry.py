@@ -1,0 +1,105 @@
+"""The source type `OpenTelemetry`: what a collector serves for Prometheus, or what it pushes to this agent.
+
+The path decides: `/v1/metrics`, the one that OTLP/HTTP fixes for metrics, is this agent's own receiver, and nobody is
+asked; any other path is asked with GET in each cycle, and gives one sample per series and cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from dsf import http
+from dsf.api.summary import ScorerSummary
+from dsf.errors import HttpError
+from dsf.http.failures import place
+from dsf.sources.base import HEAD, TAIL, Context, Payload
+from dsf.sources.held import grid_of, retention, window_of
+from dsf.sources.scrape import scraped
+from dsf.sources.selector import Selector, SelectorError, parse_selectors
+from dsf.sources.window import MAX_POINTS, Grid, Window, WindowFullError
+
+#: The path of OTLP/HTTP.
+OTLP_PATH: Final = "/v1/metrics"
+
+
+def fetch(summary: ScorerSummary, context: Context) -> Payload:
+    """The selected series for the range of time, in the order of the queries."""
+    selectors = selectors_of(summary, required=True)
+    grid = checked_grid(summary, context.now)
+    if is_pushed(summary):
+        if context.held is None or context.held.received is None:
+            raise HttpError(
+                "unsupported_source",
+                f"path {OTLP_PATH} means what a collector pushes to the agent, and no receiver runs here: start the "
+                "agent with DSF_OTLP_PORT, or give the path at which a collector serves Prometheus' format",
+            )
+        return payload(context.held.received.window, selectors, grid, context)
+    return _pull(summary, context, selectors, grid)
+
+
+def is_pushed(summary: ScorerSummary) -> bool:
+    """Whether the scorer's series are pushed to the agent."""
+    return urlsplit(summary.source_endpoint).path.rstrip("/") == OTLP_PATH
+
+
+def selectors_of(summary: ScorerSummary, *, required: bool) -> Sequence[Selector]:
+    """The scorer's queries. Raises HttpError (bad_query)."""
+    try:
+        selectors = parse_selectors(summary.source_query)
+    except SelectorError as error:
+        raise HttpError("bad_query", str(error)) from None
+    if required and not selectors:
+        raise HttpError("bad_query", "the scorer has no query; set spec.source.params.query to a metric's name")
+    return selectors
+
+
+def checked_grid(summary: ScorerSummary, now: float) -> Grid:
+    """The scorer's range and step. Raises HttpError when they make too many points."""
+    grid = grid_of(summary, now)
+    if len(grid.times) > MAX_POINTS:
+        raise HttpError(
+            "bad_query", f"range {grid.length} s with step {grid.step} s is more than {MAX_POINTS} points per series"
+        )
+    return grid
+
+
+def payload(window: Window, selectors: Sequence[Selector], grid: Grid, context: Context, received: int = 0) -> Payload:
+    """What a window has of the selected series; without selectors, of all. Raises HttpError (too_large)."""
+    pieces: list[bytes] = []
+    series = 0
+    for selector in selectors or [Selector("")]:
+        left = context.max_bytes - sum(map(len, pieces))
+        try:
+            inside, count = window.matrix(selector.matches, grid, left)
+        except OverflowError:
+            raise HttpError(
+                "too_large", f"the series are more than the {context.max_bytes} bytes allowed; select fewer"
+            ) from None
+        pieces += [b",", *inside] if pieces and inside else inside
+        series += count
+    return Payload((HEAD, *pieces, TAIL), series, received)
+
+
+def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector], grid: Grid) -> Payload:
+    window = window_of(summary, context.held)
+    where = place("GET", summary.source_endpoint)
+    now = float(grid.end)
+    try:
+        body = http.get(
+            summary.source_endpoint, token=context.token, deadline=context.deadline, max_bytes=context.max_bytes
+        )
+        found = scraped(body, selectors, now, now - retention(summary))
+        window.forget(lambda _: now - retention(summary))
+        window.update(found, now)
+    except HttpError:
+        # What is not seen must not go on: the next cycles show a gap.
+        window.end_all(now)
+        raise
+    except WindowFullError as error:
+        raise HttpError("too_large", f"{where}: {error}") from None
+    except ValueError as error:
+        window.end_all(now)
+        raise HttpError("bad_answer", f"{where}: not Prometheus' text format: {str(error)[:200]}") from None
+    return payload(window, selectors, grid, context, len(body))

@@ -1,0 +1,113 @@
+"""OTLP's kinds of metrics as samples: gauges, cumulative sums and histograms, summaries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE, Metric
+
+from dsf.sources.window import number
+
+#: "There is no value (any more)", as a flag of a point.
+_NO_VALUE: Final = 1
+#: What is put behind a metric's name for each kind that is more than one sample.
+SUFFIXES: Final = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("", "_count", "_sum")}
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+class Point(NamedTuple):
+    """One sample."""
+
+    suffix: str
+    attributes: Pairs
+    #: A label that the kind of metric adds: `le` or `quantile`.
+    extra: Pairs
+    #: Unix nanoseconds; 0 when the sender did not say.
+    nanoseconds: int
+    #: None: the series ends.
+    value: float | None
+
+
+def refusal(metric: Metric, kind: str) -> str:
+    """Why a metric of this kind cannot be taken, a key of `received.REASONS`; empty when it can."""
+    if kind == "exponential_histogram":
+        return "exponential_histogram"
+    if kind in ("sum", "histogram"):
+        cumulative = getattr(metric, kind).aggregation_temporality == AGGREGATION_TEMPORALITY_CUMULATIVE
+        return "" if cumulative else "delta"
+    return "" if kind in ("gauge", "summary") else "unknown_kind"
+
+
+def points(metric: Metric, kind: str) -> Iterator[Point]:
+    """The samples of a metric that is not refused. Sums are given as they are, resets included."""
+    data = getattr(metric, kind).data_points
+    match kind:
+        case "gauge" | "sum":
+            for point in data:
+                value = point.as_double if point.HasField("as_double") else float(point.as_int)
+                yield Point("", pairs(point.attributes), (), point.time_unix_nano, _unless_ended(point, value))
+        case "histogram":
+            for point in data:
+                yield from _histogram(point)
+        case "summary":
+            for point in data:
+                attributes = pairs(point.attributes)
+                for one in point.quantile_values:
+                    quantile = (("quantile", number(one.quantile)),)
+                    value = _unless_ended(point, one.value)
+                    yield Point("", attributes, quantile, point.time_unix_nano, value)
+                yield from _count_and_sum(point, attributes)
+
+
+def pairs(attributes: Iterable[KeyValue]) -> Pairs:
+    """Attributes as sorted texts."""
+    return tuple(sorted((one.key, one.value.string_value or _text(one.value)) for one in attributes))
+
+
+def _histogram(point: Any) -> Iterator[Point]:
+    """Buckets that count all that is below their bound, as Prometheus has them."""
+    attributes = pairs(point.attributes)
+    below = 0
+    bounds = [*point.explicit_bounds, float("inf")]
+    for bound, count in zip(bounds, point.bucket_counts, strict=False):
+        below += count
+        value = _unless_ended(point, float(below))
+        yield Point("_bucket", attributes, (("le", number(bound)),), point.time_unix_nano, value)
+    yield from _count_and_sum(point, attributes)
+
+
+def _count_and_sum(point: Any, attributes: Pairs) -> Iterator[Point]:
+    yield Point("_count", attributes, (), point.time_unix_nano, _unless_ended(point, float(point.count)))
+    # A histogram of negative values has no sum.
+    if point.DESCRIPTOR.name == "SummaryDataPoint" or point.HasField("sum"):
+        yield Point("_sum", attributes, (), point.time_unix_nano, _unless_ended(point, point.sum))
+
+
+def _unless_ended(point: Any, value: float) -> float | None:
+    return None if point.flags & _NO_VALUE else value
+
+
+def _text(value: AnyValue) -> str:
+    found = _plain(value)
+    return found if isinstance(found, str) else json.dumps(found, separators=(",", ":"))
+
+
+def _plain(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    match kind:
+        case None:
+            return ""
+        case "array_value":
+            return [_plain(one) for one in value.array_value.values]
+        case "kvlist_value":
+            return {one.key: _plain(one.value) for one in value.kvlist_value.values}
+        case "bytes_value":
+            return value.bytes_value.hex()
+        case "double_value":
+            # NaN is no JSON; as text it is what Prometheus writes.
+            return number(value.double_value)
+    return getattr(value, kind)

@@ -1,0 +1,237 @@
+"""What was pushed to this agent, as far as its scorers ask for it.
+
+A collector pushes everything it has. A point that no scorer selects is accepted and dropped: that is no mistake of the
+sender's. One that is selected and cannot be kept is rejected with the reason, which the sender logs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+
+from dsf.api.summary import ScorerSummary
+from dsf.api.types import SourceType
+from dsf.sources.held import retention
+from dsf.sources.labels import with_short_names
+from dsf.sources.opentelemetry import is_pushed
+from dsf.sources.otlp.points import SUFFIXES, Pairs, Point, pairs, points, refusal
+from dsf.sources.selector import Selector, SelectorError, parse_selectors, underscored
+from dsf.sources.window import Budget, OutdatedSampleError, Window, WindowFullError
+
+#: Seconds that a sender's clock may be ahead.
+_AHEAD: Final = 300.0
+#: Seconds between two looks for samples that are too old.
+_FORGET_EVERY: Final = 10.0
+
+#: Label of the metric -> what the sender is told.
+REASONS: Final = {
+    "delta": "delta temporality: prefer cumulative in the exporter, or use the collector's deltatocumulative processor",
+    "exponential_histogram": "exponential histograms are not taken: let the SDK use explicit buckets",
+    "unknown_kind": "a kind of metric that is not known",
+    "outdated": "older than a sample that was pushed before, or than any scorer asks for",
+    "future": "more than 300 s ahead of this agent's clock",
+    "full": "",
+    "labels": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """What scorers ask for, by the name of the metric."""
+
+    selectors: Mapping[str, list[Selector]] = field(default_factory=dict)
+    #: Selectors without a name.
+    any_name: tuple[Selector, ...] = ()
+    #: Seconds for which a sample is needed.
+    keep: float = 0.0
+
+    def of(self, name: str) -> list[Selector]:
+        return [*self.selectors.get(name, ()), *self.any_name]
+
+
+@dataclass(slots=True)
+class Rejected:
+    """What became of the points of one request that were not taken."""
+
+    points: int = 0
+    #: Reason -> words.
+    why: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def message(self) -> str:
+        """For the sender."""
+        return "; ".join(self.why.values())
+
+
+class Received:
+    """Takes requests, keeps samples. Thread-safe."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        summaries: Callable[[], Mapping[str, ScorerSummary]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`summaries` are those in force, by the scorer's name; `clock` gives unix seconds."""
+        self.window = Window(budget)
+        #: kept, unwanted, or a key of REASONS -> number of points.
+        self.counts: Counter[str] = Counter()
+        self._summaries = summaries
+        self._clock = clock
+        self._known: Mapping[str, ScorerSummary] | None = None
+        self._selection = _Selection()
+        #: Keys of series whose names are selected and whose labels are not.
+        self._unwanted: set[tuple[str, Pairs, Pairs, Pairs]] = set()
+        self._max_unwanted = budget.max_series
+        self._forgotten_at = 0.0
+        self._lock = threading.Lock()
+
+    def take(self, request: ExportMetricsServiceRequest) -> Rejected:
+        """Keep what is selected; says what could not be kept."""
+        now = self._clock()
+        counts: Counter[str] = Counter()
+        rejected = Rejected()
+        # One request at a time: Python would not take two any faster.
+        with self._lock:
+            selection = self._current()
+            self._forget(selection, now)
+            for resource_metrics in request.resource_metrics:
+                resource = pairs(resource_metrics.resource.attributes)
+                for scope in resource_metrics.scope_metrics:
+                    for metric in scope.metrics:
+                        self._metric(metric, resource, selection, now, counts, rejected)
+            self.counts.update(counts)
+        return rejected
+
+    def tidy(self) -> None:
+        """Drop what is too old, or what no scorer asks for any more: also when nothing is pushed."""
+        with self._lock:
+            self._forget(self._current(), self._clock())
+
+    def _metric(
+        self,
+        metric: Metric,
+        resource: Pairs,
+        selection: _Selection,
+        now: float,
+        counts: Counter[str],
+        rejected: Rejected,
+    ) -> None:
+        kind = metric.WhichOneof("data")
+        if kind is None:
+            return
+        name = underscored(metric.name)
+        selectors = {suffix: found for suffix in SUFFIXES.get(kind, ("",)) if (found := selection.of(name + suffix))}
+        sent = len(getattr(metric, kind).data_points)
+        if not selectors and kind != "exponential_histogram":
+            counts["unwanted"] += sent
+            return
+        reason = refusal(metric, kind)
+        if reason:
+            # Of an exponential histogram a scorer may ask for the name itself, or for what a histogram would have.
+            asked = selectors or any(selection.of(name + suffix) for suffix in SUFFIXES["histogram"])
+            if not asked:
+                counts["unwanted"] += sent
+                return
+            counts[reason] += sent
+            rejected.points += sent
+            rejected.why.setdefault(reason, f"{metric.name}: {REASONS[reason]}")
+            return
+        oldest = now - selection.keep
+        refused: set[tuple[Pairs, int]] = set()
+        for point in points(metric, kind):
+            if point.suffix not in selectors:
+                counts["unwanted"] += 1
+                continue
+            result, words = self._keep(name + point.suffix, resource, point, selectors[point.suffix], now, oldest)
+            counts[result] += 1
+            if result in REASONS:
+                refused.add((point.attributes, point.nanoseconds))
+                rejected.why.setdefault(result, f"{metric.name}: {words or REASONS[result]}")
+        # The sender counts its own points: of a histogram one, which is many samples here.
+        rejected.points += len(refused)
+
+    def _keep(
+        self, name: str, resource: Pairs, point: Point, selectors: list[Selector], now: float, oldest: float
+    ) -> tuple[str, str]:
+        """What becomes of a point: a key of `counts`, and words if there are better ones than those of the reason."""
+        time = point.nanoseconds / 1e9 or now
+        if time > now + _AHEAD:
+            return "future", ""
+        if time < oldest:
+            return "outdated", ""
+        key = (name, resource, point.attributes, point.extra)
+        if key in self._unwanted:
+            return "unwanted", ""
+        labels: dict[str, str] | None = None
+        if key not in self.window:
+            labels = _labels(name, resource, point)
+            if not any(selector.matches(labels) for selector in selectors):
+                if len(self._unwanted) < self._max_unwanted:
+                    self._unwanted.add(key)
+                return "unwanted", ""
+        try:
+            self.window.add(key, lambda: labels or _labels(name, resource, point), time, point.value)
+        except OutdatedSampleError:
+            return "outdated", ""
+        except WindowFullError as error:
+            return "full", str(error)
+        except ValueError as error:
+            return "labels", str(error)
+        return "kept", ""
+
+    def _current(self) -> _Selection:
+        """What the scorers of this moment ask for."""
+        summaries = self._summaries()
+        if summaries is not self._known:
+            self._known = summaries
+            self._selection = _selection(summaries)
+            self._unwanted.clear()
+            self._forgotten_at = 0.0
+        return self._selection
+
+    def _forget(self, selection: _Selection, now: float) -> None:
+        if now - self._forgotten_at < _FORGET_EVERY:
+            return
+        self._forgotten_at = now
+        oldest = now - selection.keep
+
+        def before(labels: Mapping[str, str]) -> float:
+            wanted = any(selector.matches(labels) for selector in selection.of(labels["__name__"]))
+            return oldest if wanted else float("inf")
+
+        self.window.forget(before)
+
+
+def _labels(name: str, resource: Pairs, point: Point) -> dict[str, str]:
+    """All labels of a series; an attribute of the point wins over one of its resource."""
+    found = {underscored(key): value for key, value in (*resource, *point.attributes, *point.extra)}
+    return with_short_names({**found, "__name__": name})
+
+
+def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
+    selectors: dict[str, list[Selector]] = {}
+    any_name: list[Selector] = []
+    keep = 0.0
+    for summary in summaries.values():
+        if summary.source_type != SourceType.OpenTelemetry or not is_pushed(summary):
+            continue
+        try:
+            found = parse_selectors(summary.source_query)
+        except SelectorError:
+            # Its cycles say so.
+            continue
+        keep = max(keep, retention(summary))
+        for selector in found:
+            if selector.name:
+                selectors.setdefault(selector.name, []).append(selector)
+            else:
+                any_name.append(selector)
+    return _Selection(selectors, tuple(any_name), keep)

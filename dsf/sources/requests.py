@@ -1,0 +1,98 @@
+"""How much of a node a pod takes: the rules of Kubernetes' scheduler, and its notation of numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?")
+_SUFFIXES = {
+    **{suffix: Decimal(10) ** power for suffix, power in zip("num", (-9, -6, -3), strict=True)},
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
+}
+
+_Amounts = dict[str, Decimal]
+
+
+def quantity(text: object) -> Decimal:
+    """A quantity such as `100m`, `1.5Gi` or `2e3`. Raises ValueError."""
+    found = _QUANTITY.fullmatch(str(text).strip())
+    if found is None:
+        msg = f"{text!r} is not a quantity of Kubernetes"
+        raise ValueError(msg)
+    number, suffix = Decimal(found[1]), found[2] or ""
+    if suffix in _SUFFIXES:
+        return number * _SUFFIXES[suffix]
+    return number.scaleb(int(suffix[1:])) if suffix else number
+
+
+def pod_requests(pod: Mapping[str, Any], resources: Iterable[str]) -> _Amounts:
+    """What the pod takes of each of these resources; those of which it takes nothing are left out.
+
+    Containers run together, so theirs add up. Init containers run one after the other before them, so the largest
+    counts; one with `restartPolicy: Always` (a sidecar) goes on beside all that come later. The pod takes the larger of
+    both phases, or what is said for the whole pod, and the overhead of its runtime class.
+    """
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    infeasible = any(
+        condition.get("type") == "PodResizePending" and condition.get("reason") == "Infeasible"
+        for condition in status.get("conditions") or ()
+    )
+    running: _Amounts = {}
+    statuses = _by_name(status.get("containerStatuses"))
+    for container in spec.get("containers") or ():
+        _add(running, _container(container, statuses, infeasible=infeasible))
+    starting: _Amounts = {}
+    sidecars: _Amounts = {}
+    statuses = _by_name(status.get("initContainerStatuses"))
+    for container in spec.get("initContainers") or ():
+        amounts = _container(container, statuses, infeasible=infeasible)
+        if container.get("restartPolicy") == "Always":
+            _add(running, amounts)
+            _add(sidecars, amounts)
+            amounts = sidecars
+        else:
+            _add(amounts, sidecars)
+        _raise(starting, amounts)
+    _raise(running, starting)
+    running |= _amounts((spec.get("resources") or {}).get("requests"))
+    _add(running, _amounts(spec.get("overhead")))
+    return {resource: running[resource] for resource in resources if running.get(resource)}
+
+
+def _container(
+    container: Mapping[str, Any], statuses: Mapping[str, Mapping[str, Any]], *, infeasible: bool
+) -> _Amounts:
+    """One container's requests. While it is resized in place, the larger of what it asks for and what it has counts,
+    unless the node said that it can never have it."""
+    wanted = _amounts((container.get("resources") or {}).get("requests"))
+    status = statuses.get(container.get("name", ""), {})
+    actual = _amounts((status.get("resources") or {}).get("requests"))
+    allocated = _amounts(status.get("allocatedResources"))
+    if not actual and not allocated:
+        return wanted
+    found: _Amounts = {} if infeasible else dict(wanted)
+    _raise(found, actual)
+    _raise(found, allocated)
+    return found
+
+
+def _by_name(statuses: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
+    return {status["name"]: status for status in statuses or ()}
+
+
+def _amounts(requests: Mapping[str, object] | None) -> _Amounts:
+    return {resource: quantity(value) for resource, value in (requests or {}).items()}
+
+
+def _add(total: _Amounts, more: Mapping[str, Decimal]) -> None:
+    for resource, value in more.items():
+        total[resource] = total.get(resource, Decimal(0)) + value
+
+
+def _raise(total: _Amounts, least: Mapping[str, Decimal]) -> None:
+    for resource, value in least.items():
+        total[resource] = max(total.get(resource, value), value)

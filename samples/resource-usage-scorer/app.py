@@ -1,0 +1,79 @@
+"""A scoring API: how much room a cluster has, as the scores of OCM's resource-usage-collect addon.
+
+The series are those of the source `Kubernetes`: what is available of a resource (label `resource`), on one node (label
+`node`) or, without that label, in the whole cluster. Any other source that gives such series will do.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dsf.scorer import Score, Scorer, Series, Source
+
+#: Beginning of an item's name -> value of the label `resource`.
+RESOURCES: Final = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "tpu": "google.com/tpu"}
+#: How much is the score 100, in cores, bytes and devices. Environment variable -> default.
+MAXIMA: Final = {"cpu": ("MAX_CPU", 100), "mem": ("MAX_MEMORY", 2**40), "gpu": ("MAX_GPU", 20), "tpu": ("MAX_TPU", 20)}
+#: Names that older versions of the addon used for what the whole cluster has.
+OLDER_NAMES: Final = {"cpu": "cpuAvailable", "mem": "memAvailable"}
+
+
+def maxima(environment: Mapping[str, str]) -> dict[str, float]:
+    """The limits in force. Raises ValueError naming the variable that is not a positive number."""
+    found: dict[str, float] = {}
+    for kind, (variable, default) in MAXIMA.items():
+        text = environment.get(variable, "").strip()
+        try:
+            found[kind] = float(text) if text else float(default)
+        except ValueError:
+            found[kind] = math.nan
+        if not 0 < found[kind] < math.inf:
+            msg = f"{variable}: {text!r} is not a number above 0"
+            raise ValueError(msg)
+    return found
+
+
+def normalised(value: float, maximum: float, minimum: float = 0.0) -> int:
+    """-100 for the minimum and less, 100 for the maximum and more, whole numbers between, cut towards 0."""
+    if value >= maximum:
+        return 100
+    if value <= minimum:
+        return -100
+    return math.trunc(200 * (value - minimum) / (maximum - minimum) - 100)
+
+
+LIMITS: Final = maxima(os.environ)
+
+app = Scorer(
+    name="resource-usage-scorer",
+    description="CPU, memory, GPUs and TPUs that are not requested yet",
+    score_name="resource-usage-score",
+    interval=60,
+    source=Source(type=os.environ.get("SOURCE_TYPE") or "Kubernetes"),
+    env="",
+)
+
+
+@app.score
+def usage(series: list[Series]) -> Iterable[Score]:
+    """For each resource that there are series of: the roomiest node, the cluster, and the cluster's older name."""
+    for kind, resource in RESOURCES.items():
+        nodes: list[float] = []
+        clusters: list[float] = []
+        for one in series:
+            known = one.finite()
+            if one.labels.get("resource") == resource and not known.is_empty:
+                (nodes if one.labels.get("node") else clusters).append(float(known.values[-1]))
+        if not nodes and not clusters:
+            continue
+        available = {
+            f"{kind}NodeAvailable": max(nodes, default=0.0),
+            f"{kind}ClusterAvailable": clusters[0] if clusters else sum(nodes),
+        }
+        if kind in OLDER_NAMES:
+            available[OLDER_NAMES[kind]] = available[f"{kind}ClusterAvailable"]
+        for name, value in available.items():
+            yield Score(normalised(value, LIMITS[kind]), {"meta": name})

@@ -1,0 +1,43 @@
+"""What the tests of sources share."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from dsf.api.summary import ScorerSummary
+from dsf.sources import SOURCES, Context
+from dsf.sources.held import Held
+from dsf.sources.window import Budget
+
+
+def summary(kind: str, query: str = "", *, name: str = "s", **values: Any) -> ScorerSummary:
+    """A scorer that asks a source of this type."""
+    fields = {"scoring_interval": 30, "source_query": query, **values}
+    return ScorerSummary(name=name, score_name=name, source_type=kind, **fields)
+
+
+def held(*summaries: ScorerSummary, series: int = 1000, samples: int = 10_000) -> Held:
+    """What an agent with these scorers keeps."""
+    known = {one.name: one for one in summaries}
+    return Held(Budget(series, samples), lambda: known)
+
+
+def ask(
+    one: ScorerSummary,
+    kept: Held | None = None,
+    *,
+    now: float | None = None,
+    token: str | None = None,
+    seconds: float = 10,
+    max_bytes: int = 1_000_000,
+) -> list[dict[str, Any]]:
+    """The series that a scoring API would be sent. Raises HttpError."""
+    context = Context(time.monotonic() + seconds, max_bytes, time.time() if now is None else now, token, kept)
+    payload = SOURCES[one.source_type](one, context)
+    document = json.loads(b"".join(payload.pieces))
+    assert list(document) == ["data"]
+    assert len(document["data"]) == payload.series
+    data: list[dict[str, Any]] = document["data"]
+    return data

@@ -1,0 +1,170 @@
+"""The source Kubernetes against a real API server, with real Node and Pod objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dsf.agent.kubecluster import KubeCluster
+from dsf.errors import HttpError
+from dsf.kube.session import Session
+from dsf.sources.held import Held
+from tests.integration.sources.cluster import NODES, PODS, RULES, add_node, add_pod, end_pod
+from tests.integration.sources.common import ask, held, summary
+from tests.support.controlplane import ControlPlane
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.xdist_group("sources_kubernetes")
+
+GIB = 2**30
+SCORER = summary("Kubernetes")
+
+
+class Cluster:
+    """One API server, an agent's account, and what the agent keeps."""
+
+    def __init__(self, plane: ControlPlane, rules: list[dict[str, object]]) -> None:
+        self.plane = plane
+        self.admin = plane.session()
+        self.namespace = plane.namespace("pods")
+        self.session = Session.load(plane.service_account(self.namespace, "agent", rules))
+        self.admin.create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": "default"}})
+        self.view = KubeCluster(self.session)
+        self.held: Held = held(SCORER)
+        self.held.cluster = self.view
+
+    def values(self, **options: object) -> dict[tuple[str, str], float]:
+        """The newest value by resource and node; the cluster's own are under no node."""
+        return {
+            (one["metric"]["resource"], one["metric"].get("node", "")): float(one["values"][-1][1])
+            for one in ask(SCORER, self.held, **options)  # type: ignore[arg-type]
+        }
+
+    def close(self) -> None:
+        """End watches and connections."""
+        self.view.stop()
+        self.session.close()
+
+
+@pytest.fixture
+def cluster(control_plane: ControlPlane) -> Iterator[Cluster]:
+    made = Cluster(control_plane, RULES)
+    add_node(made.admin, "n1", cpu="4", memory="8Gi", **{"nvidia.com/gpu": "2"})
+    add_node(made.admin, "n2", cpu="8", memory="16Gi")
+    add_node(made.admin, "cordoned", cordoned=True, cpu="64", memory="64Gi")
+    yield made
+    for pod in made.admin.get(PODS.path(made.namespace))["items"]:
+        # No kubelet says that they are gone.
+        made.admin.request(
+            "DELETE", PODS.path(made.namespace, pod["metadata"]["name"]), query={"gracePeriodSeconds": "0"}
+        )
+    for name in ("n1", "n2", "cordoned"):
+        made.admin.delete(NODES.path(name=name))
+    made.close()
+
+
+def test_what_is_left_follows_the_pods(cluster: Cluster) -> None:
+    assert cluster.values() == {
+        ("cpu", ""): 12,
+        ("memory", ""): 24 * GIB,
+        ("nvidia.com/gpu", ""): 2,
+        ("google.com/tpu", ""): 0,
+        ("cpu", "n1"): 4,
+        ("memory", "n1"): 8 * GIB,
+        ("nvidia.com/gpu", "n1"): 2,
+        ("google.com/tpu", "n1"): 0,
+        ("cpu", "n2"): 8,
+        ("memory", "n2"): 16 * GIB,
+        ("nvidia.com/gpu", "n2"): 0,
+        ("google.com/tpu", "n2"): 0,
+    }
+    add_pod(cluster.admin, cluster.namespace, "web", "n1", cpu="500m", memory="1Gi")
+    wait_for(lambda: cluster.values()["cpu", "n1"] == 3.5, 10, "the pod is counted")
+    assert cluster.values()["memory", ""] == 23 * GIB
+    # A pod that waits for a node takes nothing; one on a cordoned node does not count.
+    add_pod(cluster.admin, cluster.namespace, "waiting", cpu="1")
+    add_pod(cluster.admin, cluster.namespace, "elsewhere", "cordoned", cpu="1")
+    # Init containers and a sidecar: max(1 + 0.5, 2 + 0.5) = 2.5.
+    requests = {name: {"requests": {"cpu": cpu}} for name, cpu in (("side", "500m"), ("prepare", "2"))}
+    start = [
+        {"name": "side", "image": "none", "restartPolicy": "Always", "resources": requests["side"]},
+        {"name": "prepare", "image": "none", "resources": requests["prepare"]},
+    ]
+    add_pod(cluster.admin, cluster.namespace, "batch", "n2", cpu="1", initContainers=start)
+    wait_for(lambda: cluster.values()["cpu", "n2"] == 5.5, 10, "init containers are counted by the rule")
+    assert cluster.values()["cpu", ""] == 9
+    end_pod(cluster.admin, cluster.namespace, "web")
+    wait_for(lambda: cluster.values()["cpu", "n1"] == 4, 10, "a pod that has ended takes nothing")
+    cluster.admin.merge(NODES.path(name="n2"), {"spec": {"unschedulable": True}})
+    wait_for(lambda: ("cpu", "n2") not in cluster.values(), 10, "a cordoned node takes no pods")
+    assert cluster.values()["cpu", ""] == 4
+
+
+def test_a_query_selects_and_cycles_fill_the_range(cluster: Cluster) -> None:
+    query = 'kubernetes_available{resource="memory",node=""}'
+    scorer = summary("Kubernetes", query, source_range=60, source_step=30)
+    ask(scorer, cluster.held, now=1000)
+    found = ask(scorer, cluster.held, now=1030)
+    assert found == [
+        {
+            "metric": {"__name__": "kubernetes_available", "resource": "memory"},
+            "values": [[1000, str(24 * GIB)], [1030, str(24 * GIB)]],
+        }
+    ]
+
+
+def test_without_the_role_the_cycle_says_which_rule_is_missing(control_plane: ControlPlane) -> None:
+    cluster = Cluster(control_plane, [])
+    with pytest.raises(HttpError) as caught:
+        cluster.values()
+    assert caught.value.reason == "unauthorized"
+    assert "ClusterRole with get, list and watch of nodes and pods" in str(caught.value)
+    assert "nodes is forbidden" in str(caught.value) or "pods is forbidden" in str(caught.value)
+    # Granted now, the next cycles work.
+    control_plane.set_rules(cluster.namespace, "agent", RULES)
+
+    def works() -> bool:
+        try:
+            return ("cpu", "") in cluster.values()
+        except HttpError:
+            return False
+
+    wait_for(works, 15, "the granted right works")
+    cluster.close()
+
+
+def test_nothing_is_watched_before_it_is_needed(cluster: Cluster) -> None:
+    assert not cluster.view.is_watching
+    cluster.values()
+    assert cluster.view.is_watching
+    cluster.view.stop()
+    assert not cluster.view.is_watching
+    assert cluster.values()["cpu", ""] == 12
+
+
+def test_no_copy_passes_for_news_while_the_server_is_away(own_control_plane: ControlPlane) -> None:
+    cluster = Cluster(own_control_plane, RULES)
+    with own_control_plane.paused(), pytest.raises(HttpError) as caught:
+        cluster.values(seconds=1)
+    assert (caught.value.reason, caught.value.retryable) == ("timeout", True)
+    assert wait_for(cluster.values, 20)["cpu", ""] == 0
+    own_control_plane.kill_apiserver()
+
+    def refused() -> HttpError | None:
+        try:
+            cluster.values()
+        except HttpError as error:
+            return error
+        return None
+
+    error = wait_for(refused, 20, "the cycle fails")
+    assert (error.reason, error.retryable) == ("connection_failed", True)
+    cluster.close()
+
+
+def test_outside_of_kubernetes_it_is_refused() -> None:
+    with pytest.raises(HttpError) as caught:
+        ask(SCORER, held(SCORER))
+    assert caught.value.reason == "unsupported_source"
+    assert "DSF_AGENT_KUBE" in str(caught.value)

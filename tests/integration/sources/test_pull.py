@@ -1,0 +1,183 @@
+"""A collector's Prometheus exporter, played by a real HTTP server that serves its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dsf.errors import HttpError
+from tests.integration.sources.common import ask, held, summary
+from tests.support.httpserver import ScriptedServer, answer
+
+#: As the exporter of a collector with resource_to_telemetry_conversion writes it.
+PAGE = """\
+# HELP system_memory_usage_bytes Bytes of memory in use.
+# TYPE system_memory_usage_bytes gauge
+system_memory_usage_bytes{k8s_node_name="n1",state="free"} %(free)s
+system_memory_usage_bytes{k8s_node_name="n1",state="used"} 100
+# TYPE http_server_duration_seconds histogram
+http_server_duration_seconds_bucket{le="0.5"} 3
+http_server_duration_seconds_bucket{le="+Inf"} 4
+http_server_duration_seconds_sum 1.5
+http_server_duration_seconds_count 4
+# TYPE requests_total counter
+requests_total{path="/a b",code="2\\"00"} 17
+"""
+TEXT = {"Content_Type": "text/plain; version=0.0.4"}
+
+
+@pytest.fixture
+def exporter() -> Iterator[ScriptedServer]:
+    with ScriptedServer(answer(PAGE % {"free": 5}, **TEXT)) as server:
+        yield server
+
+
+def otel(server: ScriptedServer, query: str, **values: Any) -> Any:
+    return summary("OpenTelemetry", query, source_endpoint=f"{server.url}/metrics", **values)
+
+
+def test_a_selected_series_with_the_short_names_of_its_labels(exporter: ScriptedServer) -> None:
+    scorer = otel(exporter, 'system.memory.usage_bytes{state="free"}')
+    assert ask(scorer, held(scorer), now=1000.7) == [
+        {
+            "metric": {
+                "__name__": "system_memory_usage_bytes",
+                "k8s_node_name": "n1",
+                "state": "free",
+                "node": "n1",
+            },
+            "values": [[1000, "5"]],
+        }
+    ]
+
+
+def test_counters_and_histograms_are_series_like_others(exporter: ScriptedServer) -> None:
+    scorer = otel(exporter, "http_server_duration_seconds_bucket; requests_total")
+    found = ask(scorer, held(scorer))
+    assert [one["metric"].get("le", one["metric"].get("code")) for one in found] == ["0.5", "+Inf", '2"00']
+    assert [one["values"][0][1] for one in found] == ["3", "4", "17"]
+
+
+def test_cycles_fill_the_range(exporter: ScriptedServer) -> None:
+    scorer = otel(exporter, 'system_memory_usage_bytes{state="free"}', source_range=60, source_step=30)
+    kept = held(scorer)
+    for at, free in ((1000, 1), (1030, 2), (1060, 3), (1090, 4)):
+        exporter.script(answer(PAGE % {"free": free}, **TEXT))
+        (series,) = ask(scorer, kept, now=at)
+    assert series["values"] == [[1030, "2"], [1060, "3"], [1090, "4"]]
+    assert kept.budget.series == 1
+
+
+def test_old_samples_go(exporter: ScriptedServer) -> None:
+    scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
+    kept = held(scorer)
+    for at in range(1000, 3000, 30):
+        ask(scorer, kept, now=at)
+    # Range and look-back are 360 s: 12 cycles, and the slack of one move.
+    assert kept.budget.samples <= 12 + 17
+
+
+def test_a_cycle_that_fails_leaves_a_gap(exporter: ScriptedServer) -> None:
+    scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
+    kept = held(scorer)
+    ask(scorer, kept, now=1000)
+    exporter.script(answer("sorry", 503))
+    with pytest.raises(HttpError) as caught:
+        ask(scorer, kept, now=1030)
+    assert (caught.value.reason, caught.value.retryable) == ("http_error", True)
+    exporter.script(answer(PAGE % {"free": 1}, **TEXT))
+    (series,) = ask(scorer, kept, now=1060)
+    assert series["values"] == [[1000, "17"], [1060, "17"]]
+
+
+def test_a_series_that_is_gone_ends(exporter: ScriptedServer) -> None:
+    scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
+    kept = held(scorer)
+    ask(scorer, kept, now=1000)
+    exporter.script(answer("other 1\n", **TEXT))
+    (series,) = ask(scorer, kept, now=1030)
+    assert series["values"] == [[1000, "17"]]
+
+
+def test_times_of_samples_count_when_they_are_given(exporter: ScriptedServer) -> None:
+    exporter.script(answer("m 7 990000\n", **TEXT))
+    scorer = otel(exporter, "m", source_range=20, source_step=10)
+    (series,) = ask(scorer, held(scorer), now=1000)
+    assert series["values"] == [[990, "7"], [1000, "7"]]
+
+
+def test_the_token_is_sent_and_a_refusal_said(exporter: ScriptedServer) -> None:
+    scorer = otel(exporter, "requests_total")
+    ask(scorer, held(scorer), token="t0ken")
+    assert exporter.requests[-1].headers["Authorization"] == "Bearer t0ken"
+    exporter.script(answer("no", 403))
+    with pytest.raises(HttpError) as caught:
+        ask(scorer, held(scorer), token="t0ken")
+    assert caught.value.reason == "unauthorized"
+
+
+@pytest.mark.parametrize(
+    ("query", "reason", "words"),
+    [
+        ("", "bad_query", "has no query"),
+        ("rate(x[1m])", "bad_query", "functions need a Prometheus"),
+    ],
+)
+def test_a_wrong_query_is_refused_before_anybody_is_asked(
+    exporter: ScriptedServer, query: str, reason: str, words: str
+) -> None:
+    with pytest.raises(HttpError) as caught:
+        ask(otel(exporter, query))
+    assert caught.value.reason == reason
+    assert words in str(caught.value)
+    assert not exporter.requests
+
+
+def test_too_many_points_are_refused(exporter: ScriptedServer) -> None:
+    with pytest.raises(HttpError) as caught:
+        ask(otel(exporter, "m", source_range=100_000, source_step=1))
+    assert (caught.value.reason, "11000 points" in str(caught.value)) == ("bad_query", True)
+
+
+def test_what_is_not_the_format_is_refused(exporter: ScriptedServer) -> None:
+    exporter.script(answer("requests_total{ 5\n", **TEXT))
+    scorer = otel(exporter, "requests_total")
+    with pytest.raises(HttpError) as caught:
+        ask(scorer, held(scorer))
+    assert caught.value.reason == "bad_answer"
+    assert "not Prometheus' text format" in str(caught.value)
+
+
+def test_the_bounds_are_kept_and_said(exporter: ScriptedServer) -> None:
+    scorer = otel(exporter, "system_memory_usage_bytes", source_range=60, source_step=30)
+    with pytest.raises(HttpError) as caught:
+        ask(scorer, held(scorer, series=1))
+    assert caught.value.reason == "too_large"
+    assert "DSF_AGENT_WINDOW_SERIES" in str(caught.value)
+    with pytest.raises(HttpError) as caught:
+        ask(scorer, held(scorer), max_bytes=100)
+    assert caught.value.reason == "too_large"
+
+
+def test_another_query_and_a_removed_scorer_begin_anew(exporter: ScriptedServer) -> None:
+    times = {"source_range": 60, "source_step": 30}
+    scorer = otel(exporter, "requests_total", **times)
+    other = otel(exporter, "requests_total", name="other", **times)
+    known = {"s": scorer, "other": other}
+    kept = held(scorer)
+    kept._summaries = lambda: known
+    ask(scorer, kept, now=1000)
+    ask(other, kept, now=1000)
+    assert kept.budget.series == 2
+    ask(otel(exporter, "http_server_duration_seconds_sum", **times), kept, now=1000)
+    assert kept.budget.series == 2
+    del known["other"]
+    ask(scorer, kept, now=1010)
+    assert kept.budget.series == 1
+
+
+def test_without_an_agent_there_is_the_present(exporter: ScriptedServer) -> None:
+    (series,) = ask(otel(exporter, "requests_total", source_range=60, source_step=30), now=1000)
+    assert series["values"] == [[1000, "17"]]

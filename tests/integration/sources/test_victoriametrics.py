@@ -1,0 +1,85 @@
+"""VictoriaMetrics as a source of type Prometheus: the program from Debian's package, asked by the agent's own code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from dsf.demo.binaries import find
+from dsf.demo.stack import http_ready
+from dsf.errors import HttpError
+from tests.integration.sources.common import ask, summary
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.xdist_group("victoriametrics")
+
+#: Seconds between two samples, and how many there are.
+STEP, COUNT = 15, 5
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server with two series, which end now."""
+    folder = tmp_path_factory.mktemp("victoriametrics")
+    port = free_port()
+    command = [
+        str(find("victoria-metrics")),
+        f"-httpListenAddr=127.0.0.1:{port}",
+        f"-storageDataPath={folder / 'data'}",
+        "-memory.allowedBytes=64MB",
+    ]
+    child = Child(command, folder / "log")
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(http_ready(f"{url}/health"), 30, child.tail())
+        end = int(time.time())
+        for pod, base in (("a", 0.5), ("b", 10)):
+            samples = (f'load{{pod="{pod}"}} {base + at} {(end - at * STEP) * 1000}\n' for at in range(COUNT))
+            requests.post(f"{url}/api/v1/import/prometheus", "".join(samples), timeout=10).raise_for_status()
+        # What was imported is seen after a flush.
+        requests.get(f"{url}/internal/force_flush", timeout=10).raise_for_status()
+        yield url
+    finally:
+        child.kill()
+
+
+def test_a_range_query(url: str) -> None:
+    scorer = summary(
+        "Prometheus",
+        "load; sum(load)",
+        source_endpoint=f"{url}/api/v1/query_range",
+        source_range=STEP * (COUNT - 1),
+        source_step=STEP,
+    )
+    found = ask(scorer)
+    assert [one["metric"] for one in found] == [{"__name__": "load", "pod": "a"}, {"__name__": "load", "pod": "b"}, {}]
+    for one in found:
+        times = [time for time, _ in one["values"]]
+        assert times == sorted(times)
+        assert all(isinstance(value, str) for _, value in one["values"])
+    newest = [float(one["values"][-1][1]) for one in found]
+    assert newest[2] == newest[0] + newest[1]
+
+
+def test_a_wrong_query_shows_its_words(url: str) -> None:
+    scorer = summary(
+        "Prometheus", "sum(load", source_endpoint=f"{url}/api/v1/query_range", source_range=60, source_step=15
+    )
+    with pytest.raises(HttpError) as caught:
+        ask(scorer)
+    assert caught.value.reason == "bad_query"
+    assert "HTTP 422" in str(caught.value)
+    assert "sum(load" in str(caught.value)
+    assert "unparsed data" in str(caught.value) or "missing" in str(caught.value)
+
+
+def test_no_series_is_an_empty_request(url: str) -> None:
+    scorer = summary(
+        "Prometheus", "nothing_like_it", source_endpoint=f"{url}/api/v1/query_range", source_range=60, source_step=15
+    )
+    assert ask(scorer) == []

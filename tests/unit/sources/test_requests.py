@@ -1,0 +1,128 @@
+"""What a pod takes of a node, by Kubernetes' rule."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from dsf.sources.kubernetes import RESOURCES, ClusterState, Pod, available, node_of
+from dsf.sources.requests import pod_requests, quantity
+
+
+def container(cpu: str = "", restart: str = "", name: str = "c", **more: str) -> dict[str, Any]:
+    requests = ({"cpu": cpu} if cpu else {}) | more
+    return {"name": name, "resources": {"requests": requests}} | ({"restartPolicy": restart} if restart else {})
+
+
+def cpu(spec: dict[str, Any], status: dict[str, Any] | None = None) -> float:
+    return float(pod_requests({"spec": spec, "status": status or {}}, ["cpu"]).get("cpu", 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("100m", "0.1"),
+        ("2", "2"),
+        ("1.5", "1.5"),
+        (".5", "0.5"),
+        ("1Gi", "1073741824"),
+        ("0.5Ti", "549755813888"),
+        ("1k", "1000"),
+        ("2M", "2000000"),
+        ("3e3", "3000"),
+        ("1E3", "1000"),
+        ("1E", "1000000000000000000"),
+        ("50u", "0.00005"),
+        ("7n", "0.000000007"),
+        (4, "4"),
+        ("-1", "-1"),
+    ],
+)
+def test_quantities(text: object, value: str) -> None:
+    assert quantity(text) == Decimal(value)
+
+
+@pytest.mark.parametrize("text", ["", "1 Gi", "one", "1mi", "1GiB", None, "1e", "--1", "1e9999"])
+def test_what_is_no_quantity(text: object) -> None:
+    with pytest.raises(ValueError, match="not a quantity"):
+        quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, 0),
+        ({"containers": [container()]}, 0),
+        ({"containers": [container("1"), container("500m")]}, 1.5),
+        # The init phase is the larger one; init containers do not add up.
+        ({"containers": [container("1")], "initContainers": [container("2"), container("3")]}, 3),
+        ({"containers": [container("2"), container("2")], "initContainers": [container("3")]}, 4),
+        # A sidecar goes on beside the containers ...
+        ({"containers": [container("1")], "initContainers": [container("500m", "Always")]}, 1.5),
+        # ... and beside the init containers that come later, not beside those that came before.
+        ({"containers": [container("1")], "initContainers": [container("1", "Always"), container("3")]}, 4),
+        ({"containers": [container("1")], "initContainers": [container("3"), container("1", "Always")]}, 3),
+        (
+            {
+                "containers": [container("1")],
+                "initContainers": [container("1", "Always"), container("2", "Always"), container("500m")],
+            },
+            4,
+        ),
+        # Overhead comes on top of the larger phase.
+        ({"containers": [container("1")], "initContainers": [container("2")], "overhead": {"cpu": "250m"}}, 2.25),
+        # What is said for the whole pod wins over its containers.
+        ({"containers": [container("1")], "resources": {"requests": {"cpu": "3"}}, "overhead": {"cpu": "1"}}, 4),
+    ],
+)
+def test_the_rule(spec: dict[str, Any], expected: float) -> None:
+    assert cpu(spec) == expected
+
+
+def test_the_phases_are_compared_for_each_resource() -> None:
+    spec = {
+        "containers": [container("2", memory="1Gi")],
+        "initContainers": [container("1", memory="4Gi")],
+    }
+    assert pod_requests({"spec": spec}, RESOURCES) == {"cpu": 2, "memory": 4 * 2**30}
+
+
+def test_a_resize_counts_what_is_larger_until_it_is_done() -> None:
+    spec = {"containers": [container("2")]}
+    has = {"name": "c", "resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "1500m"}}
+    assert cpu(spec, {"containerStatuses": [has]}) == 2
+    assert cpu({"containers": [container("1")]}, {"containerStatuses": [has]}) == 1.5
+    never = [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]
+    assert cpu({"containers": [container("64")]}, {"containerStatuses": [has], "conditions": never}) == 1.5
+
+
+def test_what_is_available_by_node_and_in_all() -> None:
+    def node(name: str, cordoned: bool = False, **allocatable: str) -> Any:
+        spec = {"unschedulable": True} if cordoned else {}
+        return node_of({"metadata": {"name": name}, "spec": spec, "status": {"allocatable": allocatable}})
+
+    state = ClusterState(
+        [
+            node("n2", cpu="8", memory="16Gi"),
+            node("n1", cpu="4", memory="8Gi", **{"nvidia.com/gpu": "2"}),
+            node("off", True, cpu="99"),
+        ],
+        [
+            Pod("n1", {"cpu": Decimal("1.1"), "nvidia.com/gpu": Decimal(1)}),
+            Pod("n1", {"cpu": Decimal("0.2")}),
+            Pod("n2", {"memory": Decimal(2**30)}),
+            Pod("off", {"cpu": Decimal(1)}),
+            Pod("unknown", {"cpu": Decimal(1)}),
+        ],
+    )
+    found = {(labels.get("node"), labels["resource"]): value for labels, value in available(state)}
+    assert {labels["__name__"] for labels, _ in available(state)} == {"kubernetes_available"}
+    assert found[None, "cpu"] == 10.7
+    assert found["n1", "cpu"] == 2.7
+    assert found[None, "memory"] == 23 * 2**30
+    assert (found["n1", "nvidia.com/gpu"], found["n2", "nvidia.com/gpu"], found[None, "nvidia.com/gpu"]) == (1, 0, 1)
+    assert found[None, "google.com/tpu"] == 0
+    assert len(found) == 12, "the cordoned node is not there"
+    assert [value for _, value in available(ClusterState([], []))] == [0, 0, 0, 0]

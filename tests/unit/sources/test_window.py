@@ -1,0 +1,127 @@
+"""Windows of samples: what an answer shows at each point in time, and the bounds."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from dsf.sources.window import Budget, Grid, OutdatedSampleError, Window, WindowFullError, number
+
+A, B = {"__name__": "m", "pod": "a"}, {"__name__": "m", "pod": "b"}
+
+
+def window(series: int = 10, samples: int = 100) -> Window:
+    return Window(Budget(series, samples))
+
+
+def fill(found: Window, *samples: tuple[float, float | None], labels: dict[str, str] = A) -> Window:
+    for time, value in samples:
+        found.add(tuple(labels.items()), lambda: labels, time, value)
+    return found
+
+
+def shown(found: Window, grid: Grid, **options: Any) -> list[Any]:
+    pieces, count = found.matrix(lambda _: True, grid, options.get("max_bytes", 10_000))
+    series = json.loads(b"[" + b"".join(pieces) + b"]")
+    assert len(series) == count
+    return series
+
+
+def values(found: Window, grid: Grid) -> list[Any]:
+    return [point for one in shown(found, grid) for point in one["values"]]
+
+
+def test_each_point_has_the_newest_sample_before_it() -> None:
+    found = fill(window(), (101.0, 1.0), (130.0, 2.5), (160.9, 3.0))
+    assert shown(found, Grid(160, 60, 20)) == [
+        {"metric": A, "values": [[120, "1"], [140, "2.5"], [160, "3"]]},
+    ]
+
+
+def test_the_last_point_is_the_end_also_when_the_step_does_not_divide_the_range() -> None:
+    assert list(Grid(100, 50, 20).times) == [60, 80, 100]
+    assert list(Grid(100, 0, 0).times) == [100]
+
+
+def test_a_sample_counts_until_it_is_too_old() -> None:
+    found = fill(window(), (0.0, 1.0))
+    assert values(found, Grid(400, 400, 100, lookback=250)) == [[0, "1"], [100, "1"], [200, "1"]]
+
+
+def test_a_series_that_ended_has_a_gap() -> None:
+    found = fill(window(), (100.0, 1.0), (120.0, None), (160.0, 2.0))
+    assert values(found, Grid(180, 80, 20)) == [[100, "1"], [160, "2"], [180, "2"]]
+
+
+def test_a_series_without_a_point_is_not_shown() -> None:
+    found = fill(fill(window(), (1000.0, 1.0)), (100.0, 5.0), labels=B)
+    assert [one["metric"] for one in shown(found, Grid(110, 20, 10))] == [B]
+
+
+def test_numbers_are_written_as_prometheus_does() -> None:
+    written = [number(value) for value in (1.0, 0.25, 1e21, math.nan, math.inf, -math.inf, -3.0)]
+    assert written == ["1", "0.25", "1e+21", "NaN", "+Inf", "-Inf", "-3"]
+
+
+def test_the_same_sample_again_is_nothing_and_an_older_one_is_refused() -> None:
+    found = fill(window(), (100.0, 1.0), (100.0, 9.0))
+    with pytest.raises(OutdatedSampleError):
+        fill(found, (99.0, 3.0))
+    assert values(found, Grid(100, 0, 0)) == [[100, "1"]]
+
+
+def test_what_is_not_there_any_more_ends() -> None:
+    found = window()
+    found.update({"a": (A, 100.0, 1.0), "b": (B, 100.0, 2.0)}, 100.0)
+    found.update({"a": (A, 110.0, 1.0)}, 110.0)
+    assert {one["metric"]["pod"]: len(one["values"]) for one in shown(found, Grid(120, 20, 10))} == {"a": 3, "b": 1}
+
+
+def test_a_failed_try_and_a_good_one_in_the_same_second() -> None:
+    found = window()
+    found.update({"a": (A, 100.0, 1.0)}, 100.0)
+    found.end_all(110.0)
+    assert values(found, Grid(110, 10, 10)) == [[100, "1"]]
+    found.update({"a": (A, 110.0, 2.0)}, 110.0)
+    assert values(found, Grid(110, 10, 10)) == [[100, "1"], [110, "2"]]
+
+
+def test_both_bounds_hold_and_name_their_setting() -> None:
+    budget = Budget(1, 3)
+    found = fill(Window(budget), (1.0, 1.0), (2.0, 1.0))
+    with pytest.raises(WindowFullError, match=r"1 series already .DSF_AGENT_WINDOW_SERIES"):
+        fill(found, (1.0, 1.0), labels=B)
+    fill(found, (3.0, 1.0))
+    with pytest.raises(WindowFullError, match=r"3 samples already .DSF_AGENT_WINDOW_SAMPLES"):
+        fill(found, (4.0, 1.0))
+    assert (budget.series, budget.samples) == (1, 3)
+    found.clear()
+    assert (budget.series, budget.samples, len(found)) == (0, 0, 0)
+
+
+def test_forgetting_gives_the_room_back() -> None:
+    budget = Budget(10, 1000)
+    found = fill(Window(budget), *((float(time), 1.0) for time in range(100)))
+    found.end_all(100.0)
+    found.forget(lambda _: 5.0)
+    assert budget.samples == 101, "moving an array for five samples is not worth it"
+    found.forget(lambda _: 60.0)
+    assert budget.samples == 41
+    assert values(found, Grid(100, 2, 1)) == [[98, "1"], [99, "1"]]
+    found.forget(lambda _: 1000.0)
+    assert (budget.series, budget.samples) == (0, 0)
+
+
+def test_an_answer_that_is_too_large_is_refused() -> None:
+    with pytest.raises(OverflowError):
+        shown(fill(window(), (100.0, 1.0)), Grid(100, 0, 0), max_bytes=20)
+
+
+def test_labels_that_are_too_long_are_refused_and_cost_nothing() -> None:
+    budget = Budget(10, 10)
+    with pytest.raises(ValueError, match="more than 4096 bytes"):
+        fill(Window(budget), (1.0, 1.0), labels={"x": "y" * 5000})
+    assert (budget.series, budget.samples) == (0, 0)
