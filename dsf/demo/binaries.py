@@ -45,6 +45,7 @@ PROGRAMS = {
     "prometheus-node-exporter": Program(
         "prometheus-node-exporter", ("node_exporter",), "https://prometheus.io/download/"
     ),
+    "victoria-metrics": Program("victoria-metrics", (), "https://docs.victoriametrics.com/"),
     "chromium": Program("chromium", ("chromium-browser", "google-chrome"), "https://www.chromium.org/"),
 }
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from dsf.demo import manifests
+from dsf.demo import extras, manifests
 from dsf.demo.ports import Ports
 from dsf.demo.services import DemoCluster, ScorerService
 from dsf.demo.stack import Stack, StackOptions
@@ -20,10 +20,16 @@ _DATA_TIMEOUT = 15.0
 
 
 class Fleet:
-    """Everything that `dsf demo` runs."""
+    """Everything that `dsf demo` runs; `with_extras` are names of `dsf.demo.extras.EXTRAS`."""
 
     def __init__(
-        self, folder: Path, state_dir: Path, redis_url: str | None, supervisor: Supervisor, say: Callable[[str], None]
+        self,
+        folder: Path,
+        state_dir: Path,
+        redis_url: str | None,
+        supervisor: Supervisor,
+        say: Callable[[str], None],
+        with_extras: Collection[str] = (),
     ) -> None:
         self._supervisor = supervisor
         self._say = say
@@ -33,6 +39,11 @@ class Fleet:
         self.manifests = folder
         self.out_dir = folder / "_out"
         self.services = [ScorerService(name, ports.choose(port, name)) for name, port in _SERVICES.items()]
+        self._extras = extras.chosen(with_extras, folder)
+        self.services += [
+            ScorerService(extra.sample, ports.choose(extra.port, extra.sample), extra.environment)
+            for extra in self._extras
+        ]
         self.clusters = [DemoCluster.choose(name, index, ports) for index, name in enumerate(manifests.CLUSTERS)]
         self._without_data = {cluster.name: cluster for cluster in self.clusters}
         self._started = time.monotonic()
@@ -60,12 +71,15 @@ class Fleet:
 
     def prepare(self) -> None:
         """Find the programs, downloading them if need be, and write the manifests. Raises ToolError."""
+        # The samples first: without them nothing need be downloaded.
+        services = [service.program() for service in self.services]
         self._programs = [
             program for cluster in self.clusters for program in cluster.programs(self._state_dir / cluster.name)
         ]
-        self._programs += [service.program() for service in self.services]
+        self._programs += services
         ports = {service.name: service.port for service in self.services}
-        for note in manifests.prepare(self.manifests, self._state_dir, ports):
+        templates = {extra.manifest: extra.template() for extra in self._extras}
+        for note in manifests.prepare(self.manifests, self._state_dir, ports, templates):
             self._say(note)
 
     def start(self) -> None:

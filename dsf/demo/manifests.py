@@ -17,17 +17,23 @@ CLUSTERS = ("worker01", "worker02")
 _ADDRESSES = "addresses.json"
 
 
-def prepare(folder: Path, state_dir: Path, ports: Mapping[str, int]) -> list[str]:
+def prepare(
+    folder: Path, state_dir: Path, ports: Mapping[str, int], more: Mapping[str, str] | None = None
+) -> list[str]:
     """Write the manifests into `folder` unless it has some; returns what a person should know.
 
     `ports` has the port of each scorer's service. In manifests of an earlier run, which the user may have edited, only
-    addresses that are not right any more are changed. Raises ToolError when the folder cannot be written.
+    addresses that are not right any more are changed. `more` has templates beyond the usual ones by file name; each is
+    written unless there is a file of its name. Raises ToolError when the folder cannot be written.
     """
     addresses = {name: f"{LOCALHOST}:{port}" for name, port in ports.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = [path for pattern in ("*.yaml", "*.yml") for path in sorted(folder.glob(pattern))]
         notes = _move(files, addresses, state_dir / _ADDRESSES) if files else _write(folder, addresses)
+        for name, template in (more or {}).items():
+            if not (folder / name).exists():
+                (folder / name).write_text(_filled(template, addresses), encoding="utf-8")
         (state_dir / _ADDRESSES).write_text(json.dumps(addresses), encoding="utf-8")
     except OSError as error:
         raise ToolError(f"cannot write manifests into {folder}: {error.strerror}") from None
@@ -36,11 +42,15 @@ def prepare(folder: Path, state_dir: Path, ports: Mapping[str, int]) -> list[str
 
 def _write(folder: Path, addresses: Mapping[str, str]) -> list[str]:
     for template in resources.files("dsf.demo").joinpath("templates").iterdir():
-        text = template.read_text(encoding="utf-8")
-        for name, address in addresses.items():
-            text = text.replace(f"@{name.upper().replace('-', '_')}@", address)
+        text = _filled(template.read_text(encoding="utf-8"), addresses)
         (folder / template.name).write_text(text, encoding="utf-8")
     return []
+
+
+def _filled(template: str, addresses: Mapping[str, str]) -> str:
+    for name, address in addresses.items():
+        template = template.replace(f"@{name.upper().replace('-', '_')}@", address)
+    return template
 
 
 def _move(files: list[Path], addresses: Mapping[str, str], record: Path) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -123,6 +125,8 @@ class ScorerService:
 
     name: str
     port: int
+    #: More variables for it, which win over those that every sample gets.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -142,14 +146,22 @@ class ScorerService:
                 "SOURCE_RANGE": str(_RANGE),
                 "SOURCE_STEP": str(_STEP),
             }
+        environment |= self.environment
         return Program(self.name, (sys.executable, *command), environment, ready=http_ready(f"{self.url}/healthz"))
 
 
 def samples_dir() -> Path:
-    """The folder `samples` of the checkout. Raises ToolError when there is none."""
+    """The folder `samples` of the checkout. Raises ToolError when there is none, or when they cannot run."""
     folder = Path(dsf.__file__).resolve().parent.parent / "samples"
     if not (folder / "sample-scorer" / "app.py").is_file():
         raise ToolError(
-            "the demo needs the folder `samples`, which only a checkout of the repository has; run `dsf demo` there"
+            "the demo runs the scoring services in the folder `samples` of the repository, and this installation of "
+            f"dsf has none ({folder} is not there): get the repository and run `make demo` in it. With manifests of "
+            "your own `dsf up --manifests FOLDER` needs no repository"
+        )
+    if find_spec("dsf.scorer") is None:
+        raise ToolError(
+            "the samples need the library for scoring APIs: install dynamic-scoring-framework[scorer], or run "
+            "`make demo`, which installs everything"
         )
     return folder

@@ -32,8 +32,6 @@ from dsf.store.registry import Registry
 #: Ports that people know, taken when they are free.
 EXPORTER_PORT = 8080
 FLOWER_PORT = 5555
-#: Threads of the results worker: a folder of manifests is no fleet of thousands.
-_RESULTS_CONCURRENCY = 2
 #: Seconds until Redis must answer; it may have a log to read.
 _REDIS_TIMEOUT = 30.0
 
@@ -161,9 +159,7 @@ class Stack:
         return programs
 
     def _results(self) -> Program:
-        environment = self._environment(
-            "results", signing_secret_file=self._secret_file, results_concurrency=_RESULTS_CONCURRENCY
-        )
+        environment = self._environment("results", signing_secret_file=self._secret_file)
         return Program("results worker", _dsf("results"), environment)
 
     def _agent(self, cluster: str) -> Program:

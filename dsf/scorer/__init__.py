@@ -13,11 +13,13 @@
 This package imports nothing else of `dsf`: it is also published alone, for images that hold a scorer and no framework.
 In reading order: `scorer` (what a scorer is), `series`, `result` (what its function gets and gives), `source`,
 `limits`, `bearer` (its options), `requestbody`, `answer` (JSON in and out), `endpoint` (one request), `app` (the
-service), `openapi` and `metrics` (what it says about itself).
+service), `openapi` and `metrics` (what it says about itself), `autoregression` and `environment` (tools for functions).
 """
 
 from dsf.scorer.app import ScorerApp
+from dsf.scorer.autoregression import Forecast, forecast
 from dsf.scorer.bearer import Bearer
+from dsf.scorer.environment import env_number
 from dsf.scorer.errors import ScorerError, Unavailable
 from dsf.scorer.limits import Limits
 from dsf.scorer.result import Score, Skipped
@@ -27,6 +29,7 @@ from dsf.scorer.source import Prometheus, Source
 
 __all__ = [
     "Bearer",
+    "Forecast",
     "Gap",
     "Limits",
     "Prometheus",
@@ -38,5 +41,7 @@ __all__ = [
     "Skipped",
     "Source",
     "Unavailable",
+    "env_number",
+    "forecast",
     "to_frame",
 ]

@@ -124,7 +124,7 @@ def scoring_responses(*, with_token: bool) -> dict[int | str, Schema]:
     return responses
 
 
-#: The request of POST /scoring.
+#: The request of POST /scoring. No body at all is the same as no series.
 SCORING_EXTRA: Schema = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": _REQUEST, "example": _EXAMPLE}}}
+    "requestBody": {"required": False, "content": {"application/json": {"schema": _REQUEST, "example": _EXAMPLE}}}
 }

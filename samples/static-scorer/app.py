@@ -8,74 +8,61 @@ Start it with `uvicorn app:app --port 8000`.
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from fastapi import FastAPI, HTTPException
+from dsf.scorer import Score, Scorer, ScorerApp, Series
 
-#: table -> (application, device) -> score. Higher is better.
-TABLES: dict[str, dict[tuple[str, str], float]] = {
-    "performance": {
-        ("app01", "all"): 80.0,
-        ("app02", "all"): 80.0,
-        ("app01", "3g.48gb"): 60.0,
-        ("app02", "3g.48gb"): 55.0,
-        ("app01", "2g.24gb"): 10.0,
-        ("app02", "2g.24gb"): 15.0,
-    },
-    "powerconsumption": {
-        ("app01", "all"): 20.0,
-        ("app02", "all"): 10.0,
-        ("app01", "3g.48gb"): 30.0,
-        ("app02", "3g.48gb"): 55.0,
-        ("app01", "2g.24gb"): 80.0,
-        ("app02", "2g.24gb"): 90.0,
-    },
+#: (application, device) -> score. Higher is better.
+Table = dict[tuple[str, str], float]
+
+PERFORMANCE: Table = {
+    ("app01", "all"): 80.0,
+    ("app02", "all"): 80.0,
+    ("app01", "3g.48gb"): 60.0,
+    ("app02", "3g.48gb"): 55.0,
+    ("app01", "2g.24gb"): 10.0,
+    ("app02", "2g.24gb"): 15.0,
 }
-DESCRIPTIONS = {
-    "performance": "An example performance score",
-    "powerconsumption": "An example power consumption score",
+POWER_CONSUMPTION: Table = {
+    ("app01", "all"): 20.0,
+    ("app02", "all"): 10.0,
+    ("app01", "3g.48gb"): 30.0,
+    ("app02", "3g.48gb"): 55.0,
+    ("app01", "2g.24gb"): 80.0,
+    ("app02", "2g.24gb"): 90.0,
 }
+#: Seconds between two cycles. Not `env=""`: SCORE_NAME cannot be the name of both scores.
+INTERVAL = int(os.environ.get("SCORE_INTERVAL") or 30)
 
-app = FastAPI(title="static-scorer")
+performance = Scorer(
+    name="example-performance-scorer",
+    description="An example performance score",
+    score_name="example_performance_score",
+    interval=INTERVAL,
+    path="/performance",
+)
+power_consumption = Scorer(
+    name="example-powerconsumption-scorer",
+    description="An example power consumption score",
+    score_name="example_powerconsumption_score",
+    interval=INTERVAL,
+    path="/powerconsumption",
+)
 
-
-@app.get("/healthz")
-def healthz() -> dict[str, str]:
-    """One health check serves both scorers: it is asked at the root of the host."""
-    return {"status": "ok"}
-
-
-@app.get("/{name}/config")
-def config(name: str) -> dict[str, Any]:
-    """No source: the framework posts an empty list of series."""
-    table(name)
-    return {
-        "name": f"example-{name}-scorer",
-        "description": DESCRIPTIONS[name],
-        "source": {"type": "None"},
-        "scoring": {
-            "path": f"/{name}/scoring",
-            "params": {
-                "name": f"example_{name}_score",
-                "interval": int(os.environ.get("SCORE_INTERVAL", "30")),
-            },
-        },
-    }
+app = ScorerApp(performance, power_consumption, title="static-scorer")
 
 
-@app.post("/{name}/scoring")
-def scoring(name: str) -> dict[str, list[dict[str, Any]]]:
+@performance.score
+def performance_scores(_: list[Series]) -> list[Score]:
+    """How well a device suits an application."""
+    return scores(PERFORMANCE)
+
+
+@power_consumption.score
+def power_consumption_scores(_: list[Series]) -> list[Score]:
+    """How little power an application draws on a device."""
+    return scores(POWER_CONSUMPTION)
+
+
+def scores(table: Table) -> list[Score]:
     """The whole table, whatever was posted."""
-    return {
-        "results": [
-            {"metric": {"app": application, "device": device}, "score": score}
-            for (application, device), score in table(name).items()
-        ]
-    }
-
-
-def table(name: str) -> dict[tuple[str, str], float]:
-    """The table of this name; 404 when there is none."""
-    if name not in TABLES:
-        raise HTTPException(404, f"no table {name}; there are {', '.join(TABLES)}")
-    return TABLES[name]
+    return [Score(score, {"app": application, "device": device}) for (application, device), score in table.items()]

@@ -17,6 +17,7 @@ import requests
 import yaml
 
 from dsf.demo.binaries import find
+from dsf.demo.extras import EXTRAS
 from dsf.settings import ENV_PREFIX
 from tests.support.child import Child
 from tests.support.wait import wait_for
@@ -120,12 +121,18 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 def test_once_prints_the_table_and_ends_with_0(tmp_path: Path) -> None:
     environment = make_environment(tmp_path)
     done = subprocess.run(
-        [*DSF, "demo", "--once"], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [*DSF, "demo", "--once", "--with", ",".join(EXTRAS)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     assert rows[0][:5] == ["CLUSTER", "SCORER", "ITEMS", "LOWEST", "HIGHEST"]
-    assert [(row[0], row[1]) for row in rows[1:]] == PAIRS
+    extra = [(cluster, extra.sample) for cluster in ("worker01", "worker02") for extra in EXTRAS.values()]
+    assert [(row[0], row[1]) for row in rows[1:]] == sorted([*PAIRS, *extra])
     assert all(int(row[2]) >= 1 and -100 <= int(row[3]) <= int(row[4]) <= 100 for row in rows[1:])
     assert "every cluster has every score" in done.stderr
     # A demo that is not kept leaves neither folder nor context.

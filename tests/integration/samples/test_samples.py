@@ -1,68 +1,48 @@
-"""The samples as they are: programs that answer HTTP, started on their own."""
+"""The samples whose scores are simple: the mean, the tables, and what the others say over HTTP."""
 
 from __future__ import annotations
 
+import base64
+import json
+import math
+import re
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
-from dsf.api.manifest import ParsedDocument, parse_documents
 from dsf.api.remoteconfig import parse_remote_config
-from dsf.api.scorer import DynamicScorer
 from dsf.api.scoring import parse_response
-from dsf.demo.ports import Ports
 from dsf.demo.services import samples_dir
-from dsf.demo.stack import http_ready
-from dsf.demo.supervisor import Program, Supervisor
+from tests.integration.samples.conftest import Start, ask, series
+from tests.integration.samples.llm import MODEL, LanguageModel
+
+# All processes of the samples are on one worker.
+pytestmark = pytest.mark.xdist_group("samples")
 
 META = "my_something_meta_by_sample_scorer"
 UPSTREAM_QUERY = 'sum by (node, namespace, pod) (rate(container_cpu_usage_seconds_total{container!="", pod!=""}[1m]))'
-Start = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """`start("sample-scorer", SCORE_INTERVAL="5") -> url`."""
-    supervisor = Supervisor(tmp_path_factory.mktemp("samples"), lambda _: None)
-    ports = Ports(lambda _: None)
-
-    def make(name: str, **environment: str) -> str:
-        port = ports.any()
-        folder = samples_dir() / name
-        command = (sys.executable, "-m", "uvicorn", "--app-dir", str(folder), "--port", str(port), "app:app")
-        url = f"http://127.0.0.1:{port}"
-        # Nothing of this process's environment: the samples stand alone.
-        supervisor.start(Program(f"{name} {port}", command, environment, ready=http_ready(f"{url}/healthz")))
-        supervisor.wait_ready(30)
-        return url
-
-    yield make
-    supervisor.stop_all()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def sample(start: Start) -> str:
     return start("sample-scorer")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def static(start: Start) -> str:
     return start("static-scorer")
 
 
-def ask(method: str, url: str, body: Any = None) -> Any:
-    answer = requests.request(method, url, json=body, timeout=10)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+@pytest.fixture
+def prediction(start: Start) -> str:
+    return start("simple-prediction-scorer")
 
 
-def series(values: list[str], **labels: str) -> dict[str, Any]:
-    return {"metric": labels, "values": [[1718600000 + 60 * n, value] for n, value in enumerate(values)]}
+@pytest.fixture
+def accelerators(start: Start) -> str:
+    return start("ai-workload-scorer", THRESHOLD="650", ALPHA="0.01")
 
 
 class TestSampleScorer:
@@ -94,11 +74,19 @@ class TestSampleScorer:
         body = {"data": [series(["1e308", "1e308"], pod="huge")]}
         assert ask("POST", f"{sample}/scoring", body) == {"results": []}
 
-    @pytest.mark.parametrize("body", [{"data": None}, {}, {"data": [{"metric": {}}]}, {"data": [series(["x"])]}, None])
-    def test_what_is_no_request_is_refused_with_the_field(self, sample: str, body: Any) -> None:
+    @pytest.mark.parametrize(
+        ("body", "where"),
+        [
+            ({"data": None}, '{"data": [...]}'),
+            ({}, '{"data": [...]}'),
+            ({"data": [{"metric": {}}]}, "data[0].values"),
+            ({"data": [series(["1"]), series(["1", "x"])]}, "data[1].values[1][1]"),
+        ],
+    )
+    def test_what_is_no_request_is_refused_with_the_place(self, sample: str, body: Any, where: str) -> None:
         answer = requests.post(f"{sample}/scoring", json=body, timeout=10)
         assert answer.status_code == 422
-        assert answer.json()["detail"][0]["loc"][0] == "body"
+        assert where in answer.json()["detail"]
 
     def test_its_config_names_the_prometheus_of_a_cluster(self, sample: str) -> None:
         assert ask("GET", f"{sample}/config") == {
@@ -176,35 +164,95 @@ class TestStaticScorer:
         assert performance["name"] == "example-performance-scorer"
         assert performance["scoring"]["params"]["name"] == "example_performance_score"
 
+    def test_the_interval_of_both_can_be_set(self, start: Start) -> None:
+        url = start("static-scorer", SCORE_INTERVAL="9")
+        for name in ("performance", "powerconsumption"):
+            assert ask("GET", f"{url}/{name}/config")["scoring"]["params"]["interval"] == 9
+
     def test_another_table_is_not_found(self, static: str) -> None:
         for method, path in (("GET", "colour/config"), ("POST", "colour/scoring")):
             answer = requests.request(method, f"{static}/{path}", timeout=10)
             assert answer.status_code == 404
-            assert "performance, powerconsumption" in answer.json()["detail"]
+            assert "/performance/config" in answer.json()["detail"]
 
 
-def test_the_framework_reads_what_they_say(sample: str, static: str) -> None:
-    for url, paths in ((sample, [""]), (static, ["/performance", "/powerconsumption"])):
-        for path in paths:
-            parse_remote_config(requests.get(f"{url}{path}/config", timeout=10).content)
-            answer = requests.post(f"{url}{path}/scoring", json={"data": [series(["1"], node="n")]}, timeout=10)
-            assert parse_response(answer.content).results
+class TestSimplePredictionScorer:
+    def test_a_rising_load_scores_high(self, prediction: str) -> None:
+        labels = {"node": "n1", "namespace": "shop"}
+        rising = series([f"{at / 60:.4f}" for at in range(58)], pod="web", **labels)
+        resting = series([f"{0.1 + 0.02 * math.sin(at):.4f}" for at in range(60)], pod="idle", **labels)
+        short = series(["5"] * 19, pod="new", **labels)
+        found = ask("POST", f"{prediction}/scoring", {"data": [rising, short, resting]})["results"]
+        assert [result["metric"]["pod"] for result in found] == ["idle", "web"]
+        assert found[0]["score"] < 0.001
+        # The tenth value to come is 67 / 60.
+        assert found[1]["score"] == pytest.approx(100 / (1 + math.exp(-20 * 7 / 60)), rel=0.01)
+        meta = json.loads(base64.b64decode(found[1]["metric"]["meta"]))
+        assert meta == {"predictor_label": "n1_shop_web", "alpha": 20.0, "threshold": 1.0}
+        metrics = requests.get(f"{prediction}/metrics", timeout=10).text
+        assert 'results_refused_total{reason="too_short",scorer="simple-prediction-scorer"}' in metrics
+
+    def test_its_config(self, prediction: str) -> None:
+        assert ask("GET", f"{prediction}/config") == {
+            "name": "simple-prediction-scorer",
+            "description": "A simple prediction score for time series data",
+            "source": {
+                "type": "Prometheus",
+                "host": "http://kube-prometheus-kube-prome-prometheus.monitoring.svc:9090",
+                "path": "/api/v1/query_range",
+                "params": {"query": UPSTREAM_QUERY, "range": 3600, "step": 30},
+            },
+            "scoring": {"path": "/scoring", "params": {"name": "simple_prediction_score", "interval": 30}},
+        }
 
 
-def test_the_scripts_of_the_samples_run(sample: str, static: str) -> None:
-    for name, url in (("sample-scorer", sample), ("static-scorer", static)):
-        script = samples_dir() / name / "test_scorer.sh"
-        done = subprocess.run([script, url], capture_output=True, text=True, timeout=30, check=False)
-        assert done.returncode == 0, done.stderr
-        assert '"results"' in done.stdout
+class TestAiWorkloadScorer:
+    def test_power(self, accelerators: str) -> None:
+        seen = series(["5", "7"], Hostname="n1", exported_pod="app01-x", GPU_I_PROFILE="2g.24gb")
+        found = ask("POST", f"{accelerators}/power/scoring", {"data": [seen, series(["1"], Hostname="n1")]})["results"]
+        scores = {f"{result['metric']['app']};{result['metric']['device']}": result["score"] for result in found}
+        assert scores.pop("app01;2g.24gb") == 99.84616905277457
+        assert set(scores.values()) == {10.0}
+        assert len(scores) == 5
+        metrics = requests.get(f"{accelerators}/metrics", timeout=10).text
+        assert 'results_refused_total{reason="no_exported_pod",scorer="ai-workload-power-scorer"} 1.0' in metrics
+
+    def test_performance(self, accelerators: str, static: str) -> None:
+        found = ask("POST", f"{accelerators}/performance/scoring")
+        assert found == ask("POST", f"{static}/performance/scoring")
+
+    def test_its_configs(self, accelerators: str) -> None:
+        queries = {
+            "power": ("ai_workload_power_score", "DCGM_FI_DEV_POWER_USAGE"),
+            "performance": ("ai_workload_perf_score", "vllm:generation_tokens_total"),
+        }
+        for path, (score_name, metric) in queries.items():
+            config = ask("GET", f"{accelerators}/{path}/config")
+            assert config["scoring"] == {"path": f"/{path}/scoring", "params": {"name": score_name, "interval": 30}}
+            assert metric in config["source"]["params"]["query"]
 
 
-@pytest.mark.parametrize("name", ["sample-scorer", "static-scorer"])
-def test_their_manifests_are_good_ones(name: str) -> None:
-    file: Path = samples_dir() / name / "manifests" / "dynamicscorer.yaml"
-    found = parse_documents(file.read_text(), file.name)
-    assert found
-    for document in found:
-        assert isinstance(document, ParsedDocument), document
-        assert isinstance(document.object, DynamicScorer)
-        assert document.object.spec.config_url.startswith(f"http://{name}.dynamic-scoring.svc:8000/")
+def test_the_framework_reads_what_they_say(sample: str, static: str, prediction: str, accelerators: str) -> None:
+    urls = [sample, prediction, *(f"{static}/{path}" for path in ("performance", "powerconsumption"))]
+    for url in [*urls, *(f"{accelerators}/{path}" for path in ("power", "performance"))]:
+        parse_remote_config(requests.get(f"{url}/config", timeout=10).content)
+        answer = requests.post(f"{url}/scoring", json={"data": [series(["1"] * 30, node="n")]}, timeout=10)
+        assert parse_response(answer.content).results
+
+
+@pytest.mark.parametrize("name", ["sample-scorer", "static-scorer", "simple-prediction-scorer", "ai-workload-scorer"])
+def test_the_scripts_of_the_samples_run(start: Start, name: str) -> None:
+    check_script(name, start(name))
+
+
+def test_the_script_of_the_language_model_scorer_runs(start: Start) -> None:
+    with LanguageModel() as model:
+        check_script("llm-forecast-scorer", start("llm-forecast-scorer", VLLM_ENDPOINT=model.url, MODEL_NAME=MODEL))
+
+
+def check_script(name: str, url: str) -> None:
+    """What a person runs against a running sample."""
+    script = samples_dir() / name / "test_scorer.sh"
+    done = subprocess.run([script, url], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r'"score":-?[0-9]', done.stdout), done.stdout

@@ -76,7 +76,12 @@ def test_no_redirects_and_a_404_that_helps(client: TestClient, path: str) -> Non
     assert "/config, /scoring" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(("body", "status"), [("{", 400), ('{"data": null}', 422), ("[]", 422), ("", 400)])
+def test_no_body_is_no_series(client: TestClient) -> None:
+    answer = client.post("/scoring")
+    assert (answer.status_code, answer.json()) == (200, {"results": []})
+
+
+@pytest.mark.parametrize(("body", "status"), [("{", 400), ('{"data": null}', 422), ("[]", 422), (" ", 400)])
 def test_what_is_no_request(client: TestClient, body: str, status: int) -> None:
     answer = client.post("/scoring", content=body)
     assert answer.status_code == status

@@ -1,0 +1,108 @@
+"""CPU of forecasting 1,000 series of 120 samples, as simple-prediction-scorer does, beside numpy's own least squares.
+
+    python -m bench.forecast [--quick] [--json FILE]
+
+Held against the plain way that a textbook has: a matrix of the last ten values and a column of ones,
+`numpy.linalg.lstsq`, and ten steps on. That knows no gaps, no NaN, no constant series and no bounds. Both take turns in
+one process and get the same series; their forecasts are compared, so that neither is fast by being wrong. What matters
+is the time of a request, far below the interval of 30 seconds; the ratio says what the checks cost.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.common import Figure, Measurement, run, spread
+from dsf.scorer import Forecast, Series, forecast
+
+SERIES, SAMPLES = 1000, 120
+LAGS, HORIZON = 10, 10
+#: Rounds, of which each does all series both ways.
+ROUNDS, QUICK_ROUNDS = 9, 3
+#: Relative difference of two forecasts that is none: our ridge is small, not zero.
+_SAME = 0.01
+
+Array = NDArray[np.float64]
+
+
+def made_up() -> list[Series]:
+    """A day's rhythm, a direction and noise, different in each series."""
+    random = np.random.default_rng(1)
+    at = np.arange(SAMPLES)
+    return [
+        Series.of(
+            {"pod": f"web-{index}"},
+            5
+            + np.sin(at / random.uniform(3, 30) + index)
+            + random.normal(0, 0.01) * at
+            + random.normal(0, 0.2, SAMPLES),
+            start=1_718_600_000,
+            step=30,
+        )
+        for index in range(SERIES)
+    ]
+
+
+def ours(series: Series) -> Array:
+    """What the scorer does. Raises TypeError when there is no forecast."""
+    found = forecast(series, horizon=HORIZON, lags=LAGS)
+    if not isinstance(found, Forecast):
+        raise TypeError(found.reason)
+    return found.values
+
+
+def textbook(series: Series) -> Array:
+    """The plain way."""
+    values = series.values
+    past = np.column_stack([values[lag : lag - LAGS] for lag in range(LAGS)] + [np.ones(values.size - LAGS)])
+    weights = np.linalg.lstsq(past, values[LAGS:], rcond=None)[0]
+    line = list(values[-LAGS:])
+    for _ in range(HORIZON):
+        line.append(float(np.dot(weights[:LAGS], line[-LAGS:]) + weights[LAGS]))
+    return np.array(line[LAGS:])
+
+
+def seconds(function: Callable[[Series], Array], all_series: list[Series]) -> float:
+    """CPU of all series once."""
+    started = time.process_time()
+    for series in all_series:
+        function(series)
+    return time.process_time() - started
+
+
+def different(all_series: list[Series]) -> int:
+    """How many forecasts of the two are not the same."""
+    return sum(
+        not np.allclose(ours(series), textbook(series), atol=_SAME * float(np.ptp(series.values)))
+        for series in all_series
+    )
+
+
+def measure(quick: bool) -> Measurement:
+    """Both, in turns."""
+    all_series = made_up()
+    wrong = different(all_series)
+    if wrong:
+        raise RuntimeError(f"{wrong} of {SERIES} forecasts are not those of least squares")
+    rounds = QUICK_ROUNDS if quick else ROUNDS
+    pairs = [(seconds(ours, all_series), seconds(textbook, all_series)) for _ in range(rounds)]
+    mine, theirs = ([1000 * pair[index] for pair in pairs] for index in (0, 1))
+    ratios = [pair[0] / pair[1] for pair in pairs]
+    figure = Figure(
+        f"forecast of {SERIES:,} series x {SAMPLES} samples, CPU",
+        spread(mine, "ms", 0),
+        float(np.median(ratios)),
+        "x",
+        f"numpy.linalg.lstsq without checks, {spread(theirs, 'ms', 0)}",
+        most=3.0,
+    )
+    return [figure], {"ours_ms": mine, "textbook_ms": theirs, "ratios": ratios}
+
+
+if __name__ == "__main__":
+    sys.exit(run(__doc__, measure))

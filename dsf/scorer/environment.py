@@ -1,0 +1,25 @@
+"""Numbers from environment variables, for the parameters of a scorer."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from dsf.scorer.errors import ScorerError
+
+
+def env_number(variable: str, default: float, *, least: float | None = None) -> float:
+    """The number in an environment variable; `default` when it is not set or empty.
+
+    Raises ScorerError when it is no finite number, or less than `least`: a scorer with a mistyped threshold shall not
+    start.
+    """
+    text = os.environ.get(variable, "").strip()
+    try:
+        value = float(text or default)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or (least is not None and value < least):
+        wanted = "a number" if least is None else f"a number from {least:g} on"
+        raise ScorerError(f"the environment variable {variable} is {text!r}; it must be {wanted}")
+    return value

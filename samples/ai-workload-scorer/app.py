@@ -1,0 +1,228 @@
+"""Two scores of accelerators for AI workloads, by application and device: power headroom, and performance.
+
+`/power` continues the power that the GPUs of each node draw (DCGM), adds what the application draws, and says how far
+below a limit the sum is. `/performance` has a table, or the speed that pods were seen to reach (vLLM).
+Which applications and devices there are is in config.json. Start it with `uvicorn app:app --port 8000`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dsf.scorer import Prometheus, Score, Scorer, ScorerApp, ScorerError, Series, Skipped, env_number, forecast
+
+#: A device that is not divided.
+WHOLE = "all"
+#: (application, device)
+Key = tuple[str, str]
+#: Time in unix seconds -> value.
+Samples = dict[float, float]
+
+
+class Application(BaseModel):
+    """What runs on the devices."""
+
+    name: str
+    #: Devices it may run on: MIG profiles such as `3g.48gb`, or `all` for a whole GPU.
+    device_candidates: list[str] = [WHOLE]
+    #: Patterns of pod names; `*` and `?` are wildcards.
+    pod_alias: list[str] = []
+    #: Tokens a second of one pod that are worth 100; 0: the table says how fast it is.
+    full_tokens_per_second: float = Field(default=0, ge=0)
+
+
+class TableScore(BaseModel):
+    """A row of the table."""
+
+    metric: dict[str, str]
+    score: float
+
+
+class Tables(BaseModel):
+    """Scores that are known beforehand."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    performance: list[TableScore] = []
+
+
+class Config(BaseModel):
+    """config.json."""
+
+    applications: list[Application]
+    static_score: Tables = Tables()
+
+    @property
+    def keys(self) -> list[Key]:
+        """All that is scored, in the order of the file."""
+        return [(one.name, device) for one in self.applications for device in one.device_candidates]
+
+    def application(self, pod: str) -> Application | None:
+        """The first application of which a pattern fits the name of the pod."""
+        for one in self.applications:
+            if any(fnmatchcase(pod, pattern) for pattern in one.pod_alias):
+                return one
+        return None
+
+    def device(self, profile: str) -> str:
+        """The device of a GPU_I_PROFILE: that of this name, else the one with as many slices.
+
+        The memory in the name of one and the same profile differs: `3g.47gb` is `3g.48gb` for another driver.
+        """
+        devices = [device for one in self.applications for device in one.device_candidates]
+        if not profile or profile in devices:
+            return profile or WHOLE
+        slices = profile.partition(".")[0]
+        return next((device for device in devices if device.partition(".")[0] == slices), profile)
+
+
+def read_config() -> Config:
+    """The file that CONFIG_FILE names. Raises ScorerError, which says what is wrong where."""
+    file = Path(os.environ.get("CONFIG_FILE") or Path(__file__).parent / "config.json")
+    try:
+        return Config.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise ScorerError(f"cannot read {file}: {error.strerror}") from None
+    except ValidationError as error:
+        raise ScorerError(f"{file}: {error}") from None
+
+
+#: A node whose power has fewer samples is taken to go on as it was on average.
+MIN_LENGTH = int(env_number("MIN_LENGTH", 20, least=1))
+#: How many steps ahead to look.
+HORIZON_LENGTH = int(env_number("HORIZON_LENGTH", 10, least=1))
+#: Watts at which half of the headroom is gone, and how steeply it goes, per watt.
+THRESHOLD = env_number("THRESHOLD", 200)
+ALPHA = env_number("ALPHA", 1)
+#: The least score; also that of what was never seen to run.
+OFFSET = env_number("OFFSET", 10)
+
+#: Of both scores.
+PROMETHEUS = os.environ.get("SOURCE_HOST") or "https://thanos-querier.openshift-monitoring.svc.cluster.local:9091"
+
+config = read_config()
+
+power = Scorer(
+    name="ai-workload-power-scorer",
+    description="A power score for ai workloads based on power usage.",
+    score_name="ai_workload_power_score",
+    interval=30,
+    path="/power",
+    source=Prometheus(
+        host=PROMETHEUS,
+        path="/api/v1/query_range",
+        query="sum(DCGM_FI_DEV_POWER_USAGE) by (GPU_I_ID, GPU_I_PROFILE, exported_pod, Hostname)",
+        range=3600,
+        step=60,
+    ),
+    env="POWER_",
+)
+performance = Scorer(
+    name="ai-workload-perf-scorer",
+    description="A performance score for ai workloads based on token generation rate.",
+    score_name="ai_workload_perf_score",
+    interval=30,
+    path="/performance",
+    source=Prometheus(
+        host=PROMETHEUS,
+        path="/api/v1/query_range",
+        query="sum(irate(vllm:generation_tokens_total[1m])) by (pod)",
+        range=3600,
+        step=60,
+    ),
+    env="PERFORMANCE_",
+)
+
+app = ScorerApp(power, performance, title="ai-workload-scorer")
+
+
+@power.score
+def power_headroom(series: list[Series]) -> Iterator[Score | Skipped]:
+    """The headroom of every application on every device of its, and what was not counted."""
+    nodes: dict[str, Samples] = {}
+    own: dict[Key, dict[str, Samples]] = defaultdict(dict)
+    for one in series:
+        node, pod = one.labels.get("Hostname", ""), one.labels.get("exported_pod", "")
+        if not node or not pod:
+            yield one.skip("no_exported_pod" if node else "no_hostname")
+            continue
+        add(nodes.setdefault(node, {}), one)
+        application = config.application(pod)
+        if application is not None:
+            key = application.name, config.device(one.labels.get("GPU_I_PROFILE", ""))
+            add(own[key].setdefault(node, {}), one)
+    base = sum(expected(samples) for samples in nodes.values())
+    for key in config.keys:
+        highest = highest_mean(own.get(key, {}).values())
+        yield Score(
+            OFFSET if highest is None else headroom(highest + base),
+            {"app": key[0], "device": key[1]},
+        )
+
+
+def add(samples: Samples, one: Series) -> None:
+    """Add the watts of a series to those of the same times."""
+    known = one.finite()
+    for time, watts in zip(known.times.tolist(), known.values.tolist(), strict=True):
+        samples[time] = samples.get(time, 0.0) + watts
+
+
+def expected(samples: Samples) -> float:
+    """Mean watts of a node in the steps to come."""
+    if not samples:
+        return 0.0
+    times = sorted(samples)
+    values = np.array([samples[time] for time in times])
+    found = forecast(Series({}, np.array(times), values), horizon=HORIZON_LENGTH, least=MIN_LENGTH)
+    return float(values.mean() if isinstance(found, Skipped) else found.values.mean())
+
+
+def highest_mean(nodes: Iterable[Samples]) -> float | None:
+    """The highest watts over time, as the mean of the nodes that have a sample at that time; None without samples."""
+    by_time: dict[float, list[float]] = defaultdict(list)
+    for samples in nodes:
+        for time, watts in samples.items():
+            by_time[time].append(watts)
+    return max((sum(watts) / len(watts) for watts in by_time.values()), default=None)
+
+
+def headroom(watts: float) -> float:
+    """100 far below the threshold, OFFSET far above it, in between the logistic function."""
+    # tanh is the logistic function of twice the distance, and knows no overflow.
+    return OFFSET + (100 - OFFSET) * (0.5 - 0.5 * math.tanh(ALPHA * (watts - THRESHOLD) / 2))
+
+
+@performance.score
+def speed(series: list[Series]) -> Iterator[Score | Skipped]:
+    """The table, with what was measured in the place of what was assumed.
+
+    Only an application with `full_tokens_per_second` is measured: by the highest rate of its pods, for a pod that has
+    nothing to do is not slow.
+    """
+    measured: dict[Key, float] = {}
+    if any(one.full_tokens_per_second for one in config.applications):
+        for one in series:
+            pod = one.labels.get("pod", "")
+            if not pod:
+                yield one.skip("no_pod")
+                continue
+            application = config.application(pod)
+            rates = one.finite().values
+            if application is None or not application.full_tokens_per_second or not rates.size:
+                continue
+            key = application.name, config.device(one.labels.get("GPU_I_PROFILE", ""))
+            reached = min(100.0, 100 * float(rates.max()) / application.full_tokens_per_second)
+            measured[key] = max(reached, measured.get(key, 0.0))
+    for row in config.static_score.performance:
+        key = row.metric.get("app", ""), row.metric.get("device", "")
+        yield Score(measured.pop(key, row.score), row.metric)
+    for (name, device), reached in measured.items():
+        yield Score(reached, {"app": name, "device": device})

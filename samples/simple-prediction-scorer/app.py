@@ -1,0 +1,82 @@
+"""A scoring API: how likely it is that a pod soon uses more than a threshold.
+
+Each series is continued by some steps (`dsf.scorer.forecast`), and the highest value to come becomes a score: 50 at the
+threshold, towards 100 above it and towards 0 below. Start it with `uvicorn app:app --port 8000`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable
+
+from dsf.scorer import Prometheus, Score, Scorer, Series, Skipped, env_number, forecast
+
+#: A series with fewer samples has no score.
+MIN_LENGTH = int(env_number("MIN_LENGTH", 20, least=1))
+#: How many steps ahead to look.
+HORIZON_LENGTH = int(env_number("HORIZON_LENGTH", 10, least=1))
+#: In the unit of the query; for the query below, CPU cores.
+THRESHOLD = env_number("THRESHOLD", 1)
+#: How steeply the score rises at the threshold, per unit of the query.
+ALPHA = env_number("ALPHA", 20)
+#: How many samples the next one is made of.
+LAGS = 10
+
+app = Scorer(
+    name="simple-prediction-scorer",
+    description="A simple prediction score for time series data",
+    score_name="simple_prediction_score",
+    interval=30,
+    source=Prometheus(
+        host="http://kube-prometheus-kube-prome-prometheus.monitoring.svc:9090",
+        path="/api/v1/query_range",
+        query='sum by (node, namespace, pod) (rate(container_cpu_usage_seconds_total{container!="", pod!=""}[1m]))',
+        range=3600,
+        step=30,
+    ),
+    env="",
+)
+
+
+@app.score
+def predict(series: list[Series]) -> Iterable[Score | Skipped]:
+    """A score per series, the highest last, or why it has none.
+
+    Of several results with one name the framework takes the last one, so a namespace is as close to the threshold as
+    the closest of its pods.
+    """
+    newest = max((float(one.times.max()) for one in series if not one.is_empty), default=0.0)
+    given = [prediction(one, newest) for one in series]
+    yield from (one for one in given if isinstance(one, Skipped))
+    yield from sorted((one for one in given if isinstance(one, Score)), key=lambda score: score.value)
+
+
+def prediction(one: Series, newest: float) -> Score | Skipped:
+    """The score of one series; `newest` is the time of the newest sample of all series."""
+    found = forecast(one, horizon=HORIZON_LENGTH, lags=LAGS, least=MIN_LENGTH)
+    if isinstance(found, Skipped):
+        return found
+    if newest - float(one.finite().times.max()) > HORIZON_LENGTH * found.step:
+        # Its pod is gone: what would be forecast has passed already.
+        return one.skip("ended")
+    return one.score(likelihood(float(found.values.max())), meta=meta(one.labels))
+
+
+def likelihood(highest: float) -> float:
+    """0 to 100: the logistic function of how far the value is above the threshold."""
+    distance = ALPHA * (highest - THRESHOLD)
+    # exp of what is negative cannot overflow, so each half has its own form of the same function.
+    if distance >= 0:
+        return 100 / (1 + math.exp(-distance))
+    return 100 * math.exp(distance) / (1 + math.exp(distance))
+
+
+def meta(labels: dict[str, str]) -> str:
+    """What the score was made with, as base64 of JSON: it shall pass as a label and as part of a name."""
+    known = "_".join(labels.get(name, "unknown") for name in ("node", "namespace", "pod"))
+    text = json.dumps(
+        {"predictor_label": known, "alpha": ALPHA, "threshold": THRESHOLD}, separators=(",", ":"), ensure_ascii=False
+    )
+    return base64.b64encode(text.encode()).decode("ascii")

@@ -1,0 +1,76 @@
+"""How good are the forecasts? The scorer's against "it stays as it is", on recorded series.
+
+    python samples/simple-prediction-scorer/backtest.py [FILE ...]
+
+A file is the answer of a range query of Prometheus; without one, recorded.json beside this program. In each series the
+program stands at one sample after another, sees at most the 120 before it, and forecasts the 10 that follow. The error
+is the mean distance from what came: over the 10 values, and of the highest of them, which is what the score is made of.
+Both are in percent of the standard deviation of the series, so that series of all units count alike. The series are put
+together by the label `kind` if they have one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dsf.scorer import Series, Skipped, forecast
+
+#: Samples that a forecast sees at least and at most, and samples that it is of.
+LEAST, MOST, HORIZON = 20, 120, 10
+#: Errors of one forecast: all values and the highest one; of the scorer, then of persistence.
+Errors = tuple[float, float, float, float]
+
+
+def read(file: Path) -> list[Series]:
+    """The series in the answer of a range query."""
+    found = json.loads(file.read_bytes())["data"]["result"]
+    return [
+        Series(one["metric"], *np.array([[float(at), float(value)] for at, value in one["values"]]).T) for one in found
+    ]
+
+
+def errors(series: Series) -> Iterator[Errors]:
+    """Errors of the forecasts within a series; none for one that is constant."""
+    times, values = series.times, series.values
+    spread = float(values.std())
+    if not spread:
+        return
+    for now in range(LEAST, len(series) - HORIZON + 1):
+        past = slice(max(0, now - MOST), now)
+        found = forecast(Series({}, times[past], values[past]), horizon=HORIZON, least=LEAST)
+        if isinstance(found, Skipped):
+            continue
+        came = values[now : now + HORIZON]
+        guesses = found.values, np.full(HORIZON, values[now - 1])
+        ours, same = (
+            (float(np.abs(guess - came).mean()) / spread, abs(float(guess.max() - came.max())) / spread)
+            for guess in guesses
+        )
+        yield (*ours, *same)
+
+
+def main() -> None:
+    """Print a table."""
+    files = [Path(name) for name in sys.argv[1:]] or [Path(__file__).parent / "recorded.json"]
+    by_kind: dict[str, list[Errors]] = defaultdict(list)
+    for series in (one for file in files for one in read(file)):
+        by_kind[series.labels.get("kind", "all")] += errors(series)
+    print("                           error of all 10 values        error of the highest")
+    print("series        forecasts   scorer   stays  ratio        scorer   stays  ratio")
+    everything = [row for rows in by_kind.values() for row in rows]
+    for kind, rows in [*sorted(by_kind.items()), *([("together", everything)] if len(by_kind) > 1 else [])]:
+        ours, highest, same, same_highest = (100 * np.mean(rows, axis=0)).tolist()
+        print(
+            f"{kind:<14}{len(rows):>9}  {ours:>6.1f}%  {same:>5.1f}%  {ours / same:>5.2f}       "
+            f"{highest:>6.1f}%  {same_highest:>5.1f}%  {highest / same_highest:>5.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The samples as they are: programs that answer HTTP, started on their own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from dsf.demo.ports import Ports
+from dsf.demo.services import samples_dir
+from dsf.demo.stack import http_ready
+from dsf.demo.supervisor import Program, Supervisor
+
+Start = Callable[..., str]
+
+
+@pytest.fixture(scope="package")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """`start("sample-scorer", SCORE_INTERVAL="5") -> url`. The same arguments give the same process."""
+    supervisor = Supervisor(tmp_path_factory.mktemp("samples"), lambda _: None)
+    ports = Ports(lambda _: None)
+    running: dict[Any, str] = {}
+
+    def make(name: str, **environment: str) -> str:
+        key = name, *sorted(environment.items())
+        if key not in running:
+            port = ports.any()
+            folder = samples_dir() / name
+            options = ("--app-dir", str(folder), "--port", str(port), "--log-level", "warning")
+            url = f"http://127.0.0.1:{port}"
+            # Nothing of this process's environment: the samples stand alone.
+            command = (sys.executable, "-m", "uvicorn", *options, "app:app")
+            program = Program(f"{name} {port}", command, environment, ready=http_ready(f"{url}/healthz"))
+            supervisor.start(program)
+            supervisor.wait_ready(60, program.name)
+            running[key] = url
+        return running[key]
+
+    yield make
+    supervisor.stop_all()
+
+
+def ask(method: str, url: str, body: Any = None, **options: Any) -> Any:
+    """The JSON that is answered with 200."""
+    answer = requests.request(method, url, json=body, timeout=30, **options)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def series(values: list[str], **labels: str) -> dict[str, Any]:
+    """One series of a scoring request."""
+    return {"metric": labels, "values": [[1718600000 + 60 * n, value] for n, value in enumerate(values)]}

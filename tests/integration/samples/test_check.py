@@ -1,0 +1,76 @@
+"""`dsf scorer check` finds nothing in the samples, each a process of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dsf.cli.main import app as dsf
+from dsf.demo.services import samples_dir
+from tests.integration.samples.conftest import Start, series
+from tests.integration.samples.llm import MODEL, LanguageModel
+
+pytestmark = pytest.mark.xdist_group("samples")
+
+#: Sample -> its /config paths, each with the names that items shall have.
+SAMPLES = {
+    "sample-scorer": {"/config": "${node};${namespace};${pod}"},
+    "static-scorer": {"/performance/config": "${app};${device}", "/powerconsumption/config": "${app};${device}"},
+    "simple-prediction-scorer": {"/config": "${node};${namespace};${pod}"},
+    "ai-workload-scorer": {"/power/config": "${app};${device}", "/performance/config": "${app};${device}"},
+}
+#: The source type is None, or no token is wanted.
+SKIPPED = {"one-series", "many-series", "gaps", "nan", "unknown-labels", "large", "bad-json", "token"}
+
+
+@pytest.fixture
+def model() -> Iterator[LanguageModel]:
+    with LanguageModel() as running:
+        yield running
+
+
+def check(url: str, *options: str) -> dict[str, str]:
+    """The outcome of each point; the service is conformant and nothing is warned of."""
+    result = CliRunner().invoke(dsf, ["scorer", "check", url, "-o", "json", *options], prog_name="dsf")
+    assert result.exit_code == 0, result.output
+    points: list[dict[str, Any]] = json.loads(result.stdout)["points"]
+    assert not [point for point in points if point["outcome"] == "warn"], points
+    return {point["point"]: point["outcome"] for point in points}
+
+
+@pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in SAMPLES.items() for path in paths])
+def test_a_sample_passes(start: Start, name: str, path: str) -> None:
+    found = check(f"{start(name)}{path}", "--dimension", SAMPLES[name][path])
+    skipped = {point for point, outcome in found.items() if outcome == "skipped"}
+    assert skipped == (SKIPPED if name == "static-scorer" else {"token"})
+
+
+def test_the_language_model_scorer_passes(start: Start, model: LanguageModel, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("right\n")
+    url = start("llm-forecast-scorer", VLLM_ENDPOINT=model.url, MODEL_NAME=MODEL, API_TOKEN_FILE=str(token))
+    options = ("--token-file", str(token), "--dimension", "${node};${namespace};${pod}")
+    assert set(check(f"{url}/config", *options).values()) == {"pass"}
+    assert len(model.prompts) > 1000
+
+
+def test_the_recording_passes_too(start: Start) -> None:
+    file = samples_dir() / "simple-prediction-scorer" / "recorded.json"
+    found = check(
+        f"{start('simple-prediction-scorer')}/config", "--sample", str(file), "--dimension", "${node};${device}"
+    )
+    assert found["range"] == found["labels"] == "pass"
+
+
+def test_real_names_of_accelerators_pass_too(start: Start, tmp_path: Path) -> None:
+    watts = [f"{100 + 20 * math.sin(at / 5):.3f}" for at in range(60)]
+    labels = {"Hostname": "n1", "GPU_I_ID": "1", "GPU_I_PROFILE": "3g.47gb", "exported_pod": "app02-0"}
+    file = tmp_path / "recorded.json"
+    file.write_text(json.dumps({"data": [series(watts, **labels), series(watts, Hostname="n2")]}))
+    check(f"{start('ai-workload-scorer')}/power/config", "--sample", str(file), "--dimension", "${app};${device}")

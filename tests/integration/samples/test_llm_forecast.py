@@ -1,0 +1,179 @@
+"""llm-forecast-scorer as a process, with a language model that speaks the protocol over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.integration.samples.conftest import Start, ask, series
+from tests.integration.samples.llm import MODEL, LanguageModel
+from tests.support.httpserver import answer, close_early, drip, endless, half
+
+pytestmark = pytest.mark.xdist_group("samples")
+
+#: One that answers and one of which nothing is known.
+TWO = {"data": [series(["1", "2"], pod="web"), series(["NaN"], pod="lost")]}
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokens")
+    (folder / "inference").write_text("model-token\n")
+    (folder / "api").write_text("api-token\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[LanguageModel]:
+    with LanguageModel() as model:
+        yield model
+
+
+@pytest.fixture
+def model(shared: LanguageModel) -> LanguageModel:
+    """As new, while the scorers know its address."""
+    shared.says, shared.seconds, shared.token, shared.most = "1.5", 0.0, "", 0
+    shared.prompts.clear()
+    shared.server.requests.clear()
+    shared.server.script(shared._handle)
+    return shared
+
+
+@pytest.fixture
+def scorer(start: Start, shared: LanguageModel) -> str:
+    return start(
+        "llm-forecast-scorer",
+        VLLM_ENDPOINT=shared.url,
+        MODEL_NAME=MODEL,
+        CONCURRENCY="3",
+        INFERENCE_TIMEOUT="1",
+        SCORING_TIMEOUT="2",
+    )
+
+
+def refused(url: str) -> dict[str, float]:
+    """Results that were left out so far, by reason."""
+    lines = requests.get(f"{url}/metrics", timeout=10).text.splitlines()
+    found = [line for line in lines if line.startswith("dynamic_scoring_api_results_refused_total{")]
+    return {line.split('reason="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
+
+
+def counted(url: str, before: dict[str, float]) -> dict[str, float]:
+    """What came to these counts."""
+    return {name: more for name, count in refused(url).items() if (more := count - before.get(name, 0.0))}
+
+
+def unavailable(url: str) -> str:
+    """Why there are no scores."""
+    found = requests.post(f"{url}/scoring", json=TWO, timeout=30)
+    assert found.status_code == 503, found.text
+    assert "Retry-After" in found.headers
+    detail: str = found.json()["detail"]
+    return detail
+
+
+def test_the_score_is_what_the_model_says(model: LanguageModel, scorer: str) -> None:
+    model.says = " 12.25 cores\n"
+    before = refused(scorer)
+    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": [{"metric": {"pod": "web"}, "score": 12.25}]}
+    assert counted(scorer, before) == {"no_samples": 1}
+    (prompt,) = model.prompts
+    assert '{"pod": "web"}' in prompt
+    assert "\n1718600000, 1\n1718600060, 2\n" in prompt
+    (request,) = model.server.requests
+    assert request.json().keys() == {"model", "prompt", "max_tokens", "temperature"}
+    assert request.json()["temperature"] == 0
+    assert "Authorization" not in request.headers
+
+
+@pytest.mark.parametrize("says", ["I am not sure.", "", "NaN", "Infinity"])
+def test_an_answer_without_a_number_is_a_refused_result(model: LanguageModel, scorer: str, says: str) -> None:
+    model.says = says
+    before = refused(scorer)
+    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": []}
+    assert counted(scorer, before) == {"no_samples": 1, "no_number": 1}
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (answer({"error": "x"}, 500), "HTTP 500"),
+        (answer("", 302, Location="http://127.0.0.1:1/"), "HTTP 302"),
+        (answer("[1]"), "not one of the completions protocol"),
+        (answer('{"choices": []}'), "not one of the completions protocol"),
+        (answer('{"choices": [{"text": null}]}'), "not one of the completions protocol"),
+        (close_early, "RemoteProtocolError"),
+        (half, "RemoteProtocolError"),
+        (drip, "no answer within 1 s"),
+        (endless(None), "more than 1048576 bytes"),
+    ],
+)
+def test_a_model_that_fails_is_no_score_of_0(model: LanguageModel, scorer: str, handler: Any, reason: str) -> None:
+    model.server.script(handler)
+    assert reason in unavailable(scorer)
+
+
+def test_a_model_that_is_away(start: Start) -> None:
+    url = start("llm-forecast-scorer", INFERENCE_ENDPOINT="http://127.0.0.1:1/v1/completions")
+    assert unavailable(url) == "the language model gave no answer: ConnectError"
+    # It is the model that is away and not the scorer.
+    assert ask("GET", f"{url}/healthz") == {"status": "ok"}
+    assert ask("POST", f"{url}/scoring", {"data": []}) == {"results": []}
+
+
+def test_an_unknown_model(start: Start, model: LanguageModel) -> None:
+    url = start("llm-forecast-scorer", VLLM_ENDPOINT=model.server.url, MODEL_NAME="another")
+    assert unavailable(url) == "the language model gave no answer: HTTP 404"
+
+
+def test_the_others_stand_when_one_answer_fails(model: LanguageModel, scorer: str) -> None:
+    model.server.script(answer("busy", 429), model._handle)
+    before = refused(scorer)
+    body = {"data": [series(["1"], pod=str(number)) for number in range(4)]}
+    assert len(ask("POST", f"{scorer}/scoring", body)["results"]) == 3
+    assert counted(scorer, before) == {"llm_error": 1}
+
+
+def test_no_more_than_so_many_questions_at_a_time(model: LanguageModel, scorer: str) -> None:
+    model.seconds = 0.1
+    body = {"data": [series(["1"], pod=str(number)) for number in range(12)]}
+    assert len(ask("POST", f"{scorer}/scoring", body)["results"]) == 12
+    assert model.most == 3
+
+
+def test_what_is_not_done_in_time_is_left_out(model: LanguageModel, scorer: str) -> None:
+    model.seconds = 0.7
+    before = refused(scorer)
+    body = {"data": [series(["1"], pod=str(number)) for number in range(12)]}
+    results = ask("POST", f"{scorer}/scoring", body)["results"]
+    # Three at a time for two seconds.
+    assert 3 <= len(results) <= 6
+    assert counted(scorer, before) == {"deadline": 12 - len(results)}
+
+
+def test_both_tokens(start: Start, model: LanguageModel, tokens: Path) -> None:
+    model.token = "model-token"
+    url = start(
+        "llm-forecast-scorer",
+        VLLM_ENDPOINT=model.url,
+        MODEL_NAME=MODEL,
+        INFERENCE_TOKEN_FILE=str(tokens / "inference"),
+        API_TOKEN_FILE=str(tokens / "api"),
+    )
+    assert requests.post(f"{url}/scoring", json=TWO, timeout=10).status_code == 401
+    assert not model.server.requests
+    right = {"Authorization": "Bearer api-token"}
+    assert len(ask("POST", f"{url}/scoring", TWO, headers=right)["results"]) == 1
+
+    # Another one is taken at once, and no answer has it.
+    (tokens / "inference").write_text("wrong\n")
+    found = requests.post(f"{url}/scoring", json=TWO, headers=right, timeout=10)
+    assert found.status_code == 503
+    assert "HTTP 401" in found.json()["detail"]
+    assert "wrong" not in found.text.replace("not the right one", "")
+    (tokens / "inference").write_text("model-token\n")
+    assert len(ask("POST", f"{url}/scoring", TWO, headers=right)["results"]) == 1

@@ -1,0 +1,91 @@
+"""What `dsf demo --with` may add."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dsf.api.manifest import ParsedDocument, parse_documents
+from dsf.api.promql import split_queries
+from dsf.api.scorer import DynamicScorer
+from dsf.cli.main import app
+from dsf.demo import manifests
+from dsf.demo.extras import EXTRAS, Extra, chosen
+from dsf.demo.services import PROMETHEUS_NAME, ScorerService, samples_dir
+
+PORTS = {"sample-scorer": 8000, "static-scorer": 8001}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    return folder
+
+
+def test_ports_and_samples_are_their_own() -> None:
+    ports = [*PORTS.values(), *(extra.port for extra in EXTRAS.values())]
+    assert len(set(ports)) == len(ports)
+    for extra in EXTRAS.values():
+        assert (samples_dir() / extra.sample / "app.py").is_file()
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_the_manifest_is_a_good_one(name: str, tmp_path: Path, state: Path) -> None:
+    extra = EXTRAS[name]
+    templates = {extra.manifest: extra.template()}
+    assert manifests.prepare(tmp_path / "demo", state, {**PORTS, extra.sample: 9999}, templates) == []
+    (found,) = parse_documents((tmp_path / "demo" / extra.manifest).read_text(), extra.manifest)
+    assert isinstance(found, ParsedDocument), found
+    assert isinstance(found.object, DynamicScorer)
+    assert found.object.spec.config_url.startswith("http://127.0.0.1:9999/")
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_it_asks_the_prometheus_of_whatever_cluster(name: str) -> None:
+    extra = EXTRAS[name]
+    environment = ScorerService(extra.sample, extra.port, extra.environment).program().environment
+    assert environment is not None
+    assert environment["SOURCE_HOST"] == f"http://{PROMETHEUS_NAME}"
+    assert split_queries(environment["SOURCE_QUERY"])
+    # The last sample of a range query is of now only when the range is a multiple of the step.
+    assert int(environment["SOURCE_RANGE"]) % int(environment["SOURCE_STEP"]) == 0
+    assert int(environment["SCORE_INTERVAL"]) <= 10
+
+
+def test_an_extra_joins_manifests_of_an_earlier_run_and_is_then_the_users(tmp_path: Path, state: Path) -> None:
+    folder, extra = tmp_path / "demo", EXTRAS["prediction"]
+    manifests.prepare(folder, state, PORTS)
+    assert chosen([], folder) == []
+    templates = {extra.manifest: extra.template()}
+    manifests.prepare(folder, state, {**PORTS, extra.sample: 8002}, templates)
+    file = folder / extra.manifest
+    file.write_text(file.read_text() + "# mine\n")
+
+    # From now on it runs without being asked for: its manifest would speak of a service that is not there.
+    assert chosen([], folder) == [extra]
+    assert manifests.prepare(folder, state, {**PORTS, extra.sample: 8003}, templates) != []
+    assert file.read_text().endswith("# mine\n")
+    assert "http://127.0.0.1:8003/config" in file.read_text()
+
+
+def test_names() -> None:
+    assert chosen(list(EXTRAS), Path("/nowhere")) == list(EXTRAS.values())
+    with pytest.raises(KeyError):
+        chosen(["colour"], Path("/nowhere"))
+
+
+def test_a_mistyped_name_ends_before_anything_starts() -> None:
+    result = CliRunner().invoke(app, ["demo", "--with", "predictoin"], prog_name="dsf")
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.replace("│", " ").split())
+    assert "'predictoin' is none of prediction (" in said
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_help_names_all(name: str) -> None:
+    result = CliRunner().invoke(app, ["demo", "--help"], prog_name="dsf")
+    assert f"{name} (" in " ".join(result.stdout.replace("│", " ").split())
+    assert isinstance(EXTRAS[name], Extra)

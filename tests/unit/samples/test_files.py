@@ -1,0 +1,132 @@
+"""What is around the programs: manifests, scripts, the recording and what the READMEs say of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from dsf.api.manifest import ParsedDocument, parse_documents
+from dsf.api.scorer import DynamicScorer
+from dsf.demo.services import samples_dir
+
+ROOT = samples_dir().parent
+SAMPLES = sorted(path.parent.name for path in samples_dir().glob("*-scorer/app.py"))
+SCRIPTS = sorted(samples_dir().glob("*-scorer/*.sh"))
+PREDICTION = samples_dir() / "simple-prediction-scorer"
+
+
+def objects(file: Path) -> dict[str, dict[str, Any]]:
+    """The manifests of a file by kind."""
+    return {found["kind"]: found for found in yaml.safe_load_all(file.read_text())}
+
+
+def test_these_are_the_samples() -> None:
+    assert SAMPLES == [
+        "ai-workload-scorer",
+        "llm-forecast-scorer",
+        "resource-usage-scorer",
+        "sample-scorer",
+        "simple-prediction-scorer",
+        "static-scorer",
+    ]
+    page = (ROOT / "docs" / "samples.md").read_text()
+    for name in SAMPLES:
+        assert f"](../samples/{name})" in page
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_is_complete(name: str) -> None:
+    folder = samples_dir() / name
+    for file in ("README.md", "Dockerfile", "requirements.txt", "test_scorer.sh", "manifests/deployment.yaml"):
+        assert (folder / file).is_file(), file
+    readme = (folder / "README.md").read_text()
+    assert f"docker build --file samples/{name}/Dockerfile" in " ".join(readme.split())
+    assert f"samples/{name}/test_scorer.sh" in readme
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_scorers_are_good_ones_and_lead_to_the_service(name: str) -> None:
+    file = samples_dir() / name / "manifests" / "dynamicscorer.yaml"
+    found = parse_documents(file.read_text(), file.name)
+    assert found
+    for document in found:
+        assert isinstance(document, ParsedDocument), document
+        assert isinstance(document.object, DynamicScorer)
+        assert document.object.spec.config_url.startswith(f"http://{name}.dynamic-scoring.svc:8000/")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_deployments_are_valid_and_without_rights(name: str) -> None:
+    found = objects(samples_dir() / name / "manifests" / "deployment.yaml")
+    for one in found.values():
+        kubernetes_validate.validate(one, "1.36", strict=True)
+        assert (one["metadata"]["name"], one["metadata"]["namespace"]) == (name, "dynamic-scoring")
+    pod = found["Deployment"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == f"{name}:0.1.0"
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert found["Service"]["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert found["Service"]["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"] == 8000
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_variables_and_volumes_of_the_deployments_mean_something(name: str) -> None:
+    folder = samples_dir() / name
+    spec = objects(folder / "manifests" / "deployment.yaml")["Deployment"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    program = (folder / "app.py").read_text()
+    mounts = {mount["mountPath"]: mount["name"] for mount in container.get("volumeMounts", [])}
+    for variable in container.get("env", []):
+        assert variable["name"] in program
+        if variable["name"].endswith("_FILE"):
+            assert os.path.dirname(variable["value"]) in mounts
+    assert set(mounts.values()) == {volume["name"] for volume in spec.get("volumes", [])}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: f"{script.parent.name}/{script.name}")
+def test_scripts_can_be_read_by_their_shell(script: Path) -> None:
+    assert os.access(script, os.X_OK)
+    shell = script.read_text().splitlines()[0].removeprefix("#!").split()
+    subprocess.run([*shell, "-n", script], check=True, timeout=20)
+
+
+def test_the_back_test_says_what_the_readme_says() -> None:
+    done = subprocess.run(
+        [sys.executable, PREDICTION / "backtest.py"], capture_output=True, text=True, check=True, timeout=60
+    )
+    readme = (PREDICTION / "README.md").read_text()
+    shown = re.search(r"backtest\.py\n(.*?)```", readme, re.DOTALL)
+    assert shown is not None
+    ours, theirs = (re.findall(r"[\w.]+", text) for text in (done.stdout, shown[1]))
+    assert [word for word in ours if not word[0].isdigit()] == [word for word in theirs if not word[0].isdigit()]
+    # Another processor may round the last digit in another way.
+    numbers = [[float(word) for word in words if word[0].isdigit()] for words in (ours, theirs)]
+    assert numbers[0] == pytest.approx(numbers[1], abs=0.11)
+    *_, together = done.stdout.splitlines()
+    assert float(together.split()[-1]) < 0.9, "of the highest value, which is what the score is made of"
+
+
+def test_the_back_test_takes_other_recordings(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    values = [[at, str(at % 7)] for at in range(60)]
+    series = [{"metric": {"pod": "web"}, "values": values}, {"metric": {}, "values": [[at, "1"] for at, _ in values]}]
+    file.write_text(
+        f'{{"status": "success", "data": {{"resultType": "matrix", "result": {series}}}}}'.replace("'", '"')
+    )
+    done = subprocess.run(
+        [sys.executable, PREDICTION / "backtest.py", file], capture_output=True, text=True, check=True, timeout=60
+    )
+    # What repeats itself is known to the last digit; the constant series has no spread to measure errors in.
+    row = done.stdout.splitlines()[-1].split()
+    assert row[:3] == ["all", "31", "0.0%"]

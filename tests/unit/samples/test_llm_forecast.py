@@ -1,0 +1,125 @@
+"""llm-forecast-scorer: settings, prompt, and the number in an answer. Asking a server is tested with a real one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf.scorer import ScorerError, Series, Unavailable
+from tests.integration.scorer.server import ROOT, load
+
+FILE = ROOT / "samples" / "llm-forecast-scorer" / "app.py"
+PREFIXES = ("MODEL", "VLLM", "INFERENCE", "PROMPT", "CONTEXT", "SCORING", "CONCURRENCY", "MAX_SAMPLES", "API_TOKEN")
+Load = Callable[..., Any]
+
+
+@pytest.fixture
+def sample(monkeypatch: pytest.MonkeyPatch) -> Load:
+    def make(**environment: str) -> Any:
+        for name in [name for name in os.environ if name.startswith(PREFIXES)]:
+            monkeypatch.delenv(name)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return load(FILE)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        ("12.5", 12.5),
+        (" -3\n", -3.0),
+        ("\n\n+.5 cores", 0.5),
+        ("1e-3", 0.001),
+        ("The next value is 7.", 7.0),
+        ("**42**", 42.0),
+        ("5GB", 5.0),
+        ("range 5-7", 5.0),
+        ("1e999", float("inf")),
+        ("", None),
+        ("I cannot say.", None),
+        ("NaN", None),
+        ("Infinity", None),
+        ("- . e", None),
+        ("Qwen2 does not know", None),
+    ],
+)
+def test_the_number_in_an_answer(sample: Load, said: str, value: float | None) -> None:
+    assert sample().next_value(said) == value
+
+
+@pytest.mark.parametrize(
+    ("environment", "url"),
+    [
+        ({}, "http://localhost:8000/v1/completions"),
+        ({"VLLM_ENDPOINT": "http://vllm:8000"}, "http://vllm:8000/v1/completions"),
+        ({"VLLM_ENDPOINT": "https://vllm/v1/"}, "https://vllm/v1/completions"),
+        ({"INFERENCE_ENDPOINT": "http://llm/x/completions"}, "http://llm/x/completions"),
+        ({"VLLM_ENDPOINT": "http://a/v1", "INFERENCE_ENDPOINT": "http://b/v1"}, "http://a/v1/completions"),
+    ],
+)
+def test_the_endpoint(sample: Load, environment: dict[str, str], url: str) -> None:
+    module = sample(**environment)
+    assert url == module.ENDPOINT
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("VLLM_ENDPOINT", "vllm:8000"),
+        ("INFERENCE_ENDPOINT", "file:///etc/passwd"),
+        ("CONCURRENCY", "0"),
+        ("INFERENCE_TIMEOUT", "soon"),
+        ("MAX_SAMPLES", "-1"),
+        ("PROMPT_FILE", "/nowhere/prompt.txt"),
+        ("CONTEXT_FILE", "/nowhere/context.txt"),
+    ],
+)
+def test_what_is_no_setting(sample: Load, variable: str, value: str) -> None:
+    with pytest.raises(ScorerError) as raised:
+        sample(**{variable: value})
+    assert value in str(raised.value)
+
+
+def test_the_prompt_has_the_newest_samples_and_the_labels_in_one_line(sample: Load, tmp_path: Path) -> None:
+    context = tmp_path / "context.txt"
+    context.write_text("Sales double on Fridays.\n")
+    module = sample(MAX_SAMPLES="2", CONTEXT_FILE=str(context))
+    text = module.prompt(Series.of({"pod": 'a\n"b" $samples'}, [1, 2, 3.25], start=1718600000))
+    assert '{"pod": "a\\n\\"b\\" $samples"}' in text
+    assert "Sales double on Fridays." in text
+    assert "\n1718600060, 2\n1718600120, 3.25\n" in text
+    assert "1718600000" not in text
+
+
+@pytest.mark.parametrize("text", ["no samples here", "$samples $colour", "$samples costs 5$", "$labels"])
+def test_a_prompt_that_is_none(sample: Load, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(text)
+    with pytest.raises(ScorerError, match=r"must have \$samples"):
+        sample(PROMPT_FILE=str(file))
+
+
+def test_the_token_is_read_each_time(sample: Load, tmp_path: Path) -> None:
+    assert sample().authorization() == {}
+    file = tmp_path / "token"
+    module = sample(INFERENCE_TOKEN_FILE=str(file))
+    for content in (None, "\n"):
+        if content is not None:
+            file.write_text(content)
+        with pytest.raises(Unavailable, match="token for the language model"):
+            module.authorization()
+    for token in ("one", "two"):
+        file.write_text(f"{token}\n")
+        assert module.authorization() == {"Authorization": f"Bearer {token}"}
+
+
+def test_config(sample: Load) -> None:
+    config = sample().app.config()
+    assert config["scoring"]["params"] == {"name": "llm_forecast_score", "interval": 60}
+    assert (config["source"]["params"]["range"], config["source"]["params"]["step"]) == (3600, 60)

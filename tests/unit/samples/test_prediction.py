@@ -1,0 +1,124 @@
+"""simple-prediction-scorer: from a forecast to a score."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsf.scorer import Score, ScorerError, Series, Skipped
+from tests.integration.scorer.server import ROOT, load
+
+FILE = ROOT / "samples" / "simple-prediction-scorer" / "app.py"
+Load = Callable[..., Any]
+
+
+@pytest.fixture
+def sample(monkeypatch: pytest.MonkeyPatch) -> Load:
+    """The module, with these environment variables."""
+
+    def make(**environment: str) -> Any:
+        for name in ("MIN_LENGTH", "HORIZON_LENGTH", "THRESHOLD", "ALPHA"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return load(FILE)
+
+    return make
+
+
+def series(pod: str, values: object, start: float = 1_718_600_000) -> Series:
+    labels = {"node": "n1", "namespace": "shop", "pod": pod}
+    return Series.of(labels, values, start=start, step=30)  # type: ignore[arg-type]
+
+
+def test_defaults(sample: Load) -> None:
+    module = sample()
+    assert (module.MIN_LENGTH, module.HORIZON_LENGTH, module.THRESHOLD, module.ALPHA) == (20, 10, 1.0, 20.0)
+    config = module.app.config()
+    assert config["scoring"]["params"] == {"name": "simple_prediction_score", "interval": 30}
+    assert (config["source"]["params"]["range"], config["source"]["params"]["step"]) == (3600, 30)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("THRESHOLD", "high"), ("ALPHA", "nan"), ("MIN_LENGTH", "0"), ("HORIZON_LENGTH", "-1")]
+)
+def test_what_is_no_setting(sample: Load, variable: str, value: str) -> None:
+    with pytest.raises(ScorerError, match=variable):
+        sample(**{variable: value})
+
+
+def test_the_score_is_the_logistic_function_of_the_highest_value(sample: Load) -> None:
+    module = sample(THRESHOLD="2", ALPHA="0.5")
+    assert module.likelihood(2.0) == 50.0
+    assert module.likelihood(5.0) == pytest.approx(100 / (1 + math.exp(-1.5)))
+    assert module.likelihood(-5.0) == pytest.approx(100 / (1 + math.exp(3.5)))
+    (score,) = module.predict([series("web", 0.1 * np.arange(60))])
+    # It ends at 5.9, and the tenth value to come is 6.9.
+    assert score.value == pytest.approx(100 / (1 + math.exp(-0.5 * (6.9 - 2))), rel=1e-3)
+
+
+@pytest.mark.parametrize(("value", "score"), [(1e308, 100.0), (-1e308, 0.0), (math.inf, 100.0), (-math.inf, 0.0)])
+def test_it_never_overflows(sample: Load, value: float, score: float) -> None:
+    assert sample().likelihood(value) == score
+    with np.errstate(all="ignore"):
+        (found,) = sample().predict([series("web", [value / 2] * 30)]) if math.isfinite(value) else [Score(score)]
+    assert found.value == score
+
+
+def test_a_falling_exponent_is_the_other_half(sample: Load) -> None:
+    module = sample(ALPHA="-20")
+    assert module.likelihood(1e300) == 0
+    assert module.likelihood(-1e300) == 100
+
+
+def test_meta(sample: Load) -> None:
+    (score,) = sample().predict([series("büro", [0.5] * 30)])
+    assert score.labels.keys() == {"node", "namespace", "pod", "meta"}
+    meta = base64.b64decode(score.labels["meta"]).decode()
+    assert meta == '{"predictor_label":"n1_shop_büro","alpha":20.0,"threshold":1.0}'
+    (score,) = sample().predict([Series.of({}, [0.5] * 30)])
+    assert json.loads(base64.b64decode(score.labels["meta"]))["predictor_label"] == "unknown_unknown_unknown"
+
+
+def test_what_has_no_score_and_why(sample: Load) -> None:
+    module = sample()
+    start, nan = 1_718_600_000, float("nan")
+    given = [
+        series("web", [0.5] * 60),
+        series("new", [0.5] * 19, start + 41 * 30),
+        series("lost", [nan] * 60),
+        series("none", []),
+        # Its last sample is so old that all of the forecast has passed.
+        series("ended", [0.5] * 40, start),
+    ]
+    found = list(module.predict(given))
+    assert [one.reason for one in found if isinstance(one, Skipped)] == ["too_short", "too_short", "too_short", "ended"]
+    assert [one.labels["pod"] for one in found if isinstance(one, Score)] == ["web"]
+    # Fewer steps than the horizon: it may be a scrape that failed.
+    late = series("late", [0.5] * 52, start)
+    assert len([one for one in module.predict([*given[:1], late]) if isinstance(one, Score)]) == 2
+    assert list(module.predict([])) == []
+
+
+def test_the_shortest_series_can_be_set(sample: Load) -> None:
+    short = series("new", 0.1 * np.arange(15))
+    assert isinstance(next(iter(sample().predict([short]))), Skipped)
+    assert isinstance(next(iter(sample(MIN_LENGTH="12").predict([short]))), Score)
+
+
+def test_the_horizon_can_be_set(sample: Load) -> None:
+    rising = series("web", 0.01 * np.arange(60))
+    near, far = (next(iter(sample(HORIZON_LENGTH=steps, ALPHA="1").predict([rising]))).value for steps in ("1", "60"))
+    assert near == pytest.approx(100 / (1 + math.exp(0.4)), rel=1e-3)
+    assert far > near
+
+
+def test_of_one_namespace_the_pod_that_is_closest_to_the_threshold_comes_last(sample: Load) -> None:
+    pods = [series(name, [load] * 30) for name, load in (("b", 0.9), ("c", 0.99), ("a", 0.2))]
+    assert [score.labels["pod"] for score in sample().predict(pods)] == ["a", "b", "c"]

@@ -1,0 +1,138 @@
+"""Forecasts: what is continued how, and what is not continued at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dsf.scorer import Forecast, Series, Skipped, forecast
+
+NAN = float("nan")
+
+
+def of(values: object, step: float = 30.0) -> Series:
+    return Series.of({}, values, start=1_718_600_000, step=step)  # type: ignore[arg-type]
+
+
+def without(series: Series, kept: object) -> Series:
+    return Series(series.labels, series.times[kept], series.values[kept])  # type: ignore[index]
+
+
+def found(series: Series, **options: int) -> Forecast:
+    made = forecast(series, **options)
+    assert isinstance(made, Forecast), made
+    return made
+
+
+def wave(at: object) -> object:
+    return 3 + np.sin(2 * np.pi * np.asarray(at) / 16)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [lambda at: 2.0 + 0.5 * at, lambda at: wave(at), lambda at: 1e9 + 1e6 * np.cos(at / 3), lambda at: -0.001 * at],
+)
+def test_what_follows_a_rule_is_continued(line: object) -> None:
+    times = np.arange(70.0)
+    expected = line(times)  # type: ignore[operator]
+    made = found(of(expected[:60]))
+    assert made.values == pytest.approx(expected[60:], rel=0.01, abs=0.01 * float(np.ptp(expected)))
+    assert (made.step, made.bridged, made.is_constant) == (30, 0, False)
+
+
+def test_the_weights_are_those_of_least_squares() -> None:
+    values = np.random.default_rng(3).normal(10, 2, 120).cumsum()
+    rows = np.lib.stride_tricks.sliding_window_view(values, 11)
+    past = np.column_stack([rows[:, :-1], np.ones(len(rows))])
+    weights = np.linalg.lstsq(past, rows[:, -1], rcond=None)[0]
+    line = values.tolist()
+    for _ in range(10):
+        line.append(float(np.append(line[-10:], 1) @ weights))
+    assert found(of(values)).values == pytest.approx(line[-10:], rel=1e-3)
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0, -1e300, 5e-324])
+def test_a_constant_series_stays(value: float) -> None:
+    made = found(of([value] * 30))
+    assert made.is_constant
+    assert made.values.tolist() == [value] * 10
+
+
+def test_rounding_is_no_change() -> None:
+    made = found(of([0.1 + 1e-17 * at for at in range(30)]))
+    assert made.is_constant
+
+
+@pytest.mark.parametrize("missing", [lambda at: at % 3 == 0, lambda at: (at > 20) & (at < 30), lambda at: at == 58])
+def test_short_gaps_are_bridged(missing: object) -> None:
+    times = np.arange(60)
+    gone = missing(times)  # type: ignore[operator]
+    expected = wave(np.arange(60, 70))
+    made = found(without(of(wave(times)), ~gone))
+    assert made.step == 30
+    # A gap at the beginning is none.
+    assert made.bridged == gone[1:].sum()
+    assert made.values == pytest.approx(expected, abs=0.5)
+    as_nan = found(of(np.where(gone, NAN, wave(times))))
+    assert as_nan.values.tolist() == made.values.tolist()
+
+
+def test_what_is_before_a_long_gap_is_not_used() -> None:
+    times = np.arange(100)
+    series = of(np.where(times < 50, 1000.0, wave(times)))
+    kept = (times < 40) | (times >= 55)
+    assert found(without(series, kept)).values.tolist() == found(without(series, times >= 55)).values.tolist()
+
+
+def test_too_short() -> None:
+    assert forecast(of([])) == Skipped("too_short")
+    assert forecast(of([1.0])) == Skipped("too_short")
+    assert forecast(of(range(19))) == Skipped("too_short")
+    assert forecast(of([*range(19), NAN])) == Skipped("too_short")
+    assert isinstance(forecast(of(range(20))), Forecast)
+    assert forecast(of(range(30)), least=31) == Skipped("too_short")
+    # The lags themselves and two samples to fit.
+    assert forecast(of([1, 2] * 5 + [1]), least=1) == Skipped("too_short")
+    assert isinstance(forecast(of([1, 2] * 6), least=1), Forecast)
+
+
+def test_too_many_samples_are_missing() -> None:
+    # Half of them come in pairs that are one step apart, with nine missing in between.
+    series = of(range(300))
+    assert forecast(without(series, np.arange(300) % 10 < 2)) == Skipped("gappy")
+
+
+def test_samples_at_one_time_and_in_any_order() -> None:
+    series = of(wave(np.arange(60)))
+    shuffled = np.random.default_rng(1).permutation(60)
+    assert found(without(series, shuffled)).values.tolist() == found(series).values.tolist()
+    twice = Series({}, np.repeat(series.times, 2), np.column_stack([series.values * 0, series.values]).ravel())
+    assert found(twice).values.tolist() == found(series).values.tolist()
+    at_once = Series({}, np.zeros(50), np.arange(50.0))
+    assert forecast(at_once) == Skipped("too_short")
+
+
+def test_times_that_are_not_quite_even() -> None:
+    series = of(wave(np.arange(60)))
+    late = Series({}, series.times + np.random.default_rng(2).uniform(0, 5, 60), series.values)
+    assert found(late).values == pytest.approx(found(series).values, abs=0.3)
+
+
+def test_a_steep_end_does_not_run_away() -> None:
+    made = found(of([0.0] * 40 + [2.0**at for at in range(12)]))
+    assert made.values.max() <= 2 * 2**11
+    assert made.values.min() >= -(2**11)
+
+
+@pytest.mark.parametrize("peak", [1.7e308, 1e-300])
+def test_any_float_is_taken(peak: float) -> None:
+    with np.errstate(all="raise", under="ignore"):
+        made = found(of(peak * np.array([1.0, -1.0] * 20)))
+    assert made.values.size == 10
+
+
+def test_lags_and_horizon() -> None:
+    assert found(of(wave(np.arange(40))), horizon=3, lags=4, least=6).values.size == 3
+    for options in ({"horizon": 0}, {"lags": 0}):
+        with pytest.raises(ValueError, match="must be 1 or more"):
+            forecast(of(range(40)), **options)
