@@ -22,9 +22,12 @@ WORKDIR /src
 # Dependencies are a layer of their own: they change less often than the code.
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/
-RUN uv sync --locked --no-dev --no-install-project
+# Every command works from this image. `--build-arg EXTRAS=` leaves the optimiser out, whose solver is as large as all the
+# rest, and the agent's OTLP receiver.
+ARG EXTRAS="--extra optimizer --extra otel"
+RUN uv sync --locked --no-dev --no-install-project ${EXTRAS}
 COPY dsf ./dsf
-RUN uv sync --locked --no-dev --no-editable
+RUN uv sync --locked --no-dev --no-editable ${EXTRAS}
 
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0

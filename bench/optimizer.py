@@ -1,11 +1,14 @@
 """How good a plan is after how long, and how much memory it takes, side by side with PuLP and CBC.
 
-    python bench/optimizer.py [--size WxCxK ...] [--seconds S] [--json FILE]
+    python bench/optimizer.py [--size WxCxK ...] [--seconds S] [--http WxCxK ...] [--json FILE]
 
 Instances of workloads x clusters x configurations with scarce capacity, each solved in a process of its own so that
 memory is that of one solve. PuLP gets the same integer program with every option, as plain Python users would write
 it, and the same time; the largest sizes are beyond what it can build in that time. Needs the extra `optimizer` and, for
 the comparison, pulp; without it the column stays empty.
+
+With `--http`, also how long `POST /optimize` takes for such an instance, with a real API server behind it; that needs
+the programs of `scripts/controlplane`.
 """
 
 from __future__ import annotations
@@ -112,6 +115,25 @@ def apart(size: str, solver: str, seconds: float) -> dict[str, Any] | None:
     return result
 
 
+def over_http(size: str, seconds: float) -> dict[str, Any] | None:
+    """`/optimize` end to end; None without the programs of an API server."""
+    from bench.optimizerhttp import measure
+    from tests.support.controlplane import ControlPlaneMissingError
+
+    try:
+        found = measure(size, seconds)
+    except ControlPlaneMissingError as error:
+        print(f"{size} over HTTP: {error}", file=sys.stderr)
+        return None
+    print(
+        f"{size:>12}  /optimize: dry run {found['dry_run_seconds']:.3f} s (solver {found['solver_seconds']:.3f} s), "
+        f"{found['objects']} objects written in {found['apply_seconds']:.2f} s, unchanged "
+        f"{found['apply_again_seconds']:.3f} s",
+        flush=True,
+    )
+    return found
+
+
 def line(size: str, mine: dict[str, Any], pulp: dict[str, Any] | None) -> str:
     """One row of the table."""
     gap = f"{mine['gap']:.2%}"
@@ -127,6 +149,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--size", action="append", help="workloads x clusters x configurations, such as 100x50x3")
     parser.add_argument("--seconds", type=float, help="time limit of each solve")
+    parser.add_argument("--http", action="append", help="time /optimize end to end for this size; may be repeated")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--one", choices=("ours", "pulp"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -148,6 +171,12 @@ def main() -> int:
             continue
         print(line(size, mine, pulp), flush=True)
         rows.append({"size": size, "time_limit": seconds, "dsf": mine, "pulp": pulp})
+    for size in arguments.http or ():
+        found = over_http(size, arguments.seconds or SIZES.get(size, 20))
+        if found is None:
+            failed = True
+            continue
+        rows.append({"size": size, "http": found})
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     return int(failed)

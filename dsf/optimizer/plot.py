@@ -21,6 +21,7 @@ FORMATS: Final = ("png", "svg")
 MAX_CLUSTERS: Final = 48
 _PER_ROW: Final = 8
 _NAMED_UNPLACED: Final = 6
+_METADATA: Final = {".svg": {"Date": None}}
 #: The least height of a block, as a share of the column.
 _SMALLEST: Final = 0.07
 
@@ -29,23 +30,28 @@ _WIDTH, _GAP, _HEAD, _BAND, _BODY, _BETWEEN = 1.0, 0.14, 0.3, 0.48, 1.7, 0.3
 _ROW = _HEAD + _BAND + _BODY + _BETWEEN
 
 
+def check(path: str | Path) -> None:
+    """Whether `plot` could draw into this file, as far as can be told without writing. Raises ToolError."""
+    if Path(path).suffix.lstrip(".").lower() not in FORMATS:
+        raise ToolError(f"cannot draw {path}: the name has to end in {' or '.join('.' + one for one in FORMATS)}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ToolError(
+            "a picture of a plan needs matplotlib; install it with: pip install 'dynamic-scoring-framework[plot]'"
+        ) from error
+
+
 def plot(plan: Plan, path: str | Path) -> None:
     """Write the picture of a plan to a .png or .svg file.
 
     Raises ToolError when matplotlib is not installed, the ending is another one or the file cannot be written.
     """
     target = Path(path)
-    kind = target.suffix.lstrip(".").lower()
-    if kind not in FORMATS:
-        raise ToolError(f"cannot draw {target}: the name has to end in {' or '.join('.' + one for one in FORMATS)}")
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ToolError(
-            "a picture of a plan needs matplotlib; install it with: pip install 'dynamic-scoring-framework[plot]'"
-        ) from error
+    check(target)
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     names = _clusters(plan)
     rows = max(1, math.ceil(len(names) / _PER_ROW))
@@ -78,7 +84,7 @@ def plot(plan: Plan, path: str | Path) -> None:
     # Without a date and with fixed ids the same plan gives the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "dsf", "svg.fonttype": "none"}):
         try:
-            figure.savefig(target, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+            figure.savefig(target, dpi=150, metadata=_METADATA.get(target.suffix.lower()))
         except OSError as error:
             raise ToolError(f"cannot write {target}: {error.strerror or error}") from error
 

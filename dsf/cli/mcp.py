@@ -1,0 +1,21 @@
+"""`dsf mcp`: the optimiser as tools of an assistant that runs on this machine."""
+
+from __future__ import annotations
+
+import typer
+
+
+def mcp() -> None:
+    """Serve the optimiser to an assistant over standard input and output (Model Context Protocol).
+
+    The assistant starts this command; people do not. It may do what your kubeconfig allows. For a server that several
+    people use, run `dsf optimizer`, which serves the same tools at /mcp.
+
+    Example: dsf mcp
+    """
+    from dsf.cli.optimizer import hub_settings, rescorer
+    from dsf.optimizer.mcp import run_stdio
+    from dsf.settings import Settings
+
+    settings = hub_settings(Settings.load().model_copy(update={"role": "optimizer"}))
+    raise typer.Exit(run_stdio(settings, rescorer(settings)))

@@ -1,0 +1,153 @@
+"""`dsf optimize`: where workloads run best."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.cli.group import BAD
+from dsf.cli.output import Format, Output, emit, number, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dsf.optimizer.params import OptimizeParams
+    from dsf.optimizer.service import OptimizerService
+    from dsf.optimizer.views import ExplanationView, PlanReport, ResetReport
+
+_CHANGE_STYLES = {"created": "green", "updated": "yellow", "deleted": "red"}
+
+
+def optimize(
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="What to plan, JSON or YAML; - is standard input.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan; write nothing.")] = False,
+    reset: Annotated[
+        str | None, typer.Option("--reset", metavar="NAMESPACE", help="Delete what plans made in this namespace.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Also draw the plan, into a .png or .svg file.", dir_okay=False)
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Find the best arrangement of workloads and put it in force in place of the previous one.
+
+    Reads and writes the hub with your own kubeconfig. The exit code is 1 when a workload is left unplaced.
+
+    Example: dsf optimize -f params.json --dry-run --plot plan.png
+    """
+    if (file is None) == (reset is None):
+        raise typer.BadParameter("give either --file or --reset")
+    from dsf.cli.optimizer import hub_settings
+    from dsf.cli.session import command_settings
+    from dsf.optimizer.main import make_service
+
+    service = make_service(hub_settings(command_settings()))
+    try:
+        if reset is not None:
+            undone = service.reset(reset)
+            emit(undone, output, lambda: _render_reset(undone))
+            return
+        report = _plan(service, read_params(file or Path("-")), dry_run=dry_run, plot=plot)
+    finally:
+        service.close()
+    emit(report, output, lambda: render(report))
+    if report.unplaced:
+        raise typer.Exit(BAD)
+
+
+def read_params(file: Path) -> OptimizeParams:
+    """The request in a file. Raises ManifestError naming file, field and what is allowed."""
+    import yaml
+    from pydantic import ValidationError
+
+    from dsf.errors import ManifestError
+    from dsf.optimizer.params import OptimizeParams
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        # JSON is YAML.
+        content = yaml.safe_load(text)
+    except OSError as error:
+        raise ManifestError(f"cannot read {file}: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ManifestError(f"{file} is neither JSON nor YAML: {error}") from None
+    try:
+        return OptimizeParams.model_validate(content)
+    except ValidationError as error:
+        items = error.errors(include_url=False, include_input=False)
+        wrong = "; ".join(f"{'.'.join(str(part) for part in item['loc']) or 'it'}: {item['msg']}" for item in items)
+        raise ManifestError(f"{file}: {wrong}") from None
+
+
+def _plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, plot: Path | None) -> PlanReport:
+    if plot is not None:
+        from dsf.optimizer.plot import check
+
+        # Before anything is written: a plan in force without its picture would look like an error.
+        check(plot)
+    report, plan = service.plan(params) if dry_run or params.dry_run else service.apply_plan(params)
+    if plot is not None:
+        from dsf.optimizer.plot import plot as draw
+
+        draw(plan, plot)
+    return report
+
+
+def render(report: PlanReport) -> RenderableType:
+    """A line per workload and cluster, with why it is not at its next best option."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from dsf.cli.output import flat
+
+    reasons = {one.workload: one for one in report.explanation}
+    unplaced = {one.workload: one for one in report.unplaced}
+    rows: list[list[str | tuple[str, str]]] = []
+    for one in report.plan.assignments:
+        rest = unplaced.get(one.workload)
+        why = _next_best(reasons.get(one.workload)) if rest is None else f"{rest.replicas} more: {rest.message}"
+        rows.append([one.workload, one.cluster, one.device, number(one.score), why])
+    placed = {one.workload for one in report.plan.assignments}
+    rows += [
+        [one.workload, ("-", "red"), "-", "-", (f"not placed: {one.message}", "red")]
+        for one in report.unplaced
+        if one.workload not in placed
+    ]
+    headers = ("WORKLOAD", "CLUSTER", "DEVICE", "SCORE", "WHY NOT THE NEXT BEST")
+    done = "in force" if report.applied else "not applied"
+    gap = f", at most {report.gap:.2%} below the best" if report.gap else ""
+    summary = f"{report.status}{gap}, sum of scores {number(report.objective_value)}, plan {report.plan_id} {done}"
+    parts: list[RenderableType] = [table(headers, rows, right=("SCORE",)), Text(""), Text(flat(summary))]
+    changed = [one for one in report.changes if one.change != "unchanged"]
+    word = "" if report.applied else "would be "
+    parts += [
+        Text(flat(f"{one.kind} {one.namespace}/{one.name} {word}{one.change}"), style=_CHANGE_STYLES[one.change])
+        for one in changed
+    ]
+    if not changed and report.plan.assignments:
+        parts.append(Text("nothing to change: this plan is in force"))
+    notes = [*report.warnings, *(one.message for one in report.missing_scores)]
+    parts += [Text(flat(f"warning: {note}"), style="yellow") for note in notes]
+    return Group(*parts)
+
+
+def _next_best(one: ExplanationView | None) -> str:
+    if one is None:
+        return ""
+    if one.next_best is None:
+        return one.message
+    option = one.next_best
+    return f"{option.cluster} with {option.device} ({number(option.score)}): {one.message}"
+
+
+def _render_reset(undone: ResetReport) -> RenderableType:
+    from rich.text import Text
+
+    if not undone.deleted:
+        return Text(f"no plan is in force in namespace {undone.namespace}")
+    return table(("KIND", "NAME", "CHANGE"), [[one.kind, one.name, one.change] for one in undone.deleted])

@@ -1,0 +1,80 @@
+"""`dsf optimizer`: the process that answers for plans; and what it and `dsf optimize` work with."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from dsf.optimizer.main import Mount
+    from dsf.optimizer.service import Rescore
+    from dsf.settings import Settings
+
+_REDIS_SETTINGS = {"redis_url", "redis_url_file"}
+
+
+def optimizer(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; default 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Port; default 8338, 0 takes a free one.")
+    ] = None,
+    auth: Annotated[
+        Literal["kubernetes", "token", "none"] | None,
+        typer.Option("--auth", help="Who may call; none only where nobody but you reaches it."),
+    ] = None,
+) -> None:
+    """Run the optimiser: HTTP API for plans, scores and their explanation, with /docs; for assistants at /mcp.
+
+    Example: dsf optimizer --auth none
+    """
+    from dsf.optimizer.main import run
+    from dsf.optimizer.mcp import mount
+    from dsf.settings import Settings
+
+    asked = {"optimizer_host": host, "optimizer_port": port, "optimizer_auth": auth}
+    given = {"role": "optimizer"} | {name: value for name, value in asked.items() if value is not None}
+    settings = hub_settings(Settings.load().model_copy(update=given))
+    raise typer.Exit(run(settings, rescorer(settings), mount))
+
+
+def _mount() -> Mount | None:
+    """The tools for assistants at /mcp; None without the SDK that they need."""
+    if importlib.util.find_spec("mcp") is None:
+        return None
+    from dsf.optimizer.mcp import mount
+
+    return mount
+
+
+def hub_settings(settings: Settings) -> Settings:
+    """Outside of a pod, and when no kubeconfig is set: the one that kubectl would use."""
+    if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
+        return settings
+    # KUBECONFIG may list several files; the first that is there has the current context.
+    named = [Path(one) for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
+    found = next((one for one in [*named, Path.home() / ".kube" / "config"] if one.is_file()), None)
+    return settings.model_copy(update={"kubeconfig": found}) if found is not None else settings
+
+
+def rescorer(settings: Settings) -> Rescore | None:
+    """Sends ticks through the hub's Redis; None when no Redis is set."""
+    if not settings.model_fields_set & _REDIS_SETTINGS:
+        return None
+    from dsf.cli import rescoring
+    from dsf.optimizer.views import RescoreRun
+    from dsf.store.client import connect
+
+    def rescore(scorer: str, clusters: Sequence[str] | None) -> list[RescoreRun]:
+        client = connect(settings, name="dsf-optimizer", retries=1)
+        try:
+            runs = rescoring.send(client, settings, scorer, clusters)
+        finally:
+            client.close()
+        return [RescoreRun(cluster=run.cluster, run_id=run.run_id, message=run.message) for run in runs]
+
+    return rescore

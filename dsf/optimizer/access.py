@@ -1,0 +1,231 @@
+"""Who may do what with the optimiser.
+
+It writes with rights of its own, so a caller is asked for the rights that doing the same by hand would take:
+`kubernetes` lets the hub's API server judge token and rights; `token` knows one token that may do everything; `none` is
+for a service that nobody but its user can reach.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import dsf.log
+from dsf.errors import AccessError, SettingsError
+from dsf.kube.resources import (
+    ACCESS_REVIEWS,
+    ADDON_PLACEMENT_SCORES,
+    DYNAMIC_SCORERS,
+    MANIFEST_WORK_REPLICA_SETS,
+    PLACEMENT_BINDINGS,
+    PLACEMENTS,
+    POLICIES,
+    TOKEN_REVIEWS,
+    Resource,
+)
+from dsf.kube.session import Session
+
+log = dsf.log.get(__name__)
+
+
+class Action(StrEnum):
+    """What can be done."""
+
+    LIST_SCORES = "list scores"
+    EXPLAIN_SCORER = "explain a scorer"
+    PROPOSE = "propose a plan"
+    APPLY = "apply a plan"
+    RESET = "reset a plan"
+    LIST_PLANS = "list plans"
+    RESCORE = "score now"
+
+
+@dataclass(frozen=True)
+class Right:
+    """One thing that the API server must allow. Not `in_namespace`: everywhere."""
+
+    verb: str
+    resource: Resource
+    in_namespace: bool = True
+
+
+_READ: Final = (
+    Right("get", MANIFEST_WORK_REPLICA_SETS),
+    Right("get", POLICIES),
+    Right("list", ADDON_PLACEMENT_SCORES, in_namespace=False),
+)
+_DELETE: Final = (Right("delete", PLACEMENTS), Right("delete", PLACEMENT_BINDINGS))
+
+#: The rights that each action takes.
+RIGHTS: Final[Mapping[Action, Sequence[Right]]] = {
+    Action.LIST_SCORES: (Right("list", ADDON_PLACEMENT_SCORES),),
+    Action.EXPLAIN_SCORER: (
+        Right("list", DYNAMIC_SCORERS, in_namespace=False),
+        Right("list", ADDON_PLACEMENT_SCORES, in_namespace=False),
+    ),
+    Action.PROPOSE: _READ,
+    Action.APPLY: (*_READ, Right("create", PLACEMENTS), Right("create", PLACEMENT_BINDINGS), *_DELETE),
+    Action.RESET: _DELETE,
+    Action.LIST_PLANS: (Right("list", PLACEMENTS), Right("list", PLACEMENT_BINDINGS)),
+    # Whoever may change a scorer may suspend it and resume it, which scores as well.
+    Action.RESCORE: (Right("update", DYNAMIC_SCORERS),),
+}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks, as the API server named them."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+class Access(Protocol):
+    """Decides about callers. Both methods block; both raise AccessError, and BackendError when they cannot decide."""
+
+    #: Whether a token is asked for. Where it is not, requests that a foreign web page could cause are refused.
+    needs_token: bool
+
+    def authenticate(self, token: str | None) -> Caller:
+        """Who holds this token. Raises AccessError (401)."""
+
+    def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
+        """Whether they may do this in a namespace, or with None in all. Raises AccessError (403)."""
+
+
+class OpenAccess:
+    """Everybody may do everything."""
+
+    needs_token = False
+
+    def authenticate(self, token: str | None) -> Caller:
+        """See `Access`."""
+        return Caller("anybody")
+
+    def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
+        """See `Access`."""
+
+
+class TokenAccess:
+    """Whoever holds the one token may do everything."""
+
+    needs_token = True
+
+    def __init__(self, file: Path) -> None:
+        """The file is read at every request, so that the token can be changed. Raises SettingsError when it cannot."""
+        self._file = file
+        self._read()
+
+    def authenticate(self, token: str | None) -> Caller:
+        """See `Access`."""
+        if token is None:
+            raise _no_token()
+        if not hmac.compare_digest(token.encode(), self._read().encode()):
+            raise AccessError("the token is not the one of DSF_OPTIMIZER_TOKEN_FILE", 401)
+        return Caller("token")
+
+    def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
+        """See `Access`."""
+
+    def _read(self) -> str:
+        try:
+            token = self._file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise SettingsError(f"DSF_OPTIMIZER_TOKEN_FILE: cannot read {self._file}: {reason}") from None
+        if not token:
+            raise SettingsError(f"DSF_OPTIMIZER_TOKEN_FILE: {self._file} is empty; it has to hold the token")
+        return token
+
+
+class KubernetesAccess:
+    """The hub's API server says who holds a token and what they may do."""
+
+    needs_token = True
+
+    def __init__(self, session: Session, scorer_namespace: str) -> None:
+        """DynamicScorers are in `scorer_namespace`."""
+        self._session = session
+        self._scorer_namespace = scorer_namespace
+
+    def authenticate(self, token: str | None) -> Caller:
+        """See `Access`."""
+        if token is None:
+            raise _no_token()
+        answer = self._session.create(TOKEN_REVIEWS.path(), _review(TOKEN_REVIEWS, {"token": token}))
+        status = answer.get("status") or {}
+        if not status.get("authenticated"):
+            raise AccessError(f"the hub does not know this token: {status.get('error') or 'not authenticated'}", 401)
+        user = status.get("user") or {}
+        return Caller(
+            name=user.get("username") or "",
+            uid=user.get("uid") or "",
+            groups=tuple(user.get("groups") or ()),
+            extra=user.get("extra") or {},
+        )
+
+    def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
+        """See `Access`."""
+        where = self._scorer_namespace if action is Action.RESCORE else namespace
+        for right in RIGHTS[action]:
+            self._check(caller, action, right, (where or "") if right.in_namespace else "")
+
+    def _check(self, caller: Caller, action: Action, right: Right, namespace: str) -> None:
+        spec = {
+            "user": caller.name,
+            "uid": caller.uid,
+            "groups": list(caller.groups),
+            "extra": {key: list(values) for key, values in caller.extra.items()},
+            "resourceAttributes": {
+                "namespace": namespace,
+                "verb": right.verb,
+                "group": right.resource.group,
+                "resource": right.resource.plural,
+            },
+        }
+        answer = self._session.create(ACCESS_REVIEWS.path(), _review(ACCESS_REVIEWS, spec))
+        if not (answer.get("status") or {}).get("allowed"):
+            where = f"in namespace {namespace}" if namespace else "in all namespaces"
+            log.warning("caller refused", caller=caller.name, action=action.value, namespace=namespace)
+            raise AccessError(f"{caller.name} may not {right.verb} {right.resource} {where}; needed to {action}", 403)
+
+
+def make_access(mode: str, host: str, token_file: Path | None, session: Session, scorer_namespace: str) -> Access:
+    """What the settings ask for. Raises SettingsError for what would be open to others."""
+    if mode == "token":
+        if token_file is None:
+            raise SettingsError("DSF_OPTIMIZER_AUTH is token, so DSF_OPTIMIZER_TOKEN_FILE has to name the token's file")
+        return TokenAccess(token_file)
+    if mode == "none":
+        if not is_loopback(host):
+            raise SettingsError(
+                f"DSF_OPTIMIZER_AUTH is none and DSF_OPTIMIZER_HOST is {host}: everybody who reaches it could move "
+                "workloads; use 127.0.0.1, or auth kubernetes or token"
+            )
+        return OpenAccess()
+    return KubernetesAccess(session, scorer_namespace)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _review(resource: Resource, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+
+
+def _no_token() -> AccessError:
+    return AccessError("no token; send `Authorization: Bearer TOKEN`", 401)

@@ -1,0 +1,133 @@
+"""Where the optimiser's objects are: the protocol, and the hub's API server behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import Resource
+from dsf.kube.session import ExpiredError, Session
+
+Manifest = dict[str, Any]
+
+FIELD_MANAGER: Final = "dynamic-scoring-optimizer"
+#: Objects of one page.
+_PAGE: Final = 500
+#: Up to this many objects are read one by one: a ManifestWorkReplicaSet carries whole workloads.
+_ONE_BY_ONE: Final = 8
+#: A list that changes faster than it can be read is begun again this many times.
+_LIST_ATTEMPTS: Final = 3
+
+
+class HubBackend(Protocol):
+    """Manifests in, manifests out. Every method raises BackendError when the hub cannot be used."""
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Manifest | None:
+        """One object, or None."""
+
+    def objects(self, resource: Resource, namespace: str = "", *, labels: str = "", name: str = "") -> list[Manifest]:
+        """All objects of a kind, of one namespace or all, filtered by a label selector and by name."""
+
+    def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
+        """Those of the named objects that there are."""
+
+    def apply(self, resource: Resource, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Server-side apply: our fields only; fields that we had and that are not in the manifest go."""
+
+    def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, dry_run: bool = False
+    ) -> None:
+        """Delete an object; one that is gone is fine."""
+
+    def check(self) -> None:
+        """Whether the hub answers."""
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+class KubeBackend:
+    """The hub's API server. Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Manifest | None:
+        """See `HubBackend`."""
+        try:
+            return self._session.get(resource.path(namespace, name))
+        except ObjectNotFoundError:
+            return None
+
+    def objects(self, resource: Resource, namespace: str = "", *, labels: str = "", name: str = "") -> list[Manifest]:
+        """See `HubBackend`. Read in pages. A kind that the hub does not have has no objects."""
+        query = {"limit": str(_PAGE)}
+        if labels:
+            query["labelSelector"] = labels
+        if name:
+            query["fieldSelector"] = f"metadata.name={name}"
+        for attempt in range(1, _LIST_ATTEMPTS + 1):
+            try:
+                return self._pages(resource, namespace, query)
+            except ObjectNotFoundError:
+                return []
+            except ExpiredError:
+                if attempt == _LIST_ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
+        """See `HubBackend`."""
+        wanted = set(names)
+        if len(wanted) <= _ONE_BY_ONE:
+            found = {name: self.get(resource, namespace, name) for name in wanted}
+            return {name: one for name, one in found.items() if one is not None}
+        objects = self.objects(resource, namespace)
+        return {one["metadata"]["name"]: one for one in objects if one["metadata"]["name"] in wanted}
+
+    def apply(self, resource: Resource, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """See `HubBackend`."""
+        metadata = manifest["metadata"]
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
+        return self._session.request(
+            "PATCH",
+            resource.path(metadata["namespace"], metadata["name"]),
+            query=query,
+            body=manifest,
+            content_type="application/apply-patch+yaml",
+        )
+
+    def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, dry_run: bool = False
+    ) -> None:
+        """See `HubBackend`."""
+        # All of it in the body: beside one, the API server does not look at the query, and would delete in a dry run.
+        options = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        body = options | ({"preconditions": {"uid": uid}} if uid else {}) | ({"dryRun": ["All"]} if dry_run else {})
+        try:
+            self._session.request("DELETE", resource.path(namespace, name), body=body)
+        except ObjectNotFoundError:
+            return
+
+    def check(self) -> None:
+        """See `HubBackend`."""
+        self._session.get("/version")
+
+    def close(self) -> None:
+        """See `HubBackend`."""
+        self._session.close()
+
+    def _pages(self, resource: Resource, namespace: str, query: dict[str, str]) -> list[Manifest]:
+        objects: list[Manifest] = []
+        more = ""
+        while True:
+            page = self._session.request(
+                "GET", resource.path(namespace), query=query | ({"continue": more} if more else {})
+            )
+            # An item of a list has neither of the two.
+            kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+            objects += [kind | item for item in page.get("items") or ()]
+            more = (page.get("metadata") or {}).get("continue") or ""
+            if not more:
+                return objects

@@ -1,0 +1,100 @@
+"""Whether the clusters of a plan are there, can be selected, and would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dsf.kube.resources import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS
+from dsf.optimizer.backend import HubBackend, Manifest
+from dsf.optimizer.selector import COMPLIANCE_CLAIM, ClusterSelector, Selection, claims_of
+
+_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
+_NO_SELECT: Final = ("NoSelect", "NoSelectIfNew")
+_AVAILABLE: Final = "ManagedClusterConditionAvailable"
+
+
+class Clusters:
+    """The ManagedClusters of one plan as they are on the hub now. Raises BackendError from its constructor."""
+
+    def __init__(self, backend: HubBackend, selector: ClusterSelector, names: Iterable[str]) -> None:
+        self._backend = backend
+        self._selector = selector
+        wanted = sorted(set(names))
+        # With a label those that lack it can be left out of the list: who has it is all that matters there.
+        self._all = backend.objects(MANAGED_CLUSTERS, labels=selector.labels)
+        self._found = {str(one["metadata"]["name"]): one for one in self._all if one["metadata"]["name"] in wanted}
+        left = [name for name in wanted if name not in self._found]
+        self._found |= backend.fetch(MANAGED_CLUSTERS, "", left)
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Mistakes: clusters that do not exist."""
+        return [f"ManagedCluster {name} does not exist" for name in names if name not in self._found]
+
+    def selection(self, names: Iterable[str]) -> Selection:
+        """How Placements select these clusters."""
+        return self._selector.select(names, self._all)
+
+    def unbound(self, namespace: str, names: Iterable[str]) -> list[str]:
+        """What keeps Placements of a namespace from looking at these clusters: their cluster sets are not bound."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return []
+        bindings = self._backend.objects(MANAGED_CLUSTER_SET_BINDINGS, namespace)
+        bound = {str((one.get("spec") or {}).get("clusterSet") or one["metadata"]["name"]) for one in bindings}
+        if not bound:
+            reason = f"namespace {namespace} has no ManagedClusterSetBinding, so its Placements select nothing"
+            return [f"{reason}; bind a set that has these clusters, such as `global`"]
+        sets = self._backend.fetch(MANAGED_CLUSTER_SETS, "", bound)
+        return [
+            f"ManagedCluster {name} is in no cluster set that is bound to namespace {namespace} "
+            f"({', '.join(sorted(bound))}), so its Placements cannot select it"
+            for name in wanted
+            if name in self._found and not any(_holds(one, self._found[name]) for one in sets.values())
+        ]
+
+    def warnings(self, configured: Iterable[str], used: Iterable[str]) -> list[str]:
+        """What may keep a plan from taking effect, though it can be applied."""
+        found = []
+        for name in sorted({*configured, *used} & self._found.keys()):
+            cluster = self._found[name]
+            found += [
+                f"ManagedCluster {name} has the taint {taint.get('key')}: Placements do not select it"
+                for taint in (cluster.get("spec") or {}).get("taints") or ()
+                if taint.get("effect") in _NO_SELECT
+            ]
+            conditions = (cluster.get("status") or {}).get("conditions") or ()
+            if any(one.get("type") == _AVAILABLE and one.get("status") != "True" for one in conditions):
+                found.append(f"ManagedCluster {name} is not available")
+        found += [
+            f"ManagedCluster {name} has no claim {COMPLIANCE_CLAIM}: workloads go there only once it says compliant; "
+            "does the policy watcher run there?"
+            for name in sorted(set(used) & self._found.keys())
+            if COMPLIANCE_CLAIM not in claims_of(self._found[name])
+        ]
+        return found
+
+
+def _holds(cluster_set: Manifest, cluster: Manifest) -> bool:
+    """Whether a ManagedClusterSet has a cluster."""
+    labels = cluster["metadata"].get("labels") or {}
+    selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
+    if selector.get("selectorType") == "LabelSelector":
+        return _matches(selector.get("labelSelector") or {}, labels)
+    return bool(labels.get(_SET_LABEL) == cluster_set["metadata"]["name"])
+
+
+def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """A label selector as Kubernetes reads it; an empty one matches everything."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_meets(one, labels) for one in selector.get("matchExpressions") or ())
+
+
+def _meets(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, operator, values = expression.get("key"), expression.get("operator"), expression.get("values") or ()
+    if operator == "In":
+        return labels.get(str(key)) in values
+    if operator == "NotIn":
+        return labels.get(str(key)) not in values
+    return (key in labels) is (operator == "Exists")

@@ -1,0 +1,166 @@
+"""A plan as objects: Placements and PlacementBindings, and back.
+
+    per configuration   Placement and PlacementBinding of its Policy, selecting the cluster
+    per workload        the Placement that its ManifestWorkReplicaSet names, selecting its clusters once they say that
+                        their configuration is in force
+
+Names follow from the cluster alone, so that another configuration of a cluster is one change of one object, and never
+two configurations at once. What the plan says stands in annotations: whoever runs next knows where things are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+from dsf.api.types import GROUP, MANAGED_BY, MANAGED_BY_LABEL
+from dsf.kube.resources import PLACEMENT_BINDINGS, PLACEMENTS, POLICIES, Resource
+from dsf.optimizer.model import Current
+from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.views import AssignmentView, ConfigurationView, PlanView
+
+Manifest = dict[str, Any]
+
+#: On every object of a plan.
+GENERATED_LABEL: Final = "dynamic-scoring-framework-mcp/generated"
+GENERATED: Final = f"{GENERATED_LABEL}=true"
+PLAN_ID: Final = f"{GROUP}/plan-id"
+#: How many objects the plan has.
+PLAN_OBJECTS: Final = f"{GROUP}/plan-objects"
+#: On the Placement of a configuration and of a workload: what the plan says about it, in JSON.
+CONFIGURATION: Final = f"{GROUP}/plan-configuration"
+ASSIGNMENTS: Final = f"{GROUP}/plan-assignments"
+
+#: In the order in which they are written.
+KINDS: Final = (PLACEMENTS, PLACEMENT_BINDINGS)
+#: A Placement's name is the value of a label of its PlacementDecisions.
+MAX_PLACEMENT_NAME: Final = 63
+_HASH: Final = 8
+
+
+def plan_id(namespace: str, plan: PlanView) -> str:
+    """Names what a plan says: who goes where, with which configuration. Scores are not part of it."""
+    said = {
+        "namespace": namespace,
+        "assignments": sorted((one.workload, one.cluster, one.policy, one.replicas) for one in plan.assignments),
+        "configurations": sorted((one.cluster, one.policy) for one in plan.configurations),
+    }
+    return _hash(json.dumps(said, sort_keys=True), 16)
+
+
+def generated_name(prefix: str, cluster: str) -> str:
+    """The name of an object for a cluster; the hash keeps long names apart whose heads are the same."""
+    digest = _hash(cluster, _HASH)
+    head = cluster[: MAX_PLACEMENT_NAME - len(prefix) - _HASH - 2].rstrip("-.")
+    return f"{prefix}-{head}-{digest}"
+
+
+def render(
+    namespace: str,
+    plan: PlanView,
+    placements: Mapping[str, str],
+    selector: ClusterSelector,
+    values: Mapping[str, str],
+) -> list[Manifest]:
+    """The objects of a plan, in the order in which to write them.
+
+    `placements` has the Placement of each workload, `values` what the selector selects each cluster by.
+    """
+    found: list[Manifest] = []
+    for one in plan.configurations:
+        name = generated_name("placement", one.cluster)
+        spec = _spec(selector.predicate([values[one.cluster]]), 1)
+        found.append(_object(PLACEMENTS, namespace, name, {CONFIGURATION: _json(one.model_dump())}, {"spec": spec}))
+    for one in plan.configurations:
+        binding = {
+            "placementRef": {
+                "apiGroup": PLACEMENTS.group,
+                "kind": PLACEMENTS.kind,
+                "name": generated_name("placement", one.cluster),
+            },
+            "subjects": [{"apiGroup": POLICIES.group, "kind": POLICIES.kind, "name": one.policy}],
+        }
+        found.append(_object(PLACEMENT_BINDINGS, namespace, generated_name("binding", one.cluster), {}, binding))
+    by_workload: dict[str, list[AssignmentView]] = {}
+    for assignment in plan.assignments:
+        by_workload.setdefault(assignment.workload, []).append(assignment)
+    for workload, assignments in sorted(by_workload.items()):
+        chosen = [values[one.cluster] for one in assignments]
+        spec = _spec(selector.predicate(chosen, compliant=True), sum(one.replicas for one in assignments))
+        said = {ASSIGNMENTS: _json([one.model_dump() for one in assignments])}
+        found.append(_object(PLACEMENTS, namespace, placements[workload], said, {"spec": spec}))
+    identity = plan_id(namespace, plan)
+    for manifest in found:
+        manifest["metadata"]["annotations"] |= {PLAN_ID: identity, PLAN_OBJECTS: str(len(found))}
+    return found
+
+
+def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
+    """What the objects of a plan say. Annotations that somebody spoiled are left out."""
+    assignments: list[AssignmentView] = []
+    configurations: list[ConfigurationView] = []
+    for manifest in objects:
+        annotations = manifest["metadata"].get("annotations") or {}
+        try:
+            if CONFIGURATION in annotations:
+                configurations.append(ConfigurationView.model_validate_json(annotations[CONFIGURATION]))
+            if ASSIGNMENTS in annotations:
+                said = json.loads(annotations[ASSIGNMENTS])
+                assignments += [AssignmentView.model_validate(one) for one in said]
+        except (ValueError, TypeError):
+            continue
+    return PlanView(
+        assignments=sorted(assignments, key=lambda one: (one.workload, one.cluster)),
+        configurations=sorted(configurations, key=lambda one: one.cluster),
+    )
+
+
+def current_places(plan: PlanView) -> dict[str, list[Current]]:
+    """Where the workloads of a plan are, by name. A cluster counts once, as in what is planned."""
+    places: dict[str, dict[str, Current]] = {}
+    for one in plan.assignments:
+        places.setdefault(one.workload, {})[one.cluster] = Current(one.cluster, one.device, one.replicas)
+    return {workload: list(found.values()) for workload, found in places.items()}
+
+
+def dump(manifests: Sequence[Manifest]) -> str:
+    """The objects as YAML documents."""
+    text: str = yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=True) if manifests else ""
+    return text
+
+
+def resource_of(manifest: Mapping[str, Any]) -> Resource:
+    """Which of `KINDS` an object is."""
+    return next(resource for resource in KINDS if resource.kind == manifest["kind"])
+
+
+def _object(
+    resource: Resource, namespace: str, name: str, annotations: dict[str, str], content: dict[str, Any]
+) -> Manifest:
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {GENERATED_LABEL: "true", MANAGED_BY_LABEL: MANAGED_BY},
+            "annotations": annotations,
+        },
+        **content,
+    }
+
+
+def _spec(predicate: dict[str, Any], clusters: int) -> dict[str, Any]:
+    return {"numberOfClusters": clusters, "predicates": [{"requiredClusterSelector": predicate}]}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _hash(text: str, length: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

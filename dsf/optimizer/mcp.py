@@ -1,0 +1,205 @@
+"""The optimiser for assistants, by the Model Context Protocol: over HTTP at /mcp, and over standard input and output.
+
+The protocol is the official SDK's; here is what a call of a tool does, and how the server is reached.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from importlib import metadata
+from typing import Any, Final
+
+import anyio
+import redis
+from anyio.to_thread import run_sync
+from mcp import types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import BaseModel, ValidationError
+from starlette.types import ASGIApp
+
+import dsf.log
+from dsf.errors import DsfError
+from dsf.optimizer.guarded import GuardedService, current_caller
+from dsf.optimizer.main import make_service
+from dsf.optimizer.mcp_http import Gate
+from dsf.optimizer.mcp_tools import TOOLS, Arguments, Service, Tool
+from dsf.optimizer.service import Rescore as SendTicks
+from dsf.settings import Settings
+
+log = dsf.log.get(__name__)
+
+#: Where it is served over HTTP.
+PATH: Final = "/mcp"
+#: Bytes of a request's body.
+_MAX_BODY: Final = 4 * 1024 * 1024
+#: Calls at the same time; more wait. Not the threads of the HTTP API, which must stay free for its probes.
+_MAX_CALLS: Final = 16
+
+_INSTRUCTIONS: Final = (
+    "Scores say how well clusters suit a purpose. A plan chooses a policy for each cluster and a cluster for each "
+    "workload so that the sum of the preferred scores is greatest.\n"
+    "To optimise: list_scores to find the score that matches the wish; propose_plan; show the person the proposal; and "
+    "only when they agree, apply_plan with its plan_id as planId. reset undoes a plan.\n"
+    "Expired scores are not used in plans: explain_scorer says why one is not renewed, rescore asks for a new one."
+)
+
+
+class McpMount:
+    """The server as a part of the HTTP service; see `dsf.optimizer.app.Mounted`."""
+
+    def __init__(self, service: Service) -> None:
+        _quiet()
+        server = make_server(service)
+        app = server.streamable_http_app(
+            streamable_http_path=PATH,
+            # Every request stands alone: any replica can answer it, and each is answered for the one who sent it.
+            stateless_http=True,
+            json_response=True,
+            max_request_body_size=_MAX_BODY,
+            # Hosts and origins are checked for the whole service, not here.
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        )
+        self.asgi: ASGIApp = Gate(app, PATH)
+        self._server = server
+
+    def lifespan(self) -> AbstractAsyncContextManager[None]:
+        """What has to run while it is served."""
+        return self._server.session_manager.run()
+
+
+def mount(service: GuardedService, settings: Settings) -> McpMount:
+    """For `dsf.optimizer.main.run`."""
+    return McpMount(service)
+
+
+def run_stdio(settings: Settings, rescore: SendTicks | None = None) -> int:
+    """Serve one client over standard input and output until it closes them. Returns the exit code.
+
+    What may be done is what the kubeconfig of the settings allows. Raises SettingsError.
+
+    Nothing else may write to standard output: logging goes to standard error, the solver has a process of its own, and
+    while this runs, file descriptor 1 is standard error for everybody but the protocol.
+    """
+    dsf.log.setup(settings)
+    _quiet()
+    service = make_service(settings, rescore)
+    try:
+        anyio.run(_serve_stdio, make_server(service))
+    finally:
+        service.close()
+    return 0
+
+
+async def _serve_stdio(server: Server[Any]) -> None:
+    async with stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+def _quiet() -> None:
+    """The SDK tells about each request that it has come and gone; one line of ours says more."""
+    logging.getLogger("mcp").setLevel(logging.WARNING)
+
+
+def make_server(service: Service) -> Server[Any]:
+    """The server with all tools. Those of a service with rights ask for the caller's in each call."""
+    limiter = anyio.CapacityLimiter(_MAX_CALLS)
+
+    async def list_tools(_: Any, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS.values()])
+
+    async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        tool = TOOLS.get(params.name)
+        if tool is None:
+            return _failed(f"there is no tool {params.name!r}; there are: {', '.join(TOOLS)}")
+        # On a thread: tools take milliseconds to seconds and block. The caller goes along.
+        return await run_sync(partial(_call, service, tool, params.arguments or {}), limiter=limiter)
+
+    return Server(
+        "dynamic-scoring",
+        version=metadata.version("dynamic-scoring-framework"),
+        title="Dynamic scoring",
+        description="Scores of clusters, and plans that place workloads by them.",
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def _described(tool: Tool) -> types.Tool:
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=_without_notes(tool.arguments.model_json_schema(by_alias=True)),
+        output_schema=_without_notes(tool.answer.model_json_schema(mode="serialization")),
+        annotations=tool.annotations,
+    )
+
+
+def _without_notes(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema without name and docstring of its model: the tool has better ones."""
+    return {key: value for key, value in schema.items() if key not in ("title", "description")}
+
+
+def _call(service: Service, tool: Tool, given: dict[str, Any]) -> types.CallToolResult:
+    """One call. Every error is an answer that the assistant can read; what it cannot help is only in the log."""
+    began = time.monotonic()
+    problem = ""
+    try:
+        answer = tool.call(service, tool.arguments.model_validate(_unwrapped(tool.arguments, given)))
+    except ValidationError as error:
+        problem = f"wrong arguments: {_mistakes(error)}"
+    except DsfError as error:
+        problem = str(error)
+    except redis.RedisError as error:
+        problem = f"the hub's Redis cannot be used ({' '.join(str(error).split())}); look at DSF_REDIS_URL"
+    except Exception:
+        log.exception("tool crashed", tool=tool.name)
+        problem = "an error inside of the optimiser; its log says more"
+    caller = current_caller.get(None)
+    log.info(
+        "tool called",
+        tool=tool.name,
+        caller=caller.name if caller is not None else "",
+        seconds=round(time.monotonic() - began, 3),
+        problem=problem,
+    )
+    return _failed(problem) if problem else _answered(answer)
+
+
+def _unwrapped(arguments: type[Arguments], given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments with lists and objects as such: some clients send them as a string of JSON."""
+    plain = dict(given)
+    for name, field in arguments.model_fields.items():
+        for key in {name, field.alias or name} & given.keys():
+            value = given[key]
+            if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+                try:
+                    plain[key] = json.loads(value)
+                except (ValueError, RecursionError):
+                    continue
+    return plain
+
+
+def _mistakes(error: ValidationError) -> str:
+    """Each mistake with its place, without what was sent."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in item['loc']) or 'arguments'}: {item['msg']}"
+        for item in error.errors(include_url=False, include_input=False)
+    )
+
+
+def _answered(answer: BaseModel) -> types.CallToolResult:
+    content = answer.model_dump(mode="json")
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=content)
+
+
+def _failed(problem: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=problem)], is_error=True)

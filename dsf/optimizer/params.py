@@ -1,0 +1,158 @@
+"""What is asked of the optimiser: the body of `POST /optimize` and the file of `dsf optimize -f`.
+
+Unknown fields are refused: a `dryrun` that is not `dryRun` must not apply a plan.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Self
+
+from pydantic import AliasChoices, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from dsf.api.meta import ApiModel
+from dsf.api.naming import MAX_NAME_LENGTH
+from dsf.errors import ManifestError
+from dsf.optimizer.model import DEFAULT_DIMENSION_FORMAT, MAX_WEIGHT, Preference
+
+#: Names of Kubernetes objects: what goes into a request's path is checked here once.
+_NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+#: Most clusters, and most workloads, of one request.
+MAX_LISTED: Final = 10_000
+#: Most configurations of one cluster.
+MAX_POLICIES: Final = 100
+#: Seconds that a request may ask for.
+MAX_TIME_LIMIT: Final = 600.0
+
+Name = Annotated[str, Field(pattern=_NAME, max_length=MAX_NAME_LENGTH)]
+Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+
+
+class _Params(ApiModel):
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel)
+
+
+class PolicyRef(_Params):
+    """A Policy that a cluster may be given."""
+
+    name: Name = Field(description="Name of the Policy in the plan's namespace.")
+
+
+class ClusterParams(_Params):
+    """A cluster, and the configurations to choose from."""
+
+    name: Name = Field(description="Name of the ManagedCluster.")
+    available_policies: list[PolicyRef] = Field(
+        description="The Policies of which at most one is bound to the cluster.", max_length=MAX_POLICIES
+    )
+
+
+class WorkloadRef(_Params):
+    """A workload to place."""
+
+    name: Name = Field(description="Name of the ManifestWorkReplicaSet in the plan's namespace.")
+
+
+class PreferenceParams(_Params):
+    """A score that says what is better."""
+
+    score: Name = Field(
+        validation_alias=AliasChoices("addOnPlacementScore", "addonPlacementScore"),
+        serialization_alias="addOnPlacementScore",
+        description="Name of the AddOnPlacementScore. `addonPlacementScore` is understood, too.",
+    )
+    score_dimension_format: str = Field(
+        default=DEFAULT_DIMENSION_FORMAT,
+        description="How the score's items are named; it may hold ${app}, ${device}, ${cluster} and ${scoreName}.",
+        max_length=1024,
+    )
+    weight: float = Field(
+        default=1.0,
+        description="How much the score counts in a mix. Below zero: less is better.",
+        ge=-MAX_WEIGHT,
+        le=MAX_WEIGHT,
+    )
+
+
+class OptimizeParams(_Params):
+    """A request for a plan."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "namespace": "default",
+                    "clusters": [
+                        {
+                            "name": "cluster1",
+                            "availablePolicies": [
+                                {"name": "policy-disable-mig-cluster1"},
+                                {"name": "policy-enable-mig-2g-cluster1"},
+                                {"name": "policy-enable-mig-3g-cluster1"},
+                            ],
+                        }
+                    ],
+                    "targetWorkloads": [{"name": "mwrs-app01"}, {"name": "mwrs-app02"}],
+                    "preference": {
+                        "addOnPlacementScore": "example-performance-score",
+                        "scoreDimensionFormat": "${app};${device}",
+                    },
+                    "dryRun": True,
+                }
+            ]
+        }
+    )
+
+    namespace: Namespace = Field(description="Namespace of the workloads, the policies and everything that is made.")
+    clusters: list[ClusterParams] = Field(description="Where workloads may go.", max_length=MAX_LISTED)
+    target_workloads: list[WorkloadRef] = Field(description="What has to be placed.", max_length=MAX_LISTED)
+    preference: PreferenceParams | None = Field(default=None, description="The one score to prefer; or `preferences`.")
+    preferences: list[PreferenceParams] = Field(
+        default_factory=list, description="Several scores, each with its weight.", max_length=20
+    )
+    dry_run: bool = Field(default=False, description="Only say what the plan is; write nothing.", strict=True)
+    plan_id: str = Field(
+        default="",
+        description="The plan_id of an earlier dry run: the plan is applied only if it still is that one.",
+        max_length=64,
+    )
+    keep_current: float = Field(
+        default=0.0,
+        description="What it is worth, in units of score, that a workload stays where the plan before put it.",
+        ge=0,
+        le=MAX_WEIGHT,
+    )
+    time_limit: float | None = Field(
+        default=None, description="Seconds to search for; unset: what the server allows.", gt=0, le=MAX_TIME_LIMIT
+    )
+    gap: float = Field(
+        default=0.0, description="Stop when the plan is proven to be within this share of the best.", ge=0, le=1
+    )
+
+    @model_validator(mode="after")
+    def _one_preference(self) -> Self:
+        if (self.preference is None) == (not self.preferences):
+            raise ValueError("either preference or preferences has to be given")
+        return self
+
+    def wanted(self) -> tuple[Preference, ...]:
+        """The scores that count. Raises ManifestError for a weight or a format that cannot be used."""
+        asked = [self.preference] if self.preference is not None else self.preferences
+        mistakes: list[str] = []
+        found: list[Preference] = []
+        for one in asked:
+            try:
+                found.append(Preference(one.score, one.weight, one.score_dimension_format))
+            except ManifestError as error:
+                mistakes.append(str(error))
+        if mistakes:
+            raise ManifestError("; ".join(mistakes))
+        return tuple(found)
+
+
+class ResetParams(_Params):
+    """A request to undo a plan."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"namespace": "default"}]})
+
+    namespace: Namespace = Field(description="Namespace of the plan.")

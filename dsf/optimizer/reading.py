@@ -1,0 +1,96 @@
+"""From a request to a problem: reads what it names from the hub, and says at once what of it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from dsf.errors import ManifestError
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANIFEST_WORK_REPLICA_SETS, POLICIES, Resource
+from dsf.optimizer.backend import HubBackend, Manifest
+from dsf.optimizer.clusters import Clusters
+from dsf.optimizer.labels import placement_name, read_problem
+from dsf.optimizer.manifests import MAX_PLACEMENT_NAME, current_places
+from dsf.optimizer.model import Problem
+from dsf.optimizer.params import OptimizeParams
+from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.views import PlanView
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request with all that the hub says about it."""
+
+    problem: Problem
+    #: The Placement of each workload.
+    placements: dict[str, str]
+    clusters: Clusters
+
+
+def read(
+    backend: HubBackend, selector: ClusterSelector, params: OptimizeParams, previous: PlanView, *, now: datetime
+) -> Asked:
+    """What is asked for. Scores that ended before `now` are not used; `previous` says where workloads are.
+
+    Raises ManifestError with everything that is wrong, and BackendError.
+    """
+    preferences = params.wanted()
+    names = [cluster.name for cluster in params.clusters]
+    clusters = Clusters(backend, selector, names)
+    mistakes = clusters.missing(names)
+    workload_names = [one.name for one in params.target_workloads]
+    workloads = _named(backend, MANIFEST_WORK_REPLICA_SETS, params.namespace, workload_names, mistakes)
+    available = {one.name: [policy.name for policy in one.available_policies] for one in params.clusters}
+    policy_names = sorted({name for listed in available.values() for name in listed})
+    policies = _named(backend, POLICIES, params.namespace, policy_names, mistakes)
+    if mistakes:
+        raise ManifestError("; ".join(mistakes))
+    scores = [
+        score
+        for name in sorted({preference.score for preference in preferences})
+        for score in backend.objects(ADDON_PLACEMENT_SCORES, name=name)
+    ]
+    problem = read_problem(
+        [workloads[name] for name in workload_names],
+        {cluster: [policies[name] for name in listed] for cluster, listed in available.items()},
+        scores,
+        preferences,
+        now=now,
+        keep_current=params.keep_current,
+        current=current_places(previous),
+    )
+    if len(available) != len(params.clusters):
+        raise ManifestError("a cluster is named more than once; each may be there once")
+    return Asked(problem, _placements(workloads), clusters)
+
+
+def _named(
+    backend: HubBackend, resource: Resource, namespace: str, names: Sequence[str], mistakes: list[str]
+) -> dict[str, Manifest]:
+    found = backend.fetch(resource, namespace, names)
+    missing = sorted(set(names) - found.keys())
+    mistakes += [f"{resource.kind} {namespace}/{name} does not exist" for name in missing]
+    return found
+
+
+def _placements(workloads: dict[str, Manifest]) -> dict[str, str]:
+    """The Placement of each workload. Raises ManifestError for one that cannot be written."""
+    found = {name: placement_name(manifest) for name, manifest in workloads.items()}
+    mistakes = []
+    owners: dict[str, list[str]] = {}
+    for name, placement in sorted(found.items()):
+        owners.setdefault(placement, []).append(name)
+        if len(placement) > MAX_PLACEMENT_NAME:
+            mistakes.append(
+                f"the Placement {placement!r} of workload {name} has a name of {len(placement)} characters; OCM takes "
+                f"at most {MAX_PLACEMENT_NAME}, because it labels decisions with it"
+            )
+    mistakes += [
+        f"workloads {', '.join(names)} name the same Placement {placement}; each needs one of its own"
+        for placement, names in owners.items()
+        if len(names) > 1
+    ]
+    if mistakes:
+        raise ManifestError("; ".join(mistakes))
+    return found

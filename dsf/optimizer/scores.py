@@ -1,0 +1,161 @@
+"""Scores as they stand on the hub, and what their scorers say about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from dsf.api.dimension import DEFAULT_FORMAT
+from dsf.api.naming import sanitize_resource_name
+from dsf.api.resolve import resolve
+from dsf.api.scorer import DynamicScorer
+from dsf.api.types import GROUP, SCORE_CONDITION, SCORER_NAME_LABEL
+from dsf.errors import ResolutionError, UnknownScorerError
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS
+from dsf.optimizer.backend import HubBackend, Manifest
+from dsf.optimizer.views import ClusterScoreView, ConditionView, Freshness, ScoreList, ScoreObject, ScorerView
+
+DESCRIPTION: Final = f"{GROUP}/description"
+DIMENSION_FORMAT: Final = f"{GROUP}/score-dimension-format"
+
+#: Failed cycles that a scorer's view names.
+_FAILURES: Final = 3
+
+
+class Scores:
+    """Reads scores and scorers. Every method raises BackendError."""
+
+    def __init__(self, backend: HubBackend) -> None:
+        self._backend = backend
+
+    def read(self, namespace: str | None, now: datetime) -> ScoreList:
+        """The scores of one namespace, or of all."""
+        scorers = self._scorers()
+        objects = self._backend.objects(ADDON_PLACEMENT_SCORES, namespace or "")
+        items = [_score(one, _scorer_of(one, scorers), now) for one in objects]
+        return ScoreList(items=sorted(items, key=lambda one: (one.metadata["name"], one.metadata["namespace"])))
+
+    def explain(self, name: str, now: datetime) -> ScorerView:
+        """One scorer, by its own name or that of its scores. Raises UnknownScorerError."""
+        scorers = self._scorers()
+        found = next((one for one in scorers if one.metadata.name == name), None)
+        found = found or next((one for one in scorers if score_object(one) == name), None)
+        if found is None:
+            known = ", ".join(sorted(one.metadata.name for one in scorers)) or "none"
+            raise UnknownScorerError(
+                f"no DynamicScorer is named {name!r}, and none writes such scores; there are: {known}"
+            )
+        target = score_object(found)
+        objects = self._backend.objects(ADDON_PLACEMENT_SCORES, name=target) if target else []
+        return _view(found, target, [one for one in objects if _scorer_of(one, scorers) is found], now)
+
+    def _scorers(self) -> list[DynamicScorer]:
+        """All that can be read; the hub controller tells about the others."""
+        found = []
+        for manifest in self._backend.objects(DYNAMIC_SCORERS):
+            try:
+                found.append(DynamicScorer.from_manifest(manifest))
+            except ValidationError:
+                continue
+        return found
+
+
+def score_object(scorer: DynamicScorer) -> str:
+    """Name of the AddOnPlacementScores that a scorer writes; empty while that is not known."""
+    name = scorer.status.score_name
+    if not name:
+        try:
+            name = resolve(scorer).score_name
+        except ResolutionError:
+            return ""
+    return sanitize_resource_name(name)
+
+
+def freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
+    """How old a score is."""
+    status = manifest.get("status") or {}
+    until = _moment(status.get("validUntil"))
+    left = None if until is None else (until - now).total_seconds()
+    conditions = [one for one in status.get("conditions") or () if one.get("type") == SCORE_CONDITION]
+    updated = _moment(conditions[0].get("lastTransitionTime")) if conditions else None
+    return Freshness(
+        updated_at=updated,
+        valid_until=until,
+        expired=left is not None and left <= 0,
+        seconds_left=None if left is None else math.floor(left * 10) / 10,
+    )
+
+
+def _moment(value: object) -> datetime | None:
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return None
+
+
+def _scorer_of(manifest: Mapping[str, Any], scorers: Iterable[DynamicScorer]) -> DynamicScorer | None:
+    """The scorer that wrote a score: the one its label names, else the one whose scores have this name."""
+    metadata = manifest["metadata"]
+    label = (metadata.get("labels") or {}).get(SCORER_NAME_LABEL)
+    if label:
+        return next((one for one in scorers if one.metadata.name == label), None)
+    return next((one for one in scorers if score_object(one) == metadata["name"]), None)
+
+
+def _score(manifest: Manifest, scorer: DynamicScorer | None, now: datetime) -> ScoreObject:
+    metadata = manifest["metadata"]
+    annotations = dict(metadata.get("annotations") or {})
+    if scorer is not None:
+        annotations[DESCRIPTION] = scorer.spec.description
+        annotations[DIMENSION_FORMAT] = scorer.spec.score_dimension_format or DEFAULT_FORMAT
+    return ScoreObject(
+        apiVersion=manifest["apiVersion"],
+        kind=manifest["kind"],
+        metadata={
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "labels": metadata.get("labels") or {},
+            "annotations": annotations,
+        },
+        status=manifest.get("status") or {},
+        freshness=freshness(manifest, now),
+    )
+
+
+def _view(scorer: DynamicScorer, target: str, objects: Iterable[Manifest], now: datetime) -> ScorerView:
+    status = scorer.status
+    return ScorerView(
+        name=scorer.metadata.name,
+        namespace=scorer.metadata.namespace,
+        description=scorer.spec.description,
+        config_url=scorer.spec.config_url,
+        score_name=status.score_name,
+        score_object=target,
+        score_dimension_format=scorer.spec.score_dimension_format or DEFAULT_FORMAT,
+        interval_seconds=status.interval,
+        health=status.health_status.value,
+        conditions=[
+            ConditionView(type=one.type, status=one.status, reason=one.reason, message=one.message)
+            for one in status.conditions
+        ],
+        failures=[f"{one.cluster}: {one.stage} {one.reason}: {one.message}" for one in status.failures[:_FAILURES]],
+        scores=sorted((_cluster_score(one, now) for one in objects), key=lambda one: one.cluster),
+    )
+
+
+def _cluster_score(manifest: Manifest, now: datetime) -> ClusterScoreView:
+    values = [item["value"] for item in (manifest.get("status") or {}).get("scores") or ()]
+    return ClusterScoreView(
+        cluster=manifest["metadata"]["namespace"],
+        items=len(values),
+        lowest=min(values, default=None),
+        highest=max(values, default=None),
+        freshness=freshness(manifest, now),
+    )

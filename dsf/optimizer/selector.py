@@ -1,0 +1,126 @@
+"""How a Placement selects one cluster: by a label, by a claim, or by its name.
+
+OCM gives a ManagedCluster no label with its name, so the selection is checked against the hub before anything is
+written: a Placement that selects no cluster, or two, would only show later and elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from dsf.errors import SettingsError
+
+Manifest = Mapping[str, Any]
+
+#: The claim by which a cluster says that its configuration is in force, and the value that says so.
+COMPLIANCE_CLAIM: Final = "policy-watcher-claim"
+COMPLIANT: Final = "compliant"
+
+_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The values that select each cluster, and what is wrong with the others."""
+
+    values: dict[str, str]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClusterSelector:
+    """`label:KEY`, `claim:NAME` or `name`. A label's or claim's value may be anything that no two clusters share."""
+
+    by: Literal["label", "claim", "name"]
+    key: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> ClusterSelector:
+        """Raises SettingsError for anything else."""
+        by, _, key = text.partition(":")
+        if text == "name":
+            return cls("name")
+        if _KEY.fullmatch(key):
+            if by == "label":
+                return cls("label", key)
+            if by == "claim":
+                return cls("claim", key)
+        raise SettingsError(
+            f"DSF_OPTIMIZER_CLUSTER_SELECTOR: {text!r} is not allowed; allowed are label:KEY (of ManagedClusters), "
+            "claim:NAME (a ClusterClaim) and name (by the cluster's name in CEL, which OCM understands from 1.0 on)"
+        )
+
+    @property
+    def labels(self) -> str:
+        """The label selector of all ManagedClusters that could be selected."""
+        return self.key if self.by == "label" else ""
+
+    def select(self, wanted: Iterable[str], clusters: Sequence[Manifest]) -> Selection:
+        """How to select each wanted cluster among all `clusters`. One that cannot be gets its name as value."""
+        known = {str(one["metadata"]["name"]): self._value(one) for one in clusters}
+        holders: dict[str, list[str]] = {}
+        for name, value in known.items():
+            if value is not None:
+                holders.setdefault(value, []).append(name)
+        values: dict[str, str] = {}
+        problems = []
+        for name in sorted(set(wanted)):
+            value = known.get(name)
+            values[name] = name if value is None else value
+            if value is None:
+                problems.append(self._missing(name))
+            elif len(holders[value]) > 1:
+                others = ", ".join(sorted(set(holders[value]) - {name})[:3])
+                problems.append(
+                    f"{self.by} {self.key} of ManagedCluster {name} is {value!r}, as it is of {others}: a Placement "
+                    "could select either; give each cluster a value of its own"
+                )
+        return Selection(values, tuple(problems))
+
+    def predicate(self, values: Sequence[str], *, compliant: bool = False) -> dict[str, Any]:
+        """`requiredClusterSelector` for these values; `compliant` wants the configuration in force as well."""
+        labels: list[dict[str, Any]] = []
+        claims: list[dict[str, Any]] = []
+        found: dict[str, Any] = {}
+        if self.by == "name":
+            names = ", ".join(f'"{value}"' for value in sorted(values))
+            found["celSelector"] = {"celExpressions": [f"managedCluster.metadata.name in [{names}]"]}
+        else:
+            expression = {"key": self.key, "operator": "In", "values": sorted(values)}
+            (labels if self.by == "label" else claims).append(expression)
+        if compliant:
+            claims.append({"key": COMPLIANCE_CLAIM, "operator": "In", "values": [COMPLIANT]})
+        if labels:
+            found["labelSelector"] = {"matchExpressions": labels}
+        if claims:
+            found["claimSelector"] = {"matchExpressions": claims}
+        return found
+
+    def _value(self, cluster: Manifest) -> str | None:
+        metadata = cluster["metadata"]
+        if self.by == "name":
+            return str(metadata["name"])
+        said = (metadata.get("labels") or {}) if self.by == "label" else claims_of(cluster)
+        value = said.get(self.key)
+        return value if isinstance(value, str) and value else None
+
+    def _missing(self, name: str) -> str:
+        if self.by == "label":
+            return (
+                f"ManagedCluster {name} has no label {self.key}, by which Placements select it; set it with: "
+                f"kubectl label managedcluster {name} {self.key}={name}, or choose another one with "
+                "DSF_OPTIMIZER_CLUSTER_SELECTOR"
+            )
+        return (
+            f"ManagedCluster {name} has no claim {self.key}, by which Placements select it; make the ClusterClaim "
+            "there, or choose another one with DSF_OPTIMIZER_CLUSTER_SELECTOR"
+        )
+
+
+def claims_of(cluster: Manifest) -> dict[str, str]:
+    """What a ManagedCluster says about itself."""
+    claims = (cluster.get("status") or {}).get("clusterClaims") or ()
+    return {str(claim["name"]): str(claim.get("value") or "") for claim in claims}

@@ -1,0 +1,253 @@
+"""What can be asked of the optimiser, whoever asks: HTTP, an assistant, the command line.
+
+Plain methods that take milliseconds to seconds and block; call them on a thread. Nothing here knows who calls: whether
+a caller may is decided before (`access`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import dsf.log
+from dsf.errors import PlanConflictError, SettingsError
+from dsf.optimizer.backend import FIELD_MANAGER, HubBackend, Manifest
+from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, dump, plan_id, read_plan, render
+from dsf.optimizer.model import Limits
+from dsf.optimizer.params import OptimizeParams
+from dsf.optimizer.plan import Plan, Reason
+from dsf.optimizer.reading import read
+from dsf.optimizer.report import explanation_views, gap_views, plan_view, unplaced_views
+from dsf.optimizer.scores import Scores
+from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.solver import SolverProcess
+from dsf.optimizer.views import (
+    AppliedPlan,
+    PlanList,
+    PlanReport,
+    PlanView,
+    RescoreReport,
+    RescoreRun,
+    ResetReport,
+    ScoreList,
+    ScorerView,
+)
+from dsf.optimizer.writer import Change, PlanWriter
+
+log = dsf.log.get(__name__)
+
+#: Sends one tick to each of these clusters, or with None to all on which the scorer runs.
+Rescore = Callable[[str, Sequence[str] | None], Sequence[RescoreRun]]
+
+#: Why a workload is not placed when its scores are not known.
+_UNKNOWN: Final = (Reason.NO_SCORE, Reason.EXPIRED)
+#: Seconds of a search when neither the request nor a setting says how many.
+DEFAULT_TIME_LIMIT: Final = 30.0
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A plan that could be written now."""
+
+    report: PlanReport
+    solution: Plan
+    changes: tuple[Change, ...]
+    problems: tuple[str, ...]
+
+
+class OptimizerService:
+    """Thread-safe. Close it when done."""
+
+    def __init__(
+        self,
+        backend: HubBackend,
+        solver: SolverProcess,
+        selector: ClusterSelector,
+        *,
+        rescore: Rescore | None = None,
+        time_limit: float = DEFAULT_TIME_LIMIT,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`time_limit`: seconds of a search, and the most that a request may ask for."""
+        self._backend = backend
+        self._solver = solver
+        self._selector = selector
+        self._rescore = rescore
+        self._time_limit = time_limit
+        self._now = now
+        self._scores = Scores(backend)
+        self._writer = PlanWriter(backend)
+        # One plan is written at a time: two at once would leave a mix of both.
+        self._writing = threading.Lock()
+
+    def list_scores(self, namespace: str | None = None) -> ScoreList:
+        """The AddOnPlacementScores of one cluster (its namespace), or of all.
+
+        Each has as annotations what its scorer says about it, and how fresh it is. Raises BackendError.
+        """
+        return self._scores.read(namespace, self._now())
+
+    def explain_scorer(self, name: str) -> ScorerView:
+        """What the DynamicScorer of this name measures, whether it works, and its scores.
+
+        `name` may also be that of its AddOnPlacementScores. Raises UnknownScorerError naming those that there are, and
+        BackendError.
+        """
+        return self._scores.explain(name, self._now())
+
+    def propose(self, params: OptimizeParams) -> PlanReport:
+        """The best plan; nothing is written, whatever `params.dry_run` says.
+
+        What stands against applying it is among its warnings. Raises ManifestError (what was asked for cannot be
+        planned), SolverError and BackendError.
+        """
+        return self._prepare(params).report
+
+    def plan(self, params: OptimizeParams) -> tuple[PlanReport, Plan]:
+        """As `propose`, with the plan as it came from the solver, to draw it."""
+        prepared = self._prepare(params)
+        return prepared.report, prepared.solution
+
+    def apply(self, params: OptimizeParams) -> PlanReport:
+        """Make the best plan and put it in force in place of the namespace's previous one, whatever `dry_run` says.
+
+        With `params.plan_id` only if the plan is that one. Raises as `propose` does, PlanConflictError when the plan
+        cannot be applied or is another one by now, and ApplyError when a write failed: then the previous plan is in
+        force again, or the message says what could not be undone.
+        """
+        return self.apply_plan(params)[0]
+
+    def apply_plan(self, params: OptimizeParams) -> tuple[PlanReport, Plan]:
+        """As `apply`, with the plan as it came from the solver, to draw it."""
+        with self._writing:
+            prepared = self._prepare(params)
+            report = prepared.report
+            if prepared.problems:
+                raise PlanConflictError("the plan cannot be applied: " + "; ".join(prepared.problems))
+            if params.plan_id and params.plan_id != report.plan_id:
+                raise PlanConflictError(
+                    f"the plan is not {params.plan_id} any more but {report.plan_id}: scores, workloads or policies "
+                    "have changed since; look at a new dry run"
+                )
+            self._writer.write(prepared.changes)
+        log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count(prepared.changes))
+        return report.model_copy(update={"applied": True}), prepared.solution
+
+    def optimize(self, params: OptimizeParams) -> PlanReport:
+        """`propose` or `apply`, as `params.dry_run` says."""
+        return self.propose(params) if params.dry_run else self.apply(params)
+
+    def reset(self, namespace: str) -> ResetReport:
+        """Delete everything that plans made in a namespace. Raises ApplyError, BackendError."""
+        with self._writing:
+            changes = self._writer.changes([], self._writer.existing(namespace))
+            self._writer.write(changes)
+        log.info("plan reset", namespace=namespace, changes=_count(changes))
+        return ResetReport(namespace=namespace, deleted=[change.view() for change in changes])
+
+    def plans(self, namespace: str | None = None) -> PlanList:
+        """The plans in force, one per namespace, of one namespace or all. Raises BackendError."""
+        by_namespace: dict[str, list[Manifest]] = {}
+        for one in self._writer.existing(namespace or ""):
+            by_namespace.setdefault(one["metadata"]["namespace"], []).append(one)
+        return PlanList(items=[_applied(name, objects) for name, objects in sorted(by_namespace.items())])
+
+    def rescore(self, scorer: str, cluster: str | None = None) -> RescoreReport:
+        """Send a tick now, to one cluster or to all on which the scorer runs.
+
+        Raises UnknownScorerError, UnknownClusterError, SettingsError when there is no Redis to send it through, and
+        redis.RedisError.
+        """
+        if self._rescore is None:
+            raise SettingsError("DSF_REDIS_URL is not set, so nothing can be scored now; set it to the hub's Redis")
+        return RescoreReport(scorer=scorer, runs=list(self._rescore(scorer, [cluster] if cluster else None)))
+
+    def check(self) -> None:
+        """Whether the hub answers, for a readiness probe. Raises BackendError."""
+        self._backend.check()
+
+    def warm_up(self) -> None:
+        """Start the solver's process now, so that the first plan need not wait for it."""
+        self._solver.warm_up()
+
+    def close(self) -> None:
+        """End the solver's process and the connections."""
+        self._solver.close()
+        self._backend.close()
+
+    def _prepare(self, params: OptimizeParams) -> _Prepared:
+        existing = self._writer.existing(params.namespace)
+        previous = read_plan(existing)
+        asked = read(self._backend, self._selector, params, previous, now=self._now())
+        limit = min(params.time_limit or self._time_limit, self._time_limit)
+        plan = self._solver.solve(asked.problem, Limits(time_limit=limit, mip_gap=params.gap))
+        view = plan_view(plan)
+        used = {one.cluster for one in view.configurations}
+        selection = asked.clusters.selection(used)
+        desired = render(params.namespace, view, asked.placements, self._selector, selection.values)
+        changes = self._writer.changes(desired, existing)
+        problems = [
+            *selection.problems,
+            *asked.clusters.unbound(params.namespace, used),
+            *self._writer.obstacles(changes),
+            *_lost(plan, previous),
+        ]
+        warnings = asked.clusters.warnings(used, {one.cluster for one in view.assignments})
+        report = PlanReport(
+            status=plan.status.value,
+            objective_value=plan.score_sum,
+            output_yaml=dump(desired),
+            plan=view,
+            unplaced=unplaced_views(plan),
+            gap=plan.gap,
+            bound=plan.bound,
+            explanation=explanation_views(plan),
+            missing_scores=gap_views(plan),
+            warnings=[*(f"cannot be applied: {problem}" for problem in problems), *warnings],
+            plan_id=plan_id(params.namespace, view),
+            namespace=params.namespace,
+            applied=False,
+            changes=[change.view() for change in changes],
+            seconds=round(plan.seconds, 3),
+        )
+        return _Prepared(report, plan, tuple(changes), tuple(problems))
+
+
+def _lost(plan: Plan, previous: PlanView) -> list[str]:
+    """Workloads that a plan would take away for no other reason than that nobody knows how well they run anywhere."""
+    placed = {one.workload for one in previous.assignments}
+    unknown = [one for one in plan.unplaced if one.workload in placed and one.reason in _UNKNOWN]
+    return [
+        f"workload {one.workload} is placed now and would be taken away, because {one.message}; renew the scores, or "
+        "reset the namespace first"
+        for one in unknown
+    ]
+
+
+def _applied(namespace: str, objects: Sequence[Manifest]) -> AppliedPlan:
+    ids = {(one["metadata"].get("annotations") or {}).get(PLAN_ID, "") for one in objects}
+    counts = {(one["metadata"].get("annotations") or {}).get(PLAN_OBJECTS, "") for one in objects}
+    view = read_plan(objects)
+    identity = plan_id(namespace, view)
+    return AppliedPlan(
+        namespace=namespace,
+        plan_id=identity,
+        complete=ids == {identity} and counts == {str(len(objects))},
+        applied_at=max((moment for one in objects for moment in _moments(one)), default=None),
+        plan=view,
+        objects=[f"{one['kind']} {one['metadata']['name']}" for one in objects],
+    )
+
+
+def _moments(manifest: Mapping[str, Any]) -> Iterable[datetime]:
+    """When we last changed an object."""
+    for entry in manifest["metadata"].get("managedFields") or ():
+        if entry.get("manager") == FIELD_MANAGER and entry.get("time"):
+            yield datetime.fromisoformat(entry["time"])
+
+
+def _count(changes: Iterable[Change]) -> int:
+    return sum(change.change != "unchanged" for change in changes)

@@ -1,0 +1,138 @@
+"""The solver in a process of its own.
+
+HiGHS writes to file descriptor 1 when it feels like it, which would spoil a protocol that speaks there; it holds a core
+for seconds; and a solve that does not end in time can be killed without harm to anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.connection import Connection
+from typing import Final
+
+import dsf.log
+from dsf.errors import DsfError, ManifestError, SolverError
+from dsf.optimizer.model import Limits, Problem
+from dsf.optimizer.plan import Plan
+
+log = dsf.log.get(__name__)
+
+#: Seconds beyond its time limit that a solve may take: reading the problem, building the model, ending.
+_GRACE: Final = 60.0
+#: Seconds that a process gets to end by itself.
+_END: Final = 5.0
+
+
+class SolverProcess:
+    """Solves one problem after the other. Thread-safe. The process starts with the first problem and stays."""
+
+    def __init__(self, *, patience: float = 30.0, grace: float = _GRACE) -> None:
+        """`patience` is how many seconds a problem waits for those before it, `grace` see above."""
+        self._patience = patience
+        self._grace = grace
+        self._lock = threading.Lock()
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._connection: Connection | None = None
+
+    def solve(self, problem: Problem, limits: Limits) -> Plan:
+        """See `dsf.optimizer.solve.solve`. Raises ManifestError as it does, and SolverError."""
+        if not self._lock.acquire(timeout=self._patience):
+            raise SolverError(
+                f"the solver is busy with other plans for {self._patience:g} s by now; try again, or ask for shorter "
+                "time limits"
+            )
+        try:
+            return self._solve(problem, limits)
+        finally:
+            self._lock.release()
+
+    def warm_up(self) -> None:
+        """Start the process now, so that the first plan need not wait for it."""
+        with self._lock:
+            self._start()
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._end()
+
+    def _solve(self, problem: Problem, limits: Limits) -> Plan:
+        connection = self._start()
+        answer: object
+        try:
+            connection.send((problem, limits))
+            if not connection.poll(limits.time_limit + self._grace):
+                raise SolverError(
+                    f"the solver did not end within {self._grace:g} s after its time limit of {limits.time_limit:g} s; "
+                    "ask for fewer workloads or clusters at once"
+                )
+            answer = connection.recv()
+        except (EOFError, OSError) as error:
+            code = self._end()
+            raise SolverError(
+                f"the solver's process died (exit code {code}); with -9 it may have had too little memory"
+            ) from error
+        except BaseException:
+            # Too slow, or Ctrl-C while it works: what it would send one day must not answer the next problem.
+            self._end()
+            raise
+        if isinstance(answer, Plan):
+            return answer
+        raise answer if isinstance(answer, DsfError) else SolverError(f"the solver failed: {answer!r}")
+
+    def _start(self) -> Connection:
+        if self._process is not None and self._process.is_alive() and self._connection is not None:
+            return self._connection
+        self._end()
+        # Not fork: there are threads here.
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs,), name="dsf-solver", daemon=True)
+        process.start()
+        theirs.close()
+        self._process, self._connection = process, ours
+        log.debug("solver started", pid=process.pid)
+        return ours
+
+    def _end(self) -> int | None:
+        process, connection = self._process, self._connection
+        self._process = self._connection = None
+        if connection is not None:
+            connection.close()
+        if process is None:
+            return None
+        # Without a connection it ends by itself, unless it is solving.
+        process.terminate()
+        process.join(_END)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        code = process.exitcode
+        process.close()
+        return code
+
+
+def _serve(connection: Connection) -> None:
+    """The process: a problem in, a plan or an error out, until the other side is gone."""
+    # What a library prints goes where messages for people go.
+    os.dup2(2, 1)
+    # Ctrl-C at a terminal reaches every process; ours ends with its parent.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    from dsf.optimizer.solve import solve
+
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            problem, limits = connection.recv()
+            answer: object
+            try:
+                answer = solve(problem, limits)
+            except ManifestError as error:
+                answer = error
+            except Exception as error:  # noqa: BLE001  # a bug; whoever asked has to hear of it
+                answer = SolverError(f"the solver failed: {type(error).__name__}: {error}")
+            connection.send(answer)

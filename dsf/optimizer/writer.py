@@ -1,0 +1,228 @@
+"""Puts a plan in force in place of the previous one: all of it, or nothing.
+
+Every write is first tried with the API server's dry run, which finds what is forbidden or not valid. Then objects are
+made and changed, and last those that are left over are deleted. When one of these writes fails, what was done is
+undone, the last first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import dsf.log
+from dsf.errors import ApplyError, BackendError
+from dsf.kube.resources import Resource
+from dsf.optimizer.backend import FIELD_MANAGER, HubBackend, Manifest
+from dsf.optimizer.manifests import GENERATED, GENERATED_LABEL, KINDS, resource_of
+from dsf.optimizer.views import ChangeView
+
+log = dsf.log.get(__name__)
+
+Key = tuple[str, str]
+
+#: Dry runs at once; they do not depend on each other.
+_AT_ONCE: Final = 8
+#: Seconds to wait before what could not be undone is tried again.
+_UNDO_WAITS: Final = (0.2, 0.5, 1.0, 2.0)
+#: What an API server adds to an object.
+_SERVER_FIELDS: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields", "selfLink")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What to do to one object. `before` is it as it is now, `after` as it shall be."""
+
+    resource: Resource
+    before: Manifest | None
+    after: Manifest | None
+    change: Literal["created", "updated", "unchanged", "deleted"]
+
+    @property
+    def namespace(self) -> str:
+        """Of the object."""
+        return str(self._metadata["namespace"])
+
+    @property
+    def name(self) -> str:
+        """Of the object."""
+        return str(self._metadata["name"])
+
+    @property
+    def _metadata(self) -> Mapping[str, Any]:
+        metadata: Mapping[str, Any] = ((self.after or self.before) or {})["metadata"]
+        return metadata
+
+    def view(self) -> ChangeView:
+        """For an answer."""
+        return ChangeView(kind=self.resource.kind, namespace=self.namespace, name=self.name, change=self.change)
+
+    def __str__(self) -> str:
+        return f"{self.resource.kind} {self.namespace}/{self.name}"
+
+
+class PlanWriter:
+    """Reads and writes the objects of plans. Its caller lets one plan be written at a time."""
+
+    def __init__(self, backend: HubBackend) -> None:
+        self._backend = backend
+
+    def existing(self, namespace: str = "") -> list[Manifest]:
+        """The objects of the plans in a namespace, or of all. Raises BackendError."""
+        return [one for resource in KINDS for one in self._backend.objects(resource, namespace, labels=GENERATED)]
+
+    def others(self, namespace: str) -> set[Key]:
+        """Kind and name of the objects in a namespace that no plan made. Raises BackendError."""
+        labels = f"{GENERATED_LABEL}!=true"
+        return {_key(one) for resource in KINDS for one in self._backend.objects(resource, namespace, labels=labels)}
+
+    def changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[Change]:
+        """What has to be done, in the order in which to do it."""
+        left = {_key(one): one for one in existing}
+        found = []
+        for after in desired:
+            before = left.pop(_key(after), None)
+            change: Literal["created", "updated", "unchanged"] = "created"
+            if before is not None:
+                change = "unchanged" if owned(before) == _content(after) else "updated"
+            found.append(Change(resource_of(after), before, after, change))
+        # Bindings before the Placements that they refer to.
+        for resource in reversed(KINDS):
+            for (kind, _), before in sorted(left.items(), key=lambda item: item[0]):
+                if kind == resource.kind:
+                    found.append(Change(resource, before, None, "deleted"))
+        return found
+
+    def obstacles(self, changes: Iterable[Change]) -> list[str]:
+        """Objects that are in the way: of the same name, and not made by a plan. Raises BackendError."""
+        created = [change for change in changes if change.change == "created"]
+        others = self.others(created[0].namespace) if created else set()
+        return [
+            f"{change} is there and was not made by a plan; delete it, or hand it over with: kubectl label -n "
+            f"{change.namespace} {change.resource.plural} {change.name} {GENERATED_LABEL}=true"
+            for change in created
+            if (change.resource.kind, change.name) in others
+        ]
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Do all of it or nothing. Raises ApplyError."""
+        todo = [change for change in changes if change.change != "unchanged"]
+        self._try(todo)
+        done: list[Change] = []
+        try:
+            for change in todo:
+                # Before the write: one that was not answered may have been done.
+                done.append(change)
+                self._do(change)
+                log.info("object of a plan written", object=str(change), change=change.change)
+        except BackendError as error:
+            left = self._undo(done)
+            if left:
+                raise ApplyError(
+                    f"the plan was not applied: {change}: {error}. It could not be undone wholly: {'; '.join(left)}. "
+                    "Apply a plan again, or reset the namespace",
+                    tuple(left),
+                ) from error
+            raise ApplyError(f"the plan was not applied, everything is as it was before: {change}: {error}") from error
+        except BaseException:
+            # Somebody pressed Ctrl-C.
+            self._undo(done)
+            raise
+
+    def _try(self, todo: Sequence[Change]) -> None:
+        """All writes as a dry run. Raises ApplyError for the first that the API server would refuse."""
+
+        def refusal(change: Change) -> BackendError | None:
+            try:
+                self._do(change, dry_run=True)
+            except BackendError as error:
+                return error
+            return None
+
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            for change, error in zip(todo, threads.map(refusal, todo), strict=True):
+                if error is not None:
+                    raise ApplyError(f"the plan is not applied, nothing was changed: {change}: {error}") from error
+
+    def _do(self, change: Change, *, dry_run: bool = False) -> None:
+        if change.after is not None:
+            self._backend.apply(change.resource, change.after, dry_run=dry_run)
+        elif change.before is not None:
+            uid = change.before["metadata"].get("uid")
+            self._backend.delete(change.resource, change.namespace, change.name, uid=uid, dry_run=dry_run)
+
+    def _undo(self, done: Sequence[Change]) -> list[str]:
+        """Undo, the last first; what could not be undone, and why."""
+        left = []
+        for change in reversed(done):
+            error = self._undo_one(change)
+            if error is not None:
+                left.append(f"{change}: {error}")
+        log.warning("plan undone", objects=len(done), left=len(left))
+        return left
+
+    def _undo_one(self, change: Change) -> BackendError | None:
+        for wait in (*_UNDO_WAITS, None):
+            try:
+                if change.before is None:
+                    self._backend.delete(change.resource, change.namespace, change.name)
+                elif change.after is None:
+                    # Also what others had added to it.
+                    self._backend.apply(change.resource, _without_server_fields(change.before))
+                else:
+                    self._backend.apply(change.resource, _identity(change.before) | _merged(change.before))
+            except BackendError as error:
+                if wait is None:
+                    return error
+                time.sleep(wait)
+            else:
+                return None
+        return None
+
+
+def owned(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an object that we wrote and that nobody took over since; without its identity."""
+    found: dict[str, Any] = {}
+    for entry in manifest["metadata"].get("managedFields") or ():
+        if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply":
+            found = _owned(entry.get("fieldsV1") or {}, manifest)
+    return found
+
+
+def _owned(fields: Mapping[str, Any], value: Any) -> Any:
+    if not isinstance(value, Mapping) or not any(key.startswith("f:") for key in fields):
+        # Lists of these kinds are owned as a whole.
+        return value
+    names = {key[2:]: inner for key, inner in fields.items() if key.startswith("f:")}
+    return {name: _owned(inner, value[name]) for name, inner in names.items() if name in value}
+
+
+def _content(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What we write of an object, as `owned` would find it."""
+    metadata = {key: manifest["metadata"][key] for key in ("annotations", "labels")}
+    rest = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
+    return {"metadata": metadata, **rest}
+
+
+def _merged(before: Mapping[str, Any]) -> dict[str, Any]:
+    """What to apply so that an object says again what we had said in it."""
+    content = owned(before)
+    identity = _identity(before)
+    return content | {"metadata": content.get("metadata", {}) | identity["metadata"]}
+
+
+def _identity(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = {key: manifest["metadata"][key] for key in ("name", "namespace")}
+    return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": metadata}
+
+
+def _without_server_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = {key: value for key, value in manifest["metadata"].items() if key not in _SERVER_FIELDS}
+    return {key: value for key, value in manifest.items() if key != "status"} | {"metadata": metadata}
+
+
+def _key(manifest: Mapping[str, Any]) -> Key:
+    return str(manifest["kind"]), str(manifest["metadata"]["name"])

@@ -1,0 +1,101 @@
+"""An assistant: the official client of the protocol, over either transport, in its old and its new dialect."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import anyio
+import httpx2
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CallToolResult, Tool
+
+_Value = TypeVar("_Value")
+#: `legacy` begins with the handshake of the versions until 2025, `auto` uses the newest version that both know.
+Mode = Literal["legacy", "auto"]
+
+
+class Assistant:
+    """Calls tools; each call is a conversation of its own, so nothing is carried over."""
+
+    def __init__(
+        self,
+        url: str = "",
+        *,
+        token: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        errors: str = "",
+        mode: Mode = "auto",
+    ) -> None:
+        """With `url` over HTTP; else by `dsf mcp` with that environment, its standard error in the file `errors`."""
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._environment = dict(environment or {})
+        self._errors = errors
+        self._mode: Mode = mode
+
+    def run(self, work: Callable[[Client], Awaitable[_Value]]) -> _Value:
+        """One conversation."""
+
+        async def talk() -> _Value:
+            async with AsyncExitStack() as stack:
+                if self._url:
+                    http = await stack.enter_async_context(httpx2.AsyncClient(headers=self._headers, timeout=60))
+                    transport: Any = streamable_http_client(self._url, http_client=http)
+                else:
+                    log = stack.enter_context(Path(self._errors).open("a", encoding="utf-8"))  # noqa: SIM115
+                    command = StdioServerParameters(
+                        command=sys.executable, args=["-m", "dsf.cli", "mcp"], env=self._environment
+                    )
+                    transport = stdio_client(command, errlog=log)
+                client = await stack.enter_async_context(Client(transport, mode=self._mode, read_timeout_seconds=60))
+                return await work(client)
+
+        return anyio.run(talk)
+
+    def tools(self) -> dict[str, Tool]:
+        """What the server offers."""
+
+        async def work(client: Client) -> dict[str, Tool]:
+            return {tool.name: tool for tool in (await client.list_tools()).tools}
+
+        return self.run(work)
+
+    def call(self, tool: str, **arguments: Any) -> CallToolResult:
+        """The raw result of one tool."""
+
+        async def work(client: Client) -> CallToolResult:
+            return await client.call_tool(tool, arguments)
+
+        return self.run(work)
+
+    def ask(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The answer of one tool."""
+        return answer(self.call(tool, **arguments))
+
+    def problem(self, tool: str, **arguments: Any) -> str:
+        """What one tool says is wrong."""
+        return problem(self.call(tool, **arguments))
+
+
+def answer(result: CallToolResult) -> dict[str, Any]:
+    """A good answer; its text says the same as its data."""
+    text = result.content[0].text  # type: ignore[union-attr]
+    assert not result.is_error, text
+    assert result.structured_content is not None
+    assert json.loads(text) == result.structured_content
+    return result.structured_content
+
+
+def problem(result: CallToolResult) -> str:
+    """An error as the assistant reads it."""
+    assert result.is_error, result.content
+    assert result.structured_content is None
+    (content,) = result.content
+    return str(content.text)  # type: ignore[union-attr]

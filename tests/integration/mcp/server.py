@@ -1,0 +1,62 @@
+"""`dsf optimizer` as a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import requests
+
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+
+def environment(**settings: object) -> dict[str, str]:
+    """Nothing of this process's environment but what programs need to start, and these settings; None is not set."""
+    own = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return own | {f"DSF_{name.upper()}": str(value) for name, value in settings.items() if value is not None}
+
+
+class Server:
+    """The process, ready to answer."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.mcp = f"{self.url}/mcp"
+        self._child = Child(
+            [sys.executable, "-m", "dsf.cli", "optimizer"],
+            folder / "optimizer.log",
+            environment(optimizer_port=port, **settings),
+            inherit=False,
+        )
+        try:
+            wait_for(self._is_up, 60, "the optimiser answers", interval=0.1)
+        except BaseException:
+            self._child.kill()
+            raise
+
+    def log(self) -> str:
+        """All that it has logged."""
+        return self._child.log.read_text()
+
+    def stop(self) -> None:
+        """It ends by itself on SIGTERM, with exit code 0 and without a traceback."""
+        try:
+            self._child.signal(signal.SIGTERM)
+            assert self._child.wait() == 0, self._child.tail()
+            assert "Traceback" not in self.log()
+        finally:
+            self._child.kill()
+
+    def _is_up(self) -> bool:
+        assert self._child.is_running, self._child.tail()
+        try:
+            return requests.get(f"{self.url}/healthz", timeout=5).status_code == 200
+        except requests.ConnectionError:
+            return False

@@ -1,0 +1,218 @@
+"""Plans on a real API server: what is written, replaced, kept, undone and taken away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsf.errors import ApplyError, PlanConflictError
+from dsf.kube.resources import PLACEMENTS, Resource
+from dsf.kube.session import ApiError
+from dsf.optimizer.backend import KubeBackend, Manifest
+from dsf.optimizer.manifests import GENERATED_LABEL, PLAN_ID, generated_name
+from dsf.optimizer.selector import COMPLIANCE_CLAIM
+from tests.integration.optimizer.bed import LABEL, POWER, Bed
+
+pytestmark = pytest.mark.xdist_group("optimizer")
+
+
+class Failing(KubeBackend):
+    """The API server, but that writes fail from a certain one on, for a while."""
+
+    def __init__(self, bed: Bed, after: int, failures: int = 1) -> None:
+        super().__init__(bed.session)
+        self.after, self.failures = after, failures
+
+    def _maybe_fail(self) -> None:
+        self.after -= 1
+        if self.after < 0 and self.failures > 0:
+            self.failures -= 1
+            raise ApiError("500: etcd has had enough", 500)
+
+    def apply(self, resource: Resource, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        if not dry_run:
+            self._maybe_fail()
+        return super().apply(resource, manifest, dry_run=dry_run)
+
+    def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> None:
+        if not options.get("dry_run"):
+            self._maybe_fail()
+        super().delete(resource, namespace, name, **options)
+
+
+def test_what_is_written(bed: Bed) -> None:
+    report = bed.service().apply(bed.params())
+    assert (report.status, report.objective_value, report.gap, report.applied) == ("Optimal", 115, 0, True)
+    assert {change.change for change in report.changes} == {"created"}
+    objects = bed.objects()
+    first, second = bed.clusters
+    name = generated_name("placement", first)
+    assert set(objects) == {
+        ("Placement", name),
+        ("Placement", generated_name("placement", second)),
+        ("PlacementBinding", generated_name("binding", first)),
+        ("PlacementBinding", generated_name("binding", second)),
+        ("Placement", "app01-placement"),
+        ("Placement", "app02-placement"),
+    }
+    for one in objects.values():
+        assert one["metadata"]["labels"][GENERATED_LABEL] == "true"
+        assert one["metadata"]["annotations"][PLAN_ID] == report.plan_id
+    selected = {"key": LABEL, "operator": "In", "values": [first]}
+    assert objects["Placement", name]["spec"]["predicates"] == [
+        {"requiredClusterSelector": {"labelSelector": {"matchExpressions": [selected]}}}
+    ]
+    compliant = {"key": COMPLIANCE_CLAIM, "operator": "In", "values": ["compliant"]}
+    app = objects["Placement", "app01-placement"]["spec"]
+    assert app["numberOfClusters"] == 1
+    assert app["predicates"] == [
+        {
+            "requiredClusterSelector": {
+                "labelSelector": {"matchExpressions": [selected]},
+                "claimSelector": {"matchExpressions": [compliant]},
+            }
+        }
+    ]
+    binding = objects["PlacementBinding", generated_name("binding", first)]
+    assert binding["placementRef"] == {
+        "apiGroup": "cluster.open-cluster-management.io",
+        "kind": "Placement",
+        "name": name,
+    }
+    assert binding["subjects"] == [
+        {"apiGroup": "policy.open-cluster-management.io", "kind": "Policy", "name": bed.policy("enable-mig-3g", 0)}
+    ]
+
+
+def test_a_dry_run_writes_nothing(bed: Bed) -> None:
+    report = bed.service().optimize(bed.params(dryRun=True))
+    assert (report.applied, report.objective_value) == (False, 115)
+    assert [change.change for change in report.changes] == ["created"] * 6
+    assert bed.objects() == {}
+
+
+def test_the_same_plan_again_changes_nothing_and_another_replaces_it(bed: Bed) -> None:
+    service = bed.service()
+    first = service.apply(bed.params())
+    versions = bed.versions()
+    again = service.apply(bed.params())
+    assert [one.kept for one in again.plan.assignments] == [1, 1]
+    service.apply(bed.params())
+    settled = bed.versions()
+    third = service.apply(bed.params())
+    assert {change.change for change in third.changes} == {"unchanged"}
+    assert bed.versions() == settled
+    assert settled.keys() == versions.keys()
+    power = service.apply(bed.params(POWER))
+    assert power.objective_value == 170
+    assert power.plan_id != first.plan_id == again.plan_id
+    # The same objects: never two policies on a cluster, and never none.
+    assert bed.versions().keys() == versions.keys()
+    assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
+
+
+def test_a_smaller_plan_leaves_nothing_over(bed: Bed) -> None:
+    service = bed.service()
+    service.apply(bed.params())
+    report = service.apply(bed.params(targetWorkloads=[{"name": "mwrs-app02"}]))
+    assert [one.workload for one in report.plan.assignments] == ["mwrs-app02"]
+    assert sorted(change.change for change in report.changes)[:3] == ["deleted"] * 3
+    assert len(bed.objects()) == 3
+    assert ("Placement", "app01-placement") not in bed.objects()
+
+
+def test_reset_takes_everything_away_and_nothing_else(bed: Bed) -> None:
+    service = bed.service()
+    theirs = {
+        "apiVersion": PLACEMENTS.api_version,
+        "kind": "Placement",
+        "metadata": {"name": "theirs", "namespace": bed.namespace},
+        "spec": {},
+    }
+    bed.session.create(PLACEMENTS.path(bed.namespace), theirs)
+    service.apply(bed.params())
+    report = service.reset(bed.namespace)
+    assert len(report.deleted) == 6
+    assert set(bed.objects()) == {("Placement", "theirs")}
+    assert service.reset(bed.namespace).deleted == []
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_write_that_fails_undoes_those_before_it(bed: Bed, after: int) -> None:
+    with pytest.raises(ApplyError, match="the plan was not applied, everything is as it was before: Placement"):
+        bed.service(Failing(bed, after)).apply(bed.params())
+    assert bed.objects() == {}
+    bed.service().apply(bed.params())
+    before = bed.objects()
+    with pytest.raises(ApplyError, match="everything is as it was before") as caught:
+        bed.service(Failing(bed, after)).apply(bed.params(POWER))
+    assert caught.value.left == ()
+    assert bed.objects() == before
+    bed.service().apply(bed.params(POWER))
+    assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_reset_that_fails_brings_everything_back(bed: Bed, after: int) -> None:
+    bed.service().apply(bed.params())
+    before = bed.objects()
+    with pytest.raises(ApplyError, match="everything is as it was before"):
+        bed.service(Failing(bed, after)).reset(bed.namespace)
+    assert bed.objects() == before
+    assert len(bed.service().reset(bed.namespace).deleted) == 6
+
+
+def test_what_cannot_be_undone_is_named(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsf.optimizer.writer._UNDO_WAITS", (0.01,))
+    with pytest.raises(ApplyError, match=r"It could not be undone wholly: .*\. Apply a plan again") as caught:
+        bed.service(Failing(bed, 2, failures=1000)).apply(bed.params())
+    assert len(caught.value.left) == 3
+    assert len(bed.objects()) == 2
+    plans = bed.service().plans(bed.namespace).items
+    assert [plan.complete for plan in plans] == [False]
+    bed.service().apply(bed.params())
+    assert len(bed.objects()) == 6
+
+
+def test_missing_rights_are_found_before_anything_is_written(bed: Bed) -> None:
+    rules = [
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]},
+        {"apiGroups": [PLACEMENTS.group], "resources": ["placements"], "verbs": ["create", "patch"]},
+    ]
+    kubeconfig = bed.plane.service_account(bed.namespace, "half", rules)
+    backend = KubeBackend(bed.plane.session(kubeconfig))
+    with pytest.raises(ApplyError, match=r"nothing was changed: PlacementBinding .*403.*cannot patch"):
+        bed.service(backend).apply(bed.params())
+    assert bed.objects() == {}
+
+
+def test_somebody_elses_placement_is_left_alone(bed: Bed) -> None:
+    theirs = {
+        "apiVersion": PLACEMENTS.api_version,
+        "kind": "Placement",
+        "metadata": {"name": "app01-placement", "namespace": bed.namespace},
+        "spec": {"numberOfClusters": 7},
+    }
+    bed.session.create(PLACEMENTS.path(bed.namespace), theirs)
+    with pytest.raises(PlanConflictError, match="is there and was not made by a plan; delete it, or hand it over"):
+        bed.service().apply(bed.params())
+    assert list(bed.objects()) == [("Placement", "app01-placement")]
+    # As the message says.
+    path = PLACEMENTS.path(bed.namespace, "app01-placement")
+    bed.session.merge(path, {"metadata": {"labels": {GENERATED_LABEL: "true"}}})
+    bed.service().apply(bed.params())
+    assert bed.session.get(path)["spec"]["numberOfClusters"] == 1
+
+
+def test_additions_of_others_stay_and_changes_are_repaired(bed: Bed) -> None:
+    service = bed.service()
+    service.apply(bed.params())
+    path = PLACEMENTS.path(bed.namespace, "app01-placement")
+    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    bed.session.merge(path, {"spec": {"tolerations": tolerations, "numberOfClusters": 5}}, field_manager="somebody")
+    report = service.apply(bed.params())
+    changed = {change.name: change.change for change in report.changes}
+    assert changed["app01-placement"] == "updated"
+    assert bed.session.get(path)["spec"]["tolerations"] == tolerations
+    assert bed.session.get(path)["spec"]["numberOfClusters"] == 1

@@ -1,0 +1,121 @@
+"""`dsf optimizer` and `dsf optimize` as processes, against a real API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import requests
+
+from dsf.settings import ENV_PREFIX
+from tests.integration.optimizer.bed import POWER, Bed
+from tests.support.child import Child
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.xdist_group("optimizer")
+
+
+def environment(bed: Bed, **values: object) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
+    given = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in values.items()}
+    return kept | {"KUBECONFIG": str(bed.plane.kubeconfig), "PYTHONUNBUFFERED": "1"} | given
+
+
+def optimize(*arguments: str, env: Mapping[str, str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dsf.cli", "optimize", *arguments]
+    return subprocess.run(command, env=dict(env), input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_serve_plan_and_end(bed: Bed, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dsf.cli", "optimizer", "--auth", "none", "--port", "0"]
+    child = Child(command, tmp_path / "log", environment(bed, log_format="json"), inherit=False)
+    try:
+        listening = wait_for(lambda: re.search(r'"port": ?(\d+)', child.tail()), 60, "the optimizer listens")
+        url = f"http://127.0.0.1:{listening.group(1)}"
+        wait_for(lambda: _is_ready(url), 30, child.tail())
+        report = requests.post(f"{url}/optimize", json=bed.body(POWER), timeout=30).json()
+        assert (report["objective_value"], report["applied"]) == (170, True)
+        document = requests.get(f"{url}/openapi.json", timeout=10).json()
+        assert document["paths"]["/optimize"]["post"]["responses"]["200"]["content"]["application/json"]["example"]
+        assert document["components"]["schemas"]["OptimizeParams"]["examples"]
+        assert requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=30).status_code == 200
+        child.signal(signal.SIGTERM)
+        assert child.wait(20) == 0, child.tail()
+    finally:
+        child.kill()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/readyz", timeout=2).status_code == 200
+    except requests.ConnectionError:
+        return False
+
+
+def test_an_open_service_for_others_is_refused(bed: Bed, tmp_path: Path) -> None:
+    for more, message in (
+        ({"optimizer_auth": "none", "optimizer_host": "0.0.0.0"}, "everybody who reaches it could move workloads"),
+        ({"kubeconfig": tmp_path / "none"}, "no Kubernetes API server is configured"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "dsf.cli", "optimizer", "--port", "0"],
+            env=environment(bed, **more),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_the_command(bed: Bed, tmp_path: Path) -> None:
+    env = environment(bed)
+    file = tmp_path / "params.json"
+    file.write_text(json.dumps(bed.body()))
+    picture = tmp_path / "plan.png"
+    shown = optimize("-f", str(file), "--dry-run", "--plot", str(picture), env=env)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert re.search(r"mwrs-app01 +\S+ +3g\.48gb +60 +\S+ with all \(80\): supplies 1 of gpu; 2 needed", shown.stdout)
+    assert "Optimal, sum of scores 115" in shown.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert bed.objects() == {}
+    done = optimize("-f", "-", "-o", "json", env=env, stdin=json.dumps(bed.body()))
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["applied"], report["objective_value"]) == (0, True, 115)
+    assert len(bed.objects()) == 6
+    # YAML, and a workload too many.
+    scarce = bed.body(clusters=bed.body()["clusters"][:1])
+    left = optimize("-f", "-", "-o", "yaml", "--dry-run", env=env, stdin=json.dumps(scarce))
+    assert left.returncode == 1
+    assert "reason: capacity" in left.stdout
+    undone = optimize("--reset", bed.namespace, env=env)
+    assert (undone.returncode, undone.stdout.count("deleted")) == (0, 6)
+    assert "no plan is in force" in optimize("--reset", bed.namespace, env=env).stdout
+
+
+def test_mistakes_of_the_command(bed: Bed, tmp_path: Path) -> None:
+    env = environment(bed)
+    params = tmp_path / "params.yaml"
+    params.write_text("namespace: default\nclusters: []\n")
+    for arguments, code, message in (
+        ([], 2, "give either --file or --reset"),
+        (["-f", str(tmp_path / "none.json")], 1, "No such file"),
+        (["-f", str(params)], 1, "targetWorkloads: Field required"),
+        (["-f", str(params), "--plot", "plan.gif", "--reset", "default"], 2, "give either"),
+    ):
+        done = optimize(*arguments, env=env)
+        assert (done.returncode, done.stdout) == (code, ""), done
+        assert message in re.sub(r"[\s│]+", " ", done.stderr)
+    params.write_text(json.dumps(bed.body()))
+    done = optimize("-f", str(params), "--plot", str(tmp_path / "plan.gif"), env=env)
+    assert (done.returncode, "the name has to end in" in done.stderr) == (1, True)
+    assert bed.objects() == {}

@@ -1,0 +1,88 @@
+"""The solver's process: what it answers, and what happens when it does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dsf.errors import ManifestError, SolverError
+from dsf.optimizer.model import Limits, Preference, Problem
+from dsf.optimizer.solve import solve
+from dsf.optimizer.solver import SolverProcess
+from tests.support.wait import wait_for
+from tests.unit.optimizer.generator import instance
+from tests.unit.optimizer.test_solve import cluster, workload
+
+pytestmark = pytest.mark.xdist_group("optimizer")
+
+
+@pytest.fixture
+def process() -> Iterator[SolverProcess]:
+    made = SolverProcess(patience=0.2, grace=30)
+    yield made
+    made.close()
+
+
+def pid_of(process: SolverProcess) -> int:
+    assert process._process is not None
+    assert process._process.pid is not None
+    return process._process.pid
+
+
+def test_it_answers_as_solve_does(solver: SolverProcess) -> None:
+    problem = instance(10, 5, 3)
+    first, again = (solver.solve(problem, Limits(time_limit=20)) for _ in range(2))
+    assert first == again == solve(problem, Limits(time_limit=20))
+
+
+def test_mistakes_come_back_as_they_are(solver: SolverProcess) -> None:
+    problem = Problem((workload("a"),), (cluster("c1", {"all": 1}, {"a;all": 10**9}),), (Preference("s"),))
+    with pytest.raises(ManifestError, match="is no score"):
+        solver.solve(problem, Limits())
+    assert solver.solve(instance(2, 2, 2), Limits()).status
+
+
+def test_nothing_reaches_standard_output(solver: SolverProcess, capfd: pytest.CaptureFixture[str]) -> None:
+    solver.solve(instance(60, 20, 3), Limits(time_limit=0.05))
+    assert capfd.readouterr().out == ""
+
+
+def test_a_process_that_dies_is_replaced(process: SolverProcess) -> None:
+    process.warm_up()
+    killer = threading.Timer(1.0, lambda: os.kill(pid_of(process), signal.SIGKILL))
+    killer.start()
+    with pytest.raises(SolverError, match=r"died \(exit code -9\)"):
+        process.solve(instance(300, 100, 3), Limits(time_limit=25))
+    killer.join()
+    assert process.solve(instance(2, 2, 2), Limits()).status
+
+
+def test_a_process_that_does_not_end_in_time_is_ended(process: SolverProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsf.optimizer.solver._END", 0.2)
+    process.warm_up()
+    process.solve(instance(2, 2, 2), Limits())
+    pid = pid_of(process)
+    process._grace = 0.2
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(SolverError, match="did not end within"):
+        process.solve(instance(2, 2, 2), Limits(time_limit=0.1))
+    process._grace = 30
+    assert process.solve(instance(2, 2, 2), Limits()).status
+    assert pid_of(process) != pid
+
+
+def test_who_waits_too_long_is_told(process: SolverProcess) -> None:
+    process.warm_up()
+    busy = threading.Thread(target=process.solve, args=(instance(300, 100, 3), Limits(time_limit=2)))
+    busy.start()
+    wait_for(process._lock.locked, 5)
+    started = time.monotonic()
+    with pytest.raises(SolverError, match="busy with other plans"):
+        process.solve(instance(2, 2, 2), Limits())
+    assert time.monotonic() - started < 2
+    busy.join()

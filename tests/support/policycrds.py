@@ -1,0 +1,85 @@
+"""Kinds that the optimiser needs and a hub of the other tests does not have.
+
+Policy and PlacementBinding are not in OCM's API module. These CRDs have the fields that are used here, no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import yaml
+
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES, Resource
+from dsf.kube.session import Session
+from tests.support.controlplane import find
+from tests.support.controlplane_crds import create_crds
+
+_ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_REFERENCE = {
+    "type": "object",
+    "required": ["apiGroup", "kind", "name"],
+    "properties": {name: {"type": "string", "minLength": 1} for name in ("apiGroup", "kind", "name")},
+}
+
+
+def install_policy_crds(session: Session) -> None:
+    """Create them, and ManifestWorkReplicaSet's from OCM's API module; wait until they are served.
+
+    Tests of several folders share an API server: where they are already, nothing is done.
+    """
+    with contextlib.suppress(ObjectNotFoundError):
+        session.get(MANIFEST_WORK_REPLICA_SETS.path())
+        session.get(PLACEMENT_BINDINGS.path())
+        return
+    folder = find("crds") / "work" / "v1alpha1"
+    (file,) = folder.glob(f"*{MANIFEST_WORK_REPLICA_SETS.plural}.crd.yaml")
+    binding = {"placementRef": _REFERENCE, "subjects": {"type": "array", "minItems": 1, "items": _REFERENCE}}
+    policy = {
+        "spec": {
+            "type": "object",
+            "required": ["disabled", "policy-templates"],
+            "properties": {
+                "disabled": {"type": "boolean"},
+                "remediationAction": {"type": "string"},
+                "policy-templates": {"type": "array", "items": _ANYTHING},
+            },
+        }
+    }
+    create_crds(
+        session,
+        [
+            yaml.safe_load(file.read_text()),
+            _crd(POLICIES, policy, required=["spec"]),
+            _crd(PLACEMENT_BINDINGS, binding, required=["placementRef", "subjects"]),
+        ],
+    )
+
+
+def _crd(resource: Resource, properties: dict[str, Any], *, required: list[str]) -> dict[str, Any]:
+    schema = {"type": "object", "required": required, "properties": {**properties, "status": _ANYTHING}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": str(resource)},
+        "spec": {
+            "group": resource.group,
+            "scope": "Namespaced",
+            "names": {
+                "plural": resource.plural,
+                "singular": resource.kind.lower(),
+                "kind": resource.kind,
+                "listKind": f"{resource.kind}List",
+            },
+            "versions": [
+                {
+                    "name": resource.version,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }

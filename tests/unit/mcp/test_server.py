@@ -1,0 +1,219 @@
+"""The server over a service that says what the test wants, asked by the official client without a transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import jsonschema
+import pytest
+import redis
+from mcp.client import Client
+from mcp.types import CallToolResult
+
+from dsf.errors import ApplyError
+from dsf.optimizer.mcp import make_server
+from dsf.optimizer.mcp_tools import TOOLS
+from dsf.optimizer.mcp_views import MAX_LISTED
+from dsf.optimizer.views import (
+    AssignmentView,
+    ChangeView,
+    ClusterScoreView,
+    ExplanationView,
+    Freshness,
+    OptionView,
+    PlanReport,
+    PlanView,
+    ScoreList,
+    ScoreObject,
+    ScorerView,
+)
+
+FRESH = Freshness(updated_at=datetime(2026, 1, 1, tzinfo=UTC), valid_until=None, expired=False)
+BODY: dict[str, Any] = {
+    "namespace": "default",
+    "clusters": [],
+    "targetWorkloads": [],
+    "preference": {"addOnPlacementScore": "speed"},
+}
+
+
+class Service:
+    """Answers by the function of its name, and notes how it was asked."""
+
+    def __init__(self, **answers: Callable[..., Any]) -> None:
+        self._answers = answers
+        self.asked: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def method(*arguments: Any) -> Any:
+            self.asked.append((name, *arguments))
+            return self._answers[name](*arguments)
+
+        return method
+
+
+def raises(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def call(service: Service, tool: str, **arguments: Any) -> CallToolResult:
+    async def work() -> CallToolResult:
+        async with Client(make_server(service)) as client:
+            return await client.call_tool(tool, arguments)
+
+    result = anyio.run(work)
+    if not result.is_error:
+        jsonschema.validate(result.structured_content, TOOLS[tool].answer.model_json_schema(mode="serialization"))
+    return result
+
+
+def text(result: CallToolResult) -> str:
+    return str(result.content[0].text)  # type: ignore[union-attr]
+
+
+def report(**more: Any) -> PlanReport:
+    values = {"status": "Optimal", "objective_value": 1, "output_yaml": "kind: Placement\n", "plan": PlanView()}
+    rest = {"gap": 0, "bound": 1, "plan_id": "abc", "namespace": "default", "applied": False, "seconds": 0.1}
+    return PlanReport(**(values | rest | more))  # type: ignore[arg-type]
+
+
+def test_a_crash_tells_nothing_of_itself() -> None:
+    result = call(Service(plans=raises(RuntimeError("password is hunter2"))), "list_plans")
+    assert result.is_error
+    assert text(result) == "an error inside of the optimiser; its log says more"
+
+
+def test_errors_that_say_what_to_do_are_passed_on() -> None:
+    result = call(Service(reset=raises(ApplyError("cannot delete x: 403; grant it"))), "reset", namespace="default")
+    assert result.is_error
+    assert text(result) == "cannot delete x: 403; grant it"
+
+
+def test_redis_is_named_when_it_cannot_be_used() -> None:
+    away = raises(redis.ConnectionError("Error 111 connecting to redis:6379.\nRefused."))
+    said = text(call(Service(rescore=away), "rescore", scorer="a"))
+    assert (
+        said == "the hub's Redis cannot be used (Error 111 connecting to redis:6379. Refused.); look at DSF_REDIS_URL"
+    )
+
+
+def test_a_proposal_never_applies_and_applying_needs_the_id() -> None:
+    service = Service(propose=lambda _: report(), apply=lambda _: report(applied=True))
+    assert not call(service, "propose_plan", **BODY).is_error
+    assert not call(service, "apply_plan", **BODY, planId="abc").is_error
+    (proposed, first), (applied, second) = service.asked
+    assert (proposed, applied) == ("propose", "apply")
+    assert (first.plan_id, second.plan_id) == ("", "abc")
+    assert call(service, "apply_plan", **BODY).is_error
+    assert call(service, "propose_plan", **BODY, planId="abc").is_error
+    assert len(service.asked) == 2
+
+
+@pytest.mark.parametrize("include", [True, False])
+def test_objects_are_answered_only_when_they_are_asked_for(include: bool) -> None:
+    result = call(Service(propose=lambda _: report()), "propose_plan", **BODY, includeYaml=include)
+    assert result.structured_content is not None
+    assert result.structured_content["output_yaml"] == ("kind: Placement\n" if include else None)
+
+
+def test_what_to_do_next_is_said() -> None:
+    def step(**more: Any) -> str:
+        answer = call(Service(propose=lambda _: report(**more)), "propose_plan", **BODY).structured_content
+        assert answer is not None
+        return str(answer["next_step"])
+
+    assert "call apply_plan with the same arguments and planId abc" in step()
+    assert "cannot be applied" in step(warnings=["cannot be applied: no label"])
+    assert "apply_plan" not in step(warnings=["cannot be applied: no label"])
+    assert "The plan is in force" in step(applied=True)
+
+
+def test_a_plan_of_many_workloads_is_cut_and_its_reasons_stay_with_them() -> None:
+    names = [f"w{number:03}" for number in range(250)]
+    assignments = [
+        AssignmentView(workload=name, cluster="c", policy="p", device="d", score=1, replicas=1, kept=0)
+        for name in names
+    ]
+    reasons = [
+        ExplanationView(
+            workload=name,
+            next_best=OptionView(cluster="e", device="d", score=0.5),
+            reason="lower_score",
+            message=f"{name} scores less",
+        )
+        for name in reversed(names)
+    ]
+    changes = [
+        ChangeView(kind="Placement", namespace="default", name=name, change=change)
+        for name, change in (("a", "created"), ("b", "unchanged"), ("c", "deleted"))
+    ]
+    made = report(plan=PlanView(assignments=assignments), explanation=reasons, changes=changes)
+    answer = call(Service(propose=lambda _: made), "propose_plan", **BODY).structured_content
+    assert answer is not None
+    assert len(answer["workloads"]) == MAX_LISTED
+    assert answer["left_out"] == {"workloads": 150}
+    assert all(one["why_not"] == f"{one['workload']} scores less" for one in answer["workloads"])
+    assert [one["change"] for one in answer["changes"]] == ["created", "deleted"]
+
+
+def test_many_scores_are_cut_after_they_are_filtered() -> None:
+    def score(cluster: str, name: str) -> ScoreObject:
+        metadata = {"name": name, "namespace": cluster, "labels": {}, "annotations": {}}
+        return ScoreObject(apiVersion="v", kind="k", metadata=metadata, status={}, freshness=FRESH)
+
+    both = [score(f"c{number}", name) for number in range(150) for name in ("speed", "power")]
+    service = Service(list_scores=lambda _: ScoreList(items=both))
+    answer = call(service, "list_scores").structured_content
+    assert answer is not None
+    assert (len(answer["scores"]), answer["left_out"]) == (100, 200)
+    answer = call(service, "list_scores", score="power").structured_content
+    assert answer is not None
+    assert (len(answer["scores"]), answer["left_out"]) == (100, 50)
+    assert {one["score"] for one in answer["scores"]} == {"power"}
+    # A score that no scorer of the framework writes, and that has no values yet.
+    assert answer["scores"][0] == {
+        "cluster": "c0",
+        "score": "power",
+        "meaning": "",
+        "item_names": "",
+        "freshness": {
+            "updated_at": "2026-01-01T00:00:00Z",
+            "valid_until": None,
+            "expired": False,
+            "seconds_left": None,
+        },
+        "items": {},
+        "more_items": 0,
+    }
+
+
+def test_expired_scores_of_a_scorer_come_first() -> None:
+    old = FRESH.model_copy(update={"expired": True})
+    scores = [
+        ClusterScoreView(
+            cluster=f"c{number:03}", items=1, lowest=0, highest=0, freshness=old if number > 147 else FRESH
+        )
+        for number in range(150)
+    ]
+    view = ScorerView(
+        name="speed-scorer",
+        namespace="hub",
+        description="How fast",
+        config_url="http://x",
+        score_name="speed",
+        score_object="speed",
+        score_dimension_format="${app}",
+        interval_seconds=30,
+        health="Active",
+        scores=scores,
+    )
+    answer = call(Service(explain_scorer=lambda _: view), "explain_scorer", name="speed-scorer").structured_content
+    assert answer is not None
+    assert (answer["clusters"], answer["expired"], len(answer["scores"])) == (150, 2, MAX_LISTED)
+    assert [one["cluster"] for one in answer["scores"]][:3] == ["c148", "c149", "c000"]

@@ -1,0 +1,108 @@
+"""Plans as objects, and back."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from dsf.optimizer.manifests import (
+    ASSIGNMENTS,
+    CONFIGURATION,
+    PLAN_OBJECTS,
+    current_places,
+    dump,
+    generated_name,
+    plan_id,
+    read_plan,
+    render,
+)
+from dsf.optimizer.model import Current
+from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.views import AssignmentView, ConfigurationView, PlanView
+from dsf.optimizer.writer import owned
+
+LABEL = ClusterSelector.parse("label:cluster-name")
+
+
+def assignment(workload: str, cluster: str, score: float = 1, policy: str = "p") -> AssignmentView:
+    return AssignmentView(
+        workload=workload, cluster=cluster, policy=policy, device="d", score=score, replicas=1, kept=0
+    )
+
+
+def plan(*assignments: AssignmentView) -> PlanView:
+    clusters = sorted({one.cluster for one in assignments})
+    return PlanView(
+        assignments=list(assignments),
+        configurations=[
+            ConfigurationView(cluster=name, policy="p", device="d", supply={"gpu": 2}, used={"gpu": 1})
+            for name in clusters
+        ],
+    )
+
+
+def test_names_fit_into_a_label_and_stay_apart() -> None:
+    long = [f"{'x' * 60}-{number}" for number in range(3)]
+    names = {generated_name("placement", name) for name in long}
+    assert len(names) == 3
+    assert all(len(name) <= 63 for name in names)
+    assert generated_name("placement", "a") == generated_name("placement", "a")
+    assert "--" not in generated_name("placement", f"{'x' * 43}-.-y{'z' * 40}")
+
+
+def test_a_workload_on_several_clusters_has_one_placement() -> None:
+    said = plan(assignment("w", "c2"), assignment("w", "c1"))
+    objects = render("ns", said, {"w": "w-placement"}, LABEL, {"c1": "v1", "c2": "v2"})
+    assert [one["kind"] for one in objects] == [
+        "Placement",
+        "Placement",
+        "PlacementBinding",
+        "PlacementBinding",
+        "Placement",
+    ]
+    spec = objects[-1]["spec"]
+    assert spec["numberOfClusters"] == 2
+    (predicate,) = spec["predicates"]
+    expressions = predicate["requiredClusterSelector"]["labelSelector"]["matchExpressions"]
+    assert expressions == [{"key": "cluster-name", "operator": "In", "values": ["v1", "v2"]}]
+    assert {one["metadata"]["annotations"][PLAN_OBJECTS] for one in objects} == {"5"}
+    assert list(yaml.safe_load_all(dump(objects))) == objects
+    assert dump([]) == ""
+
+
+def test_a_plan_is_read_from_its_objects() -> None:
+    said = plan(assignment("v", "c1"), assignment("w", "c1"), assignment("w", "c2"))
+    objects = render("ns", said, {"v": "v-placement", "w": "w-placement"}, LABEL, {"c1": "c1", "c2": "c2"})
+    assert read_plan(reversed(objects)) == said
+    assert current_places(said) == {"v": [Current("c1", "d")], "w": [Current("c1", "d"), Current("c2", "d")]}
+    for one in objects:
+        for key in (CONFIGURATION, ASSIGNMENTS):
+            if key in one["metadata"]["annotations"]:
+                one["metadata"]["annotations"][key] = "{"
+    assert read_plan(objects) == PlanView()
+
+
+def test_the_id_says_who_goes_where_whatever_it_scores() -> None:
+    first = plan_id("ns", plan(assignment("w", "c1", 1), assignment("v", "c1")))
+    assert first == plan_id("ns", plan(assignment("v", "c1"), assignment("w", "c1", 50)))
+    assert first != plan_id("other", plan(assignment("w", "c1"), assignment("v", "c1")))
+    assert first != plan_id("ns", plan(assignment("w", "c2"), assignment("v", "c1")))
+
+
+def test_owned_fields_are_those_of_our_applies() -> None:
+    fields = {
+        "f:metadata": {"f:labels": {".": {}, "f:a": {}}},
+        "f:spec": {"f:predicates": {}, "f:numberOfClusters": {}, "f:gone": {}},
+    }
+    ours = {"manager": "dynamic-scoring-optimizer", "operation": "Apply", "fieldsV1": fields}
+    theirs = {"manager": "kubectl", "operation": "Apply", "fieldsV1": {"f:spec": {"f:tolerations": {}}}}
+    manifest = {
+        "metadata": {"name": "n", "labels": {"a": "1", "b": "2"}, "managedFields": [ours, theirs]},
+        "spec": {"predicates": [{"x": 1}], "numberOfClusters": 1, "tolerations": []},
+    }
+    assert owned(manifest) == {
+        "metadata": {"labels": {"a": "1"}},
+        "spec": {"predicates": [{"x": 1}], "numberOfClusters": 1},
+    }
+    assert owned(json.loads(json.dumps(manifest | {"metadata": {"name": "n"}}))) == {}

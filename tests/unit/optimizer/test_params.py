@@ -1,0 +1,96 @@
+"""What is asked, and by whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pydantic import ValidationError
+
+from dsf.errors import ManifestError, SettingsError
+from dsf.kube.session import Session
+from dsf.optimizer.access import KubernetesAccess, OpenAccess, TokenAccess, is_loopback, make_access
+from dsf.optimizer.model import Preference
+from dsf.optimizer.params import OptimizeParams
+
+BODY: dict[str, Any] = {
+    "namespace": "default",
+    "clusters": [{"name": "c1", "availablePolicies": [{"name": "p"}]}],
+    "targetWorkloads": [{"name": "w"}],
+    "preference": {"addOnPlacementScore": "s"},
+}
+
+
+def test_both_spellings_of_the_score() -> None:
+    for name in ("addOnPlacementScore", "addonPlacementScore"):
+        params = OptimizeParams.model_validate(BODY | {"preference": {name: "s"}})
+        assert params.wanted() == (Preference("s"),)
+    assert OptimizeParams.model_validate(BODY).model_dump(by_alias=True)["preference"]["addOnPlacementScore"] == "s"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dryrun": True},
+        {"dryRun": "yes"},
+        {"keepCurrent": -1},
+        {"timeLimit": 0},
+        {"gap": 2},
+        {"preference": None},
+        {"preferences": [{"addOnPlacementScore": "t"}]},
+        {"clusters": [{"name": "a/b", "availablePolicies": []}]},
+        {"targetWorkloads": [{"name": "Upper"}]},
+        {"targetWorkloads": [{"name": "x" * 254}]},
+        {"namespace": ""},
+    ],
+)
+def test_what_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        OptimizeParams.model_validate(BODY | wrong)
+
+
+def test_every_wrong_preference_is_named() -> None:
+    body = BODY | {
+        "preference": None,
+        "preferences": [
+            {"addOnPlacementScore": "a", "weight": 0},
+            {"addOnPlacementScore": "b", "scoreDimensionFormat": "${pod}"},
+        ],
+    }
+    with pytest.raises(ManifestError, match=r"weight 0\.0 of score a is zero.*; dimension format '\$\{pod\}'"):
+        OptimizeParams.model_validate(body).wanted()
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("0.0.0.0", False),
+        ("10.0.0.1", False),
+        ("localhost.test", False),
+        ("", False),
+    ],
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_who_decides(tmp_path: Path) -> None:
+    session = cast("Session", None)
+    file = tmp_path / "token"
+    file.write_text("t")
+    assert isinstance(make_access("kubernetes", "0.0.0.0", None, session, "ns"), KubernetesAccess)
+    assert isinstance(make_access("token", "0.0.0.0", file, session, "ns"), TokenAccess)
+    assert isinstance(make_access("none", "localhost", None, session, "ns"), OpenAccess)
+    with pytest.raises(SettingsError, match="could move workloads"):
+        make_access("none", "0.0.0.0", None, session, "ns")
+    with pytest.raises(SettingsError, match="DSF_OPTIMIZER_TOKEN_FILE"):
+        make_access("token", "localhost", None, session, "ns")
+    file.write_text("\n")
+    with pytest.raises(SettingsError, match="is empty"):
+        make_access("token", "localhost", file, session, "ns")

@@ -1,0 +1,57 @@
+"""How Placements select clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsf.errors import SettingsError
+from dsf.optimizer.selector import ClusterSelector
+
+
+def cluster(name: str, claims: dict[str, str] | None = None, **labels: str) -> dict[str, Any]:
+    said = [{"name": key, "value": value} for key, value in (claims or {}).items()]
+    return {"metadata": {"name": name, "labels": labels}, "status": {"clusterClaims": said}}
+
+
+@pytest.mark.parametrize("text", ["", "name:x", "label", "label:", "claim:", "label:a b", "cel:x", "label:-x", "x:y"])
+def test_what_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"DSF_OPTIMIZER_CLUSTER_SELECTOR: .* is not allowed"):
+        ClusterSelector.parse(text)
+
+
+def test_what_is_understood() -> None:
+    assert ClusterSelector.parse("name") == ClusterSelector("name")
+    assert ClusterSelector.parse("claim:id.k8s.io").key == "id.k8s.io"
+    label = ClusterSelector.parse("label:open-cluster-management.io/name")
+    assert (label.by, label.labels) == ("label", "open-cluster-management.io/name")
+
+
+def test_values_may_be_anything_unique() -> None:
+    clusters = [cluster("a", zone="one"), cluster("b", zone="two"), cluster("c", zone="two"), cluster("d", zone="")]
+    selector = ClusterSelector.parse("label:zone")
+    assert selector.select(["a"], clusters).values == {"a": "one"}
+    assert selector.select(["a"], clusters).problems == ()
+    found = selector.select(["a", "b", "d", "gone"], clusters)
+    assert found.values == {"a": "one", "b": "two", "d": "d", "gone": "gone"}
+    assert [problem.split(",")[0] for problem in found.problems] == [
+        "label zone of ManagedCluster b is 'two'",
+        "ManagedCluster d has no label zone",
+        "ManagedCluster gone has no label zone",
+    ]
+
+
+def test_a_claim() -> None:
+    selector = ClusterSelector.parse("claim:id")
+    found = selector.select(["a", "b"], [cluster("a", {"id": "1"}), cluster("b", id="2")])
+    assert found.values == {"a": "1", "b": "b"}
+    assert "ManagedCluster b has no claim id" in found.problems[0]
+    assert selector.predicate(["2", "1"], compliant=True) == {
+        "claimSelector": {
+            "matchExpressions": [
+                {"key": "id", "operator": "In", "values": ["1", "2"]},
+                {"key": "policy-watcher-claim", "operator": "In", "values": ["compliant"]},
+            ]
+        }
+    }
