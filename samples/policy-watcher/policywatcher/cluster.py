@@ -1,0 +1,146 @@
+"""The policies and the claim on the API server."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import urllib3
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from policywatcher.claim import Compliance
+
+_POLICIES: Final = ("policy.open-cluster-management.io", "v1")
+_CLAIMS: Final = ("cluster.open-cluster-management.io", "v1alpha1")
+#: Owner of the claim's value, for server-side apply.
+_FIELD_MANAGER: Final = "policy-watcher"
+#: Seconds to connect, and to wait for bytes of the answer. The API server answers or refuses within its own 60 s.
+_TIMEOUT: Final = (5.0, 60.0)
+#: Policies of one answer.
+_PAGE: Final = 500
+#: Bytes of an error's text that are passed on.
+_TEXT: Final = 500
+
+
+class ClusterError(Exception):
+    """The API server could not be asked or said no. The message says what was tried, what came back, what to do."""
+
+
+class Cluster:
+    """What the watcher needs of its cluster. Close it when done."""
+
+    def __init__(self, configuration: client.Configuration, namespace: str, claim: str) -> None:
+        # The loop is the retry: the next look comes soon enough.
+        configuration.retries = 0
+        self._client = client.ApiClient(configuration)
+        self._api = client.CustomObjectsApi(self._client)
+        self._namespace = namespace
+        self._claim = claim
+
+    @classmethod
+    def connect(cls, namespace: str, claim: str) -> Cluster:
+        """With the pod's ServiceAccount, or outside of a cluster with the kubeconfig. Raises ClusterError."""
+        configuration = client.Configuration()
+        try:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except config.ConfigException:
+            try:
+                config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            except (config.ConfigException, OSError) as error:
+                raise ClusterError(f"no API server is configured: {error}; run in a pod or set KUBECONFIG") from None
+        return cls(configuration, namespace, claim)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()  # type: ignore[no-untyped-call]
+
+    def compliance(self) -> Compliance:
+        """What all policies of the namespace say together. Raises ClusterError."""
+        seen = Compliance.EMPTY
+        query: dict[str, Any] = {}
+        while True:
+            page = self._ask(
+                f"list policies in namespace {self._namespace}",
+                self._api.list_namespaced_custom_object,
+                *_POLICIES,
+                self._namespace,
+                "policies",
+                limit=_PAGE,
+                **query,
+            )
+            for policy in page.get("items") or ():
+                # A policy that nobody has evaluated yet has no status: not known to be complied with.
+                if (policy.get("status") or {}).get("compliant") != "Compliant":
+                    return Compliance.NONCOMPLIANT
+                seen = Compliance.COMPLIANT
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return seen
+            query = {"_continue": token}
+
+    def claim(self) -> str | None:
+        """The claim's value; None when there is no claim, empty when it has no value. Raises ClusterError."""
+        try:
+            found = self._ask(
+                f"read ClusterClaim {self._claim}",
+                self._api.get_cluster_custom_object,
+                *_CLAIMS,
+                "clusterclaims",
+                self._claim,
+            )
+        except _NoSuchObjectError:
+            return None
+        return str((found.get("spec") or {}).get("value") or "")
+
+    def set_claim(self, value: Compliance) -> None:
+        """Write the claim; it is created when there is none. Raises ClusterError."""
+        self._ask(
+            f"write ClusterClaim {self._claim}",
+            self._api.patch_cluster_custom_object,
+            *_CLAIMS,
+            "clusterclaims",
+            self._claim,
+            {
+                "apiVersion": "/".join(_CLAIMS),
+                "kind": "ClusterClaim",
+                "metadata": {"name": self._claim},
+                "spec": {"value": str(value)},
+            },
+            field_manager=_FIELD_MANAGER,
+            # Somebody's own value is taken over, but not their labels.
+            force=True,
+            _content_type="application/apply-patch+yaml",
+        )
+
+    def _ask(self, what: str, call: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+        try:
+            answer = call(*arguments, **options, _request_timeout=_TIMEOUT)
+        except ApiException as error:
+            raise _error(what, error) from None
+        except (urllib3.exceptions.HTTPError, OSError, config.ConfigException) as error:
+            cause = getattr(error, "reason", None) or error
+            raise ClusterError(f"cannot {what}: the API server cannot be reached ({cause})") from None
+        except ValueError as error:
+            raise ClusterError(f"cannot {what}: the answer is not from an API server ({error})") from None
+        if not isinstance(answer, dict):
+            raise ClusterError(f"cannot {what}: the answer is not from an API server (no JSON object)")
+        return answer
+
+
+class _NoSuchObjectError(ClusterError):
+    """The API server knows the kind but has no object of that name."""
+
+
+def _error(what: str, error: ApiException) -> ClusterError:
+    text = str(error.body or error.reason or "")[:_TEXT]
+    message = f"cannot {what}: the API server answered {error.status}: {text}"
+    if error.status == 403:
+        return ClusterError(f"{message}; apply the Roles of manifests/deployment.yaml")
+    if error.status == 404:
+        # For an unknown kind it answers a plain "404 page not found", for an unknown object a Status with its name.
+        if "NotFound" in text:
+            return _NoSuchObjectError(message)
+        return ClusterError(
+            f"{message}; the kind is not known there: install its CRD (for policies, OCM's policy add-on)"
+        )
+    return ClusterError(message)

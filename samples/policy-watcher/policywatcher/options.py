@@ -1,0 +1,54 @@
+"""The environment variables."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+class OptionError(Exception):
+    """An environment variable cannot be used. The message names it and what it may be."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person may set. Times are in seconds."""
+
+    poll_interval: float
+    stable_duration: float
+    claim: str
+    namespace: str
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Options:
+        """Raises OptionError."""
+        return cls(
+            poll_interval=_seconds(environment, "POLL_INTERVAL_SEC", 30, least=0.1),
+            stable_duration=_seconds(environment, "STABLE_DURATION_SEC", 120, least=0),
+            claim=_name(environment, "TARGET_CLAIM_NAME", "policy-watcher-claim"),
+            namespace=_name(environment, "WATCH_NAMESPACE", "default"),
+        )
+
+
+def _seconds(environment: Mapping[str, str], variable: str, default: float, *, least: float) -> float:
+    text = environment.get(variable, "").strip()
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = math.nan
+    # A day: what is longer is a mistake in the unit.
+    if not least <= value <= 86_400:
+        raise OptionError(f"{variable}={text!r}; allowed is a number of seconds from {least:g} to 86400")
+    return value
+
+
+def _name(environment: Mapping[str, str], variable: str, default: str) -> str:
+    value = environment.get(variable, "").strip() or default
+    if len(value) > 253 or not _NAME.fullmatch(value):
+        raise OptionError(f"{variable}={value!r}; allowed is the name of a Kubernetes object")
+    return value

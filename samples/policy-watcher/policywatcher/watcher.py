@@ -1,0 +1,73 @@
+"""The loop: look at the policies, then at the claim, write what is to be written, wait."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from threading import Event
+from typing import Protocol
+
+from policywatcher.claim import Compliance, State
+from policywatcher.cluster import ClusterError
+
+log = logging.getLogger("policywatcher")
+
+
+class Cluster(Protocol):
+    """What the loop needs; all methods raise ClusterError."""
+
+    def compliance(self) -> Compliance:
+        """What all policies say together."""
+        ...
+
+    def claim(self) -> str | None:
+        """The claim's value."""
+        ...
+
+    def set_claim(self, value: Compliance) -> None:
+        """Write the claim."""
+        ...
+
+
+class Watcher:
+    """Keeps the claim of one cluster. `clock` gives seconds and never goes back."""
+
+    def __init__(self, cluster: Cluster, stable: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.state = State(stable)
+        self._cluster = cluster
+        self._clock = clock
+        self._problem = ""
+
+    def look(self) -> None:
+        """One round. An API server that fails leaves claim and timer as they are."""
+        try:
+            self._round()
+        except ClusterError as error:
+            # Once per problem: a server that is away for a night does not fill the log.
+            if str(error) != self._problem:
+                log.error("%s; trying again", error)
+            self._problem = str(error)
+        else:
+            if self._problem:
+                log.info("the API server answers again")
+            self._problem = ""
+
+    def _round(self) -> None:
+        before, asked = self.state, self._clock()
+        seen = self._cluster.compliance()
+        # Kept before the claim is asked for: that policies are not complied with counts even if that fails.
+        self.state = before.observe(seen, asked, self._clock())
+        if seen != before.seen:
+            log.info("policies are %s", seen)
+        claim = self._cluster.claim()
+        value = self.state.wanted(claim)
+        if value is not None:
+            self._cluster.set_claim(value)
+            log.info("claim set from=%s to=%s", claim, value)
+
+    def run(self, interval: float, stop: Event) -> None:
+        """Look every `interval` seconds until `stop` is set."""
+        while not stop.is_set():
+            self.look()
+            stop.wait(interval)

@@ -1,0 +1,208 @@
+"""The program against a real API server, with the rights of its manifest and no others."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import time
+from pathlib import Path
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+from kubernetes import client, config
+
+from dsf.kube.resources import POLICIES, SECRETS
+from tests.integration.policywatcher.kinds import CLAIMS, install
+from tests.integration.policywatcher.managedcluster import CLAIM, MANIFEST, SAMPLE, ManagedCluster
+from tests.support.child import Child
+from tests.support.controlplane import ControlPlane
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.xdist_group("policywatcher")
+
+
+def says(child: Child, text: str) -> None:
+    wait_for(lambda: text in child.tail(), 10, f"the watcher says {text!r}")
+
+
+def test_a_missing_claim_is_created_and_follows_the_policies(cluster: ManagedCluster) -> None:
+    with cluster.watcher(stable=2):
+        cluster.wait_claim("empty")
+        cluster.policy("one", None)
+        cluster.wait_claim("noncompliant")
+        cluster.policy("two", "Compliant")
+        started = time.monotonic()
+        cluster.policy("one", "Compliant")
+        cluster.wait_claim("compliant")
+        # At the first look after the stable time, which began at the first look after the change.
+        assert 2 <= time.monotonic() - started < 5
+        cluster.policy("two", "NonCompliant")
+        cluster.wait_claim("noncompliant", 1.5)
+        cluster.delete_policy("one")
+        cluster.delete_policy("two")
+        cluster.wait_claim("empty", 1.5)
+
+
+def test_an_interruption_starts_the_time_anew(cluster: ManagedCluster) -> None:
+    cluster.policy("one", "Compliant")
+    with cluster.watcher(stable=2) as child:
+        says(child, "policies are compliant")
+        cluster.policy("one", "Pending")
+        cluster.wait_claim("noncompliant")
+        repaired = time.monotonic()
+        cluster.policy("one", "Compliant")
+        cluster.wait_claim("compliant")
+        assert time.monotonic() - repaired >= 2
+
+
+def test_a_restart_while_compliant_keeps_the_claim(cluster: ManagedCluster) -> None:
+    cluster.policy("one", "Compliant")
+    with cluster.watcher(stable=0):
+        cluster.wait_claim("compliant")
+    version = cluster.version()
+    with cluster.watcher(stable=3600) as child:
+        says(child, "policies are compliant")
+        # More than one look.
+        time.sleep(0.5)
+        assert (cluster.claim(), cluster.version()) == ("compliant", version)
+        cluster.policy("one", "NonCompliant")
+        cluster.wait_claim("noncompliant")
+
+
+def test_nothing_is_written_while_nothing_changes(cluster: ManagedCluster) -> None:
+    cluster.policy("one", "NonCompliant")
+    with cluster.watcher(interval=0.1):
+        cluster.wait_claim("noncompliant")
+        version = cluster.version()
+        time.sleep(0.6)
+        assert cluster.version() == version
+
+
+def test_a_claim_that_somebody_deletes_or_changes_is_set_right(cluster: ManagedCluster) -> None:
+    cluster.policy("one", "Compliant")
+    with cluster.watcher(stable=0.5):
+        cluster.wait_claim("compliant")
+        cluster.delete_claim()
+        cluster.wait_claim("compliant", 1.5)
+        cluster.set_claim("mine")
+        cluster.wait_claim("compliant", 1.5)
+    labels = cluster.session.get(CLAIMS.path(name=CLAIM))["metadata"]["labels"]
+    assert labels == {"whose": "a-person"}
+
+
+def test_api_errors_keep_claim_and_timer(cluster: ManagedCluster) -> None:
+    cluster.policy("one", "Compliant")
+    cluster.set_claim("empty")
+    with cluster.watcher(stable=4) as child:
+        says(child, "policies are compliant")
+        seen = time.monotonic()
+        cluster.forbid("RoleBinding")
+        says(child, "cannot list policies")
+        assert "apply the Roles of manifests/deployment.yaml" in child.tail()
+        wait_for(lambda: time.monotonic() - seen > 3, 10)
+        assert cluster.claim() == "empty"
+        cluster.apply_manifest()
+        restored = time.monotonic()
+        cluster.wait_claim("compliant")
+        # The time before and during the outage counted.
+        assert time.monotonic() - restored < 3
+        assert child.log.read_text().count("cannot list policies") == 1
+        says(child, "the API server answers again")
+
+
+def test_a_violation_that_cannot_be_written_is_written_later(cluster: ManagedCluster) -> None:
+    cluster.policy("one", "Compliant")
+    with cluster.watcher(stable=0):
+        cluster.wait_claim("compliant")
+    with cluster.watcher(stable=3600) as child:
+        says(child, "policies are compliant")
+        cluster.forbid("ClusterRoleBinding")
+        cluster.policy("one", "NonCompliant")
+        says(child, "policies are noncompliant")
+        says(child, "cannot read ClusterClaim")
+        cluster.policy("one", "Compliant")
+        wait_for(lambda: child.tail().count("policies are compliant") == 2, 10, "the policy is seen as repaired")
+        assert cluster.claim() == "compliant"
+        cluster.apply_manifest()
+        cluster.wait_claim("noncompliant")
+
+
+def test_its_rights_are_the_least(cluster: ManagedCluster) -> None:
+    may, name = cluster.may, cluster.name
+    assert may("list", POLICIES, namespace=name)
+    assert all(may(verb, CLAIMS, CLAIM) for verb in ("get", "create", "patch"))
+    assert not may("list", POLICIES, namespace="default")
+    assert not any(may(verb, POLICIES, namespace=name) for verb in ("create", "patch", "update", "delete"))
+    assert not any(may(verb, CLAIMS) for verb in ("get", "list", "create", "patch", "update", "delete"))
+    assert not may("delete", CLAIMS, CLAIM)
+    assert not may("get", CLAIMS, "id.k8s.io")
+    assert not may("get", SECRETS, namespace=name)
+
+
+def test_the_manifest_is_valid() -> None:
+    documents = list(yaml.safe_load_all(MANIFEST.read_text().replace("${CLUSTER_NAME}", "cluster1")))
+    for document in documents:
+        kubernetes_validate.validate(document, "1.36", strict=True)
+    deployment = documents[-1]
+    environment = {one["name"]: one["value"] for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert environment == {
+        "WATCH_NAMESPACE": "cluster1",
+        "TARGET_CLAIM_NAME": CLAIM,
+        "POLL_INTERVAL_SEC": "30",
+        "STABLE_DURATION_SEC": "120",
+    }
+
+
+def test_all_pages_of_policies_are_read(cluster: ManagedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SAMPLE))
+    program = importlib.import_module("policywatcher.cluster")
+    monkeypatch.setattr(program, "_PAGE", 2)
+    configuration = client.Configuration()
+    config.load_kube_config(str(cluster.kubeconfig), client_configuration=configuration)
+    with contextlib.closing(program.Cluster(configuration, cluster.name, CLAIM)) as asked:
+        for number in range(4):
+            cluster.policy(f"policy-{number}", "Compliant")
+        assert asked.compliance() == "compliant"
+        cluster.policy("policy-4", "NonCompliant")
+        assert asked.compliance() == "noncompliant"
+
+
+def test_an_api_server_that_is_not_there_is_waited_for(cluster: ManagedCluster) -> None:
+    good = cluster.kubeconfig.read_text()
+    cluster.kubeconfig.write_text(good.replace(str(cluster.plane.port), str(free_port())))
+    with cluster.watcher() as child:
+        says(child, "the API server cannot be reached")
+        assert child.is_running
+
+
+def test_a_wrong_setting_ends_it(tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": str(SAMPLE), "POLL_INTERVAL_SEC": "half a minute"}
+    child = Child([sys.executable, "-m", "policywatcher"], tmp_path / "log", environment, inherit=False)
+    assert child.wait() == 2
+    assert "POLL_INTERVAL_SEC='half a minute'; allowed is a number of seconds" in child.tail()
+
+
+def test_without_a_cluster_it_says_what_to_set(tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": str(SAMPLE), "KUBECONFIG": str(tmp_path / "none"), "HOME": str(tmp_path)}
+    child = Child([sys.executable, "-m", "policywatcher"], tmp_path / "log", environment, inherit=False)
+    assert child.wait() == 2
+    assert "run in a pod or set KUBECONFIG" in child.tail()
+
+
+def test_kinds_that_are_not_installed_yet_and_a_server_that_dies(
+    own_control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    with contextlib.closing(own_control_plane.session()) as session:
+        cluster = ManagedCluster(own_control_plane, session, tmp_path, kinds=False)
+        with cluster.watcher(stable=3600) as child:
+            says(child, "install its CRD (for policies, OCM's policy add-on)")
+            install(session)
+            cluster.wait_claim("empty", 20)
+            own_control_plane.kill_apiserver()
+            says(child, "the API server cannot be reached")
+            own_control_plane.start_apiserver()
+            cluster.policy("one", "NonCompliant")
+            cluster.wait_claim("noncompliant")

@@ -1,0 +1,159 @@
+"""The loop around the rule, and its settings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from threading import Event
+
+import pytest
+from policywatcher.claim import Compliance
+from policywatcher.cluster import ClusterError
+from policywatcher.options import OptionError, Options
+from policywatcher.watcher import Watcher
+
+EMPTY, BAD, GOOD = Compliance.EMPTY, Compliance.NONCOMPLIANT, Compliance.COMPLIANT
+
+
+class FakeCluster:
+    """A cluster whose parts can be away; it notes what is written."""
+
+    def __init__(self, policies: Compliance, claim: str | None) -> None:
+        self.policies, self.value = policies, claim
+        self.away: set[str] = set()
+        self.written: list[str] = []
+
+    def compliance(self) -> Compliance:
+        self._check("policies")
+        return self.policies
+
+    def claim(self) -> str | None:
+        self._check("claim")
+        return self.value
+
+    def set_claim(self, value: Compliance) -> None:
+        self._check("write")
+        self.written.append(str(value))
+        self.value = value
+
+    def _check(self, part: str) -> None:
+        if part in self.away:
+            raise ClusterError(f"{part} are away")
+
+
+class Bed:
+    """A watcher with a clock that is moved by hand."""
+
+    def __init__(self, policies: Compliance, claim: str | None = "empty") -> None:
+        self.now = 0.0
+        self.cluster = FakeCluster(policies, claim)
+        self.watcher = Watcher(self.cluster, 120, clock=lambda: self.now)
+
+    def look(self, *, later: float = 0.0) -> str | None:
+        self.now += later
+        self.watcher.look()
+        return self.cluster.value
+
+
+def test_a_missing_claim_is_created() -> None:
+    bed = Bed(EMPTY, claim=None)
+    assert bed.look() == "empty"
+
+
+def test_the_time_goes_on_while_the_api_server_is_away() -> None:
+    bed = Bed(GOOD)
+    bed.look()
+    bed.cluster.away = {"policies"}
+    assert bed.look(later=60) == "empty"
+    bed.cluster.away = set()
+    assert bed.look(later=59) == "empty"
+    assert bed.look(later=1) == "compliant"
+    assert bed.cluster.written == ["compliant"]
+
+
+def test_the_claim_stays_while_the_api_server_is_away() -> None:
+    bed = Bed(GOOD, claim="compliant")
+    bed.look()
+    bed.cluster.away = {"policies", "claim", "write"}
+    bed.cluster.policies = BAD
+    for _ in range(5):
+        assert bed.look(later=100) == "compliant"
+    bed.cluster.away = set()
+    assert bed.look(later=1) == "noncompliant"
+
+
+@pytest.mark.parametrize("part", ["claim", "write"])
+def test_a_violation_that_could_not_be_written_is_not_forgotten(part: str) -> None:
+    bed = Bed(GOOD, claim="compliant")
+    bed.look(later=120)
+    bed.cluster.policies, bed.cluster.away = BAD, {part}
+    assert bed.look(later=30) == "compliant"
+    bed.cluster.policies, bed.cluster.away = GOOD, set()
+    assert bed.look(later=30) == "noncompliant"
+    assert bed.look(later=119) == "noncompliant"
+    assert bed.look(later=1) == "compliant"
+
+
+def test_a_deleted_claim_comes_back_as_it_was() -> None:
+    bed = Bed(GOOD)
+    bed.look()
+    assert bed.look(later=120) == "compliant"
+    bed.cluster.value = None
+    assert bed.look(later=30) == "compliant"
+
+
+def test_a_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="policywatcher")
+    bed = Bed(EMPTY)
+    bed.cluster.away = {"policies"}
+    for _ in range(3):
+        bed.look()
+    bed.cluster.away = set()
+    bed.look()
+    assert [record.getMessage() for record in caplog.records] == [
+        "policies are away; trying again",
+        "policies are empty",
+        "the API server answers again",
+    ]
+
+
+def test_the_loop_ends_when_it_is_told_to() -> None:
+    bed, stop = Bed(BAD), Event()
+    stop.set()
+    bed.watcher.run(3600, stop)
+    assert bed.cluster.written == []
+
+
+def test_defaults_are_those_that_are_documented() -> None:
+    assert Options.read({}) == Options(30, 120, "policy-watcher-claim", "default")
+
+
+def test_settings_are_read() -> None:
+    given = {
+        "POLL_INTERVAL_SEC": "0.5",
+        "STABLE_DURATION_SEC": " 0 ",
+        "TARGET_CLAIM_NAME": "ready.example.com",
+        "WATCH_NAMESPACE": "cluster1",
+    }
+    assert Options.read(given) == Options(0.5, 0, "ready.example.com", "cluster1")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"POLL_INTERVAL_SEC": "0"},
+        {"POLL_INTERVAL_SEC": "-1"},
+        {"POLL_INTERVAL_SEC": "30s"},
+        {"POLL_INTERVAL_SEC": "nan"},
+        {"STABLE_DURATION_SEC": "inf"},
+        {"STABLE_DURATION_SEC": "-0.1"},
+        {"STABLE_DURATION_SEC": "100000"},
+        {"TARGET_CLAIM_NAME": "Not a name"},
+        {"WATCH_NAMESPACE": "a/../b"},
+        {"WATCH_NAMESPACE": "x" * 254},
+    ],
+)
+def test_a_wrong_setting_is_named(given: Mapping[str, str]) -> None:
+    (name,) = given
+    with pytest.raises(OptionError, match=f"^{name}=.*; allowed is "):
+        Options.read(given)
