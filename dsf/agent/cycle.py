@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 
 from dsf import http
 from dsf.agent.metrics import AgentMetrics
@@ -24,6 +25,7 @@ from dsf.http.failures import place
 from dsf.messages import Outcome, Result, Stage
 from dsf.settings import Settings
 from dsf.sources import SOURCES, Context
+from dsf.sources.held import Held
 
 #: A cycle may be longer than its interval only when its message says so, and never longer than this many time-outs.
 _TIMEOUTS = 3
@@ -45,15 +47,20 @@ class Cycles:
         spool: Spool,
         metrics: AgentMetrics,
         hub_time: Callable[[], float] = time.time,
+        held: Held | None = None,
     ) -> None:
-        """`hub_time` gives unix seconds by the hub's clock, which is the one that says when a run expires."""
+        """`hub_time` gives unix seconds by the hub's clock, which is the one that says when a run expires; `held` is
+        what sources keep between cycles.
+        """
         self._hub_time = hub_time
         self._settings = settings
         self._tokens = tokens
         self._spool = spool
         self._metrics = metrics
         self._running = Running()
+        self._held = held
         self._agent = socket.gethostname()
+        self._version = metadata.version("dynamic-scoring-framework")
         self._purge_lock = threading.Lock()
         self._purged_at = time.monotonic()
 
@@ -85,7 +92,8 @@ class Cycles:
             )
         token = self._token("fetch", summary.source_endpoint_auth_name, summary.source_endpoint_auth_key)
         with self._stage(run, "fetch") as deadline:
-            payload = source(summary, Context(deadline, self._settings.max_source_bytes, time.time(), token))
+            context = Context(deadline, self._settings.max_source_bytes, time.time(), token, self._held)
+            payload = source(summary, context)
             try:
                 self._spool.write(run.run_id, payload.pieces)
             except OSError as error:
@@ -139,6 +147,7 @@ class Cycles:
             timings=_rounded(run.timings),
             counts=run.counts,
             agent=self._agent,
+            version=self._version,
         )
 
     def ended(
@@ -165,6 +174,7 @@ class Cycles:
             timings=_rounded(run.timings) if run is not None else {},
             counts=run.counts if run is not None else {},
             agent=self._agent,
+            version=self._version,
         )
 
     @contextlib.contextmanager

@@ -24,7 +24,7 @@ from dsf.agent.running import DuplicateError, OverlapError, Run
 from dsf.api.summary import ScorerSummary
 from dsf.errors import CycleError
 from dsf.keys import is_name
-from dsf.messages import Outcome, Result, Stage, is_run_id, new_run_id
+from dsf.messages import Outcome, Result, Stage, is_run_id, new_run_id, run_time
 from dsf.settings import Settings
 from dsf.ticks import chain_signatures
 
@@ -52,14 +52,17 @@ class Flow:
         outbox: Outbox,
         metrics: AgentMetrics,
         hub_time: Callable[[], float] = time.time,
+        on_success: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
-        """`hub_time` gives unix seconds by the hub's clock."""
+        """`hub_time` gives unix seconds by the hub's clock; `on_success` gets the scorer of each cycle that ended well,
+        and in how many seconds its next one is due."""
         self._hub_time = hub_time
         self._settings = settings
         self._config = config
         self._cycles = cycles
         self._outbox = outbox
         self._metrics = metrics
+        self._on_success = on_success
 
     def fetch(self, task: AnyTask, scorer: str, run_id: str | None) -> str:
         """Begin a cycle. Without a run id, as a person calls it, it makes its own."""
@@ -95,7 +98,9 @@ class Flow:
         def work(run: Run) -> str:
             if run.response is None:
                 self._cycles.score(run)
-            return self._publish(run)
+            outcome = self._publish(run)
+            self._on_success(scorer, _interval(run, _expires(task)))
+            return outcome
 
         return self._stage(task, "publish", scorer, run_id, work)
 
@@ -240,6 +245,12 @@ def _names(arguments: Any) -> tuple[str, str] | None:
         case [str(scorer), str(run_id)] if is_name(scorer) and is_run_id(run_id):
             return scorer, run_id
     return None
+
+
+def _interval(run: Run, expires: float | None) -> float:
+    """Seconds between two cycles as they are now: somebody may have set longer ones than the scorer says."""
+    says = float(run.summary.scoring_interval)
+    return says if expires is None else max(says, expires - run_time(run.run_id))
 
 
 def _drop_chain(task: AnyTask) -> None:

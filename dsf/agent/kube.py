@@ -16,9 +16,10 @@ from typing import Final
 
 import dsf.log
 from dsf.agent.config import Summaries
+from dsf.agent.kubecluster import KubeCluster
 from dsf.agent.secrets import SecretError, parse_token, secret_label
 from dsf.api.summary import ScorerSummary, parse_summaries
-from dsf.api.types import CONFIGMAP_NAME, CREDENTIALS_KEY, CREDENTIALS_NAME, SUMMARIES_KEY
+from dsf.api.types import CONFIGMAP_NAME, CREDENTIALS_KEY, CREDENTIALS_NAME, SUMMARIES_KEY, SourceType
 from dsf.errors import ManifestError, SettingsError
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, Resource
@@ -81,6 +82,7 @@ class KubeObjects:
         self._session = Session.load(settings.kubeconfig)
         namespace = settings.agent_namespace
         self.secrets = KubeSecrets(self._session, namespace)
+        self.cluster = KubeCluster(self._session)
         self.config = KubeConfig(self._session, namespace, on_change=self._on_change, on_stop=self._stop)
         try:
             self.secrets.wait_for_key(key_wait)
@@ -96,8 +98,11 @@ class KubeObjects:
                 for name in (summary.source_endpoint_auth_name, summary.scoring_endpoint_auth_name)
             }
         )
+        if not any(summary.source_type == SourceType.Kubernetes for summary in summaries.values()):
+            self.cluster.stop()
 
     def _stop(self) -> None:
+        self.cluster.stop()
         self.secrets.stop()
         self._session.close()
 

@@ -56,6 +56,7 @@ def _run(config: Settings) -> int:
     from celery import signals
     from kombu.exceptions import OperationalError
 
+    from dsf import workerprobes
     from dsf.agent import events, memory, probes, runtime
     from dsf.celery import app
 
@@ -75,7 +76,7 @@ def _run(config: Settings) -> int:
 
     signals.task_revoked.connect(_on_revoked, weak=False)
     signals.task_failure.connect(_on_failure, weak=False)
-    app.steps["worker"].add(probes.Liveness)
+    app.steps["worker"].add(workerprobes.Liveness)
     app.steps["consumer"].add(probes.Readiness)
     app.steps["consumer"].add(events.EventBatches)
     log.info("agent starts", cluster=config.cluster, concurrency=config.agent_concurrency)
@@ -83,7 +84,7 @@ def _run(config: Settings) -> int:
         worker: Any = app.Worker(
             hostname=f"spoke@{config.cluster}",
             pool_cls="threads",
-            consumer_cls=probes.PatientConsumer,
+            consumer_cls=workerprobes.PatientConsumer,
             concurrency=config.agent_concurrency,
             queues=[agent.queue],
             loglevel=config.log_level,

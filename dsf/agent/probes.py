@@ -1,96 +1,130 @@
-"""Files that Kubernetes' probes look at: a probe that asks the worker through Redis would fail with Redis.
+"""The readiness file of an agent: ready means *scoring*, not that a process runs.
 
-The liveness file is touched by the worker's main loop, so it gets old exactly when that loop is stuck; waiting for a
-Redis that is away is not being stuck. The readiness file is there while the worker consumes its queue.
+The file is there while the agent takes ticks and at least one of its scorers has had a good cycle lately. An agent
+without scorers has nothing to fail and is ready. Liveness is in `dsf.workerprobes`.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from celery import bootsteps
-from celery.worker.consumer import Consumer
 
-from dsf.settings import settings
+import dsf.log
+from dsf.agent.config import ConfigSource
 
-#: Seconds.
-_TOUCH_EVERY = 10.0
+log = dsf.log.get(__name__)
+
+#: Intervals of a scorer without a good cycle after which it does not count any more; also after it is first seen.
+_INTERVALS = 3
+#: At least this many seconds: with an interval of a second one slow answer would be an outage.
+_LEAST = 10.0
+#: Seconds between two looks.
+_LOOK_EVERY = 1.0
 
 
-class Liveness(bootsteps.StartStopStep):
-    """Touches `DSF_AGENT_LIVENESS_FILE`."""
+class ScoringProbe:
+    """Keeps the file. Thread-safe. `clock` is a monotonic one."""
 
-    requires = ("celery.worker.components:Timer",)
+    def __init__(self, file: Path | None, config: ConfigSource, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = file
+        self._config = config
+        self._clock = clock
+        self._lock = threading.Lock()
+        # Scorer -> until when it counts as one that scores.
+        self._fresh_until: dict[str, float] = {}
+        self._is_consuming = False
+        self._is_ready: bool | None = None
+        self._wake = threading.Event()
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="dsf-readiness", daemon=True)
 
-    def __init__(self, worker: Any, **options: Any) -> None:
-        super().__init__(worker, **options)
-        self._file = settings().agent_liveness_file
-        self._entry: Any = None
-
-    def start(self, worker: Any) -> None:
-        """Touch it now and regularly."""
-        if self._file is not None:
-            touch(self._file)
-            self._entry = worker.timer.call_repeatedly(_TOUCH_EVERY, touch, (self._file,))
-
-    def stop(self, worker: Any) -> None:
-        """The process ends: nothing lives here."""
-        del worker
-        if self._entry is not None:
-            self._entry.cancel()
+    def start(self) -> None:
+        """Begin to look. A file that an earlier process left goes at once."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
+            self._thread.start()
 
+    def stop(self) -> None:
+        """Not ready any more."""
+        self.consuming(False)
+        self._is_stopped = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
 
-class PatientConsumer(Consumer):
-    """Touches the liveness file while it waits for Redis too: the loop with its timers has ended then."""
+    def consuming(self, yes: bool) -> None:
+        """The worker takes ticks, or does not any more: that is seen at once."""
+        with self._lock:
+            self._is_consuming = yes
+            if not yes:
+                self._put(False)
+        self._wake.set()
 
-    def ensure_connected(self, conn: Any) -> Any:
-        """Connect, however long it takes."""
-        file = settings().agent_liveness_file
-        if file is not None:
-            conn.ensure_connection = _touching(conn.ensure_connection, file)
-        return super().ensure_connected(conn)
+    def succeeded(self, scorer: str, interval: float) -> None:
+        """A cycle ended ok, empty or partial; the next one is due after this many seconds."""
+        with self._lock:
+            self._fresh_until[scorer] = self._clock() + max(_INTERVALS * interval, _LEAST)
+            waits = self._is_ready is False
+        if waits:
+            self._wake.set()
 
+    def look(self) -> None:
+        """Make the file say what is true now."""
+        summaries = self._config.summaries()
+        now = self._clock()
+        with self._lock:
+            for name in self._fresh_until.keys() - summaries.keys():
+                del self._fresh_until[name]
+            for name, summary in summaries.items():
+                self._fresh_until.setdefault(name, now + max(_INTERVALS * summary.scoring_interval, _LEAST))
+            scores = not summaries or any(until > now for until in self._fresh_until.values())
+            self._put(self._is_consuming and scores)
 
-def _touching(connect: Callable[..., Any], file: Path) -> Callable[..., Any]:
-    """`connect` with its callback, which is called every second, extended."""
+    def _put(self, ready: bool) -> None:
+        """Write or remove the file. The lock is held."""
+        if ready == self._is_ready or self._file is None:
+            return
+        if ready:
+            self._file.touch()
+        else:
+            self._file.unlink(missing_ok=True)
+            if self._is_ready and self._is_consuming:
+                log.warning("not ready: no scorer had a good cycle for 3 intervals", scorers=len(self._fresh_until))
+        self._is_ready = ready
 
-    def ensure_connection(*args: Any, callback: Callable[[], Any] | None = None, **options: Any) -> Any:
-        def wait() -> None:
-            touch(file)
-            if callback is not None:
-                callback()
-
-        return connect(*args, callback=wait, **options)
-
-    return ensure_connection
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._wake.clear()
+            try:
+                self.look()
+            except OSError as error:
+                log.error("readiness file cannot be written", file=str(self._file), error=str(error))
+            self._wake.wait(_LOOK_EVERY)
 
 
 class Readiness(bootsteps.StartStopStep):
-    """Keeps `DSF_AGENT_READINESS_FILE` while there is a connection to Redis that is consumed from."""
+    """Tells the probe while there is a connection to Redis that is consumed from."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def __init__(self, consumer: Any, **options: Any) -> None:
-        super().__init__(consumer, **options)
-        self._file = settings().agent_readiness_file
 
     def start(self, consumer: Any) -> None:
         """The worker takes ticks."""
         del consumer
-        if self._file is not None:
-            touch(self._file)
+        _probe().consuming(True)
 
     def stop(self, consumer: Any) -> None:
         """The connection was lost, or the worker ends."""
         del consumer
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
+        _probe().consuming(False)
 
 
-def touch(path: Path) -> None:
-    """Make the file, or make it new again."""
-    path.touch()
+def _probe() -> ScoringProbe:
+    # Only in the agent's own process is there one.
+    from dsf.agent import runtime
+
+    return runtime.current().readiness

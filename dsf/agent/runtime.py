@@ -8,16 +8,19 @@ import dsf.log
 from dsf.agent.clock import HubClock
 from dsf.agent.config import ConfigSource, FileConfig
 from dsf.agent.cycle import Cycles
-from dsf.agent.exposition import Exposition
 from dsf.agent.flow import Flow
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
+from dsf.agent.probes import ScoringProbe
 from dsf.agent.secrets import KeyRing, KeySource, Tokens, TokenSource
+from dsf.agent.sources import SourceState
 from dsf.agent.spool import Spool, default_folder
 from dsf.errors import SettingsError
-from dsf.http import transport
+from dsf.exposition import Exposition
+from dsf.http import transport, trust
 from dsf.keys import is_name, spoke_queue
 from dsf.settings import Settings
+from dsf.sources.held import ClusterView
 from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
@@ -46,15 +49,18 @@ class Runtime:
             transport.set_aliases(settings.agent_host_aliases)
         except ValueError as error:
             raise SettingsError(f"DSF_AGENT_HOST_ALIASES: {error}") from None
+        trust.use_folder(settings.trusted_ca_dir)
         self.config: Watching
         tokens: TokenSource
         keyring: KeySource
+        cluster: ClusterView | None = None
         if settings.agent_kube:
             # Only then: importing the Kubernetes client costs 40 MB.
             from dsf.agent.kube import KubeObjects
 
             objects = KubeObjects(settings)
             self.config, tokens, keyring = objects.config, objects.secrets, objects.secrets
+            cluster = objects.cluster
         else:
             self.config, tokens, keyring = _files(settings)
         keyring.key()
@@ -65,8 +71,19 @@ class Runtime:
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
         self.outbox = Outbox(self.redis, keyring, settings.max_result_message_bytes)
         self.clock = HubClock(self.redis)
-        self.cycles = Cycles(settings, tokens, self.spool, self.metrics, self.clock.now)
-        self.flow = Flow(settings, self.config, self.cycles, self.outbox, self.metrics, self.clock.now)
+        #: What sources keep between cycles.
+        self.sources = SourceState(settings, self.config.summaries, cluster, self.metrics.registry)
+        self.cycles = Cycles(settings, tokens, self.spool, self.metrics, self.clock.now, held=self.sources.held)
+        self.readiness = ScoringProbe(settings.agent_readiness_file, self.config)
+        self.flow = Flow(
+            settings,
+            self.config,
+            self.cycles,
+            self.outbox,
+            self.metrics,
+            self.clock.now,
+            on_success=self.readiness.succeeded,
+        )
         self._settings = settings
         self._exposition: Exposition | None = None
 
@@ -85,10 +102,14 @@ class Runtime:
         self._exposition.start()
         self.config.start()
         self.clock.start()
+        self.sources.start()
+        self.readiness.start()
         log.info("metrics served", host=host, port=self._exposition.port)
 
     def stop(self) -> None:
         """Send what is still to be sent, then stop serving."""
+        self.readiness.stop()
+        self.sources.stop()
         self.outbox.close()
         self.clock.stop()
         self.redis.close()

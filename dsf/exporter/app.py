@@ -29,6 +29,8 @@ _ERRORS: dict[int | str, dict[str, object]] = {
 
 ClusterFilter = Annotated[str | None, Query(description="Only this cluster.")]
 ScorerFilter = Annotated[str | None, Query(description="Only this scorer: the name of its DynamicScorer.")]
+Limit = Annotated[int, Query(ge=1, le=10_000, description="Most scorers on clusters in one answer.")]
+After = Annotated[str | None, Query(alias="continue", description="`continue` of the answer before this one.")]
 
 
 def make_app(client: redis.Redis) -> FastAPI:
@@ -83,9 +85,14 @@ def _add_api(app: FastAPI, client: redis.Redis) -> None:
     fleet = FleetReader(client)
 
     @app.get("/api/v1/scores", tags=["api"], responses=_ERRORS)
-    def scores(cluster: ClusterFilter = None, scorer: ScorerFilter = None) -> ScoreList:
-        """The newest score of every scorer on every cluster."""
-        return fleet.scores(cluster, scorer)
+    def scores(
+        cluster: ClusterFilter = None, scorer: ScorerFilter = None, limit: Limit = 1000, after: After = None
+    ) -> ScoreList:
+        """The newest score of every scorer on every cluster, sorted by cluster and scorer.
+
+        At most `limit` in one answer; while its `continue` is not null, there are more.
+        """
+        return fleet.scores(cluster, scorer, limit=limit, after=after)
 
     @app.get("/api/v1/scorers", tags=["api"], responses=_ERRORS)
     def scorers(scorer: ScorerFilter = None) -> ScorerList:

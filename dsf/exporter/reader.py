@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 
 import redis
 
+from dsf import keys
 from dsf.exporter.views import (
     Books,
     ClusterCounts,
@@ -40,19 +42,34 @@ class FleetReader:
         self._pairs = Pairs(client)
         self._clock = clock
 
-    def scores(self, cluster: str | None = None, scorer: str | None = None) -> ScoreList:
-        """The newest score of every pair of the schedule, or of one cluster's or one scorer's pairs."""
+    def scores(
+        self,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> ScoreList:
+        """The newest score of every pair of the schedule, or of one cluster's or one scorer's pairs.
+
+        At most `limit` of them (None: all), sorted by cluster and scorer, beginning after the pair `after`: what the
+        answer before this one says as `continue`. A pair that comes or goes between two answers moves no other one.
+        """
         self._check(cluster, scorer)
         records = self._registry.scorers()
+        pairs = list(self._pairs_of(cluster, scorer))
+        if after is not None:
+            pairs = pairs[bisect_right(pairs, keys.split_pair(after)) :]
+        page = pairs[:limit]
         now = self._clock()
-        views = [score_view(state, records, now) for state in self._states(cluster, scorer)]
-        return ScoreList(at=now, scores=views)
+        views = [score_view(state, records, now) for state in self._pairs.states(page)]
+        return ScoreList(at=now, scores=views, continue_=keys.pair(*page[-1]) if len(page) < len(pairs) else None)
 
     def scorers(self, scorer: str | None = None) -> ScorerList:
         """Every registered scorer, or one."""
         self._check(None, scorer)
         by_scorer: defaultdict[str, list[PairState]] = defaultdict(list)
-        for state in self._states(None, scorer):
+        for state in self._pairs.states(self._pairs_of(None, scorer)):
             by_scorer[state.scorer].append(state)
         now = self._clock()
         views = [
@@ -79,10 +96,8 @@ class FleetReader:
         if cluster is not None:
             self._registry.cluster(cluster)
 
-    def _states(self, cluster: str | None, scorer: str | None) -> Iterable[PairState]:
-        return self._pairs.states(
-            pair for pair in self._pairs.names() if cluster in (None, pair[0]) and scorer in (None, pair[1])
-        )
+    def _pairs_of(self, cluster: str | None, scorer: str | None) -> Iterator[tuple[str, str]]:
+        return (pair for pair in self._pairs.names() if cluster in (None, pair[0]) and scorer in (None, pair[1]))
 
 
 def score_view(state: PairState, records: dict[str, ScorerRecord], now: float) -> ScoreView:
@@ -100,10 +115,10 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float) -
         at=score.at if score else None,
         valid_until=score.valid_until if score else None,
         expired=expired,
-        fresh=usable is not None and state.failing == 0,
+        fresh=usable is not None and not _fails(state),
         last_success=state.last_success,
         age_seconds=_age(state.last_success, now),
-        failing=state.failing,
+        failing=state.failing or (state.expired if state.trouble is not None else 0),
         failure=_failure(state),
         items=[ScoreItem(name=name, value=value) for name, value in usable.items] if usable else [],
         results=[ScoreResult(metric=labels, score=value) for labels, value in usable.results] if usable else [],
@@ -114,7 +129,7 @@ def scorer_view(record: ScorerRecord, states: list[PairState], now: float) -> Sc
     """How one scorer does on all its clusters at `now` (unix seconds)."""
     successes = [state.last_success for state in states if state.last_success is not None]
     last_success = max(successes, default=None)
-    failures = [failure for state in states if state.failing and (failure := _failure(state)) is not None]
+    failures = [failure for state in states if (failure := _failure(state)) is not None]
     failures.sort(key=lambda failure: failure.at, reverse=True)
     return ScorerView(
         name=record.name,
@@ -137,7 +152,7 @@ def scorer_view(record: ScorerRecord, states: list[PairState], now: float) -> Sc
 def _cluster_counts(states: list[PairState], now: float) -> ClusterCounts:
     numbers = {"succeeding": 0, "failing": 0, "expired": 0, "waiting": 0}
     for state in states:
-        if state.failing:
+        if _fails(state):
             numbers["failing"] += 1
         elif state.last_success is None:
             numbers["waiting"] += 1
@@ -147,8 +162,13 @@ def _cluster_counts(states: list[PairState], now: float) -> ClusterCounts:
     return ClusterCounts(desired=len(states), **numbers)
 
 
+def _fails(state: PairState) -> bool:
+    # Also when the stored reason is gone.
+    return state.failing > 0 or state.trouble is not None
+
+
 def _failure(state: PairState) -> FailureView | None:
-    failure = state.failure
+    failure = state.trouble
     if failure is None:
         return None
     return FailureView(

@@ -70,7 +70,7 @@ class ScoreView(View):
     fresh: bool = Field(description="There is a score that has not expired, and the newest cycle succeeded.")
     last_success: Time | None = None
     age_seconds: float | None = Field(default=None, description="Seconds since the last successful cycle.")
-    failing: int = Field(description="Failed cycles in a row.")
+    failing: int = Field(description="Cycles in a row that failed, or that expired in the queue again and again.")
     failure: FailureView | None = None
     items: list[ScoreItem] = []
     results: list[ScoreResult] = []
@@ -81,6 +81,11 @@ class ScoreList(View):
 
     at: Time
     scores: list[ScoreView]
+    continue_: str | None = Field(
+        default=None,
+        alias="continue",
+        description="There are more: ask again with this as `continue`. null when these are the last.",
+    )
 
 
 class ClusterCounts(View):
@@ -88,7 +93,7 @@ class ClusterCounts(View):
 
     desired: int = 0
     succeeding: int = 0
-    failing: int = Field(default=0, description="The newest cycle failed or was lost.")
+    failing: int = Field(default=0, description="The newest cycle failed or was lost, or all expire in the queue.")
     expired: int = Field(default=0, description="Nothing failed, but no cycle ran until the score expired.")
     waiting: int = Field(default=0, description="No cycle has ended yet.")
 

@@ -12,6 +12,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from dsf.http import trust
 from dsf.http.deadline import Exchange
 
 #: Servers to which a thread keeps a connection open. Each thread has one exchange at a time, so one each is enough.
@@ -84,6 +85,10 @@ class _HTTPConnection(HTTPConnection):
 
 
 class _HTTPSConnection(HTTPSConnection):
+    def connect(self) -> None:
+        self.ssl_context = trust.context()
+        super().connect()
+
     def _new_conn(self) -> socket.socket:
         with _alias(self):
             return super()._new_conn()

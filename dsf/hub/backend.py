@@ -8,10 +8,12 @@ written; the caller tries again later.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
 
 from dsf.api.manifest import Problem
+from dsf.redisacl.keyids import KeyIds
 
 Manifest = dict[str, Any]
 
@@ -37,6 +39,17 @@ class ObjectKey(NamedTuple):
     kind: Kind
     namespace: str
     name: str
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What an agent shows who it is with, and which of its credentials are valid."""
+
+    key_ids: KeyIds
+    #: `<id>:<hex>`.
+    signing_key: str = field(repr=False)
+    #: Of the cluster's user in Redis; empty where clusters have no users of their own.
+    redis_password: str = field(default="", repr=False)
 
 
 EventType = Literal["Normal", "Warning"]
@@ -114,8 +127,11 @@ class Backend(ScoreBackend, Protocol):
     def signing_secret(self) -> str:
         """The hub's master secret in hex, made at the first call ever and kept."""
 
-    def deliver_credentials(self, cluster: str, signing_key: str) -> None:
-        """Bring the cluster's agent its signing key (`<id>:<hex>`); nothing is written when it is there."""
+    def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
+        """Bring the cluster's agent its credentials; nothing is written when they are there."""
+
+    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
+        """The key ids of what was delivered last; None when nothing is there. It outlives this process and Redis."""
 
     def remove_credentials(self, cluster: str) -> None:
         """Take away what `deliver_credentials` brought; it is no error when nothing is there, and costs nothing."""
@@ -123,6 +139,14 @@ class Backend(ScoreBackend, Protocol):
 
 class Election(Protocol):
     """Which of several hub controllers works."""
+
+    @property
+    def leading(self) -> bool:
+        """Whether this one does."""
+
+    @property
+    def campaigning(self) -> bool:
+        """Whether this one does, or waits for its turn, after `start`."""
 
     def start(self) -> None:
         """Begin to campaign."""

@@ -10,21 +10,19 @@ from typing import Final
 import redis
 
 from dsf.api.types import MANIFESTWORK_NAME
+from dsf.errors import BackendError
 from dsf.hub.backend import Backend, Kind, ObjectKey
 from dsf.hub.controller import DONE, Result
+from dsf.hub.credentials import AgentCredentials
 from dsf.hub.distribute import covers, is_applied, manifest_work
 from dsf.hub.publish import Publisher
 from dsf.hub.summaries import Plan
 from dsf.hub.view import View
-from dsf.messages import derive_key
 from dsf.store.entries import Entry
-from dsf.store.registry import ClusterRecord
 
 #: Longest time in seconds that new entries wait for OCM to bring the agent what they need. A cluster that is away gets
 #: them after this; its agent knows nothing of them for longer, and says so.
 HOLD: Final = 2.0
-#: Id of the signing keys in force.
-KEY_ID: Final = 1
 
 
 class ClusterReconciler:
@@ -36,8 +34,8 @@ class ClusterReconciler:
         publisher: Publisher,
         view: View,
         *,
+        credentials: AgentCredentials,
         agent_namespace: str,
-        master_secret: bytes,
         on_distributed: Callable[[frozenset[str]], None],
     ) -> None:
         """`on_distributed` gets the names of the scorers that arrived on a cluster or left it."""
@@ -45,25 +43,32 @@ class ClusterReconciler:
         self._publisher = publisher
         self._view = view
         self._agent_namespace = agent_namespace
-        self._master_secret = master_secret
+        self._credentials = credentials
         self._on_distributed = on_distributed
         self._lock = threading.Lock()
         # Cluster -> scorers that its agent was told of; without an item where that is not known to be up to date.
         self._distributed: dict[str, frozenset[str]] = {}
         # Clusters that were looked at since this process began.
         self._looked_at: set[str] = set()
+        # Cluster -> why it could not be told what to run, and whether that was a refusal.
+        self._problems: dict[str, tuple[str, bool]] = {}
         # Cluster -> until when (monotonic clock) its new entries wait.
         self._held: dict[str, float] = {}
 
     def __call__(self, key: ObjectKey) -> Result:
         """Raises BackendError and redis.RedisError; one does not keep the other's work from being done."""
         plan = self._view.plan()
+        problem: tuple[str, bool] | None = None
         try:
             if key.name in plan.clusters:
                 return self._serve(key.name, plan)
             self._leave(key.name)
             return DONE
+        except BackendError as error:
+            problem = str(error), error.is_refusal
+            raise
         finally:
+            self._note_problem(key.name, plan, problem)
             # Also when it failed: then what was delivered is known not to be up to date.
             self._note_look(key.name, plan)
 
@@ -77,16 +82,31 @@ class ClusterReconciler:
         with self._lock:
             return self._looked_at.issuperset(clusters)
 
+    def problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
+        """Why one of these clusters could not be told, `<cluster>: <error>`, and whether that was a refusal."""
+        with self._lock:
+            found = [(name, *self._problems[name]) for name in clusters if name in self._problems]
+        if not found:
+            return "", False
+        # Refusals first, and always the same one of many: a status must not change without need.
+        name, text, is_refused = min(found, key=lambda problem: (not problem[2], problem[0]))
+        return f"{name}: {text}", is_refused
+
     def up_to_date(self) -> int:
         """How many clusters have what they should have."""
         with self._lock:
             return len(self._distributed)
 
     def _serve(self, cluster: str, plan: Plan) -> Result:
-        # Also while there is no configuration: the key says who the agent is, not what it does. It goes when the
-        # cluster is not accepted any more.
-        self._backend.deliver_credentials(cluster, derive_key(self._master_secret, cluster, KEY_ID).dump())
         unreachable: redis.RedisError | None = None
+        look: float | None = None
+        try:
+            # Also while there is no configuration: credentials say who the agent is, not what it does. They go when
+            # the cluster is not accepted any more.
+            look = self._credentials.bring(cluster, plan.clusters[cluster])
+        except redis.RedisError as error:
+            # What can be delivered without Redis has been.
+            unreachable = error
         try:
             wanted = plan.entries(cluster, self._publisher.present(cluster))
             # Before the agent forgets the scorer: a tick for something it does not know would be a failed cycle.
@@ -97,16 +117,17 @@ class ClusterReconciler:
         if unreachable is not None:
             raise unreachable
         self._publisher.sync_scorers(plan)
-        self._publisher.put_cluster(ClusterRecord(name=cluster, uid=plan.clusters[cluster], key_ids=(KEY_ID,)))
         # After the ManifestWork, for the same reason.
         wait = self._hold(cluster, wanted, has_arrived=has_arrived)
         self._publisher.put_entries(cluster, wanted)
-        return DONE if wait is None else Result(wait)
+        waits = [seconds for seconds in (wait, look) if seconds is not None]
+        return Result(min(waits)) if waits else DONE
 
     def _leave(self, cluster: str) -> None:
         """The cluster is gone or not accepted: take away all that was made for it."""
         unreachable: redis.RedisError | None = None
         try:
+            self._credentials.withdraw(cluster)
             self._publisher.remove_cluster(cluster)
         except redis.RedisError as error:
             unreachable = error
@@ -170,6 +191,14 @@ class ClusterReconciler:
             self._looked_at.add(cluster)
         # Statuses may have waited for this look although it changed nothing.
         self._on_distributed(frozenset(scorer.name for scorer in plan.running(cluster)))
+
+    def _note_problem(self, cluster: str, plan: Plan, problem: tuple[str, bool] | None) -> None:
+        with self._lock:
+            before = self._problems.pop(cluster, None)
+            if problem is not None:
+                self._problems[cluster] = problem
+        if before != problem:
+            self._on_distributed(frozenset(scorer.name for scorer in plan.running(cluster)))
 
     def _note(self, cluster: str, names: frozenset[str] | None) -> None:
         with self._lock:

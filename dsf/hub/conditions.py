@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
@@ -17,9 +17,12 @@ from dsf.store.pairs import PairState
 
 #: Condition of a DynamicScoringConfig that does not count.
 IGNORED: Final = "Ignored"
+#: Condition of the DynamicScoringConfig that counts; it is there since some agent was too old or too new.
+AGENTS_SUPPORTED: Final = "AgentsSupported"
 #: Reasons that more than one place uses.
 NOT_CHECKED_YET: Final = "NotCheckedYet"
 _NO_CONFIG: Final = "NoScoringConfig"
+_DISTRIBUTING: Final = "Distributing"
 
 
 class Verdict(NamedTuple):
@@ -43,6 +46,10 @@ class Spread:
     is_enabled: bool
     #: Whether `distributed` counts every cluster; after a start it does not at first.
     is_counted: bool = True
+    #: Why one of the clusters that have not got it could not be told, `<cluster>: <error>`; empty when none failed.
+    problem: str = ""
+    #: Whether that one was refused, so that somebody has to act.
+    is_refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,26 +60,33 @@ class Cycles:
     failing: int = 0
     #: Newest first, at most MAX_FAILURES.
     failures: list[Failure] = field(default_factory=list)
+    #: Clusters whose score was refused by the API server, and why for one of them, `<cluster>: <error>`.
+    unwritten: int = 0
+    refusal: str = ""
 
     @classmethod
     def of(cls, states: Iterable[PairState]) -> Cycles:
         """Sum up the states of a scorer's pairs."""
-        succeeding = failing = 0
+        succeeding = failing = unwritten = 0
+        refusal = ""
         failures: list[tuple[float, Failure]] = []
         for state in states:
-            found = state.failure
-            if state.failing > 0:
+            found = state.trouble
+            if state.unwritten:
+                unwritten += 1
+                refusal = refusal or f"{state.cluster}: {state.unwritten}"
+            if state.failing > 0 or found is not None:
                 failing += 1
             elif state.last_success is not None:
                 succeeding += 1
-            if state.failing > 0 and found is not None:
+            if found is not None:
                 time = datetime.fromtimestamp(int(found.at), UTC)
                 failure = Failure(
                     cluster=state.cluster, stage=found.stage, reason=found.reason, message=found.message, time=time
                 )
                 failures.append((found.at, failure))
         failures.sort(key=lambda item: (-item[0], item[1].cluster))
-        return cls(succeeding, failing, [failure for _, failure in failures[:MAX_FAILURES]])
+        return cls(succeeding, failing, [failure for _, failure in failures[:MAX_FAILURES]], unwritten, refusal)
 
 
 def scorer_status(
@@ -184,9 +198,13 @@ def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Verdict | N
     if spread.desired == 0:
         return Verdict("False", "Masked", f"the DynamicScoringConfig {spread.config} masks it on every cluster")
     if spread.distributed < spread.desired:
+        text = f"{spread.distributed} of {spread.desired} clusters have it"
+        if spread.problem:
+            reason = "DistributionRefused" if spread.is_refused else _DISTRIBUTING
+            return Verdict("False", reason, f"{text}; {spread.problem}")
         if not spread.is_counted:
             return None
-        return Verdict("False", "Distributing", f"{spread.distributed} of {spread.desired} clusters have it")
+        return Verdict("False", _DISTRIBUTING, text)
     return Verdict("True", "Distributed", f"all {spread.desired} clusters that want it have it")
 
 
@@ -207,28 +225,56 @@ def scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Verdict:
             where = f"{newest.cluster}, {newest.stage}" if newest.stage else newest.cluster
             text += f"; newest: {where}, {newest.reason}: {newest.message}"
         return Verdict("False", reason, text)
+    if cycles.unwritten > 0:
+        text = f"{cycles.unwritten} of {spread.desired} scores cannot be written; {cycles.refusal}"
+        return Verdict("False", "ScoresNotWritten", text)
     if cycles.succeeding == 0:
         return Verdict("Unknown", "NoCyclesYet", "no cycle has ended yet")
     return Verdict("True", "CyclesSucceed", f"{cycles.succeeding} of {spread.desired} clusters have a score")
 
 
 def config_status(
-    config: DynamicScoringConfig, *, clusters: int, distributed: int, scorers: int, masked: int, now: datetime
+    config: DynamicScoringConfig,
+    *,
+    clusters: int,
+    distributed: int,
+    scorers: int,
+    masked: int,
+    now: datetime,
+    agents: Mapping[str, str] | None = None,
 ) -> DynamicScoringConfigStatus:
-    """The status of the configuration that counts; `distributed` of `clusters` have been told what to run."""
+    """The status of the configuration that counts; `distributed` of `clusters` have been told what to run.
+
+    `agents` says of each cluster whose agent is too old or too new what that means; None when it is not known now.
+    """
     if clusters == 0:
         verdict = Verdict("False", "NoClusters", "no ManagedCluster is accepted")
     elif distributed < clusters:
-        verdict = Verdict("False", "Distributing", f"{distributed} of {clusters} clusters are up to date")
+        verdict = Verdict("False", _DISTRIBUTING, f"{distributed} of {clusters} clusters are up to date")
     else:
         verdict = Verdict("True", "Distributed", f"all {clusters} accepted clusters are up to date")
+    conditions = _only("Distributed", verdict, config, now)
+    known = [old for old in config.status.conditions if old.type == AGENTS_SUPPORTED]
+    if agents is None:
+        conditions += known
+    elif agents or known:
+        conditions += _only(AGENTS_SUPPORTED, _agents_verdict(agents), config, now)
     return DynamicScoringConfigStatus(
         observed_generation=config.metadata.generation,
-        conditions=_only("Distributed", verdict, config, now),
+        conditions=conditions,
         clusters=clusters,
         scorers=scorers,
         masked=masked,
     )
+
+
+def _agents_verdict(problems: Mapping[str, str]) -> Verdict:
+    if not problems:
+        return Verdict("True", "AgentsSupported", "the agents of all clusters speak with this hub")
+    shown = [f"{cluster}: {problem}" for cluster, problem in sorted(problems.items())[:MAX_FAILURES]]
+    more = len(problems) - len(shown)
+    text = "; ".join([*shown, *([f"and {more} more"] if more else [])])
+    return Verdict("False", "AgentVersionNotSupported", text)
 
 
 def ignored_config_status(config: DynamicScoringConfig, namespace: str, *, now: datetime) -> DynamicScoringConfigStatus:

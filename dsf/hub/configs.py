@@ -6,8 +6,11 @@ accepted: they say who an agent is, and the next configuration finds agents that
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
+
+import redis
 
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.types import GROUP, MANIFESTWORK_NAME
@@ -62,10 +65,18 @@ class ConfigReconciler:
                 distributed=self._clusters.up_to_date(),
                 scorers=sum(bool(plan.clusters_of(scorer)) for scorer in plan.scorers.values()),
                 masked=plan.masked_pairs(),
+                agents=self._agent_problems(),
                 now=now,
             )
         write_status(self._backend, key, config.status.conditions, status)
         return DONE
+
+    def _agent_problems(self) -> Mapping[str, str] | None:
+        try:
+            return self._publisher.agent_problems()
+        except redis.RedisError:
+            # What is known stays.
+            return None
 
     def _end(self, key: ObjectKey, config: DynamicScoringConfig, *, counts: bool) -> Result:
         """It is being deleted: let it go once everything that was made because of it is removed."""

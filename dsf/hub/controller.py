@@ -34,6 +34,10 @@ class Result:
 
 DONE: Final = Result()
 
+#: Seconds without a finished piece of work, while some waits, after which the workers count as stuck. Every request has
+#: a time-out, so a thread that waits for one comes back long before.
+STUCK: Final = 180.0
+
 #: Reads the object that the key names and makes the world as it should be. It is not told what happened: it must
 #: give the same outcome however often it is called. An exception means: try again later.
 Reconcile = Callable[[ObjectKey], Result]
@@ -46,13 +50,24 @@ class Controller:
         self.queue: WorkQueue[ObjectKey] = WorkQueue()
         #: Reconciliations by result: done, requeued, error.
         self.results: Counter[str] = Counter()
-        self._name = name
+        self.name = name
         self._reconcile = reconcile
         self._outage = outage
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(workers)
         ]
         self._lock = threading.Lock()
+        # What `is_moving` saw: how much was finished, and since when that is so while work waits.
+        self._seen: tuple[int, float] = (-1, 0.0)
+
+    def is_moving(self) -> bool:
+        """Whether work is done while there is some. It must be asked now and then to know."""
+        with self._lock:
+            finished = sum(self.results.values())
+            now = time.monotonic()
+            if finished != self._seen[0] or not len(self.queue):
+                self._seen = (finished, now)
+            return now - self._seen[1] < STUCK
 
     def start(self) -> None:
         """Begin to work."""
@@ -65,7 +80,7 @@ class Controller:
         deadline = time.monotonic() + STOP_TIMEOUT
         for thread in (thread for thread in self._threads if thread.is_alive()):
             thread.join(max(0.0, deadline - time.monotonic()))
-        log.info("controller stopped", controller=self._name, **self.results)
+        log.info("controller stopped", controller=self.name, **self.results)
 
     def _work(self) -> None:
         while (key := self.queue.get()) is not None:

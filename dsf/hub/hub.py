@@ -10,10 +10,12 @@ import redis
 
 import dsf.log
 from dsf.errors import BackendError, DsfError, SettingsError
+from dsf.http import trust
 from dsf.hub.backend import Backend, Kind, ObjectKey
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
 from dsf.hub.controller import Controller, Reconcile, Result
+from dsf.hub.credentials import AgentCredentials
 from dsf.hub.health import HealthMonitor
 from dsf.hub.news import News
 from dsf.hub.outage import Outage
@@ -42,13 +44,17 @@ class Hub:
     def __init__(self, settings: Settings, backend: Backend, *, resync: float | None = None) -> None:
         """`resync` in seconds, else as the settings say. Raises SettingsError."""
         self._settings = settings
+        trust.use_folder(settings.trusted_ca_dir)
         self._backend = backend
         self._resync_interval = resync or settings.hub_resync
         self._outage = Outage("Redis")
         self._client = connect(settings, name="dsf-hub")
         # A connection of its own, without retries: it is the one that finds out whether Redis is there.
         self._news_client = connect(settings, name="dsf-hub-news", retries=0)
-        self._news = News(self._news_client, self._outage, self._on_news, self._look_now)
+        self._news = News(
+            self._news_client, self._outage, on_news=self._on_news, on_wake=self._on_wake, on_back=self._look_now
+        )
+        self._credentials: AgentCredentials | None = None
         self._health = HealthMonitor(settings, self._on_health)
         self._view = View(backend, settings, self._health.health, self._on_new_plan)
         self._publisher = Publisher(self._client, settings, self._outage)
@@ -56,6 +62,8 @@ class Hub:
         # Two queues: thousands of clusters that wait must not hold up the status of a scorer.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
         self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
+        #: Both, for whoever looks at how they do.
+        self.controllers = (self._clusters, self._others)
         self._scores = ScoreReconciler(backend, self._publisher, self._view)
         self._reconcilers: dict[Kind, Reconcile] = {}
         # What `_is_news` saw of each object; only used in the backend's one thread.
@@ -78,6 +86,21 @@ class Hub:
         self._look_now()
         log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
 
+    def problem(self) -> str:
+        """Why the work does not go on; empty while it does, or has not begun. To be asked every few seconds."""
+        # Not that an API server or Redis is away: a new process would not do better.
+        if not self._thread.ident:
+            return ""
+        if not (self._thread.is_alive() and self._news.is_moving()):
+            return "the threads that listen for changes have ended or are stuck"
+        stuck = [controller.name for controller in self.controllers if not controller.is_moving()]
+        return f"nothing of {', '.join(stuck)} is worked on although there is work" if stuck else ""
+
+    @property
+    def redis_is_away(self) -> bool:
+        """Whether Redis cannot be reached."""
+        return self._outage.is_on
+
     def interrupt(self) -> None:
         """Let a `start` that is under way in another thread end soon, with BackendError. Call `stop` afterwards."""
         self._is_stopping = True
@@ -96,16 +119,21 @@ class Hub:
         self._news.stop()
         # Last: until here somebody may have been writing.
         self._backend.stop()
+        if self._credentials is not None:
+            self._credentials.close()
         self._client.close()
         self._news_client.close()
 
     def _make_reconcilers(self, master_secret: bytes) -> None:
+        self._credentials = AgentCredentials(
+            self._backend, self._publisher, self._client, self._settings, master_secret
+        )
         clusters = ClusterReconciler(
             self._backend,
             self._publisher,
             self._view,
+            credentials=self._credentials,
             agent_namespace=self._settings.agent_namespace,
-            master_secret=master_secret,
             on_distributed=self._on_distributed,
         )
         threshold = self._settings.health_failure_threshold
@@ -189,6 +217,12 @@ class Hub:
     def _on_news(self, scorers: set[str]) -> None:
         self._refresh_statuses(scorers)
 
+    def _on_wake(self) -> None:
+        """Somebody may have asked for new credentials. Raises redis.RedisError."""
+        if self._credentials is not None:
+            for cluster in self._credentials.read_requests():
+                self._clusters.queue.add(_cluster(cluster))
+
     def _refresh_statuses(self, names: frozenset[str] | set[str]) -> None:
         delay = self._status_delay()
         for key, scorer in self._view.plan().scorers.items():
@@ -233,6 +267,7 @@ class Hub:
             self._publisher.refresh()
             clusters |= self._publisher.known_clusters()
             self._publisher.sync_scorers(plan)
+            self._sync_credentials(plan)
         finally:
             for key in others:
                 self._others.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
@@ -240,6 +275,14 @@ class Hub:
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
             for cluster in clusters:
                 self._clusters.queue.add_after(_cluster(cluster), random.uniform(0, spread))  # noqa: S311
+
+    def _sync_credentials(self, plan: Plan) -> None:
+        """Make users in Redis what they should be, whoever changed or lost them. Raises redis.RedisError."""
+        if self._credentials is None:
+            return
+        for cluster in self._credentials.read_requests() | self._credentials.sync(plan.clusters):
+            # Something may have changed while all of them were looked at: each is looked at once more by itself.
+            self._clusters.queue.add(_cluster(cluster))
 
 
 def _cluster(name: str) -> ObjectKey:

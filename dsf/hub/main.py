@@ -15,6 +15,7 @@ from typing import Final
 import dsf.log
 from dsf.errors import DsfError, SettingsError
 from dsf.hub.backends import make_backend, make_election
+from dsf.hub.exposition import HubExposition
 from dsf.hub.hub import Hub
 from dsf.settings import Settings
 
@@ -47,17 +48,20 @@ def run(settings: Settings) -> int:
     try:
         election = make_election(settings, lambda: happened.put(_Leading()), _stop_writing)
         hub = Hub(settings, make_backend(settings))
+        exposition = HubExposition(settings, hub, election)
     except SettingsError as error:
         log.error("wrong settings", error=str(error))
         return USAGE
     log.info("hub controller waits for its turn", backend=settings.backend)
     election.start()
+    exposition.start()
     try:
         if isinstance(happened.get(), _Ended):
             return OK
         return _work(hub, happened)
     finally:
         hub.stop()
+        exposition.stop()
         # Last: another hub begins as soon as this is done.
         election.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -19,6 +20,8 @@ log = dsf.log.get(__name__)
 WAIT: Final = 0.5
 #: Seconds between two attempts while Redis is away.
 RETRY: Final = 0.5
+#: Seconds that one round may take; time-outs of Redis and of Sentinel are far below.
+_STUCK: Final = 120.0
 #: Scorers taken per round trip.
 _BATCH: Final = 500
 
@@ -27,20 +30,34 @@ class News:
     """One thread that waits for news. While Redis is away it is the only one that asks for it."""
 
     def __init__(
-        self, client: redis.Redis, outage: Outage, on_news: Callable[[set[str]], None], on_back: Callable[[], None]
+        self,
+        client: redis.Redis,
+        outage: Outage,
+        *,
+        on_news: Callable[[set[str]], None],
+        on_wake: Callable[[], None],
+        on_back: Callable[[], None],
     ) -> None:
-        """`on_news` gets names of scorers whose cycles changed between success and failure; `on_back` is called when
-        Redis can be reached again."""
+        """`on_news` gets names of scorers whose cycles changed between success and failure; `on_wake` is called when
+        there may be anything else that is new, and may raise redis.RedisError; `on_back` when Redis can be reached
+        again."""
         self._redis = client
         self._outage = outage
         self._on_news = on_news
+        self._on_wake = on_wake
         self._on_back = on_back
+        # time.monotonic() of the newest round.
+        self._alive_at = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="news", daemon=True)
 
     def start(self) -> None:
         """Begin to listen."""
         self._thread.start()
+
+    def is_moving(self) -> bool:
+        """Whether it goes round; it never waits for long, whatever Redis does."""
+        return self._thread.is_alive() and time.monotonic() - self._alive_at < _STUCK
 
     def end(self) -> None:
         """Stop listening soon, without waiting for it."""
@@ -54,6 +71,7 @@ class News:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            self._alive_at = time.monotonic()
             try:
                 names = self._take()
             except (redis.ConnectionError, redis.TimeoutError) as error:
@@ -75,6 +93,6 @@ class News:
         names: set[str] = set()
         while batch := self._redis.spop(keys.HUB_CHANGED, _BATCH):
             names |= {str(name) for name in batch}
-        if not names:
-            self._redis.blpop([keys.HUB_WAKE], timeout=WAIT)
+        if not names and self._redis.blpop([keys.HUB_WAKE], timeout=WAIT):
+            self._on_wake()
         return names

@@ -22,7 +22,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from dsf.errors import HttpError
-from dsf.http import failures
+from dsf.http import failures, trust
 from dsf.http.deadline import Exchange, watchdog
 
 #: Most bytes of an answer that are read, after decompression.
@@ -115,6 +115,10 @@ class _Adapter(HTTPAdapter):
                 super().request(*args, **kwargs)
 
         class Https(HTTPSConnection):
+            def connect(self) -> None:
+                self.ssl_context = trust.context()
+                super().connect()
+
             def _new_conn(self) -> socket.socket:
                 return adapter.connect(self)
 

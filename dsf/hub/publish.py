@@ -16,6 +16,7 @@ from dsf.hub.conditions import Cycles
 from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.summaries import Plan, ScorerPlan
 from dsf.settings import Settings
+from dsf.store.agents import Agents
 from dsf.store.entries import Entry
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -32,6 +33,7 @@ class Publisher:
     def __init__(self, client: redis.Redis, settings: Settings, outage: Outage) -> None:
         """While the `outage` of Redis lasts every method fails at once, so that nobody waits for it."""
         self._outage = outage
+        self._redis = client
         self._schedule = ScheduleStore(client, spread_rate=settings.beat_spread_rate)
         self._registry = Registry(client)
         self._pairs = Pairs(client)
@@ -43,6 +45,8 @@ class Publisher:
         self._entries: dict[str, dict[str, Entry]] = {}
         self._scorers: dict[str, ScorerRecord] = {}
         self._clusters: dict[str, ClusterRecord] = {}
+        self._agents = Agents(client)
+        self._agent_problems: Mapping[str, str] = {}
 
     def refresh(self) -> None:
         """Read what is in Redis."""
@@ -57,6 +61,7 @@ class Publisher:
                 by_cluster[cluster] = self._entries.get(cluster, {})
             self._entries = {cluster: entries for cluster, entries in by_cluster.items() if entries}
             self._scorers, self._clusters = self._registry.scorers(), self._registry.clusters()
+            self._agent_problems = self._agents.problems()
             self._is_read = True
 
     def known_clusters(self) -> frozenset[str]:
@@ -103,11 +108,24 @@ class Publisher:
         gone = [scorer for scorer in self.present(cluster) if scorer not in wanted]
         if not gone:
             return
-        self._schedule.remove(keys.pair(cluster, scorer) for scorer in gone)
+        self._schedule.remove((keys.pair(cluster, scorer) for scorer in gone), self._now())
         with self._lock:
             self._touched.add(cluster)
             entries = self._entries.get(cluster, {})
             self._entries[cluster] = {scorer: entry for scorer, entry in entries.items() if scorer not in gone}
+
+    def agent_problems(self) -> Mapping[str, str]:
+        """Cluster -> why the results of its agent are refused; only those with such a problem."""
+        self._ensure_read()
+        with self._lock:
+            return {name: text for name, text in self._agent_problems.items() if name in self._clusters}
+
+    def key_ids(self, cluster: str) -> tuple[int, ...]:
+        """Ids of the cluster's valid credentials as they are registered; none when it is not."""
+        self._ensure_read()
+        with self._lock:
+            record = self._clusters.get(cluster)
+            return record.key_ids if record is not None else ()
 
     def put_cluster(self, record: ClusterRecord) -> None:
         """Register a cluster."""
@@ -124,7 +142,7 @@ class Publisher:
         changed = [entry for scorer, entry in wanted.items() if present.get(scorer) != entry]
         if not changed:
             return
-        self._schedule.upsert(changed)
+        self._schedule.upsert(changed, self._now())
         with self._lock:
             self._touched.add(cluster)
             self._entries[cluster] = {**self._entries.get(cluster, {}), **{entry.scorer: entry for entry in changed}}
@@ -152,6 +170,11 @@ class Publisher:
         """How the newest cycles of a scorer went."""
         self._ensure_read()
         return Cycles.of(self._pairs.verdicts((cluster, plan.name) for cluster in clusters))
+
+    def _now(self) -> float:
+        """Unix seconds by the clock that all of the hub's processes see; this host's may be off."""
+        seconds, microseconds = self._redis.time()
+        return float(seconds) + float(microseconds) / 1e6
 
     def _clusters_with(self, scorer: str) -> list[str]:
         return [cluster for cluster, entries in self._entries.items() if scorer in entries]

@@ -48,9 +48,8 @@ class ScorerReconciler:
             self._publisher.sync_scorers(self._view.plan())
             return DONE
         target = Target(scorer.spec.config_url, scorer.spec.config_sync_mode, scorer.metadata.uid)
-        health = self._health.track(key, target, _known(scorer))
-        plan = self._view.plan()
-        own = plan.scorers.get(scorer.key)
+        self._health.track(key, target, _known(scorer))
+        plan, own, health = self._picture(key, scorer)
         if own is None:
             # It went between the two looks; that is told as a change of its own.
             return DONE
@@ -76,10 +75,25 @@ class ScorerReconciler:
         # When a pause ends, the registry and the status say so; beat knows the time itself.
         return DONE if own.suspended_until is None else Result(max(0.0, own.suspended_until - time.time()) + 0.05)
 
+    def _picture(self, key: ObjectKey, scorer: DynamicScorer) -> tuple[Plan, ScorerPlan | None, Health]:
+        """The plan and the health that it was made with: a check may end between two looks, and a status made from
+        both would say that a healthy scorer has no configuration."""
+        while True:
+            plan = self._view.plan()
+            own = plan.scorers.get(scorer.key)
+            health = self._health.health(key) or _known(scorer)
+            if own is None:
+                return plan, None, health
+            planned = own.scorer.status
+            if (planned.health_status, planned.last_synced_config) == (health.status, health.config):
+                return plan, own, health
+            self._view.invalidate()
+
     def _spread(self, plan: Plan, own: ScorerPlan) -> Spread:
         config = self._view.config_key
         clusters = plan.clusters_of(own)
         desired = len(clusters)
+        problem, is_refused = self._clusters.problem(clusters)
         return Spread(
             clusters=len(plan.clusters),
             desired=desired,
@@ -87,6 +101,8 @@ class ScorerReconciler:
             config=f"{config.namespace}/{config.name}",
             is_enabled=plan.is_enabled,
             is_counted=self._clusters.have_looked_at(clusters),
+            problem=problem,
+            is_refused=is_refused,
         )
 
 

@@ -65,8 +65,8 @@ class LeaderElector:
         # Guards the change from leading to not leading and back: watchdog and campaign must agree.
         self._lock = threading.Lock()
         self._is_leading = self._is_lost = False
-        #: Monotonic time of the newest renewal that succeeded.
-        self._renewed = 0.0
+        #: Monotonic time of the newest renewal that succeeded, and of the newest attempt.
+        self._renewed = self._wrote = 0.0
         #: The last version of the lease in another one's hands, and when (monotonic) it was first seen.
         self._seen: tuple[str, float] = ("", 0.0)
         #: The lease as it was read or written last.
@@ -79,6 +79,11 @@ class LeaderElector:
     def leading(self) -> bool:
         """Whether this process holds the lease."""
         return self._is_leading
+
+    @property
+    def campaigning(self) -> bool:
+        """Whether its threads run."""
+        return self._thread.is_alive() and self._watchdog.is_alive()
 
     def start(self) -> None:
         """Begin to campaign."""
@@ -109,7 +114,6 @@ class LeaderElector:
 
     def _campaign(self) -> None:
         while not self._stop.is_set():
-            began = time.monotonic()
             pause = self._times.retry * random.uniform(0.9, 1.1)  # noqa: S311
             try:
                 holds = self._try()
@@ -122,8 +126,7 @@ class LeaderElector:
                 holds = None
                 self._say(f"{type(error).__name__}: {error}")
             if holds:
-                # Counted from before the request: that is the latest moment at which others started to count.
-                self._hold(began)
+                self._hold(self._wrote)
             elif holds is False:
                 self._lose("another one holds it")
                 pause = min(pause, self._until_lapse())
@@ -162,6 +165,8 @@ class LeaderElector:
     def _try(self) -> bool | None:
         """True: held and renewed. False: another one holds it. None: somebody was faster, look again."""
         now = _now()
+        if self._is_leading and self._renew(now):
+            return True
         try:
             lease = self._session.request("GET", self._path, timeout=_TIMEOUT)
         except ObjectNotFoundError:
@@ -182,6 +187,18 @@ class LeaderElector:
         transitions = (spec.get("leaseTransitions") or 0) + 1
         return self._write("PUT", self._path, dict(lease, spec=self._spec(now, now, transitions)))
 
+    def _renew(self, now: str) -> bool:
+        """Renew what was held a moment ago, in one request; False when it has changed since and has to be read.
+
+        With an API server that takes seconds for each request, two requests would not fit into the renew deadline.
+        """
+        spec = self._lease["spec"]
+        body = dict(self._lease, spec=self._spec(spec["acquireTime"], now, spec["leaseTransitions"]))
+        try:
+            return self._write("PUT", self._path, body) is True
+        except ObjectNotFoundError:
+            return False
+
     def _has_lapsed(self, lease: dict[str, Any]) -> bool:
         """Whether the holder has not renewed for a whole lease, as seen from here."""
         version = lease["metadata"]["resourceVersion"]
@@ -197,6 +214,8 @@ class LeaderElector:
         return max(0.0, self._seen[1] + duration - time.monotonic())
 
     def _write(self, method: str, path: str, body: dict[str, Any]) -> bool | None:
+        # Counted from before the request: that is the earliest moment at which others start to count.
+        self._wrote = time.monotonic()
         try:
             self._lease = self._session.request(method, path, body=body, timeout=_TIMEOUT)
         except ObjectConflictError:

@@ -35,6 +35,8 @@ _WATCH_SECONDS: Final = (240, 480)
 SILENCE: Final = 75.0
 #: Seconds before the second attempt in a row that failed, and the longest; the first one comes almost at once.
 _BACKOFF: Final = (0.8, 30.0)
+#: The longest while nobody answers: an attempt costs nobody anything, and changes are not seen for that long after.
+_BACKOFF_AWAY: Final = 4.0
 _FIRST_PAUSE: Final = 0.2
 #: A watch that lived this long in seconds, or that delivered anything, was a good one.
 _SETTLED: Final = 5.0
@@ -81,8 +83,9 @@ class Reflector:
         self._transform = transform
         #: The newest resourceVersion seen; None: list before the next watch.
         self._version: str | None = None
-        #: Attempts in a row that failed.
+        #: Attempts in a row that failed, and whether the last one got no answer.
         self._failures = 0
+        self._is_away = False
         #: When (monotonic) the server accepted the watch, and whether anything came through it.
         self._accepted, self._delivered = math.inf, False
         self._watch: Watch | None = None
@@ -129,7 +132,7 @@ class Reflector:
                 if not isinstance(error, UnreachableError) and getattr(error, "status", 0) != 429:
                     # What the server said may mean that this version is of no use; a broken connection does not.
                     self._version = None
-                pause = self._pause(getattr(error, "retry_after", None))
+                pause = self._pause_after(error)
                 self._note(error)
             except Exception:
                 # An object nobody expected must not end the copy for good.
@@ -148,6 +151,14 @@ class Reflector:
             self._failures = 0
             return True
         return False
+
+    def _pause_after(self, error: BackendError) -> float:
+        """Seconds to wait after an error. A server that is back, if only with excuses, is not one that was away."""
+        was_away, self._is_away = self._is_away, isinstance(error, UnreachableError)
+        if was_away and not self._is_away:
+            self._failures = min(self._failures, 1)
+        pause = self._pause(getattr(error, "retry_after", None))
+        return min(pause, _BACKOFF_AWAY * random.uniform(0.8, 1.2)) if self._is_away else pause  # noqa: S311
 
     def _pause(self, asked: float | None = None) -> float:
         """Seconds to wait before the next attempt, at least what the server asked for."""

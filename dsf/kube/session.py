@@ -25,6 +25,8 @@ _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 #: Bytes of an error body that are looked at, and that are read from a watch at once.
 _ERROR_LIMIT = 64 * 1024
+#: Statuses that call for nothing but another attempt: timeout, gone, too many requests.
+_PASSING = frozenset({408, 410, 429})
 _CHUNK = 64 * 1024
 
 
@@ -35,6 +37,7 @@ class ApiError(BackendError):
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+        self.is_refusal = 400 <= status < 500 and status not in _PASSING
 
 
 class ForbiddenError(ApiError):

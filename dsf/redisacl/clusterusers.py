@@ -48,6 +48,8 @@ class ClusterUsers:
         # User -> (what it was set to, how the server wrote that down), to see at a glance whether it is still so.
         self._known: dict[str, tuple[User, str]] = {}
         self._can_save = True
+        # Whether all users were looked at once: one that is not known since then is a new one.
+        self._is_synced = False
 
     def password(self, cluster: str, key_id: int) -> str:
         """The password of a cluster: for its agent's Secret only."""
@@ -65,8 +67,11 @@ class ClusterUsers:
         user = self._user(cluster, key_ids)
         with self._lock:
             known = self._known.get(user.name)
-        if known is not None and known[0] == user:
-            return False
+            if known is not None and known[0] == user:
+                return False
+            if known is None and self._is_synced:
+                self._make(user)
+                return True
         return bool(self._apply({cluster: user}, remove=()))
 
     def remove(self, cluster: str) -> bool:
@@ -102,6 +107,7 @@ class ClusterUsers:
                 todo.append(user)
             self._set(todo, lines)
             self._delete(sorted(gone))
+            self._is_synced = self._is_synced or remove is None
             if not changes:
                 return changes
             self._save()
@@ -117,6 +123,18 @@ class ClusterUsers:
                 removed=len(changes.removed),
             )
         return changes
+
+    def _make(self, user: User) -> None:
+        """Make a new user without looking at all of them, of which there may be thousands; the next `sync` has the
+        server save it. The lock is held."""
+        pipe: Any = self._redis.pipeline(transaction=False)
+        with pipe:
+            pipe.execute_command("ACL SETUSER", user.name, *user.setuser())
+            # Should somebody else have made one of this name.
+            pipe.execute_command("CLIENT KILL", "USER", user.name)
+            pipe.execute()
+        self._known[user.name] = (user, "")
+        log.info("redis users of clusters changed", made=1, changed=0, removed=0)
 
     def _lines(self) -> dict[str, str]:
         # `user <name> on #<hash> ...`, for every user.

@@ -7,7 +7,8 @@ agent has it (or the grace time is over) `settled`, after which the old set is r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 
 #: Seconds for which the old credentials stay valid when nothing is heard of the agent. OCM delivers in seconds; a
 #: cluster that is away gets the new Secret when it is back, whether or not the old one is still valid.
@@ -36,8 +37,28 @@ class KeyIds:
         """Go on to new credentials without an overlap: the old ones are in wrong hands."""
         return KeyIds(self.current + 1, None, now)
 
-    def settled(self, now: float, used: int | None, grace: float = GRACE) -> KeyIds:
-        """End the overlap when the agent has signed with the current key (`used`) or the grace time is over."""
-        if self.previous is not None and (used == self.current or now - self.since >= grace):
+    def settled(self, now: float, used: int | None, *, least: float = 0.0, grace: float = GRACE) -> KeyIds:
+        """End the overlap when the agent has signed with the current key (`used`) or the grace time is over.
+
+        Not before `least` seconds: an agent may have its new signing key before its new password, which is a file that
+        Kubernetes renews in its own time.
+        """
+        age = now - self.since
+        if self.previous is not None and ((used == self.current and age >= least) or age >= max(grace, least)):
             return replace(self, previous=None)
         return self
+
+    def dump(self) -> str:
+        """The text that `parse` reads. No secret."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> KeyIds | None:
+        """What `dump` wrote; None for anything else."""
+        try:
+            found = json.loads(text)
+            ids = cls(int(found["current"]), found["previous"], float(found["since"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+        previous_fits = ids.previous is None or (type(ids.previous) is int and 1 <= ids.previous < ids.current)
+        return ids if ids.current >= 1 and previous_fits else None

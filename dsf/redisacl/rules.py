@@ -17,8 +17,11 @@ from typing import Final, Literal, get_args
 from dsf import keys
 
 #: A user of the hub's side. `operator` is for people and the command line: it is admin of the framework, not of Redis.
-#: `probe` is for health checks; `sentinel` and `replica` are for Redis' own processes.
-HubRole = Literal["beat", "results", "exporter", "flower", "hub", "operator", "probe", "sentinel", "replica"]
+#: `flower-tasks` is for a Flower that may start tasks. `probe` is for health checks; `sentinel` and `replica` are for
+#: Redis' own processes.
+HubRole = Literal[
+    "beat", "results", "exporter", "flower", "flower-tasks", "hub", "operator", "probe", "sentinel", "replica"
+]
 HUB_ROLES: Final[tuple[HubRole, ...]] = get_args(HubRole)
 
 #: Channels of the events that workers send and Flower shows. Published to by name, subscribed to as this pattern.
@@ -113,6 +116,7 @@ _READER: Final = [
             keys.BEAT_STATS,
             keys.REJECTED,
             keys.WRITE_STATS,
+            keys.AGENTS,
             _PAIRS,
         ],
     ),
@@ -163,16 +167,20 @@ _RESULTS: Final = [
             keys.REJECTED,
             keys.HUB_CHANGED,
             keys.HUB_WAKE,
+            keys.KNOWN_PAIRS,
             _PAIRS,
             _HISTORIES,
         ],
     ),
+    # What is left of pairs that are not in the schedule any more.
+    _selector("smembers sadd srem", rw=[keys.KNOWN_PAIRS]),
+    _selector("del", w=[_PAIRS, _HISTORIES]),
     _selector("blmove lmove lpush rpush lpop llen", rw=[keys.RESULTS_QUEUE, _TAKEN]),
     _selector("hset hget hdel hlen watch", rw=[keys.UNACKED]),
     _selector("zadd zrem zrange zrangebyscore", rw=[keys.UNACKED_INDEX, keys.TAKERS]),
     _selector("set get del", rw=[keys.UNACKED_MUTEX]),
     _selector("hgetall hget", r=[keys.SCORERS, keys.CLUSTERS]),
-    _selector("hset hget", rw=[keys.KEYS_USED]),
+    _selector("hset hget", rw=[keys.KEYS_USED, keys.AGENTS]),
     _selector("hexists hkeys", r=[keys.ENTRIES]),
     _selector("hmget hget hset hdel hexists hlen hincrby hincrbyfloat", rw=[_PAIRS]),
     _selector("lpush ltrim lrange", rw=[_HISTORIES]),
@@ -190,6 +198,7 @@ _RESULTS: Final = [
 
 _HUB: Final = [
     *_CLIENT,
+    *_commands("time"),
     *_SCRIPTS,
     *_TRANSACTIONS,
     _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
@@ -205,7 +214,9 @@ _HUB: Final = [
     _selector("del", w=[_PAIRS, _HISTORIES, _SPOKES]),
     _selector("zadd", w=[keys.WRITES]),
     _selector("hget hset", rw=[keys.WRITTEN]),
-    _selector("hgetall hdel", rw=[keys.KEYS_USED]),
+    _selector("hget hgetall hset hdel", rw=[keys.KEYS_USED]),
+    _selector("hget hgetall hdel watch", rw=[keys.KEY_REQUESTS]),
+    _selector("hgetall hdel", rw=[keys.AGENTS]),
     _selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
     # The users of the clusters. Who may make users may make any: this user is an admin of Redis in effect.
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
@@ -223,6 +234,10 @@ _OPERATOR: Final = [
     _selector("zscore zadd", rw=[keys.DUE]),
     _selector("get set", rw=[keys.FIRST_RUNS]),
     _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
+    # `dsf credentials`: it asks the hub controller, and learns no secret.
+    _selector("hgetall", r=[keys.KEYS_USED]),
+    _selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
+    _selector("lpush ltrim", w=[keys.HUB_WAKE]),
     # `dsf rescore`, and `celery call` with a cluster's queue
     _selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),
     _selector("zscore zadd", rw=[keys.OPEN_RUNS]),
@@ -245,6 +260,8 @@ _RULES: Final[dict[HubRole, list[str]]] = {
     "results": _RESULTS,
     "exporter": [*_CLIENT, *_READER],
     "flower": _FLOWER,
+    # Agents take what is pushed there as a tick, and a tick only names a scorer.
+    "flower-tasks": [*_FLOWER, _selector("lpush", w=[_SPOKES])],
     "hub": _HUB,
     "operator": _OPERATOR,
     "probe": _commands("ping"),

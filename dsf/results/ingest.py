@@ -9,12 +9,13 @@ import redis
 
 import dsf.log
 from dsf import keys
-from dsf.errors import MessageRejectedError, SettingsError
+from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.messages import Result, verify
 from dsf.results.ending import ending_of
 from dsf.results.registrycache import RegistryCache
 from dsf.results.throttle import Throttle
 from dsf.settings import Settings
+from dsf.store.agents import AgentRecord, Agents
 from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Runs
 
@@ -26,6 +27,8 @@ _WHY = {
     "removed": "this scorer does not run on this cluster any more",
 }
 _LEAST_SECRET = 16
+#: Seconds after which what an agent uses is noted again: Redis may have lost it.
+_NOTE_AGAIN = 30.0
 
 log = dsf.log.get(__name__)
 
@@ -53,8 +56,10 @@ class Ingest:
         self._on_change = on_change
         # A flood of forged results must not fill a disk with log lines.
         self._throttle = Throttle()
-        # Cluster -> newest key id that it signed with, as far as noted.
-        self._keys_used: dict[str, int] = {}
+        self._agents = Agents(client)
+        # Cluster -> newest key id that it signed with, what its agent speaks, and until when that need not be noted
+        # again.
+        self._noted: dict[str, tuple[int, AgentRecord, float]] = {}
 
     def handle(self, envelope: object) -> str:
         """Take in one envelope and say what became of it.
@@ -86,27 +91,39 @@ class Ingest:
         """The result and its scorer. Raises MessageRejectedError."""
         try:
             result = verify(envelope, self._secret, limit=self._settings.max_result_message_bytes)
+        except SchemaMismatchError as error:
+            # It is named to people: they would else look for a network that loses results.
+            self._sender(
+                error.cluster, error.key_id, AgentRecord(schema_version=error.schema_version, version=error.version)
+            )
+            raise
         except (ValueError, RecursionError) as error:
             # Half a character or a document nested too deeply for the parser.
             raise MessageRejectedError("malformed", f"not readable: {type(error).__name__}") from None
-        cluster = self._registry.cluster(result.cluster)
-        if cluster is None:
-            raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {result.cluster}")
         key_id = envelope["kid"] if isinstance(envelope, dict) else 0
-        if key_id not in cluster.key_ids:
-            raise MessageRejectedError("bad_signature", f"signed with the withdrawn key {key_id} of {result.cluster}")
-        self._note_key(result.cluster, key_id)
+        self._sender(result.cluster, key_id, AgentRecord(schema_version=result.v, version=result.version))
         scorer = self._registry.scorer(result.scorer)
         if scorer is None:
             # Its scorer went while it was on its way. The sweeper forgets the run with it.
             raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
         return result, scorer
 
-    def _note_key(self, cluster: str, key_id: int) -> None:
-        """Tell the hub that the agent has this key: a rotation waits for it."""
-        if key_id > self._keys_used.get(cluster, 0):
-            self._redis.hset(keys.KEYS_USED, cluster, key_id)
-            self._keys_used[cluster] = key_id
+    def _sender(self, name: str, key_id: int, agent: AgentRecord) -> None:
+        """Check that a cluster may send with this key, and tell the hub what it uses. Raises MessageRejectedError."""
+        cluster = self._registry.cluster(name)
+        if cluster is None:
+            raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {name}")
+        if key_id not in cluster.key_ids:
+            raise MessageRejectedError("bad_signature", f"signed with the withdrawn key {key_id} of {name}")
+        noted_id, noted_agent, until = self._noted.get(name, (0, None, 0.0))
+        now = time.monotonic()
+        if key_id <= noted_id and agent == noted_agent and now < until:
+            return
+        # A rotation waits for the new key; a result that was signed before it may come after.
+        newest = max(key_id, noted_id)
+        self._redis.hset(keys.KEYS_USED, name, newest)
+        self._agents.note(name, agent)
+        self._noted[name] = newest, agent, now + _NOTE_AGAIN
 
     def _log(self, reason: str, envelope: object, why: str, **context: str) -> None:
         not_logged = self._throttle.take(reason)

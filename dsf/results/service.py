@@ -22,6 +22,7 @@ from dsf.results.sweeper import Sweeper
 from dsf.results.writer import Writer
 from dsf.settings import Settings, settings
 from dsf.store.client import connect
+from dsf.workerprobes import Liveness
 
 # Longest time that one write in progress may delay the end of the worker.
 _STOP_WAIT = 10.0
@@ -64,7 +65,7 @@ _service: Service | None = None
 
 
 @signals.worker_init.connect
-def _prepare(**_: Any) -> None:
+def _prepare(sender: Any = None, **_: Any) -> None:
     global _service  # noqa: PLW0603 - one worker per process, and signals have no other place to keep it
     config = settings()
     if config.role != "results":
@@ -75,6 +76,8 @@ def _prepare(**_: Any) -> None:
     except DsfError as error:
         log.error("the results worker cannot start", error=str(error))
         sys.exit(1)
+    # The worker's parts are put together after this.
+    sender.app.steps["worker"].add(Liveness)
 
 
 def _backend(config: Settings) -> ScoreBackend:

@@ -1,4 +1,6 @@
-"""Finds what went missing: results that a dead worker had taken, and runs of which nothing was heard in time."""
+"""Finds what went missing and what was left: results that a dead worker had taken, runs of which nothing was heard in
+time, and what is known of pairs that are gone.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from dsf.store.runs import Runs
 #: Seconds between two looks, and between them while results that may be the missing ones still wait.
 EVERY = 1.0
 EVERY_WHILE_WAITING = 0.2
+#: Seconds between two looks for what is left of removed pairs. Only what is found twice goes.
+LEFTOVERS_EVERY = 60.0
 # Names in one log line; the books have them all.
 _NAMED = 5
 
@@ -22,21 +26,26 @@ log = dsf.log.get(__name__)
 
 
 class Sweeper:
-    """Looks for both until it is stopped. Any number of workers may have one."""
+    """Looks for them until it is stopped. Any number of workers may have one."""
 
     def __init__(self, client: redis.Redis, settings: Settings, stopping: threading.Event) -> None:
         self._runs = Runs(client)
         self._settings = settings
         self._stopping = stopping
+        self._left: set[str] = set()
 
     def run(self) -> None:
         """Sweep until stopped."""
         failed = False
         pause = EVERY
+        next_leftovers = 0.0
         while not self._stopping.wait(pause):
             try:
                 self.put_back(time.time())
                 pause = EVERY_WHILE_WAITING if self.sweep(time.time()) else EVERY
+                if time.monotonic() >= next_leftovers:
+                    next_leftovers = time.monotonic() + LEFTOVERS_EVERY
+                    self.forget_leftovers()
                 failed = False
             except redis.RedisError as error:
                 if not failed:
@@ -63,3 +72,11 @@ class Sweeper:
         if lost:
             log.warning("runs lost", count=len(lost), first=lost[:_NAMED])
         return again
+
+    def forget_leftovers(self) -> None:
+        """Forget pairs that were gone at the last look already; at the first the hub may still be about to do it."""
+        left = self._runs.leftovers()
+        forgotten = self._runs.forget(left & self._left)
+        self._left = left - self._left
+        if forgotten:
+            log.info("removed pairs forgotten", count=len(forgotten), first=forgotten[:_NAMED])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 
 import redis
@@ -32,6 +32,9 @@ LONGEST_SLEEP = 0.5
 # Shortest time between two looks, so that a stream of changes is taken in batches.
 _SHORTEST_SLEEP = 0.02
 _BATCH = 32
+# Objects of a batch that are written at once. Most of a write is waiting: for the API server, and in a busy worker
+# several times for the thread that takes in results.
+_AT_ONCE = 4
 # Seconds between two audits in the whole fleet of writers.
 _AUDIT_EVERY = 30.0
 _FIRST_BACKOFF = 1.0
@@ -100,18 +103,42 @@ class Writer:
         claims, due_in = self._writes.claim(self._clock(), LEASE, batch)
         if claims:
             self._factor = self._writes.validity_factor()
-        for claim, facts in zip(claims, self._writes.facts(claims), strict=True):
-            # A slow backend must not keep pairs longer than their lease, nor delay the stop.
-            if self._stopping.is_set() or self._clock() > claim.lease - LEASE / 2:
-                self._writes.put_back(claim, self._clock())
-                continue
-            self._look(claim, facts)
+        self._look_at_all(deque(zip(claims, self._writes.facts(claims), strict=True)))
         if len(claims) == batch:
             return 0.0
         return LONGEST_SLEEP if due_in is None else due_in
 
+    def _look_at_all(self, batch: deque[tuple[Claim, Facts]]) -> None:
+        """Some at once. Raises what the first of them raised that could not go on; the rest of the batch is left."""
+        errors: list[Exception] = []
+
+        def look() -> None:
+            while not errors:
+                try:
+                    one = batch.popleft()
+                except IndexError:
+                    return
+                try:
+                    self._look(*one)
+                except Exception as error:  # noqa: BLE001 (raised below, in the writer's own thread)
+                    errors.append(error)
+
+        # Daemons: a write that hangs must not hold up the end of the worker.
+        helpers = [threading.Thread(target=look, daemon=True) for _ in range(min(_AT_ONCE, len(batch)) - 1)]
+        for helper in helpers:
+            helper.start()
+        look()
+        for helper in helpers:
+            helper.join()
+        if errors:
+            raise errors[0]
+
     def _look(self, claim: Claim, facts: Facts) -> None:
         """Do what one pair needs; a failure of the backend puts the pair off."""
+        # A slow backend must not keep pairs longer than their lease, nor delay the stop.
+        if self._stopping.is_set() or self._clock() > claim.lease - LEASE / 2:
+            self._writes.put_back(claim, self._clock())
+            return
         try:
             target = self._desired(claim, facts)
             if self._is_needed(target, facts.written) and self._wait_for_budget():
@@ -119,11 +146,16 @@ class Writer:
                 facts = self._writes.facts([claim])[0]
                 target = self._desired(claim, facts)
             self._write(claim, facts, target)
+            if facts.refusal:
+                self._tell_hub(claim.scorer)
             if self._attempts.pop(claim.pair, 0) and (not_logged := self._throttle.take("again")) is not None:
                 log.info("score written again", cluster=claim.cluster, scorer=claim.scorer, not_logged=not_logged)
         except redis.RedisError:
             raise
         except BackendError as error:
+            # A refusal is for people to mend, so the scorer's status says it.
+            if error.is_refusal and self._writes.note_refusal(claim, facts, str(error)):
+                self._tell_hub(claim.scorer)
             self._put_off(claim, str(error))
         except Exception as error:
             # One object that cannot be handled must not hold up those behind it.

@@ -11,10 +11,13 @@ Fields of the hash `dsf.keys.pair_key(cluster, scorer)`:
     last_success                                               unix seconds of the newest successful cycle
     failing                                                    failed cycles in a row (errors and lost)
     failure                                                    JSON of the newest Failure; gone after a success
+    expired, expired_run, expired_at                           cycles in a row that expired in the queue, and the newest
+                                                               of them; gone after a cycle that ran
     score                                                      JSON of the newest Score
     state_run, score_run                                       run that failing/failure and the score come from
     digest, valid_until, changes                               of the score: what the writer compares, when it expires,
                                                                and how often what should be written has changed
+    unwritten                                                  why its AddOnPlacementScore was refused; then gone
 
 The books balance: scheduled = ok + empty + partial + error + skipped + lost + runs that are still open.
 """
@@ -38,6 +41,13 @@ LAST_SUCCESS = "last_success"
 FAILING = "failing"
 FAILURE = "failure"
 SCORE = "score"
+UNWRITTEN = "unwritten"
+EXPIRED = "expired"
+EXPIRED_RUN = "expired_run"
+EXPIRED_AT = "expired_at"
+
+#: Cycles in a row that nobody took in time, after which that is why there is no new score. One or two may be chance.
+EXPIRED_THRESHOLD = 3
 
 
 class Failure(BaseModel):
@@ -164,6 +174,34 @@ class PairState:
         return None if text is None else Failure.model_validate_json(text)
 
     @property
+    def expired(self) -> int:
+        """Cycles in a row that expired in the cluster's queue before its agent took them."""
+        return int(self._fields.get(EXPIRED, 0))
+
+    @property
+    def trouble(self) -> Failure | None:
+        """Why the newest cycles bring no score: they fail, or the agent takes none in time. None when they do."""
+        if self.expired >= EXPIRED_THRESHOLD:
+            message = (
+                f"its cycles wait in the queue of {self.cluster} until the next one is due and are skipped: the agent "
+                "was away or has more to do than it can; check that it runs, raise the interval or "
+                "DSF_AGENT_CONCURRENCY, or find the scorer that takes its time (dsf history)"
+            )
+            return Failure(
+                run=self._fields.get(EXPIRED_RUN, ""),
+                stage="",
+                reason="expired",
+                message=message,
+                at=float(self._fields.get(EXPIRED_AT, 0)),
+            )
+        return self.failure if self.failing > 0 else None
+
+    @property
+    def unwritten(self) -> str:
+        """Why the AddOnPlacementScore was refused by the place where it is written; empty when it was not."""
+        return self._fields.get(UNWRITTEN, "")
+
+    @property
     def score(self) -> Score | None:
         """The newest score, expired or not."""
         text = self._fields.get(SCORE)
@@ -203,8 +241,8 @@ class Pairs:
                     yield PairState(cluster, scorer, fields)
 
     def verdicts(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
-        """Many pairs with `last_success`, `failing` and `failure` only: a score may be a megabyte."""
-        fields = (LAST_SUCCESS, FAILING, FAILURE)
+        """Many pairs with what a verdict needs only, and not the score, which may be a megabyte."""
+        fields = (LAST_SUCCESS, FAILING, FAILURE, UNWRITTEN, EXPIRED, EXPIRED_RUN, EXPIRED_AT)
         wanted = list(pairs)
         for start in range(0, len(wanted), self._BATCH):
             batch = wanted[start : start + self._BATCH]

@@ -6,19 +6,21 @@ steps, a message that arrives twice or a second worker never unbalance the books
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import redis
 
 from dsf import keys
 from dsf.store.client import lua
-from dsf.store.pairs import Failure, HistoryEntry, Score
+from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, Failure, HistoryEntry, Score
 
 #: Seconds for which a lost run is remembered, so that its late result is not taken for one nobody asked for.
 LOST_MEMORY = 3600
 # Runs declared lost per script call: Redis answers nobody else meanwhile.
 _SWEEP_BATCH = 500
+# Likewise for pairs.
+_FORGET_BATCH = 500
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Runs:
         self._ingest = client.register_script(lua("ingest"))
         self._sweep = client.register_script(lua("sweep"))
         self._put_back = client.register_script(lua("putback"))
+        self._forget = client.register_script(lua("forget"))
 
     def end(self, ending: Ending, *, now: float, history_length: int) -> tuple[str, bool]:
         """Close the run's books and take over its state and score if no newer run was heard of.
@@ -95,6 +98,8 @@ class Runs:
                 ending.failure_threshold,
                 "1" if ending.written else "0",
                 counters,
+                "1" if ending.outcome == "skipped" and ending.history.reason == EXPIRED else "0",
+                EXPIRED_THRESHOLD,
             ],
         )
         return str(answer[0]), answer[1] == 1
@@ -135,6 +140,30 @@ class Runs:
         overdue = int(str(answer[0]))
         return [str(member) for member in answer[1:]], overdue < 0 or overdue == _SWEEP_BATCH
 
+    def leftovers(self) -> set[str]:
+        """Pairs that once were in the schedule, are not now, and of which something may still be known.
+
+        Asked regularly: it is here that pairs that are in the schedule become known.
+        """
+        scheduled = {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
+        known = {str(pair) for pair in self._redis.smembers(keys.KNOWN_PAIRS)}
+        for batch in _batches(sorted(scheduled - known)):
+            self._redis.sadd(keys.KNOWN_PAIRS, *batch)
+        return known - scheduled
+
+    def forget(self, pairs: Iterable[str]) -> list[str]:
+        """Remove state, books and history of those of these pairs that are not in the schedule.
+
+        Returns the ones of which something was there. The hub controller does this itself when it removes a pair; it
+        may have died in between.
+        """
+        found: list[str] = []
+        prefixes = [keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")]
+        for batch in _batches(sorted(pairs)):
+            answer: list[object] = self._forget(keys=[keys.ENTRIES, keys.KNOWN_PAIRS], args=[*prefixes, *batch])
+            found += [str(pair) for pair in answer]
+        return found
+
     def put_back(self, lists: Iterable[str], *, now: float, dead_after: float) -> int:
         """Say that the worker with these lists is alive, and put results of dead workers back into the queue.
 
@@ -144,6 +173,10 @@ class Runs:
             keys=[keys.TAKERS, keys.RESULTS_QUEUE], args=[_number(now), _number(now - dead_after), *lists]
         )
         return int(str(answer))
+
+
+def _batches(items: list[str]) -> Iterator[list[str]]:
+    return (items[start : start + _FORGET_BATCH] for start in range(0, len(items), _FORGET_BATCH))
 
 
 def _number(value: float) -> str:

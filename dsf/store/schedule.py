@@ -29,6 +29,7 @@ from dsf.store.entries import (
 )
 from dsf.store.registry import Registry
 from dsf.store.slots import next_slot
+from dsf.store.writes import CLOCK_SKEW
 
 __all__ = [
     "ALL_CLUSTERS",
@@ -120,7 +121,7 @@ class ScheduleStore:
             names = [keys.split_pair(pair) for pair in batch]
             with self._redis.pipeline(transaction=True) as pipe:
                 pipe.delete(*(key(*name) for name in names for key in (keys.pair_key, keys.history_key)))
-                pipe.zadd(keys.WRITES, dict.fromkeys(batch, at))
+                pipe.zadd(keys.WRITES, dict.fromkeys(batch, at - CLOCK_SKEW))
                 pipe.execute()
         return removed
 

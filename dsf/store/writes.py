@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dsf import keys
 from dsf.store.client import lua
+from dsf.store.pairs import UNWRITTEN
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 
 #: Writes that may follow each other at once before the rate applies.
@@ -28,6 +29,10 @@ _CHUNK = 1000
 #: Share of its validity after which an object is renewed. Not a half: a score is up to an interval old when it is
 #: written, so that renewals at a half of what is left would come more often than twice per validity.
 RENEW_SHARE = 0.6
+#: Seconds by which the clocks of two hosts may differ. Whoever says "look now" means it by the writer's clock too.
+CLOCK_SKEW = 60.0
+# Characters that are kept of the reason for which a score was refused.
+_REASON_LIMIT = 1000
 
 
 class WrittenRecord(BaseModel):
@@ -77,6 +82,8 @@ class Facts:
     failing: int
     #: How often what should be written has changed since the last look.
     changes: int
+    #: Why the last attempt was refused, which the scorer's status says; empty when it was not.
+    refusal: str
     #: As it is in Redis, and read; None when nothing was written or it cannot be read.
     written_text: str
     written: WrittenRecord | None
@@ -107,7 +114,7 @@ class Writes:
             if forget_written:
                 pipe.hset(keys.WRITTEN, mapping=dict.fromkeys(members, _FORGOTTEN))
             # lt: a pair that already waits keeps its place.
-            pipe.zadd(keys.WRITES, dict.fromkeys(members, time.time()), lt=True)
+            pipe.zadd(keys.WRITES, dict.fromkeys(members, time.time() - CLOCK_SKEW), lt=True)
             pipe.execute()
 
     def claim(self, now: float, lease_seconds: float, limit: int) -> tuple[list[Claim], float | None]:
@@ -126,7 +133,7 @@ class Writes:
                 pipe.hget(keys.SCORERS, claim.scorer)
                 pipe.hget(keys.CLUSTERS, claim.cluster)
                 pipe.hexists(keys.ENTRIES, claim.pair)
-                pipe.hmget(keys.pair_key(claim.cluster, claim.scorer), "score", "failing", "changes")
+                pipe.hmget(keys.pair_key(claim.cluster, claim.scorer), "score", "failing", "changes", UNWRITTEN)
                 pipe.hget(keys.WRITTEN, claim.pair)
             rows = iter(pipe.execute())
         return [_facts(claim, *islice(rows, 5)) for claim in wanted]
@@ -181,6 +188,14 @@ class Writes:
             pipe.hincrby(keys.WRITE_STATS, "failed", 1)
             pipe.execute()
 
+    def note_refusal(self, claim: Claim, facts: Facts, why: str) -> bool:
+        """Remember that this pair's object was refused, until a look at it ends well; False when that is known."""
+        text = why[:_REASON_LIMIT]
+        if facts.refusal == text:
+            return False
+        self._redis.hset(keys.pair_key(claim.cluster, claim.scorer), UNWRITTEN, text)
+        return True
+
     def wait_for_budget(self, rate: float) -> float:
         """Take one write out of the fleet's budget; returns 0, or the seconds to wait before asking again."""
         return float(str(self._budget(keys=[keys.WRITE_BUDGET], args=[repr(rate), BURST])))
@@ -227,7 +242,7 @@ def _facts(
     fields: list[str | None],
     written: str | None,
 ) -> Facts:
-    score, failing, changes = fields
+    score, failing, changes, unwritten = fields
     record = None
     if written:
         try:
@@ -242,6 +257,7 @@ def _facts(
         score=score,
         failing=int(failing or 0),
         changes=int(changes or 0),
+        refusal=unwritten or "",
         written_text=written or "",
         written=record,
     )

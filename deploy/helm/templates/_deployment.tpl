@@ -1,7 +1,8 @@
 {{/*
 A Deployment of one process on the hub. Keys of the argument: root, component, values (of the component), args, env
 (list), mounts, volumes (lists), ports (dict name -> port), liveness, readiness, startup (probes), usesApi (whether the
-process speaks with the API server), grace (seconds), scaled (whether somebody else sets the replicas).
+process speaks with the API server), grace (seconds), scaled (whether somebody else sets the replicas), redisUser (name
+of its user in Redis, if not that of the component).
 */}}
 {{- define "dsf.deployment" -}}
 {{- $root := .root -}}
@@ -41,9 +42,6 @@ spec:
         - name: {{ .component }}
           image: {{ include "dsf.image" (dict "root" $root "image" $values.hubSetting.resourceController.image) }}
           imagePullPolicy: {{ $values.hubSetting.resourceController.image.pullPolicy }}
-          {{- with .command }}
-          command: {{ toJson . }}
-          {{- end }}
           args: {{ toJson .args }}
           env:
             - name: DSF_ROLE

@@ -145,20 +145,20 @@ dynamic-scoring-redis-users
 {{- if not (hasKey .Values "generatedPasswords") -}}
 {{- $root := . -}}
 {{- $passwords := dict -}}
-{{- range (list "hub" "beat" "results" "exporter" "flower" "operator") -}}
+{{- range (list "hub" "beat" "results" "exporter" (ternary "flower" "flower-tasks" .Values.flower.readOnly) "operator" "sentinel" "replica") -}}
 {{- $_ := set $passwords . (include "dsf.keptOr" (dict "root" $root "secret" "dynamic-scoring-redis-users" "key" . "new" (randAlphaNum 40))) -}}
 {{- end -}}
 {{- $_ := set .Values "generatedPasswords" $passwords -}}
 {{- end -}}
 {{- end }}
 
-{{/* Environment of one process on the hub, for Redis. (dict "root" $ "component" "beat") */}}
+{{/* Environment of one process on the hub, for Redis. (dict "root" $ "component" "beat" "redisUser" name, if it is another one) */}}
 {{- define "dsf.redis.env" -}}
 {{- $external := .root.Values.redis.external -}}
 - name: DSF_REDIS_URL
   value: {{ include "dsf.redis.url" .root }}
 - name: DSF_REDIS_USERNAME
-  value: dsf-{{ .component }}
+  value: dsf-{{ .redisUser | default .component }}
 - name: DSF_REDIS_PASSWORD_FILE
   value: /etc/dsf/redis/password
 {{- if include "dsf.redis.caSecret" .root }}
@@ -202,7 +202,7 @@ dynamic-scoring-redis-users
   secret:
     secretName: {{ include "dsf.redis.usersSecret" .root }}
     items:
-      - {key: {{ .component }}, path: password}
+      - {key: {{ .redisUser | default .component }}, path: password}
 {{- with include "dsf.redis.caSecret" .root }}
 - name: redis-ca
   secret:
@@ -235,13 +235,21 @@ tls-protocols "TLSv1.2 TLSv1.3"
 port 6379
 {{- end }}
 protected-mode no
-dir /data
 aclfile /data/users.acl
+acllog-max-len 256
+dir /data
 appendonly yes
 appendfsync everysec
+save ""
 maxmemory-policy noeviction
 maxclients {{ .Values.redis.maxClients | int }}
+tcp-backlog 1024
 tcp-keepalive 60
+timeout 0
 # Flower over a slow line must not be cut off at every burst of events.
 client-output-buffer-limit pubsub 64mb 16mb 60
+# The largest thing that anybody sends is a result of at most 2 MB, packed: one stolen credential cannot fill the memory
+# with one command.
+proto-max-bulk-len 16mb
+client-query-buffer-limit 64mb
 {{- end }}

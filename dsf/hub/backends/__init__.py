@@ -38,15 +38,20 @@ def _kube_election(settings: Settings, on_started: Callable[[], None], on_lost: 
 class Alone:
     """The election of a hub that has no rivals: it leads at once. A folder has a lock of its own against two hubs."""
 
+    campaigning = True
+
     def __init__(self, on_started: Callable[[], None]) -> None:
         self._on_started = on_started
+        self.leading = False
 
     def start(self) -> None:
         """See the protocol."""
+        self.leading = True
         self._on_started()
 
     def stop(self) -> None:
         """See the protocol."""
+        self.leading = False
 
 
 BACKENDS: Final[dict[str, Callable[[Settings], Backend]]] = {"dir": DirectoryBackend, "kube": _kube}

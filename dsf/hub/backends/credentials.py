@@ -7,15 +7,22 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from dsf.api.types import CREDENTIALS_KEY, REDIS_PASSWORD_KEY
+from dsf.errors import SettingsError
+from dsf.hub.backend import Credentials
 from dsf.hub.backends.files import read_text, remove, write_text
 from dsf.hub.backends.outfolder import PRIVATE, OutFolder
+from dsf.messages import SigningKey
+from dsf.redisacl.keyids import KeyIds
 
 _OWNER_ONLY: Final = 0o600
 #: Bytes of a new master secret.
 _SECRET_BYTES: Final = 32
+#: File beside the credentials that says which ones are valid.
+_KEY_IDS: Final = "key-ids.json"
 
 
-class Credentials:
+class CredentialFiles:
     """The hub's master secret and the agents' keys. Methods raise BackendError when a file cannot be used."""
 
     def __init__(self, out: OutFolder) -> None:
@@ -32,15 +39,35 @@ class Credentials:
                 write_text(path, f"{secret}\n", mode=_OWNER_ONLY)
             return secret.strip()
 
-    def deliver(self, cluster: str, signing_key: str) -> None:
-        """Put an agent's key into its cluster's folder, unless it is there."""
-        path, text = self._path(cluster), f"{signing_key}\n"
-        if read_text(path) != text:
-            write_text(path, text, mode=_OWNER_ONLY)
+    def deliver(self, cluster: str, credentials: Credentials) -> None:
+        """Put an agent's credentials into its cluster's folder, unless they are there."""
+        # The numbers first: an agent must not have what a hub that starts anew would not know of.
+        self._put(cluster, _KEY_IDS, credentials.key_ids.dump())
+        if credentials.redis_password:
+            self._put(cluster, REDIS_PASSWORD_KEY, credentials.redis_password)
+        self._put(cluster, CREDENTIALS_KEY, credentials.signing_key)
+
+    def key_ids(self, cluster: str) -> KeyIds | None:
+        """Which of the agent's credentials are valid; None when there are none."""
+        text = read_text(self._path(cluster, _KEY_IDS))
+        noted = KeyIds.parse(text) if text is not None else None
+        if noted is not None:
+            return noted
+        key = read_text(self._path(cluster, CREDENTIALS_KEY))
+        try:
+            return None if key is None else KeyIds(SigningKey.parse(key).id)
+        except SettingsError:
+            return None
 
     def remove(self, cluster: str) -> None:
-        """Take the key away."""
-        remove(self._path(cluster), up_to=self._out.root)
+        """Take the credentials away."""
+        for name in (CREDENTIALS_KEY, REDIS_PASSWORD_KEY, _KEY_IDS):
+            remove(self._path(cluster, name), up_to=self._out.root)
 
-    def _path(self, cluster: str) -> Path:
-        return self._out.cluster(cluster) / "agent-credentials" / "signing-key"
+    def _put(self, cluster: str, name: str, text: str) -> None:
+        path, line = self._path(cluster, name), f"{text}\n"
+        if read_text(path) != line:
+            write_text(path, line, mode=_OWNER_ONLY)
+
+    def _path(self, cluster: str, name: str) -> Path:
+        return self._out.cluster(cluster) / "agent-credentials" / name

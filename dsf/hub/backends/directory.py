@@ -18,9 +18,9 @@ import watchfiles
 import dsf.log
 from dsf.api.manifest import Problem
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
-from dsf.hub.backend import EventType, Kind, Manifest, ObjectKey, OnChange
+from dsf.hub.backend import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.hub.backends.claim import Claim
-from dsf.hub.backends.credentials import Credentials
+from dsf.hub.backends.credentials import CredentialFiles
 from dsf.hub.backends.eventlog import EventLog
 from dsf.hub.backends.manifestfolder import GRACE, INPUT_KINDS, Held, ManifestFolder
 from dsf.hub.backends.outfolder import OutFolder, key_of
@@ -28,6 +28,7 @@ from dsf.hub.backends.problemreport import ProblemReport
 from dsf.hub.backends.scores import DirectoryScores
 from dsf.hub.backends.stored import FILE_ANNOTATION, as_written, generation, merged, now, origin
 from dsf.hub.backends.workagent import WorkAgent
+from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -53,7 +54,7 @@ class DirectoryBackend:
         self._out = OutFolder.of(settings)
         self._scores = DirectoryScores(self._out)
         self._work_agent = WorkAgent(self._out)
-        self._credentials = Credentials(self._out)
+        self._credentials = CredentialFiles(self._out)
         if settings.manifests is None or not settings.manifests.is_dir():
             raise SettingsError(f"DSF_MANIFESTS: {settings.manifests} is not a folder; create it or name another one")
         self._root = settings.manifests.resolve()
@@ -164,9 +165,13 @@ class DirectoryBackend:
         """See the protocol."""
         return self._credentials.signing_secret()
 
-    def deliver_credentials(self, cluster: str, signing_key: str) -> None:
+    def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         """See the protocol."""
-        self._credentials.deliver(cluster, signing_key)
+        self._credentials.deliver(cluster, credentials)
+
+    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
+        """See the protocol."""
+        return self._credentials.key_ids(cluster)
 
     def remove_credentials(self, cluster: str) -> None:
         """See the protocol."""

@@ -12,8 +12,8 @@ import dsf.log
 from dsf.api.manifest import Problem
 from dsf.api.types import CREDENTIALS_WORK_NAME
 from dsf.errors import BackendError, ObjectNotFoundError
-from dsf.hub.backend import EventType, Kind, Manifest, ObjectKey, OnChange
-from dsf.hub.backends.kube_credentials import KubeCredentials, credentials_work
+from dsf.hub.backend import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
+from dsf.hub.backends.kube_credentials import KubeCredentials, credentials_work, key_ids_of
 from dsf.hub.backends.kube_events import EventRecorder
 from dsf.hub.backends.kube_kinds import FIELD_MANAGER, WATCHED
 from dsf.hub.backends.kube_scores import KubeScoreBackend, apply_status
@@ -21,6 +21,7 @@ from dsf.hub.distribute import covers
 from dsf.kube.reflector import Reflector
 from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
+from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -160,12 +161,17 @@ class KubeBackend(KubeScoreBackend):
         """See the protocol."""
         return self._credentials.signing_secret()
 
-    def deliver_credentials(self, cluster: str, signing_key: str) -> None:
+    def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         """See the protocol. A ManifestWork of its own carries the agent's Secret."""
-        wanted = credentials_work(cluster, self._agent_namespace, signing_key)
+        wanted = credentials_work(cluster, self._agent_namespace, credentials)
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
         if work is None or not covers(work, wanted):
             self.apply(wanted)
+
+    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
+        """See the protocol."""
+        work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
+        return None if work is None else key_ids_of(work)
 
     def remove_credentials(self, cluster: str) -> None:
         """See the protocol. OCM removes the Secret with the ManifestWork."""

@@ -7,11 +7,21 @@ import binascii
 import secrets
 from typing import Final
 
-from dsf.api.types import CREDENTIALS_KEY, CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL
-from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
-from dsf.hub.backend import Manifest
+from dsf.api.types import (
+    CREDENTIALS_KEY,
+    CREDENTIALS_NAME,
+    CREDENTIALS_WORK_NAME,
+    KEY_IDS_ANNOTATION,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    REDIS_PASSWORD_KEY,
+)
+from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, SettingsError
+from dsf.hub.backend import Credentials, Manifest
 from dsf.kube.resources import MANIFEST_WORKS, SECRETS
 from dsf.kube.session import Session
+from dsf.messages import SigningKey
+from dsf.redisacl.keyids import KeyIds
 
 #: The Secret in the hub's namespace that holds the master secret, and its key. The results worker mounts it.
 SIGNING_SECRET_NAME: Final = "dynamic-scoring-hub-signing"  # noqa: S105 - the name of a Secret
@@ -47,21 +57,46 @@ class KubeCredentials:
             return _read(self._session.get(path))
 
 
-def credentials_work(cluster: str, agent_namespace: str, signing_key: str) -> Manifest:
-    """The ManifestWork that carries an agent's Secret."""
+def credentials_work(cluster: str, agent_namespace: str, credentials: Credentials) -> Manifest:
+    """The ManifestWork that carries an agent's Secret; it also remembers which credentials are valid."""
+    data = {CREDENTIALS_KEY: _encoded(credentials.signing_key)}
+    if credentials.redis_password:
+        data[REDIS_PASSWORD_KEY] = _encoded(credentials.redis_password)
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": CREDENTIALS_NAME, "namespace": agent_namespace, "labels": _LABELS},
         "type": "Opaque",
-        "data": {CREDENTIALS_KEY: _encoded(signing_key)},
+        "data": data,
     }
     return {
         "apiVersion": MANIFEST_WORKS.api_version,
         "kind": MANIFEST_WORKS.kind,
-        "metadata": {"name": CREDENTIALS_WORK_NAME, "namespace": cluster, "labels": _LABELS},
+        "metadata": {
+            "name": CREDENTIALS_WORK_NAME,
+            "namespace": cluster,
+            "labels": _LABELS,
+            "annotations": {KEY_IDS_ANNOTATION: credentials.key_ids.dump()},
+        },
         "spec": {"workload": {"manifests": [secret]}},
     }
+
+
+def key_ids_of(work: Manifest) -> KeyIds | None:
+    """Which credentials are valid, from what `credentials_work` made; None when it does not say.
+
+    Without a usable annotation, the id that is in the signing key: nobody can have another one.
+    """
+    text = (work["metadata"].get("annotations") or {}).get(KEY_IDS_ANNOTATION)
+    noted = KeyIds.parse(text) if isinstance(text, str) else None
+    if noted is not None:
+        return noted
+    try:
+        (secret,) = work["spec"]["workload"]["manifests"]
+        key = base64.b64decode(secret["data"][CREDENTIALS_KEY], validate=True).decode("ascii")
+        return KeyIds(SigningKey.parse(key).id)
+    except (KeyError, TypeError, ValueError, SettingsError):
+        return None
 
 
 def _encoded(text: str) -> str:

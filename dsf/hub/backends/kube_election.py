@@ -48,6 +48,11 @@ class KubeElection:
         """Whether this hub works."""
         return self._elector.leading
 
+    @property
+    def campaigning(self) -> bool:
+        """Whether it still holds or wants the lease."""
+        return self._elector.campaigning
+
     def start(self) -> None:
         """Begin to campaign."""
         self._elector.start()

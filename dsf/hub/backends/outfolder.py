@@ -6,7 +6,7 @@
     clusters/<cluster>/manifestwork-<name>.yaml
     clusters/<cluster>/<configmap>.yaml     what the ManifestWork brought there
     clusters/<cluster>/addonplacementscores/<name>.yaml
-    clusters/<cluster>/agent-credentials/signing-key
+    clusters/<cluster>/agent-credentials/   what the agent shows who it is with
     problems.yaml, events.yaml              for people
     .hub/                                   the hub's own: lock and master secret
 

@@ -5,7 +5,8 @@
 --       error below and any other run is refused), 7 failure (JSON, errors only), 8 score (JSON, successes only),
 --       9 digest of what would be written, 10 when it was measured, 11 until when it is valid, 12 history entry (JSON),
 --       13 history length, 14 failures in a row after which the written score changes (0: never),
---       15 '1' when an object is to be written, 16 what to add to counters when the run's books close, as `field amount ...`
+--       15 '1' when an object is to be written, 16 what to add to counters when the run's books close, as `field amount ...`,
+--       17 '1' when the run expired in the queue, 18 so many of these in a row are news
 -- Returns {the outcome, 'late', 'replayed', 'stale' or 'removed'; 1 when a writer has to look at the pair now}.
 local pair, scorer, run, now, outcome, refusal = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local member = pair .. '/' .. run
@@ -22,10 +23,10 @@ if redis.call('HEXISTS', KEYS[5], pair) == 0 then
 end
 
 local state = redis.call('HMGET', KEYS[1], 'state_run', 'last_run', 'score_run', 'failing', 'failure', 'digest',
-    'valid_until', 'last_success')
+    'valid_until', 'last_success', 'expired')
 local state_run, last_run, score_run = state[1] or '', state[2] or '', state[3] or ''
 local failing, failure, digest = tonumber(state[4] or '0'), state[5], state[6] or ''
-local valid_until = tonumber(state[7] or '0')
+local valid_until, expired = tonumber(state[7] or '0'), tonumber(state[9] or '0')
 
 local late = false
 if redis.call('ZREM', KEYS[3], member) == 1 then
@@ -108,6 +109,16 @@ elseif outcome ~= 'skipped' then
     end
     -- Without a look to come nobody would renew it.
     changed = changed or (ARGV[15] == '1' and not redis.call('ZSCORE', KEYS[6], pair))
+end
+if ARGV[17] == '1' then
+    if run > state_run then
+        redis.call('HSET', KEYS[1], 'expired', expired + 1, 'expired_run', run, 'expired_at', ARGV[4])
+        news = expired + 1 == tonumber(ARGV[18])
+    end
+elseif outcome ~= 'skipped' and newer and expired > 0 then
+    -- A cycle that ran, well or not, says more.
+    redis.call('HDEL', KEYS[1], 'expired', 'expired_run', 'expired_at')
+    news = news or expired >= tonumber(ARGV[18])
 end
 
 changed = changed and (ARGV[15] == '1' or redis.call('HEXISTS', KEYS[7], pair) == 1)

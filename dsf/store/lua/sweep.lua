@@ -46,6 +46,8 @@ for _, member in ipairs(overdue) do
             local old = state[4] and cjson.decode(state[4]) or {}
             redis.call('HSET', key, 'state_run', run, 'failing', failing, 'failure', cjson.encode(
                 {run = run, stage = '', reason = 'lost', message = message, at = now}))
+            -- Of cycles that expired the agent told at least.
+            redis.call('HDEL', key, 'expired', 'expired_run', 'expired_at')
             if failing == 1 or old.reason ~= 'lost' then
                 redis.call('SADD', KEYS[8], scorer)
                 news = true

@@ -8,6 +8,7 @@ end
 if tonumber(ARGV[7]) > 0 and redis.call('HEXISTS', KEYS[5], 'changes') == 1 then
     redis.call('HINCRBY', KEYS[5], 'changes', '-' .. ARGV[7])
 end
+redis.call('HDEL', KEYS[5], 'unwritten')
 local mine = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or '0') == tonumber(ARGV[2])
 if not mine then
     -- The lease ran out and another writer took over; it looks for itself, and then again because of this.

@@ -75,13 +75,13 @@ def test_source_none_asks_nobody_and_unsupported_ones_say_so(
     agent = make_agent()
     agent.configure(
         summary("static", source.url, scorer.url, sourceType="None"),
-        summary("otel", source.url, scorer.url, sourceType="OpenTelemetry"),
+        summary("newer", source.url, scorer.url, sourceType="OfALaterVersion"),
     )
     with agent:
         agent.tick("static")
         assert agent.result().outcome == "ok"
         assert scorer.requests[0].body == b'{"data":[]}'
-        agent.tick("otel")
+        agent.tick("newer")
         result = agent.result()
     assert (result.outcome, result.stage, result.reason) == ("error", "fetch", "unsupported_source")
     assert source.requests == []

@@ -22,7 +22,7 @@ from dsf.api.types import (
     HUB_NAMESPACE,
     MANIFESTWORK_NAME,
 )
-from dsf.hub.backend import Kind, ObjectKey
+from dsf.hub.backend import Credentials, Kind, ObjectKey
 from dsf.hub.backends.kube import KubeBackend
 from dsf.hub.backends.kube_election import KubeElection
 from dsf.hub.backends.kube_scores import KubeScoreBackend
@@ -39,6 +39,7 @@ from dsf.kube.resources import (
     SECRETS,
 )
 from dsf.kube.session import ForbiddenError, Session
+from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
 from tests.integration.deploy.hubcluster import NAMESPACES, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, HubCluster
 from tests.support.controlplane import ControlPlane
@@ -95,7 +96,7 @@ def test_the_hub_can_do_its_work(
         assert backend.get(Kind.CLUSTER, "", cluster)
         assert backend.get(Kind.ADDON, cluster, ADDON_NAME)
         backend.apply(manifest_work(cluster, AGENT_NAMESPACE, []))
-        backend.deliver_credentials(cluster, "1:00")
+        backend.deliver_credentials(cluster, Credentials(KeyIds(), "1:00", "password"))
         backend.add_finalizer(Kind.CONFIG, HUB_NAMESPACE, CONFIG_NAME, FINALIZER)
         backend.remove_finalizer(Kind.CONFIG, HUB_NAMESPACE, CONFIG_NAME, FINALIZER)
         backend.update_status(Kind.SCORER, cluster, "sample", {"healthStatus": "Active"})

@@ -59,6 +59,8 @@ class Fleet:
         self._children: dict[str, Child] = {}
         self._ticks = TickFactory()
         self._secret_file = folder / "master-secret"
+        #: Ids of keys up to this one were given out.
+        self.newest_key = 1
 
     def start(self) -> Fleet:
         """Start everything and wait for the first scores."""
@@ -67,12 +69,12 @@ class Fleet:
         passwords: dict[HubRole, str] = {r: CANARIES[f"password of {r}"] for r in HUB_ROLES if r != "probe"}
         self.redis = self._stack.enter_context(SecureRedis(TestCa(self.folder / "ca"), passwords=passwords))
         self.admin = self.redis.client()
+        # For what tests do in the hub's place, and to know passwords; the users are made by the hub process.
         self.users = ClusterUsers(self.redis.client(hub_user("hub"), passwords["hub"]), MASTER)
-        self.users.sync({cluster: [1] for cluster in CLUSTERS})
         self.source = self._stack.enter_context(ScriptedServer(_asks_for(CANARIES["source token"], matrix(_SERIES))))
         self.scorer = self._stack.enter_context(ScriptedServer(answer("ok")))
         self.scorer.script(_asks_for(CANARIES["scorer token"], answer(_RESULTS)), path="/scoring")
-        self._write_manifests()
+        self.write_manifests()
         for cluster in CLUSTERS:
             self._write_secrets(cluster)
         celery = (sys.executable, "-m", "celery", "-A", "dsf.celery")
@@ -107,14 +109,23 @@ class Fleet:
 
     def run_hub(self) -> None:
         """Start the hub controller."""
-        self._run("hub", (sys.executable, "-m", "dsf.hub"), backend="dir", health_interval=1)
+        self._run(
+            "hub",
+            (sys.executable, "-m", "dsf.hub"),
+            backend="dir",
+            health_interval=1,
+            hub_resync=2,
+            redis_manage_users=True,
+            credentials_overlap=1,
+        )
 
     def run_agent(self, cluster: str) -> None:
-        """Start the agent of a cluster, with a password file as a Secret would be mounted."""
+        """Start the agent of a cluster, with what the hub delivered as a Secret would be mounted."""
         folder = self.out / "clusters" / cluster
         self.until(
             lambda: (
                 (folder / "agent-credentials" / "signing-key").exists()
+                and self.password_file(cluster).exists()
                 and (folder / "dynamic-scoring-config.yaml").exists()
             ),
             f"the hub to serve {cluster}",
@@ -137,9 +148,14 @@ class Fleet:
         )
 
     def _run(self, name: str, command: tuple[str, ...], **settings: object) -> None:
+        environment = self.environment(name, **settings)
+        self._children[name] = Child(command, self.logs / f"{name}.log", environment)
+
+    def environment(self, name: str, **settings: object) -> dict[str, str]:
+        """The environment of a process, or of a person's shell with the name `operator`."""
         role = "agent" if name.startswith("agent") else name
         values: dict[str, object] = {
-            "role": role,
+            "role": "cli" if role == "operator" else role,
             "redis_url": self.redis.url(),
             "redis_ca_file": self.redis.ca.cert,
             "manifests": self.manifests,
@@ -157,8 +173,7 @@ class Fleet:
             values["signing_secret_file"] = self._secret_file
         environment = {n: v for n, v in os.environ.items() if not n.startswith(ENV_PREFIX)}
         environment |= {ENV_PREFIX + n.upper(): str(v) for n, v in (values | settings).items()}
-        environment |= {"FLOWER_UNAUTHENTICATED_API": "true", "PYTHONUNBUFFERED": "1"}
-        self._children[name] = Child(command, self.logs / f"{name}.log", environment)
+        return environment | {"FLOWER_UNAUTHENTICATED_API": "true", "PYTHONUNBUFFERED": "1"}
 
     def end(self, name: str) -> None:
         """End a process for good."""
@@ -187,13 +202,18 @@ class Fleet:
         replace(self.password_file(cluster), self.users.password(cluster, key_id))
         replace(self.key_file(cluster), derive_key(MASTER, cluster, key_id).dump())
 
+    def fresh_key(self) -> int:
+        """The id of a key that no cluster has had yet."""
+        self.newest_key += 1
+        return self.newest_key
+
     def _write_secrets(self, cluster: str) -> None:
         folder = self.out / "clusters" / cluster
         replace(folder / "secrets" / "source" / "token", CANARIES["source token"])
         replace(folder / "secrets" / "scorer" / "token", CANARIES["scorer token"])
-        replace(self.password_file(cluster), self.users.password(cluster, 1))
 
-    def _write_manifests(self) -> None:
+    def write_manifests(self, *without: str) -> None:
+        """The objects on the hub; without the named clusters."""
         group = "dynamic-scoring.open-cluster-management.io/v1alpha1"
         clusters: list[dict[str, Any]] = [
             {
@@ -203,6 +223,7 @@ class Fleet:
                 "spec": {"hubAcceptsClient": True},
             }
             for cluster in CLUSTERS
+            if cluster not in without
         ]
         config = {
             "apiVersion": group,
@@ -234,8 +255,7 @@ class Fleet:
                 },
             },
         }
-        self.manifests.mkdir(parents=True)
-        (self.manifests / "all.yaml").write_text(yaml.safe_dump_all([*clusters, config, scorer]))
+        replace(self.manifests / "all.yaml", yaml.safe_dump_all([*clusters, config, scorer]))
 
     # --- looking and doing ---------------------------------------------------------------------------------------
 

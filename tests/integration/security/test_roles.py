@@ -92,6 +92,8 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     assert send(run, outcome="ok", results=good) == "replayed"
     assert send(messages.new_run_id(), outcome="error", stage="fetch", reason="timeout", message="x") == "error"
     assert send(messages.new_run_id(), outcome="skipped", reason="overlap") == "skipped"
+    assert send(messages.new_run_id(), outcome="skipped", reason="expired") == "skipped"
+    assert send(messages.new_run_id(), outcome="ok", results=good) == "ok"
     assert send(messages.new_run_id(), "none", outcome="ok") == "stale"
     assert ingest.handle({"v": 1}) == "malformed"
     runs = Runs(results)
@@ -99,6 +101,9 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     assert lost
     runs.put_back(["dsf:taken:mine"], now=now, dead_after=30)
     runs.put_back([], now=now + 100, dead_after=30)
+    assert runs.leftovers() == set()
+    secure_redis.client().hdel(keys.ENTRIES, "gone/s1")
+    assert runs.forget(runs.leftovers()) == ["gone/s1"]
     backend = MemoryBackend()
     writer = Writer(results, settings, backend, stopping=threading.Event(), wake=threading.Event())
     deadline = time.monotonic() + 10

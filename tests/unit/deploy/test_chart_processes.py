@@ -62,22 +62,24 @@ def test_every_command_is_one_of_ours(workloads: dict[str, chart.Object]) -> Non
         if name == "redis":
             continue
         (container,) = chart.containers(workload)
-        if "command" in container:
-            assert name == "flower"
-            continue
+        assert "command" not in container
         command, *options = container["args"]
         assert command == name
-        known = {flag for parameter in COMMANDS.commands[command].params for flag in parameter.opts}
+        parameters = COMMANDS.commands[command].params
+        known = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
         assert {option for option in options if option.startswith("-")} <= known
 
 
-def test_flower_that_may_start_tasks_is_flower_without_read_only() -> None:
-    workload = chart.workloads(chart.render({"flower": {"readOnly": False}}))["dynamic-scoring-flower"]
-    (container,) = chart.containers(workload)
-    whole = celerycommands.flower("0.0.0.0", 5555)
-    flags = [flag for flag in whole[whole.index("flower") :] if flag != "--read_only"]
-    assert container["command"] == ["celery", "-A", "dsf.celery"]
-    assert container["args"] == flags
+@pytest.mark.parametrize(("read_only", "user"), [(True, "flower"), (False, "flower-tasks")])
+def test_flower_may_start_tasks_only_when_it_is_to(read_only: bool, user: str) -> None:
+    objects = chart.render({"flower": {"readOnly": read_only}})
+    (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-flower"])
+    assert ("--no-read-only" in container["args"]) is not read_only
+    assert ("--read_only" in celerycommands.flower("h", 1, read_only=read_only)) is read_only
+    assert chart.environment(container)["DSF_REDIS_USERNAME"] == f"dsf-{user}"
+    # Only the user that is used is made.
+    passwords = set(chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"])
+    assert passwords & {"flower", "flower-tasks"} == {user}
 
 
 def test_flower_wants_a_password() -> None:
@@ -168,9 +170,10 @@ def test_each_process_mounts_its_own_password_only(workloads: dict[str, chart.Ob
     for name in set(workloads) & {"hub", "beat", "results", "exporter", "flower"}:
         volumes = chart.pod(workloads[name])["volumes"]
         (password,) = [volume["secret"]["items"] for volume in volumes if volume["name"] == "redis-password"]
-        assert password == [{"key": name, "path": "password"}]
         (container,) = chart.containers(workloads[name])
-        assert chart.environment(container)["DSF_REDIS_USERNAME"] == f"dsf-{name}"
+        user = "flower-tasks" if "--no-read-only" in container["args"] else name
+        assert password == [{"key": user, "path": "password"}]
+        assert chart.environment(container)["DSF_REDIS_USERNAME"] == f"dsf-{user}"
         signs = {volume["name"] for volume in volumes} & {"signing"}
         assert bool(signs) is (name in ("hub", "results")), "the master secret is for these two"
 

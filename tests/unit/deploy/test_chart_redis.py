@@ -35,6 +35,12 @@ def test_configuration_is_safe() -> None:
     assert int(options["maxclients"]) >= 10_000
 
 
+def test_configuration_is_that_of_the_manifests_without_helm() -> None:
+    file = chart.ROOT / "deploy" / "redis" / "redis.conf"
+    lines = [line.partition(" ") for line in file.read_text().splitlines() if line and not line.startswith("#")]
+    assert sorted(_configuration()) == sorted((name, value) for name, _, value in lines)
+
+
 def _names(certificate: Path) -> tuple[set[str], dict[str, Any]]:
     # What Python's own TLS reads, which is what agents use.
     read: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]
@@ -74,7 +80,7 @@ def test_the_certificate_is_good_for_every_name(tmp_path: Path) -> None:
 def test_passwords_differ_and_are_long() -> None:
     secret = chart.one(chart.render(), "Secret", "dynamic-scoring-redis-users")
     passwords = {chart.secret_text(secret, key) for key in secret["data"]}
-    assert len(passwords) == len(secret["data"]) == 6
+    assert len(passwords) == len(secret["data"]) == 8
     assert min(map(len, passwords)) == 40
     signing = chart.one(chart.render(), "Secret", "dynamic-scoring-hub-signing")
     assert len(bytes.fromhex(chart.secret_text(signing, "signing-secret"))) == 32

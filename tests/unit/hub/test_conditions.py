@@ -111,6 +111,39 @@ def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
     assert said(status(spread=replace(EVERYWHERE, desired=0)), "Scoring") == ("False", "NotDistributed")
 
 
+def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
+    few = state("few", last_success="1", expired="2", expired_at="5")
+    many = state("many", last_success="1", expired="3", expired_run="r", expired_at="5")
+    cycles = Cycles.of([few, many])
+    assert (cycles.succeeding, cycles.failing) == (1, 1)
+    (found,) = cycles.failures
+    assert (found.cluster, found.stage, found.reason) == ("many", "", "expired")
+    shown = status(cycles=cycles)
+    assert said(shown, "Scoring") == ("False", "SomeClustersFail")
+    (condition,) = [one for one in shown.conditions if one.type == "Scoring"]
+    assert "many, expired: its cycles wait in the queue of many" in condition.message
+
+
+def test_scores_that_cannot_be_written_are_said() -> None:
+    states = [state("a", last_success="1", unwritten="403: no"), state("b", last_success="1", unwritten="403: other")]
+    cycles = Cycles.of([state("good", last_success="1"), *states])
+    found = status(spread=replace(EVERYWHERE, desired=3), cycles=cycles)
+    assert said(found, "Scoring") == ("False", "ScoresNotWritten")
+    message = next(one.message for one in found.conditions if one.type == "Scoring")
+    assert message == "2 of 3 scores cannot be written; a: 403: no"
+
+
+def test_a_cluster_that_cannot_be_told_is_named() -> None:
+    waiting = replace(EVERYWHERE, distributed=1, problem="b: 404: no namespace")
+    found = status(spread=waiting)
+    assert said(found, "Distributed") == ("False", "Distributing")
+    message = next(one.message for one in found.conditions if one.type == "Distributed")
+    assert message == "1 of 2 clusters have it; b: 404: no namespace"
+    refused = replace(waiting, is_refused=True)
+    assert said(status(spread=refused), "Distributed") == ("False", "DistributionRefused")
+    assert said(status(spread=replace(refused, distributed=2)), "Distributed") == ("True", "Distributed")
+
+
 def test_what_cannot_be_read_stays_as_it_was() -> None:
     cycles = Cycles.of([state("bad", failing="1", failure=failure("m", 1.0))])
     before = status(cycles=cycles)

@@ -25,6 +25,26 @@ def test_a_rotation_does_not_wait_for_ever() -> None:
     assert both.settled(100.0 + GRACE, 1).valid == (2,)
 
 
+def test_a_rotation_lasts_at_least_as_long_as_a_mounted_secret_may_be_late() -> None:
+    both = KeyIds().rotated(100.0)
+    assert both.settled(279.0, 2, least=180.0) == both
+    assert both.settled(280.0, 2, least=180.0).valid == (2,)
+    assert both.settled(280.0, 1, least=180.0) == both
+    # Nobody waits for less than that, whatever the grace time is.
+    assert both.settled(150.0, None, least=180.0, grace=10.0) == both
+
+
+def test_what_is_noted_is_read_again_and_nothing_else() -> None:
+    for ids in (KeyIds(), KeyIds(4, 3, 1700000000.25), KeyIds(7, None, 5.0)):
+        assert KeyIds.parse(ids.dump()) == ids
+    for text in (
+        *("", "[]", "{}", "null", "7", '{"current": 0, "previous": null, "since": 0}'),
+        *('{"current": 2, "previous": 2, "since": 0}', '{"current": 2, "previous": "1", "since": 0}'),
+        *('{"current": 2, "previous": 0, "since": 0}', '{"current": "x", "previous": null, "since": 0}'),
+    ):
+        assert KeyIds.parse(text) is None
+
+
 def test_at_most_two_are_valid_and_a_revoked_one_never_is() -> None:
     assert KeyIds().rotated(1.0).rotated(2.0).valid == (3, 2)
     assert KeyIds().revoked(1.0).valid == (2,)

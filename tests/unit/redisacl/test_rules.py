@@ -69,7 +69,7 @@ def test_only_beat_and_people_can_make_ticks() -> None:
             for rule in hub_rules(role)
         )
 
-    assert [role for role in HUB_ROLES if writes_ticks(role)] == ["beat", "operator"]
+    assert [role for role in HUB_ROLES if writes_ticks(role)] == ["beat", "flower-tasks", "operator"]
     assert not any("spoke" in rule for rule in hub_rules("results"))
 
 

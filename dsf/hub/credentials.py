@@ -1,0 +1,172 @@
+"""What agents show who they are with: their signing keys, their users in Redis, and changes of both.
+
+The key ids of a cluster are kept with what was delivered to it (`Backend.delivered_key_ids`), so that neither a lost
+Redis nor a new hub forgets that a credential was withdrawn. Keys and passwords are derived from the master secret and
+are stored nowhere.
+
+A rotation loses no cycle: Redis and the results worker take the new credentials before the agent can have them, and the
+old ones go when it has used the new ones. Steps may be repeated after a crash at any point.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import redis
+
+import dsf.log
+from dsf.hub.backend import Backend, Credentials
+from dsf.hub.publish import Publisher
+from dsf.messages import derive_key
+from dsf.redisacl.everywhere import UsersEverywhere
+from dsf.redisacl.keyids import KeyIds
+from dsf.settings import Settings
+from dsf.store.agentkeys import AgentKeys, KeyRequest
+from dsf.store.registry import ClusterRecord
+
+log = dsf.log.get(__name__)
+
+#: Seconds between two looks at a rotation that is under way: a tenth of the overlap, within these.
+_LEAST_LOOK: Final = 0.5
+_LONGEST_LOOK: Final = 10.0
+
+
+class AgentCredentials:
+    """Thread-safe, as long as one cluster is worked on by one thread at a time."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        publisher: Publisher,
+        client: redis.Redis,
+        settings: Settings,
+        master_secret: bytes,
+    ) -> None:
+        """Raises SettingsError."""
+        self._backend = backend
+        self._publisher = publisher
+        self._keys = AgentKeys(client)
+        self._secret = master_secret
+        self._users = UsersEverywhere(client, settings, master_secret) if settings.redis_manage_users else None
+        self._overlap = settings.credentials_overlap
+        self._look = min(max(self._overlap / 10, _LEAST_LOOK), _LONGEST_LOOK)
+        # Guards `_ids` and the users in Redis: both change together.
+        self._lock = threading.Lock()
+        # Cluster -> what is in force in Redis.
+        self._ids: dict[str, KeyIds] = {}
+        # What people asked for; None until it was read once.
+        self._requests: dict[str, KeyRequest] | None = None
+
+    def bring(self, cluster: str, uid: str) -> float | None:
+        """Make the cluster's credentials valid and deliver them; returns after how many seconds to look again.
+
+        While Redis is away only what was valid before is delivered. Raises BackendError and redis.RedisError.
+        """
+        request: KeyRequest | None = None
+        try:
+            registered = self._publisher.key_ids(cluster)
+            request = self._request(cluster)
+            ids = self._admit(cluster, uid, registered, request)
+        except redis.RedisError:
+            known = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
+            if known is not None:
+                self._deliver(cluster, known)
+            raise
+        self._deliver(cluster, ids)
+        if request is not None and request.key_id < ids.current:
+            self._keys.done(cluster, request)
+            self._forget(cluster, request)
+        return self._look if ids.previous is not None else None
+
+    def withdraw(self, cluster: str) -> None:
+        """The cluster is gone: its user goes, which cuts its connections, and its credentials never come back.
+
+        Raises redis.RedisError. Costs nothing when nothing is known of the cluster.
+        """
+        registered = self._publisher.key_ids(cluster)
+        with self._lock:
+            ids = self._ids.get(cluster)
+            current = ids.current if ids is not None else max(registered, default=0)
+            if not current:
+                return
+            if self._users is not None:
+                self._users.remove(cluster)
+            self._keys.retire(cluster, current)
+            self._ids.pop(cluster, None)
+            self._forget(cluster)
+        log.info("credentials of a cluster withdrawn", cluster=cluster, key_id=current)
+
+    def sync(self, clusters: Iterable[str]) -> set[str]:
+        """Make the users in Redis those of these clusters; returns the clusters whose users were not right.
+
+        Raises BackendError and redis.RedisError.
+        """
+        if self._users is None:
+            return set()
+        with self._lock:
+            known = ((cluster, self._known(cluster, self._publisher.key_ids(cluster))) for cluster in clusters)
+            changes = self._users.sync({cluster: ids.valid for cluster, ids in known if ids is not None})
+        return {*changes.made, *changes.changed, *changes.removed}
+
+    def read_requests(self) -> set[str]:
+        """Take note of what people asked for; returns the clusters. Raises redis.RedisError."""
+        found = self._keys.requests()
+        self._requests = found
+        return set(found)
+
+    def close(self) -> None:
+        """Close connections."""
+        if self._users is not None:
+            self._users.close()
+
+    def _request(self, cluster: str) -> KeyRequest | None:
+        if self._requests is None:
+            # Before anything else: what somebody revoked must not become valid again for a moment.
+            self.read_requests()
+        return (self._requests or {}).get(cluster)
+
+    def _forget(self, cluster: str, request: KeyRequest | None = None) -> None:
+        """Forget a request that is done, or any of a cluster."""
+        requests = self._requests
+        if requests is not None and request in (None, requests.get(cluster)):
+            requests.pop(cluster, None)
+
+    def _admit(self, cluster: str, uid: str, registered: tuple[int, ...], request: KeyRequest | None) -> KeyIds:
+        """Have Redis and the results worker take the credentials that are valid now."""
+        now = time.time()
+        before = self._known(cluster, registered) or self._new(cluster, now)
+        ids = before
+        if ids.previous is not None:
+            ids = ids.settled(now, self._keys.last_used(cluster), least=self._overlap)
+        if request is not None and request.key_id == ids.current:
+            if request.action == "revoke":
+                ids = ids.revoked(now)
+            elif ids.previous is None:
+                # Else the agent may not have the current ones yet: the request waits for the end of that rotation.
+                ids = ids.rotated(now)
+        with self._lock:
+            if self._users is not None:
+                self._users.ensure(cluster, ids.valid)
+            self._publisher.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid))
+            self._ids[cluster] = ids
+        if ids != before:
+            log.info("credentials of a cluster changed", cluster=cluster, valid=list(ids.valid), before=before.valid)
+        return ids
+
+    def _known(self, cluster: str, registered: tuple[int, ...]) -> KeyIds | None:
+        """Which credentials of a cluster are valid, as far as anybody remembers; Redis is asked last."""
+        found = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
+        return found or (KeyIds(max(registered)) if registered else None)
+
+    def _new(self, cluster: str, now: float) -> KeyIds:
+        """Credentials of a new cluster: others than those of one of the same name that is gone."""
+        retired = self._keys.last_used(cluster)
+        return KeyIds() if retired is None else KeyIds(retired + 1, None, now)
+
+    def _deliver(self, cluster: str, ids: KeyIds) -> None:
+        password = self._users.password(cluster, ids.current) if self._users is not None else ""
+        key = derive_key(self._secret, cluster, ids.current).dump()
+        self._backend.deliver_credentials(cluster, Credentials(ids, key, password))

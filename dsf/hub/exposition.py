@@ -1,0 +1,89 @@
+"""The hub controller's own HTTP server: /healthz and /readyz for Kubernetes' probes, and /metrics about itself.
+
+It serves from the start, also while another hub works: a standby is as ready as the hub that works, and Kubernetes must
+not count it as missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+import dsf.log
+from dsf import metrics
+from dsf.errors import SettingsError
+from dsf.exposition import Exposition
+from dsf.hub.backend import Election
+from dsf.hub.hub import Hub
+from dsf.settings import Settings
+
+log = dsf.log.get(__name__)
+
+#: Probes come from the node.
+_HOST: Final = "0.0.0.0"  # noqa: S104
+
+
+class HubExposition:
+    """Does nothing without `hub_metrics_port`."""
+
+    def __init__(self, settings: Settings, hub: Hub, election: Election) -> None:
+        """Raises SettingsError when the port cannot be had."""
+        self._hub = hub
+        self._election = election
+        self._server: Exposition | None = None
+        port = settings.hub_metrics_port
+        if port is None:
+            return
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        registry.register(_HubCollector(hub, election))
+        try:
+            self._server = Exposition(registry, _HOST, port, {"/healthz": self._problem, "/readyz": self._problem})
+        except OSError as error:
+            raise SettingsError(
+                f"DSF_HUB_METRICS_PORT: cannot listen on port {port} ({error.strerror}); 0 takes a free one"
+            ) from None
+
+    def start(self) -> None:
+        """Answer requests."""
+        if self._server is not None:
+            self._server.start()
+            log.info("probes and metrics served", port=self._server.port)
+
+    def stop(self) -> None:
+        """Stop answering."""
+        if self._server is not None:
+            self._server.stop()
+
+    def _problem(self) -> str:
+        if not self._election.campaigning:
+            return "this hub neither works nor waits for its turn"
+        return self._hub.problem()
+
+
+class _HubCollector(Collector):
+    """Made anew for each scrape."""
+
+    def __init__(self, hub: Hub, election: Election) -> None:
+        self._hub = hub
+        self._election = election
+
+    def collect(self) -> Iterator[Metric]:
+        leading = metrics.HUB_LEADING.gauge()
+        leading.add_metric((), float(self._election.leading))
+        yield leading
+        redis_up = metrics.HUB_REDIS_UP.gauge()
+        redis_up.add_metric((), float(not self._hub.redis_is_away))
+        yield redis_up
+        lengths = metrics.HUB_QUEUE_LENGTH.gauge()
+        reconciliations = metrics.HUB_RECONCILIATIONS.counter()
+        for controller in self._hub.controllers:
+            lengths.add_metric((controller.name,), len(controller.queue))
+            for result, number in dict(controller.results).items():
+                reconciliations.add_metric((controller.name, result), number)
+        yield lengths
+        yield reconciliations

@@ -1,0 +1,62 @@
+"""What the clusters' agents speak, as their signed results say: so that one that is too old is named, not ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import redis
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+import dsf.log
+from dsf import keys
+
+log = dsf.log.get(__name__)
+
+
+class AgentRecord(BaseModel):
+    """An agent as of its newest result."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    #: Version of the messages that it sends.
+    schema_version: int = keys.SCHEMA_VERSION
+    #: Its software's version; empty when it does not say.
+    version: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Why its results are refused, for a person; empty when they are not."""
+        if keys.is_supported(self.schema_version):
+            return ""
+        what = f"its agent ({self.version})" if self.version else "its agent"
+        oldest, newest = keys.SCHEMA_VERSION - 1, keys.SCHEMA_VERSION + 1
+        said = f"{what} speaks version {self.schema_version} of the messages, the hub {oldest} to {newest}"
+        if self.schema_version < oldest:
+            return f"{said}: the agent is too old and its results are refused; upgrade it"
+        return f"{said}: the hub is too old and refuses its results; upgrade the hub, or take the agent back"
+
+
+class Agents:
+    """Methods raise redis.RedisError when Redis cannot be reached."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+
+    def note(self, cluster: str, record: AgentRecord) -> None:
+        """Note what a cluster's agent speaks."""
+        self._redis.hset(keys.AGENTS, cluster, record.model_dump_json())
+
+    def all(self) -> dict[str, AgentRecord]:
+        """By cluster. One that cannot be read is logged and left out."""
+        found: dict[str, AgentRecord] = {}
+        for cluster, text in self._redis.hgetall(keys.AGENTS).items():
+            try:
+                found[str(cluster)] = AgentRecord.model_validate_json(str(text))
+            except ValidationError as error:
+                log.error("record of an agent cannot be read", cluster=cluster, problems=error.error_count())
+        return found
+
+    def problems(self) -> Mapping[str, str]:
+        """Cluster -> why the results of its agent are refused; only those with a problem, by name."""
+        return {cluster: record.problem for cluster, record in sorted(self.all().items()) if record.problem}

@@ -1,0 +1,115 @@
+"""What an agent does when its connection to Redis ends: what it says, what becomes of what it had taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsf import keys
+from tests.integration.agent.conftest import RESULTS, SERIES
+from tests.integration.agent.harness import CLUSTER, Agent, summary
+from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+
+#: Threads of the agent: with one more tick it is not full yet, so that it still listens to Redis.
+THREADS = 2
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A Redis that the test may kill."""
+    with RedisServer(aof=True) as running:
+        yield running
+
+
+@pytest.fixture
+def busy(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Agent, Gate, ScriptedServer]]:
+    """An agent whose threads wait at the gate and which has taken one more tick meanwhile."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    gate = Gate(matrix(SERIES))
+    with ScriptedServer(gate) as source, ScriptedServer(answer(RESULTS)) as scorer:
+        agent = Agent(tmp_path, server.url, agent_concurrency=THREADS)
+        names = [f"s{number}" for number in range(THREADS + 1)]
+        agent.configure(*(summary(name, source.url, scorer.url) for name in [*names, "later"]))
+        with agent:
+            try:
+                for name in names:
+                    agent.tick(name)
+                wait_for(lambda: len(source.requests) == THREADS, 10, "the threads to be busy")
+                wait_for(lambda: agent.redis.llen(keys.spoke_queue(CLUSTER)) == 0, 10, "the last tick to be taken")
+                yield agent, gate, source
+            finally:
+                gate.opened.set()
+
+
+def left_over(folder: Path) -> list[str]:
+    """Files that kombu writes what it cannot put back into."""
+    return sorted(path.name for path in (folder / "tmp").iterdir() if not path.name.startswith(("dsf", ".")))
+
+
+def test_a_killed_redis_leaves_neither_noise_nor_files(
+    busy: tuple[Agent, Gate, ScriptedServer], server: RedisServer, tmp_path: Path
+) -> None:
+    agent, gate, source = busy
+    server.kill()
+    wait_for(lambda: "Cannot connect to" in agent.log(), 15, "the agent to say that Redis is away")
+    server.restart()
+    gate.opened.set()
+    source.script(matrix(SERIES))
+    wait_for(agent.ready.exists, 15, "the agent to take ticks again")
+    # The interrupted ones end by themselves or are gone; new ones work.
+    wait_for(lambda: _works(agent), 15, "a good cycle")
+    log = agent.log()
+    assert "unfinished ticks dropped" in log
+    assert "Cannot connect to redis://127.0.0.1:" in log or "Cannot connect to redis://localhost:" in log
+    for noise in ("UNABLE TO RESTORE", "EMERGENCY DUMP", "DeprecationWarning", "Transport://", "Traceback"):
+        assert noise not in log, log
+    assert left_over(tmp_path) == []
+
+
+def _works(agent: Agent) -> bool:
+    run = agent.tick("later", expires=5)
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        try:
+            result = agent.result(timeout=1)
+        except AssertionError:
+            continue
+        if result.run == run:
+            return result.outcome == "ok"
+    return False
+
+
+def test_a_cut_connection_loses_no_tick(busy: tuple[Agent, Gate, ScriptedServer]) -> None:
+    """As when a password is withdrawn: Redis is there, and what was taken goes back."""
+    agent, gate, source = busy
+    for client in agent.redis.client_list():
+        if str(client["name"]).startswith("dsf-agent"):
+            agent.redis.client_kill_filter(_id=client["id"])
+    wait_for(lambda: "Trying to re-establish" in agent.log() or "Connection to broker lost" in agent.log(), 10, "cut")
+    gate.opened.set()
+    source.script(matrix(SERIES))
+    found = {agent.result(timeout=15).scorer for _ in range(THREADS + 1)}
+    assert found == {f"s{number}" for number in range(THREADS + 1)}
+    assert "unfinished ticks dropped" not in agent.log()
+    assert agent.no_result()
+
+
+def test_the_waits_between_two_tries_stay_short(server: RedisServer, tmp_path: Path) -> None:
+    """Kombu's own grow by two seconds each: 2, 4, 6, ... up to 30."""
+    agent = Agent(tmp_path, server.url, redis_reconnect_max_wait=1)
+    agent.configure()
+    with agent:
+        server.kill()
+        wait_for(lambda: agent.log().count("Cannot connect to") >= 6, 15, "six tries")
+        server.restart()
+        started = time.monotonic()
+        wait_for(agent.ready.exists, 10, "the agent to be back")
+        assert time.monotonic() - started < 4

@@ -1,0 +1,239 @@
+"""The chart as a whole, without containers: installed by Helm on a real API server, its processes started with exactly
+the environment, arguments, files and rights that it gives them, on its Redis with its users; until there is a score."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from dsf.api.types import ADDON_NAME, AGENT_NAMESPACE, API_VERSION, HUB_NAMESPACE
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import (
+    ADDON_PLACEMENT_SCORES,
+    DYNAMIC_SCORERS,
+    MANAGED_CLUSTER_ADDONS,
+    MANAGED_CLUSTERS,
+    SECRETS,
+    Resource,
+)
+from dsf.kube.session import Session
+from dsf.store.pairs import Pairs
+from tests.e2e.workagent import WorkAgent
+from tests.integration.deploy.hubcluster import (
+    ADDON_TEMPLATES,
+    DEPLOYMENTS,
+    NAMESPACES,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    STATEFUL_SETS,
+    HubCluster,
+)
+from tests.integration.deploy.node import Node
+from tests.support.httpserver import ScriptedServer, answer
+from tests.support.redisserver import free_port
+from tests.unit.deploy import chart
+
+pytestmark = pytest.mark.xdist_group("deploy-whole")
+
+CLUSTER = "whole-c1"
+SCORER = "sample"
+#: Long: every cycle after the first one is asked for by the test.
+INTERVAL = 600
+_HOST = f"dynamic-scoring-redis.{HUB_NAMESPACE}.svc:6379"
+_RESULTS = {"results": [{"metric": {"node": "n1"}, "score": 42.7}]}
+_EARLIER: tuple[tuple[str, Resource], ...] = (
+    ("ServiceAccount", SERVICE_ACCOUNTS),
+    ("Role", ROLES),
+    ("RoleBinding", ROLE_BINDINGS),
+    ("Deployment", DEPLOYMENTS),
+)
+
+
+class World:
+    """Everything of the chart, running."""
+
+    def __init__(self, hub: HubCluster, session: Session, folder: Path, scorer: ScriptedServer) -> None:
+        self.session = session
+        self.node = Node(hub, session, folder)
+        self.redis_port = free_port()
+        self._scorer = scorer
+        self._hub = hub
+
+    def start(self) -> None:
+        """Start the hub's processes, then join a cluster and deploy its agent as OCM does."""
+        self.node.fixed["redis", 6379] = self.redis_port
+        self.node.hosts = {
+            _HOST: f"localhost:{self.redis_port}",
+            # In its own configuration.
+            "tls-port 6379": f"tls-port {self.redis_port}",
+            "bind * -::*": "bind 127.0.0.1",
+        }
+        self.node.run(self._workload(STATEFUL_SETS, "redis"), "redis")
+        for name in ("hub", "hub-2", "beat", "results", "exporter", "flower"):
+            self.node.run(self._workload(DEPLOYMENTS, name.removesuffix("-2")), name)
+        self._join()
+        self._deploy_agent()
+
+    def _workload(self, resource: Resource, name: str) -> chart.Object:
+        return self.session.get(resource.path(HUB_NAMESPACE, f"dynamic-scoring-{name}"))
+
+    def _join(self) -> None:
+        self.session.create(NAMESPACES.path(), {"metadata": {"name": CLUSTER}})
+        self._create(MANAGED_CLUSTERS, "", CLUSTER, {"hubAcceptsClient": True})
+        self._create(MANAGED_CLUSTER_ADDONS, CLUSTER, ADDON_NAME, {})
+        scoring = {
+            "host": self._scorer.url,
+            "path": "/scoring",
+            "params": {"name": "sample-score", "interval": INTERVAL},
+        }
+        spec = {
+            "description": "a sample",
+            "configURL": f"{self._scorer.url}/config",
+            "configSyncMode": "None",
+            "scoreDimensionFormat": "${node}",
+            "source": {"type": "None"},
+            "scoring": scoring,
+        }
+        self._create(DYNAMIC_SCORERS, HUB_NAMESPACE, SCORER, spec)
+
+    def _create(self, resource: Resource, namespace: str, name: str, spec: dict[str, Any]) -> None:
+        api = API_VERSION if resource is DYNAMIC_SCORERS else resource.api_version
+        body = {"apiVersion": api, "kind": resource.kind, "metadata": {"name": name}, "spec": spec}
+        self.session.create(resource.path(namespace), body)
+
+    def _deploy_agent(self) -> None:
+        """What OCM's addon manager and work agent make of the AddOnTemplate; hub and managed cluster are one here."""
+        template = self.session.get(ADDON_TEMPLATES.path(name=ADDON_NAME))
+        manifests = template["spec"]["agentSpec"]["workload"]["manifests"]
+        objects = json.loads(json.dumps(manifests).replace("{{CLUSTER_NAME}}", CLUSTER))
+        self.session.create(NAMESPACES.path(), chart.one(objects, "Namespace"))
+        for kind, resource in _EARLIER:
+            for found in chart.of_kind(objects, kind):
+                self.session.create(resource.path(AGENT_NAMESPACE), found)
+        for config_map in chart.of_kind(objects, "ConfigMap"):
+            self._hub.plane.kubectl("apply", "-f", "-", stdin=json.dumps(config_map))
+        agent = self.session.get(DEPLOYMENTS.path(AGENT_NAMESPACE, "dynamic-scoring-agent"))
+        # Its port is the default one.
+        port = self.node.port("agent", 8080)
+        self.node.run(agent, "agent", DSF_AGENT_METRICS_PORT=str(port))
+
+    def client(self, role: str) -> redis.Redis:
+        """A client with the password of one of the hub's users, as it is in the Secret."""
+        users = self.session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-redis-users"))["data"]
+        return redis.Redis(
+            host="localhost",
+            port=self.redis_port,
+            username=f"dsf-{role}",
+            password=base64.b64decode(users[role]).decode(),
+            ssl=True,
+            ssl_ca_certs=str(self.node.folder / "redis" / "tls" / "ca.crt"),
+            decode_responses=True,
+        )
+
+    def score(self) -> list[tuple[str, int]]:
+        """The items of the cluster's AddOnPlacementScore."""
+        try:
+            found = self.session.get(ADDON_PLACEMENT_SCORES.path(CLUSTER, "sample-score"))
+        except ObjectNotFoundError:
+            return []
+        return [(item["name"], item["value"]) for item in (found.get("status") or {}).get("scores", ())]
+
+
+@pytest.fixture(scope="module")
+def world(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A hub with the chart on it, one managed cluster, and a scorer."""
+    with contextlib.ExitStack() as stack:
+        scorer = stack.enter_context(ScriptedServer(answer("ok")))
+        scorer.script(answer(_RESULTS), path="/scoring")
+        session = stack.enter_context(contextlib.closing(hub.plane.session()))
+        stack.enter_context(hub.release({"flower": {"readOnly": False}}))
+        made = World(hub, session, tmp_path_factory.mktemp("whole"), scorer)
+        stack.callback(made.node.stop)
+        work_agent = WorkAgent(CLUSTER, session, hub.plane.session())
+        stack.callback(work_agent.stop)
+        work_agent.start()
+        made.start()
+        yield made
+
+
+def test_there_is_a_score(world: World) -> None:
+    world.node.until(lambda: world.score() == [("n1", 42)], "a score")
+
+
+def test_every_pod_passes_its_probes(world: World) -> None:
+    for name, pod in world.node.pods.items():
+        if name == "redis":
+            # redis-cli is in its image, not here; that this user may ping is tested with the bundled Redis.
+            continue
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            workload = world.session.get(
+                DEPLOYMENTS.path(
+                    AGENT_NAMESPACE if name == "agent" else HUB_NAMESPACE,
+                    f"dynamic-scoring-{name.removesuffix('-2')}",
+                )
+            )
+            if probe in chart.pod(workload)["containers"][0]:
+                world.node.until(lambda p=pod, which=probe: p.passes(which), f"{name} to pass its {probe}", 30)
+    # Both hubs are ready, one works.
+    leading = [
+        pod.get(pod.ports["probes"], "/metrics")[1].count("dynamic_scoring_hub_leading 1.0")
+        for pod in (world.node.pods["hub"], world.node.pods["hub-2"])
+    ]
+    assert sorted(leading) == [0, 1]
+
+
+def test_everybody_has_the_rights_that_are_needed(world: World) -> None:
+    with contextlib.closing(world.client("hub")) as hub:
+        # It may make users, so it may make one that reads the log of refusals.
+        hub.execute_command("ACL", "SETUSER", "reader", "on", ">reader-password", "+acl|log", "+client|list")
+        reader = redis.Redis(
+            host="localhost",
+            port=world.redis_port,
+            username="reader",
+            password="reader-password",
+            ssl=True,
+            ssl_ca_certs=str(world.node.folder / "redis" / "tls" / "ca.crt"),
+            decode_responses=True,
+        )
+        with contextlib.closing(reader):
+            connected = {client["user"] for client in reader.client_list()}
+            refused: Any = reader.acl_log()
+        hub.acl_deluser("reader")
+    processes = {f"dsf-{name}" for name in ("hub", "beat", "results", "exporter", "flower-tasks")}
+    assert processes | {f"spoke-{CLUSTER}"} <= connected
+    assert refused == []
+
+
+def test_flower_can_start_a_cycle(world: World) -> None:
+    with contextlib.closing(world.client("operator")) as client:
+        before = Pairs(client).state(CLUSTER, SCORER).count("ok")
+        secret = world.session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-flower"))["data"]
+        login = ":".join(base64.b64decode(secret[key]).decode() for key in ("username", "password"))
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{world.node.pods['flower'].ports['http']}/api/task/send-task/dsf.fetch",
+            json.dumps({"args": [SCORER], "queue": f"spoke.{CLUSTER}"}).encode(),
+            {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as done:
+            assert done.status == 200
+        world.node.until(lambda: Pairs(client).state(CLUSTER, SCORER).count("ok") > before, "another cycle", 30)
+
+
+def test_a_cluster_that_goes_is_cut_off(world: World) -> None:
+    world.session.delete(MANAGED_CLUSTERS.path(name=CLUSTER))
+    with contextlib.closing(world.client("hub")) as hub:
+        user = f"user spoke-{CLUSTER} "
+        world.node.until(lambda: not [line for line in hub.acl_list() if line.startswith(user)], "its user to go", 30)
+    agent = world.node.pods["agent"]
+    world.node.until(lambda: not agent.passes("readinessProbe"), "the agent to be not ready", 30)
+    assert agent.passes("livenessProbe")
+    world.node.until(lambda: world.score() == [], "the score to go", 30)

@@ -1,0 +1,116 @@
+"""The hub controller's probes and metrics, and agents that are too old, in its status."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from dsf.hub import controller, main
+from dsf.hub.backend import Kind, ObjectKey
+from dsf.hub.controller import DONE, Controller, Result
+from dsf.hub.outage import Outage
+from dsf.store.agents import AgentRecord, Agents
+from tests.integration.hub.world import World
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+
+def page(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def test_probes_and_metrics(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setenv("DSF_HUB_METRICS_PORT", str(port))
+    world.config()
+    world.cluster("a")
+    process = _hub(world, tmp_path / "log")
+    try:
+        wait_for(lambda: page(port, "/readyz") == (200, "ok\n"), 20, process.tail())
+        wait_for(lambda: world.cluster_record("a"), 20, process.tail())
+        assert page(port, "/healthz") == (200, "ok\n")
+        status, text = page(port, "/metrics")
+        assert status == 200
+        assert "dynamic_scoring_hub_leading 1.0" in text
+        assert "dynamic_scoring_hub_redis_up 1.0" in text
+        assert 'dynamic_scoring_hub_reconciliations_total{queue="clusters"' in text
+        assert page(port, "/else")[0] == 404
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+    finally:
+        process.kill()
+
+
+def _hub(world: World, log: Path) -> Child:
+    from tests.integration.hub.world import hub_process
+
+    return hub_process(world, log)
+
+
+def test_a_port_that_is_taken_is_said(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as taken:
+        settings = world.settings.model_copy(update={"hub_metrics_port": taken.getsockname()[1]})
+        assert main.run(settings) == main.USAGE
+    assert "DSF_HUB_METRICS_PORT: cannot listen on port" in capsys.readouterr().err
+
+
+def test_workers_that_hang_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def reconcile(key: ObjectKey) -> Result:
+        if key.name == "slow":
+            gate.wait(20)
+        return DONE
+
+    made = Controller("test", reconcile, workers=1, outage=Outage("Redis"))
+    made.start()
+    try:
+        assert made.is_moving()
+        monkeypatch.setattr(controller, "STUCK", 0.2)
+        made.queue.add(ObjectKey(Kind.CLUSTER, "", "slow"))
+        wait_for(lambda: len(made.queue) == 0)
+        # It works, and nothing waits.
+        assert made.is_moving()
+        time.sleep(0.3)
+        assert made.is_moving()
+        made.queue.add(ObjectKey(Kind.CLUSTER, "", "waits"))
+        wait_for(lambda: not made.is_moving(), 5, "the hanging worker to be found")
+        gate.set()
+        wait_for(made.is_moving, 5, "it to be well again")
+    finally:
+        gate.set()
+        made.stop()
+
+
+def test_an_agent_that_is_too_old_is_named_in_the_status(running: World) -> None:
+    agents = Agents(running.client)
+    name = "dynamic-scoring-config"
+    running.until(lambda: running.config_condition(name, "Distributed")[0] == "True")
+    assert running.config_condition(name, "AgentsSupported") == ("", "", "")
+    agents.note("b", AgentRecord(schema_version=-1, version="0.0.1"))
+    agents.note("gone", AgentRecord(schema_version=-1))
+    running.until(lambda: running.config_condition(name, "AgentsSupported")[0] == "False")
+    _, reason, message = running.config_condition(name, "AgentsSupported")
+    assert reason == "AgentVersionNotSupported"
+    assert message.startswith("b: its agent (0.0.1) speaks version -1 of the messages, the hub 0 to 2")
+    assert "gone" not in message
+    assert (name, "AgentVersionNotSupported", "Warning") in running.events()
+    agents.note("b", AgentRecord(version="0.1.0"))
+    running.until(lambda: running.config_condition(name, "AgentsSupported")[:2] == ("True", "AgentsSupported"))
+    assert running.config_condition(name, "Distributed")[0] == "True"

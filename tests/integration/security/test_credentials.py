@@ -1,0 +1,170 @@
+"""Credentials of agents from end to end: made and delivered by the hub process, used by agents, renewed, withdrawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.messages import derive_key, sign
+from dsf.redisacl.rules import cluster_user
+from dsf.store.registry import Registry
+from tests.integration.security.attacks import message, result
+from tests.integration.security.fleet import CLUSTERS, MASTER, Fleet
+from tests.support.wait import wait_for
+
+# One fleet for all of them, and they follow each other.
+pytestmark = pytest.mark.xdist_group("security-credentials")
+
+
+def dsf(fleet: Fleet, *arguments: str) -> Any:
+    """What a person with the credential of the user `operator` gets from the command line."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "dsf.cli", "credentials", *arguments, "-o", "json"],
+        env={**fleet.environment("operator", log_level="ERROR"), "XDG_STATE_HOME": str(fleet.folder / "state")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {one["cluster"]: one for one in json.loads(done.stdout)["clusters"]}
+
+
+def works(fleet: Fleet, cluster: str, key_id: int, *, noted: bool = True) -> None:
+    """Scheduled cycles succeed, with these credentials. What Redis lost is `noted` again after half a minute only."""
+    before = fleet.state(cluster).count("ok")
+    fleet.until(lambda: fleet.state(cluster).count("ok") > before + 1, f"good cycles of {cluster}", 30)
+    assert Registry(fleet.admin).clusters()[cluster].key_ids[0] == key_id
+    if noted:
+        fleet.until(lambda: fleet.admin.hget(keys.KEYS_USED, cluster) == str(key_id), "the key to be noted")
+
+
+def users(fleet: Fleet) -> set[str]:
+    return {str(name) for name in fleet.admin.acl_users() if str(name).startswith("spoke-")}
+
+
+def connections(fleet: Fleet, cluster: str) -> set[str]:
+    return {client["id"] for client in fleet.admin.client_list() if client["user"] == cluster_user(cluster)}
+
+
+def test_a_full_cycle_with_what_the_hub_delivered(fleet: Fleet) -> None:
+    assert users(fleet) == {cluster_user(cluster) for cluster in CLUSTERS}
+    for cluster in CLUSTERS:
+        works(fleet, cluster, 1)
+        for file in (fleet.password_file(cluster), fleet.key_file(cluster)):
+            assert file.stat().st_mode & 0o777 == 0o600
+        assert fleet.password_file(cluster).read_text().strip() == fleet.users.password(cluster, 1)
+    listed = dsf(fleet, "list")
+    assert sorted(listed) == list(CLUSTERS)
+    for one in listed.values():
+        assert (one["currentId"], one["usedId"], one["state"]) == (1, 1, "in use")
+    assert fleet.acl_log() == []
+
+
+def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
+    old = fleet.spoke("c1", 1)
+    assert old.ping()
+    pid = fleet.process("agent-c1").pid
+    before = fleet.state("c1")
+    lost = [before.count(outcome) for outcome in ("lost", "error")]
+    before_others = connections(fleet, "c10")
+    answer = dsf(fleet, "rotate", "--cluster", "c1", "--wait", "30")
+    assert (answer["c1"]["currentId"], answer["c1"]["previousIds"], answer["c1"]["usedId"]) == (2, [], 2)
+    works(fleet, "c1", 2)
+    after = fleet.state("c1")
+    assert [after.count(outcome) for outcome in ("lost", "error")] == lost
+    assert after.scheduled - before.scheduled <= after.count("ok") - before.count("ok") + 2
+    assert fleet.process("agent-c1").pid == pid
+    assert fleet.acl_log() == []
+    # The old ones are refused, and whoever was connected with them is out.
+    with pytest.raises(redis.ConnectionError):
+        old.ping()
+    with pytest.raises(redis.AuthenticationError):
+        fleet.spoke("c1", 1).ping()
+    refused = fleet.rejected("bad_signature")
+    fleet.spoke("c1", 2).lpush(keys.RESULTS_QUEUE, message(sign(result("c1"), derive_key(MASTER, "c1", 1))))
+    fleet.until(lambda: fleet.rejected("bad_signature") == refused + 1, "the old key to be refused")
+    assert before_others <= connections(fleet, "c10"), "the others are left alone"
+
+
+def test_a_hub_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -> None:
+    # Between the two steps of a rotation: both are valid then.
+    fleet.end("hub")
+    dsf(fleet, "rotate", "--cluster", "c1")
+    assert dsf(fleet, "list")["c1"]["state"] == "asked for"
+    fleet.run_hub()
+    fleet.until(lambda: Registry(fleet.admin).clusters()["c1"].key_ids == (3,), "the rotation to end", 30)
+    works(fleet, "c1", 3)
+    assert dsf(fleet, "list")["c1"]["state"] == "in use"
+
+
+def test_a_revoked_credential_ends_at_once(fleet: Fleet) -> None:
+    thief = fleet.spoke("c1", 3)
+    assert thief.ping()
+    answer = dsf(fleet, "revoke", "--cluster", "c1", "--wait", "10")
+    assert answer["c1"]["previousIds"] == []
+    with pytest.raises((redis.ConnectionError, redis.AuthenticationError)):
+        thief.ping()
+    with pytest.raises(redis.AuthenticationError):
+        fleet.spoke("c1", 3).ping()
+    works(fleet, "c1", 4)
+    works(fleet, "c10", 1)
+
+
+def test_a_redis_that_lost_everything_gets_the_users_back(fleet: Fleet) -> None:
+    fleet.redis.kill()
+    for left in (fleet.redis.dir / "users.acl", *(fleet.redis.dir / "appendonlydir").iterdir()):
+        left.unlink()
+    # As in a pod with an empty volume: the users of the hub's processes are there, and nothing else.
+    fleet.redis.start()
+    wait_for(lambda: users(fleet) == {cluster_user(cluster) for cluster in CLUSTERS}, 30, "the users to be back")
+    # Nobody forgets that the first credentials of c1 were withdrawn.
+    works(fleet, "c1", 4, noted=False)
+    works(fleet, "c10", 1, noted=False)
+    with pytest.raises(redis.AuthenticationError):
+        fleet.spoke("c1", 1).ping()
+
+
+def test_users_that_somebody_removed_or_made_are_put_right(fleet: Fleet) -> None:
+    fleet.admin.acl_deluser("spoke-c10")
+    fleet.admin.execute_command("ACL SETUSER", "spoke-evil", "on", "nopass", "+@all", "~*")
+    expected = {cluster_user(cluster) for cluster in CLUSTERS}
+    fleet.until(lambda: users(fleet) == expected, "the users to be right", 15)
+    works(fleet, "c10", 1, noted=False)
+
+
+def test_a_deleted_cluster_is_cut_off_and_one_of_its_name_gets_others(fleet: Fleet) -> None:
+    thief = fleet.spoke("c10", 1)
+    assert thief.ping()
+    fleet.write_manifests("c10")
+    fleet.until(lambda: users(fleet) == {"spoke-c1"}, "the user to go")
+    assert not connections(fleet, "c10")
+    with pytest.raises((redis.ConnectionError, redis.AuthenticationError)):
+        thief.ping()
+    assert not fleet.password_file("c10").exists()
+    works(fleet, "c1", 4, noted=False)
+    fleet.write_manifests()
+    works_again = fleet.state("c10").count("ok")
+    fleet.until(lambda: fleet.state("c10").count("ok") > works_again, "the agent to be back", 30)
+    works(fleet, "c10", 2)
+    with pytest.raises(redis.AuthenticationError):
+        fleet.spoke("c10", 1).ping()
+
+
+def test_no_secret_is_in_what_was_logged(fleet: Fleet) -> None:
+    secrets = [
+        secret
+        for cluster in CLUSTERS
+        for number in range(1, 5)
+        for secret in (fleet.users.password(cluster, number), derive_key(MASTER, cluster, number).secret.hex())
+    ]
+    for name in os.listdir(fleet.logs):
+        text = (fleet.logs / name).read_text(errors="replace")
+        assert not [secret for secret in secrets if secret in text], name

@@ -1,0 +1,123 @@
+"""Ready means scoring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from dsf.agent.probes import ScoringProbe
+from dsf.api.summary import ScorerSummary
+
+
+class Config:
+    """What was delivered: intervals by scorer."""
+
+    problem = ""
+    loaded_at = 0.0
+
+    def __init__(self) -> None:
+        self.intervals: dict[str, int] = {}
+
+    def summaries(self) -> Mapping[str, ScorerSummary]:
+        return MappingProxyType(
+            {
+                name: ScorerSummary(name=name, score_name=name, scoring_interval=interval)
+                for name, interval in self.intervals.items()
+            }
+        )
+
+    def get(self, scorer: str) -> ScorerSummary | None:
+        return self.summaries().get(scorer)
+
+
+class World:
+    def __init__(self, file: Path) -> None:
+        self.now = 1000.0
+        self.file = file
+        self.config = Config()
+        self.probe = ScoringProbe(file, self.config, lambda: self.now)
+
+    def ready(self, after: float = 0.0) -> bool:
+        self.now += after
+        self.probe.look()
+        return self.file.exists()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "ready")
+
+
+def test_without_scorers_it_is_ready_while_it_consumes(world: World) -> None:
+    assert not world.ready()
+    world.probe.consuming(True)
+    assert world.ready()
+    assert world.ready(1e6)
+    world.probe.consuming(False)
+    assert not world.file.exists(), "that is seen at once"
+    assert not world.ready()
+
+
+def test_a_scorer_has_three_intervals_to_begin_with_and_after_each_good_cycle(world: World) -> None:
+    world.config.intervals = {"a": 60}
+    world.probe.consuming(True)
+    assert world.ready()
+    assert world.ready(179)
+    assert not world.ready(2)
+    world.probe.succeeded("a", 60)
+    assert world.ready()
+    assert world.ready(179)
+    world.probe.succeeded("a", 60)
+    assert world.ready(179)
+    assert not world.ready(2)
+
+
+def test_an_interval_that_somebody_made_longer_counts(world: World) -> None:
+    world.config.intervals = {"a": 60}
+    world.probe.consuming(True)
+    world.probe.succeeded("a", 600)
+    assert world.ready(1799)
+    assert not world.ready(2)
+
+
+def test_one_scorer_that_works_is_enough_and_one_that_is_gone_does_not_count(world: World) -> None:
+    world.config.intervals = {"a": 60, "b": 60}
+    world.probe.consuming(True)
+    assert world.ready()
+    world.probe.succeeded("a", 6000)
+    assert world.ready(1000)
+    world.config.intervals = {"b": 60}
+    assert not world.ready()
+    # None is left: there is nothing to fail.
+    world.config.intervals = {}
+    assert world.ready()
+
+
+def test_one_slow_answer_is_no_outage(world: World) -> None:
+    world.config.intervals = {"a": 1}
+    world.probe.consuming(True)
+    world.probe.succeeded("a", 1)
+    assert world.ready(9)
+    assert not world.ready(2)
+
+
+def test_a_success_does_not_help_while_it_does_not_consume(world: World) -> None:
+    world.config.intervals = {"a": 60}
+    world.probe.consuming(True)
+    world.probe.consuming(False)
+    world.probe.succeeded("a", 60)
+    assert not world.ready()
+    world.probe.consuming(True)
+    assert world.ready()
+
+
+def test_a_file_that_was_left_goes_at_the_start_and_at_the_end(world: World) -> None:
+    world.file.touch()
+    world.config.intervals = {"a": 60}
+    world.probe.start()
+    assert not world.file.exists()
+    world.probe.stop()
+    assert not world.file.exists()
