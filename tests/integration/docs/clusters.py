@@ -1,0 +1,203 @@
+"""A hub and a managed cluster for the pages: two real API servers, with what OCM and the hub would have made.
+
+kubectl knows them as `kind-hub`, `kind-cluster1` and `kind-cluster2`; the last two are one server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from tests.integration.docs import helm
+from tests.integration.docs.pages import ROOT, Command
+from tests.support.controlplane import ControlPlane, find
+from tests.support.stack import pass_time
+
+NAMESPACE = "open-cluster-management"
+AGENT_NAMESPACE = "dynamic-scoring"
+CLUSTERS = ("cluster1", "cluster2")
+#: kubectl, when a Deployment is restarted twice within a second.
+_TOO_SOON = "if restart has already been triggered within the past second"
+#: Of each, what a page applies or asks for; the fields are checked elsewhere.
+_FOREIGN = {
+    "monitoring.coreos.com/v1": ("ServiceMonitor", "PrometheusRule"),
+    "skupper.io/v2alpha1": ("Site", "AccessGrant", "AccessToken", "Connector", "Listener", "Link"),
+    "route.openshift.io/v1": ("Route",),
+}
+
+
+class Clusters:
+    """Pages are followed in `folder`, which looks like a checkout. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "checkout"
+        self.folder.mkdir()
+        for path in ROOT.iterdir():
+            if path.name in ("deploy", "samples", "docs"):
+                (self.folder / path.name).symlink_to(path)
+        self._bin = folder / "bin"
+        self._bin.mkdir()
+        (self._bin / "kubectl").symlink_to(find("kubectl") / "kubectl")
+        (self._bin / "helm").write_text(f'#!/bin/sh\nexec {sys.executable} -P {helm.__file__} "$@"\n')
+        (self._bin / "helm").chmod(0o755)
+        (self._bin / "dsf").symlink_to(Path(sys.executable).parent / "dsf")
+        self.kubeconfig = folder / "kubeconfig"
+        self.hub = ControlPlane()
+        self.managed = ControlPlane(crds=False)
+        #: What a page has put into variables; a test puts in what comes from programs that are not here.
+        self.variables: dict[str, str] = {}
+
+    def start(self) -> Self:
+        """Start both and make what is there before the first page."""
+        self.hub.start()
+        self.managed.start()
+        self._write_kubeconfig()
+        foreign = _crds()
+        for plane, objects in ((self.hub, self._on_hub()), (self.managed, self._on_managed())):
+            _apply(plane, foreign)
+            _apply(plane, objects)
+        return self
+
+    def stop(self) -> None:
+        """End both."""
+        self.hub.stop()
+        self.managed.stop()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def run(self, command: Command, *, render: bool = False) -> str:
+        """What a command prints; variables that it sets are kept. Raises AssertionError with its output."""
+        kept = self.folder / ".variables"
+        lines = [f"{name}={value!r}" for name, value in self.variables.items()]
+        script = "\n".join([*lines, command.text, f"declare -p HUB_IP > {kept} 2>/dev/null || true"])
+        done = self._typed(script, render)
+        if _TOO_SOON in done.stderr:
+            # A person is never so fast.
+            pass_time(1.1)
+            done = self._typed(script, render)
+        assert done.returncode == 0, f"{command.page}:{command.line}\n$ {command.text}\n{done.stdout}{done.stderr}"
+        _, found, value = kept.read_text().strip().partition('HUB_IP="')
+        if found:
+            self.variables["HUB_IP"] = value.removesuffix('"')
+        return done.stdout
+
+    def install(self, *, anew: bool) -> None:
+        """The chart, as `docs/install.md` does, where a page needs it to be there; `anew` forgets the last release."""
+        if anew and "dynamic-scoring-framework" in self._type("helm list"):
+            self._type("helm uninstall dynamic-scoring-framework")
+        self._type("helm upgrade --install dynamic-scoring-framework deploy/helm --create-namespace", render=True)
+
+    def _type(self, text: str, *, render: bool = False) -> str:
+        return self.run(Command("the test", 0, f"{text} --namespace {NAMESPACE}"), render=render)
+
+    def _typed(self, script: str, render: bool) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["/bin/bash", "-o", "pipefail", "-euc", script],
+            cwd=self.folder, env=self._environment(render), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def _environment(self, render: bool) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+        return kept | {
+            "PATH": f"{self._bin}:/usr/bin:/bin",
+            "KUBECONFIG": str(self.kubeconfig),
+            "KUBECACHEDIR": str(self.hub.dir / "kubectl-cache"),
+            "PYTHONPATH": str(ROOT),
+            "DSF_DOCS_HELM": "render" if render else "",
+        }
+
+    def _write_kubeconfig(self) -> None:
+        parts: dict[str, list[Any]] = {"clusters": [], "users": [], "contexts": []}
+        names = {"kind-hub": self.hub} | {f"kind-{cluster}": self.managed for cluster in CLUSTERS}
+        names |= {"MANAGED_CLUSTER": self.managed, "HUB": self.hub}
+        for name, plane in names.items():
+            own = json.loads(plane.kubeconfig.read_text())
+            parts["clusters"].append({"name": name, "cluster": own["clusters"][0]["cluster"]})
+            parts["users"].append({"name": name, "user": own["users"][0]["user"]})
+            parts["contexts"].append({"name": name, "context": {"cluster": name, "user": name}})
+        config = {"apiVersion": "v1", "kind": "Config", "current-context": "kind-hub", **parts}
+        self.kubeconfig.write_text(json.dumps(config))
+
+    def _on_hub(self) -> list[dict[str, Any]]:
+        # Of kind: nodes. Of Kubernetes' controllers: accounts. Of OCM: clusters. Of the charts that are left out here:
+        # a namespace. Of the hub controller: scores.
+        objects: list[dict[str, Any]] = [_namespace(name) for name in (NAMESPACE, "monitoring", *CLUSTERS)]
+        objects.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "hub-control-plane"}})
+        objects.append(_account(NAMESPACE))
+        for cluster in CLUSTERS:
+            objects.append(
+                {
+                    "apiVersion": "cluster.open-cluster-management.io/v1",
+                    "kind": "ManagedCluster",
+                    "metadata": {"name": cluster},
+                    "spec": {"hubAcceptsClient": True},
+                }
+            )
+            objects.append(
+                {
+                    "apiVersion": "cluster.open-cluster-management.io/v1alpha1",
+                    "kind": "AddOnPlacementScore",
+                    "metadata": {"name": "sample-my-score", "namespace": cluster},
+                }
+            )
+        return objects
+
+    def _on_managed(self) -> list[dict[str, Any]]:
+        agent = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "dynamic-scoring-agent", "namespace": AGENT_NAMESPACE},
+            "spec": {
+                "selector": {"matchLabels": {"app": "dynamic-scoring-agent"}},
+                "template": {
+                    "metadata": {"labels": {"app": "dynamic-scoring-agent"}},
+                    "spec": {"containers": [{"name": "agent", "image": "agent"}]},
+                },
+            },
+        }
+        return [_namespace("monitoring"), _namespace(AGENT_NAMESPACE), agent]
+
+
+def _apply(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:
+    plane.kubectl(
+        "apply", "--server-side", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    )
+    nodes = [o["metadata"]["name"] for o in objects if o["kind"] == "Node"]
+    for name in nodes:
+        status = {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.10"}]}}
+        plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _account(namespace: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": namespace}}
+
+
+def _crds() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for version, kinds in _FOREIGN.items():
+        group, _, name = version.partition("/")
+        for kind in kinds:
+            schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+            names = {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()}
+            versions = [{"name": name, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}]
+            spec = {"group": group, "scope": "Namespaced", "names": names, "versions": versions}
+            metadata = {"name": f"{names['plural']}.{group}"}
+            api = "apiextensions.k8s.io/v1"
+            found.append({"apiVersion": api, "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec})
+    return found

@@ -1,0 +1,118 @@
+"""`helm` as far as the pages use it, on Helm's own code in helm-python-sdk: on PATH in tests, where no helm is.
+
+Charts of other repositories are refused. With DSF_DOCS_HELM=render an upgrade only checks the values and renders, which
+is quicker, and enough where another page installs the same chart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import yaml
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and flags that pages use; any other one is an error."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--namespace", "-n", default="default")
+    common.add_argument("--kube-context", default="")
+    found = argparse.ArgumentParser(prog="helm", allow_abbrev=False)
+    commands = found.add_subparsers(dest="command", required=True)
+    upgrade = commands.add_parser("upgrade", parents=[common], allow_abbrev=False)
+    upgrade.add_argument("release")
+    upgrade.add_argument("chart")
+    for flag in ("--install", "--create-namespace", "--reset-then-reuse-values"):
+        upgrade.add_argument(flag, action="store_true")
+    upgrade.add_argument("--values", "-f", action="append", default=[], type=Path)
+    upgrade.add_argument("--set", action="append", default=[])
+    for name in ("uninstall", "rollback", "history"):
+        commands.add_parser(name, parents=[common], allow_abbrev=False).add_argument("release")
+    commands.add_parser("list", parents=[common], allow_abbrev=False)
+    get = commands.add_parser("get", parents=[common], allow_abbrev=False)
+    get.add_argument("what", choices=["values"])
+    get.add_argument("release")
+    repo = commands.add_parser("repo", allow_abbrev=False)
+    repo.add_argument("what", choices=["add"])
+    repo.add_argument("name")
+    repo.add_argument("url")
+    return found
+
+
+def merged(*values: dict[str, Any]) -> dict[str, Any]:
+    """Later ones win, key by key."""
+    found: dict[str, Any] = {}
+    for one in values:
+        for key, value in one.items():
+            old = found.get(key)
+            found[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return found
+
+
+def _values(arguments: argparse.Namespace) -> dict[str, Any]:
+    files = [yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in arguments.values]
+    return merged(*files, *(helm_python.parse_set_string(expression) for expression in arguments.set))
+
+
+def _upgrade(config: helm_python.Config, arguments: argparse.Namespace) -> None:
+    values = _values(arguments)
+    exists = arguments.release in {release["name"] for release in _releases(config)}
+    if exists and arguments.reset_then_reuse_values:
+        values = merged(config.get_values(arguments.release) or {}, values)
+    if exists and os.environ.get("DSF_DOCS_HELM") == "render":
+        with helm_python.Chart.load(arguments.chart) as chart:
+            chart.validate_schema(values)
+            chart.render(values, name=arguments.release, namespace=arguments.namespace)
+    elif exists:
+        config.upgrade(arguments.chart, arguments.release, values, namespace=arguments.namespace, reset_values=True)
+    elif arguments.install:
+        config.install(
+            arguments.chart,
+            arguments.release,
+            values,
+            namespace=arguments.namespace,
+            create_namespace=arguments.create_namespace,
+        )
+    else:
+        raise SystemExit(f"Error: UPGRADE FAILED: {arguments.release!r} has no deployed releases")
+
+
+def _releases(config: helm_python.Config) -> list[dict[str, Any]]:
+    found = config.list()
+    return list(found["releases"] if isinstance(found, dict) else found)
+
+
+def main() -> None:
+    """The program."""
+    arguments = parser().parse_args()
+    with helm_python.Config(
+        kubeconfig_path=os.environ["KUBECONFIG"],
+        kube_context=arguments.kube_context or None,
+        namespace=arguments.namespace,
+    ) as config:
+        match arguments.command:
+            case "upgrade":
+                _upgrade(config, arguments)
+            case "list":
+                print([release["name"] for release in _releases(config)])
+            case "uninstall":
+                config.uninstall(arguments.release)
+            case "rollback":
+                config.rollback(arguments.release)
+            case "history":
+                print(config.history(arguments.release))
+            case "get":
+                print(yaml.safe_dump(config.get_values(arguments.release) or {}))
+            case _:
+                raise SystemExit("Error: only the chart of this repository")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except helm_python.HelmError as error:
+        sys.exit(f"Error: {error}")

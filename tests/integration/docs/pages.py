@@ -1,0 +1,146 @@
+"""The pages that people read, as blocks, commands, links and anchors."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+#: README.md and everything in docs/, but for notes on decisions, which have no commands.
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_SHELLS = ("console", "sh", "bash", "shell")
+#: A word that is in the place of a command and is none.
+_KEYWORDS = {"do", "done", "then", "fi", "if", "else", "while"}
+_OPERATORS = {"|", "||", "&&", ";", "(", "&", "|&"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a reader types at one prompt: one line, or several that are joined by a backslash."""
+
+    page: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line} {self.text[:60]}"
+
+    @functools.cached_property
+    def programs(self) -> list[str]:
+        """The programs that it calls, in the order of the text; assignments and the shell's words are none."""
+        return list(_programs(self.text))
+
+
+def name(page: Path) -> str:
+    """`README.md` or `docs/...`."""
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(name(page), text.count("\n", 0, match.start()) + 1, match["language"], textwrap.dedent(match["text"]))
+        for match in _FENCE.finditer(text)
+    ]
+
+
+def commands(page: Path) -> list[Command]:
+    """What is to be typed: after `$` in console blocks, every line in the others."""
+    found: list[Command] = []
+    for block in blocks(page):
+        if block.language not in _SHELLS:
+            continue
+        open_line: tuple[int, str] | None = None
+        for number, line in enumerate(block.text.splitlines(), block.line + 1):
+            if open_line is not None:
+                open_line = open_line[0], f"{open_line[1]} {line.strip()}"
+            elif block.language != "console":
+                open_line = number, line.strip()
+            elif line.startswith("$ "):
+                open_line = number, line.removeprefix("$ ")
+            else:
+                continue
+            start, text = open_line
+            if text.endswith("\\"):
+                open_line = start, text[:-1].rstrip()
+                continue
+            open_line = None
+            if text := _uncommented(text):
+                found.append(Command(block.page, start, text))
+        assert open_line is None, f"{block}: the block ends in the middle of a command"
+    return found
+
+
+def _uncommented(text: str) -> str:
+    return re.sub(r"(^|\s+)#\s.*$", "", text).strip()
+
+
+def all_commands() -> list[Command]:
+    """Those of all pages."""
+    return [command for page in PAGES for command in commands(page)]
+
+
+def _programs(text: str) -> Iterator[str]:
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    at_start = True
+    in_list = False
+    for token in lexer:
+        # `for NAME in WORDS;`
+        in_list = (in_list or (at_start and token == "for")) and token != ";"
+        if in_list:
+            continue
+        if token in _OPERATORS or set(token) <= set("|&;("):
+            at_start = True
+        elif at_start and re.fullmatch(r"\w+=.*", token, re.DOTALL):
+            # Of `A=$(b)` the lexer makes `A=$`, `(` and so on; of `A="$(b)"` one token.
+            yield from _inner(token)
+        elif at_start and token not in _KEYWORDS:
+            at_start = False
+            yield token
+        else:
+            at_start = at_start and token in _KEYWORDS
+            yield from _inner(token)
+
+
+def _inner(token: str) -> Iterator[str]:
+    for text in re.findall(r"\$\(([^()]*)\)", token):
+        yield from _programs(text)
+
+
+def links(page: Path) -> list[str]:
+    """Targets of links outside of fenced blocks."""
+    return [match["target"] for match in _LINK.finditer(_FENCE.sub("", page.read_text(encoding="utf-8")))]
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of its headings, as GitHub makes them."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for heading in re.findall(r"^#{1,6} (.*)$", text, re.MULTILINE):
+        plain = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return found

@@ -1,0 +1,148 @@
+"""A running stack for the pages: a scorer on two clusters, a Flower that can start tasks, two Prometheus servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+from dsf.cli import celerycommands
+from dsf.demo.binaries import find
+from dsf.demo.stack import http_ready
+from tests.faults.fleet import Fleet, scores
+from tests.integration.docs.pages import ROOT, Command
+from tests.integration.docs.venues import EXPORTS
+from tests.support.child import Child
+from tests.support.httpserver import ScriptedServer, answer
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+SCORER = "sample-scorer"
+CLUSTERS = ("worker01", "worker02")
+#: Seconds; a cycle asked for by hand is not to meet one of these.
+INTERVAL = 5
+_LOGIN = "admin:a-password"
+#: What kube-state-metrics says of a cluster with two nodes, and of its pods.
+_KUBE_STATE = """
+kube_node_status_allocatable{node="n1",resource="cpu"} 4
+kube_node_status_allocatable{node="n2",resource="cpu"} 4
+kube_node_status_allocatable{node="n1",resource="memory"} 1000
+kube_pod_container_resource_requests{namespace="a",pod="runs",container="x",resource="cpu"} 1.5
+kube_pod_container_resource_requests{namespace="a",pod="ended",container="x",resource="cpu"} 3
+kube_pod_container_resource_requests{namespace="a",pod="runs",container="x",resource="memory"} 250
+kube_pod_status_phase{namespace="a",pod="runs",phase="Running"} 1
+kube_pod_status_phase{namespace="a",pod="ended",phase="Running"} 0
+kube_pod_status_phase{namespace="a",pod="ended",phase="Succeeded"} 1
+"""
+
+
+class StackWorld(Fleet):
+    """A context manager. Needs the free ports that it takes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, CLUSTERS)
+        self.flower_port = free_port()
+        self.prometheus_port, self.receiver_port = free_port(), free_port()
+        self._kube_state = ScriptedServer(answer(_KUBE_STATE, Content_Type="text/plain; version=0.0.4"))
+
+    def start(self) -> None:
+        """Start everything and wait for the first score of each cluster."""
+        self.scorer(SCORER, scores(12.5, 140.0), interval=INTERVAL, query="up")
+        super().start()
+        self._servers.enter_context(self._kube_state)
+        self._start_flower()
+        self._start_prometheus()
+        for cluster in CLUSTERS:
+            self.wait_success(SCORER, cluster, timeout=40)
+        wait_for(http_ready(f"http://127.0.0.1:{self.flower_port}/healthcheck"), 30, "Flower")
+
+    def _start_flower(self) -> None:
+        # As the chart does with flower.readOnly false.
+        command = celerycommands.flower("127.0.0.1", self.flower_port, read_only=False)
+        environment = self.environment("flower") | {"FLOWER_BASIC_AUTH": _LOGIN}
+        environment.pop("FLOWER_UNAUTHENTICATED_API", None)
+        self.processes["flower"] = Child(command, self.logs / "flower.log", environment, inherit=False)
+
+    def _start_prometheus(self) -> None:
+        values = yaml.safe_load((ROOT / "deploy" / "prometheus" / "values.yaml").read_text(encoding="utf-8"))
+        spec = values["prometheus"]["prometheusSpec"]
+        targets = {"dynamic-scoring-exporter": self.port("exporter"), "kube-state-metrics": self._kube_state.port}
+        targets |= {f"agent-{cluster}": self.port(f"agent {cluster}") for cluster in CLUSTERS}
+        config: dict[str, Any] = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s", "external_labels": spec["externalLabels"]},
+            "rule_files": ["rules.yaml"],
+            "scrape_configs": [
+                {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+                for name, port in targets.items()
+            ],
+            "remote_write": [_remote_write(one, self.receiver_port) for one in spec["remoteWrite"]],
+        }
+        rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yaml").read_text(encoding="utf-8"))
+        rules["groups"][0]["interval"] = "1s"
+        self._prometheus("prometheus", self.prometheus_port, config, rules)
+        self._prometheus(
+            "receiver", self.receiver_port, {"scrape_configs": []}, {}, "--web.enable-remote-write-receiver"
+        )
+
+    def _prometheus(self, name: str, port: int, config: object, rules: object, *options: str) -> None:
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        (folder / "rules.yaml").write_text(yaml.safe_dump(rules or {"groups": []}), encoding="utf-8")
+        command = [
+            str(find("prometheus")),
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            *options,
+        ]
+        self.processes[name] = Child(command, self.logs / f"{name}.log")
+        wait_for(http_ready(f"http://127.0.0.1:{port}/-/ready"), 30, f"{name}; {self.tail(name)}")
+
+    def query(self, expression: str, port: int | None = None) -> list[dict[str, Any]]:
+        """What Prometheus answers. Raises AssertionError with its error."""
+        url = f"http://127.0.0.1:{port or self.prometheus_port}/api/v1/query"
+        answered = requests.get(url, params={"query": expression}, timeout=10).json()
+        assert answered["status"] == "success", f"{expression}: {answered.get('error')}"
+        found: list[dict[str, Any]] = answered["data"]["result"]
+        return found
+
+    def type(self, command: Command) -> str:
+        """What a command prints. Raises AssertionError with its output."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+        user, _, password = _LOGIN.partition(":")
+        config = self.out / "clusters" / CLUSTERS[0] / "dynamic-scoring-config.yaml"
+        environment = kept | self.environment("cli")
+        environment |= {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "DSF_AGENT_CONFIG": str(config),
+            **EXPORTS,
+            "FLOWER_USER": user,
+            "FLOWER_PASSWORD": password,
+        }
+        text = re.sub(r"\blocalhost:5555\b", f"127.0.0.1:{self.flower_port}", command.text)
+        done = subprocess.run(
+            ["/bin/bash", "-o", "pipefail", "-euc", text],
+            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command.page}:{command.line}\n$ {command.text}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+
+def _remote_write(one: dict[str, Any], port: int) -> dict[str, Any]:
+    """A remote write of the operator's values in Prometheus' own words, to another address."""
+    relabel = [
+        {
+            "source_labels": rule["sourceLabels"],
+            "regex": rule["regex"],
+            "action": rule["action"],
+        }
+        for rule in one["writeRelabelConfigs"]
+    ]
+    return {"url": f"http://127.0.0.1:{port}/api/v1/write", "write_relabel_configs": relabel}

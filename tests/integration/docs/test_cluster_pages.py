@@ -1,0 +1,75 @@
+"""Pages that speak of clusters, followed command by command on real API servers.
+
+There are no nodes and no controllers: that objects are taken as the page shows them is what is seen here. That they do
+their work is seen by the tests of the hub, of the chart and of the whole path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.docs import pages, venues
+from tests.integration.docs.clusters import Clusters
+from tests.integration.docs.pages import PAGES, Command
+from tests.integration.docs.venues import Venue
+from tests.support.controlplane import ControlPlaneMissingError
+
+# One worker for all of them: they share servers and follow each other.
+pytestmark = [pytest.mark.xdist_group("docs-clusters"), pytest.mark.timeout(300)]
+
+#: Followed in this order, on clusters that nobody has used before: the quickstart. Then each of the others.
+QUICKSTART = "docs/quickstart.md"
+#: Pages on which Helm really changes the release; on the others its values are checked and rendered.
+REAL = {QUICKSTART, "docs/install.md", "docs/upgrade.md", "docs/rotation.md", "docs/migration.md"}
+#: An address of the hub's node, which a container engine would have told.
+HUB_IP = "192.0.2.10"
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    """Hub and managed clusters. Without the programs the tests are skipped; in CI that is a failure."""
+    try:
+        made = Clusters(tmp_path_factory.mktemp("clusters"))
+    except ControlPlaneMissingError as error:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    with made:
+        yield made
+
+
+def _commands(page: str) -> list[Command]:
+    return [command for command in venues.of(Venue.CLUSTER) if command.page == page]
+
+
+def test_the_quickstart(clusters: Clusters) -> None:
+    clusters.variables["HUB_IP"] = HUB_IP
+    said = {command.text: clusters.run(command) for command in _commands(QUICKSTART)}
+    assert len(said) >= 15
+    listed = next(output for text, output in said.items() if "get dynamicscorers" in text)
+    assert "sample-scorer" in listed
+    hub = clusters.hub
+    agent = json.loads(hub.kubectl("get", "addontemplate", "dynamic-scoring-framework", "-o", "json"))
+    assert f"rediss://{HUB_IP}:30379/0" in json.dumps(agent)
+    for name, port in (("sample-scorer", 30007), ("cluster-free", 30007)):
+        scorer = json.loads(hub.kubectl("-n", "open-cluster-management", "get", "dynamicscorer", name, "-o", "json"))
+        assert scorer["spec"]["configURL"] == f"http://{HUB_IP}:{port}/config"
+    service = json.loads(hub.kubectl("-n", "dynamic-scoring", "get", "service", "sample-scorer-nodeport", "-o", "json"))
+    assert service["spec"]["ports"][0]["nodePort"] == 30007
+    placement = json.loads(hub.kubectl("-n", "default", "get", "placement", "most-free", "-o", "json"))
+    (one,) = placement["spec"]["prioritizerPolicy"]["configurations"]
+    assert one["scoreCoordinate"]["addOn"] == {"resourceName": "cluster-free", "scoreName": "cluster_free"}
+
+
+@pytest.mark.parametrize(
+    "page", [pages.name(page) for page in PAGES if pages.name(page) != QUICKSTART and _commands(pages.name(page))]
+)
+def test_a_page(clusters: Clusters, page: str) -> None:
+    clusters.install(anew=page in REAL)
+    clusters.variables["HUB_IP"] = HUB_IP
+    for command in _commands(page):
+        clusters.run(command, render=page not in REAL)

@@ -1,0 +1,133 @@
+"""Every command on every page is known: it is run by a test, or it is said why not and looked at all the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from dsf.cli.main import app
+from dsf.demo import binaries
+from tests.integration.docs import helm, pages, venues
+from tests.integration.docs.pages import PAGES, ROOT, Command
+from tests.integration.docs.venues import NOWHERE, OWN_TESTS, Venue, reason, venue
+from tests.support.controlplane import ControlPlaneMissingError, find
+
+COMMANDS = pages.all_commands()
+#: What paths in commands begin with.
+_FOLDERS = tuple(f"{path.name}/" for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=pages.name)
+def test_every_command_has_its_place(page: Path) -> None:
+    for command in pages.commands(page):
+        assert venue(command) in Venue
+
+
+def test_what_is_excused_is_on_a_page() -> None:
+    texts = [command.text for command in COMMANDS]
+    assert [pattern for pattern in NOWHERE if not any(re.search(pattern, text) for text in texts)] == []
+    for page, test in OWN_TESTS.items():
+        assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
+
+
+def test_a_new_command_fails() -> None:
+    for text in ("terraform apply", "kubectl get pods | frobnicate", "sed s/a/b/ file"):
+        with pytest.raises(LookupError):
+            venue(Command("docs/new.md", 1, text))
+    assert venue(Command("docs/new.md", 1, "A=$(kubectl get pods)")) is Venue.CLUSTER
+    assert "container" in reason(Command("docs/new.md", 1, "docker run x"))
+
+
+def _dsf_lines() -> Iterator[tuple[str, list[str]]]:
+    for command in COMMANDS:
+        tokens = shlex.split(re.sub(r"[|;&].*", "", command.text) if "dsf" in command.programs else command.text)
+        for place, token in enumerate(tokens):
+            if token == "dsf" and (place == 0 or tokens[place - 1] in ("--", "exporter")):
+                yield f"{command.page}:{command.line}", tokens[place + 1 :]
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for inline in re.findall(r"`dsf ([^`]+)`", text):
+            # `dsf scores [--cluster C]`, `dsf schedule list|set`, `dsf hub|agent`
+            plain = re.sub(r"(\w+)(\|\w+)+", r"\1", re.sub(r"[\[\]]|\.\.\.", "", inline))
+            yield pages.name(page), shlex.split(plain)
+
+
+@pytest.mark.parametrize(("place", "words"), sorted({(p, tuple(w)) for p, w in _dsf_lines()}))
+def test_dsf_knows_its_words(place: str, words: tuple[str, ...]) -> None:
+    command: Any = typer.main.get_command(app)
+    rest = list(words)
+    while hasattr(command, "commands") and rest:
+        assert rest[0] in command.commands, f"{place}: dsf has no command {rest[0]}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    flags |= {"-h", "--help"}
+    for word in rest:
+        if word.startswith("-"):
+            assert word.partition("=")[0] in flags, f"{place}: dsf {' '.join(words)}: no option {word}"
+
+
+@pytest.mark.parametrize("command", venues.of(*set(Venue) - {Venue.OWN}), ids=str)
+def test_files_exist(command: Command) -> None:
+    for token in shlex.split(command.text):
+        path = token.partition("=")[2] if token.startswith("-") else token
+        if path.startswith(_FOLDERS):
+            assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("command", [c for c in venues.of(Venue.NOWHERE) if "kubectl" in c.programs], ids=str)
+def test_kubectl_knows_its_flags(command: Command) -> None:
+    tokens = shlex.split(command.text)
+    end = tokens.index("--") if "--" in tokens else len(tokens)
+    # With --help it reads all flags and does nothing.
+    arguments = [*tokens[1:end], "--help"]
+    done = subprocess.run([_kubectl(), *arguments], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage:" in done.stdout
+
+
+def _kubectl() -> str:
+    try:
+        return str(find("kubectl") / "kubectl")
+    except ControlPlaneMissingError as error:
+        if found := shutil.which("kubectl"):
+            return found
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "helm" in c.programs], ids=str)
+def test_helm_knows_its_flags(command: Command) -> None:
+    helm.parser().parse_args(shlex.split(command.text)[1:])
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "make" in c.programs], ids=str)
+def test_make_knows_its_targets(command: Command) -> None:
+    done = subprocess.run(
+        ["make", "-n", *shlex.split(command.text)[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", venues.of(Venue.HERE), ids=str)
+def test_what_needs_nothing_runs_here(command: Command) -> None:
+    path = os.pathsep.join([str(Path(binaries.find("promtool")).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["/bin/bash", "-euc", command.text],
+        cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,83 @@
+"""What pages show can be used as it is: links lead somewhere, manifests and JSON are good."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from dsf.api.manifest import ParsedDocument, parse_documents
+from tests.integration.docs import pages
+from tests.integration.docs.pages import PAGES, ROOT, Block
+from tests.unit.deploy import ocmschemas
+
+OURS = "dynamic-scoring.open-cluster-management.io/"
+#: Kinds of projects of which there is no schema here; docs/ says on each page what was not tried.
+FOREIGN = {"Connector", "Listener", "Site"}
+LANGUAGES = {"console", "sh", "yaml", "json", "python", "dockerfile", "promql", "toml", ""}
+
+
+def _blocks(*languages: str) -> list[Block]:
+    return [block for page in PAGES for block in pages.blocks(page) if block.language in languages]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=pages.name)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    assert {block.language for block in pages.blocks(page)} <= LANGUAGES
+    # A fence that is not closed would make a block of what follows.
+    assert page.read_text(encoding="utf-8").count("```") == 2 * len(pages.blocks(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=pages.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in pages.links(page):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{pages.name(page)}: {target}"
+        assert file.is_relative_to(ROOT), target
+        if anchor:
+            assert anchor in pages.anchors(file), f"{pages.name(page)}: {target}"
+
+
+def test_every_page_can_be_found_from_the_index() -> None:
+    listed = {(ROOT / "docs" / link.partition("#")[0]).name for link in pages.links(ROOT / "docs" / "README.md")}
+    assert {page.name for page in PAGES} - {"README.md"} <= listed
+    assert "docs/README.md" in pages.links(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("block", _blocks("json"), ids=str)
+def test_json_is_json(block: Block) -> None:
+    json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", _blocks("yaml"), ids=str)
+def test_manifests_are_valid(block: Block) -> None:
+    documents = [document for document in yaml.safe_load_all(block.text) if document is not None]
+    assert documents
+    for document in documents:
+        if isinstance(document, dict) and {"apiVersion", "kind"} <= set(document):
+            _check(document, block)
+
+
+def _check(document: dict[str, Any], block: Block) -> None:
+    version, kind = document["apiVersion"], document["kind"]
+    if version.startswith(OURS):
+        (parsed,) = parse_documents(yaml.safe_dump(document), str(block))
+        assert isinstance(parsed, ParsedDocument), parsed
+    elif (schema := _schemas().get((version, kind))) is not None:
+        jsonschema.Draft202012Validator(schema).validate(document)
+    elif kind not in FOREIGN:
+        kubernetes_validate.validate(document, "1.36", strict=True)
+
+
+@functools.cache
+def _schemas() -> ocmschemas.Schemas:
+    return ocmschemas.by_kind()

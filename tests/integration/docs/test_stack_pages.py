@@ -1,0 +1,99 @@
+"""Pages that speak of a running framework, followed beside one; and what its metrics are used for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.docs import venues
+from tests.integration.docs.pages import Command
+from tests.integration.docs.stackworld import CLUSTERS, SCORER, StackWorld
+from tests.integration.docs.venues import Venue
+from tests.support.httpserver import answer
+from tests.unit.deploy.test_chart_monitoring import DASHBOARD
+
+# One worker for all of them: they share servers and follow each other.
+pytestmark = [pytest.mark.xdist_group("docs-stack"), pytest.mark.timeout(300)]
+
+_FAILING = "broken"
+
+
+def _commands() -> list[Command]:
+    """Each once, in the order in which a reader meets them."""
+    found: dict[str, Command] = {}
+    for command in venues.of(Venue.STACK):
+        found.setdefault(command.text, command)
+    return list(found.values())
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackWorld]:
+    """The running stack."""
+    with StackWorld(tmp_path_factory.mktemp("stack") / "world") as running:
+        yield running
+
+
+def test_every_command_works(world: StackWorld) -> None:
+    before = {cluster: world.books(SCORER, cluster)["scheduled"] for cluster in CLUSTERS}
+    said: dict[str, str] = {}
+    for command in _commands():
+        said[command.text] = world.type(command)
+    assert len(said) >= 15
+    explained = said["dsf explain sample-scorer --cluster worker01"]
+    assert "n1" in explained
+    (sent,) = [text for text in said if text.startswith("dsf rescore") and "-o json" in text]
+    assert {run["cluster"] for run in json.loads(said[sent])["runs"]} == set(CLUSTERS)
+    # What was asked for by hand was done: by the command line, by Celery and through Flower's API.
+    (asked,) = [text for text in said if "send-task" in text]
+    task = json.loads(said[asked])["task-id"]
+    world.until(lambda: _has_run(world, task), f"the task {task} that was sent through Flower")
+    for cluster in CLUSTERS:
+        assert world.books(SCORER, cluster)["scheduled"] > before[cluster]
+    assert {entry["intervalSeconds"] for entry in world.data("schedule", "list")["entries"]} == {5}
+
+
+def _has_run(world: StackWorld, task: str) -> bool:
+    return task in world.log("agent worker01")
+
+
+def test_the_dashboard_shows_something_in_every_panel(world: StackWorld) -> None:
+    # For panels of what goes wrong: a scorer that fails, results that are refused, and ticks that are skipped.
+    world.scorer(_FAILING, answer("no", 500), interval=1, execution={"maxRetries": 0})
+    results = [{"metric": {"node": "n1"}, "score": 1}, {"metric": {"node": "n2"}, "score": None}]
+    world.scorer("partly", answer({"results": results}), interval=1)
+    world.scorer("suspended", answer({"results": []}), interval=1, execution={"suspend": True})
+    world.redis.hincrby("dsf:rejected", "stale", 1)
+    queries = {
+        panel["title"]: [_filled(target["expr"]) for target in panel["targets"]] for panel in DASHBOARD["panels"]
+    }
+    for title, expressions in queries.items():
+        for expression in expressions:
+            world.until(
+                lambda e=expression: world.query(e),  # type: ignore[misc]
+                f"data for the panel {title!r}: {expression}",
+                40,
+            )
+
+    (reason,) = {series["metric"]["reason"] for series in world.query(_filled(queries["Failures by reason"][0]))}
+    assert reason == "http_error"
+
+
+def _filled(expression: str) -> str:
+    """The query with every variable at `All`."""
+    return re.sub(r"\$\w+", ".*", expression)
+
+
+def test_what_is_sent_to_a_central_store_is_what_the_page_says(world: StackWorld) -> None:
+    names = ("dynamic_score", "cluster_cpu_free", "cluster_memory_free", "dynamic_scoring_requests_total")
+    for name in names:
+        world.until(lambda n=name: world.query(n, world.receiver_port), f"{name} at the receiver", 30)  # type: ignore[misc]
+    (cpu,) = world.query("cluster_cpu_free", world.receiver_port)
+    # The pod that has ended requests nothing.
+    assert (float(cpu["value"][1]), cpu["metric"]["cluster"]) == (8 - 1.5, "worker01")
+    (memory,) = world.query("cluster_memory_free", world.receiver_port)
+    assert float(memory["value"][1]) == 750
+    sent = {series["metric"]["__name__"] for series in world.query('{__name__=~".+"}', world.receiver_port)}
+    assert {name for name in sent if not name.startswith(("dynamic_scor", "cluster_"))} == set()

@@ -1,0 +1,107 @@
+"""Where each command of the pages is run by a test, and which cannot be run here and why.
+
+A command that is in none of these tables fails `test_commands.py`: who writes a new one says here how it is checked.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from tests.integration.docs import pages
+from tests.integration.docs.pages import Command
+
+
+class Venue(enum.Enum):
+    """Where a command is run."""
+
+    #: On a hub and a managed cluster with real API servers, by `test_cluster_pages.py`, in the order of the page.
+    CLUSTER = "cluster"
+    #: Beside a running stack, by `test_stack_pages.py`.
+    STACK = "stack"
+    #: In a shell, by `test_commands.py`.
+    HERE = "here"
+    #: By the page's own test.
+    OWN = "own"
+    #: Not at all; it is looked at as far as that goes.
+    NOWHERE = "nowhere"
+
+
+#: Pages whose commands are run by a test of their own.
+OWN_TESTS = {
+    "docs/tutorial.md": "tests/integration/scorer/test_tutorial.py",
+    "docs/optimization.md": "tests/e2e/test_optimization.py",
+}
+
+_CONTAINERS = "there is no container engine here"
+_PODS = "there are no nodes here, so there are no pods; its flags are checked"
+_NETWORK = "nothing is fetched from other projects by tests"
+_LONG = "starts a process that stays; the demo's and the stack's tests run it, its options are checked"
+_TARGET = "would run for minutes; the target exists"
+
+#: Pattern of what cannot be run here -> why.
+NOWHERE = {
+    r"^(kind|docker|podman)\b": _CONTAINERS,
+    r"^HUB_IP=\$\(docker ": _CONTAINERS,
+    r"^(JOIN=\$\()?clusteradm\b": _CONTAINERS,
+    r"^\$\{JOIN/": _CONTAINERS,
+    r"^(REGISTRY=\$\()?oc\b": "OpenShift is not here",
+    r"^git clone ": _NETWORK,
+    r"^cd dynamic-scoring-framework$": _NETWORK,
+    r"^helm repo add ": _NETWORK,
+    r"^helm upgrade --install \S+ (?!deploy/helm )\S+/\S+ ": _NETWORK,
+    r"kubectl .*apply -f https://": _NETWORK,
+    r"^kubectl .*\b(exec|port-forward|wait|logs|rollout status)\b": _PODS,
+    r"^curl .*localhost:8428/": "VictoriaMetrics is not here",
+    r"^dsf (demo|up|hub|beat|results|exporter|flower|agent)\b": _LONG,
+    r"^dsf (optimize|optimizer|mcp)\b": "needs OCM's hub; tests/e2e/test_optimization.py runs it",
+    r"^dsf credentials revoke ": "makes cycles fail; tests/integration/security/test_credentials.py runs it",
+    r"^make (demo|test|bench)\b": _TARGET,
+    r"^(\.venv/bin/)?pytest\b": _TARGET,
+    r"^scripts/controlplane\b": "would build a control plane; the script exists",
+}
+
+_CLUSTER_PROGRAMS = {"kubectl", "helm"}
+_STACK_PROGRAMS = {"dsf", "celery", "curl"}
+#: What else may stand in a command, beside programs of the tables above.
+TOOLS = {"sed", "base64", "grep", "openssl", "cd", "export", "source", "promtool", "jq"}
+#: Those that need nothing of ours, or only files.
+_HERE_FIRST = {"export", "source", "promtool"}
+#: Variables that a page sets once and that its later commands need.
+EXPORTS = {"DSF_ROLE": "cli"}
+
+
+def venue(command: Command) -> Venue:
+    """Where a command is run. Raises LookupError for a program that nobody has thought of."""
+    if command.page in OWN_TESTS:
+        return Venue.OWN
+    if reason(command):
+        return Venue.NOWHERE
+    programs = set(command.programs)
+    unknown = programs - _CLUSTER_PROGRAMS - _STACK_PROGRAMS - TOOLS
+    if unknown or not (programs or "=" in command.text):
+        raise LookupError(f"{command}: {sorted(unknown)} is in no table of tests/integration/docs/venues.py")
+    if programs & _CLUSTER_PROGRAMS or not programs:
+        return Venue.CLUSTER
+    if programs & _STACK_PROGRAMS:
+        return Venue.STACK
+    if programs & _HERE_FIRST:
+        return Venue.HERE
+    raise LookupError(f"{command}: nothing of ours is in it")
+
+
+def of(*venues: Venue) -> list[Command]:
+    """The commands of all pages that are run there; one that nobody has thought of is nowhere."""
+    return [command for command in pages.all_commands() if _known(command) in venues]
+
+
+def _known(command: Command) -> Venue:
+    try:
+        return venue(command)
+    except LookupError:
+        return Venue.NOWHERE
+
+
+def reason(command: Command) -> str:
+    """Why a command cannot be run here, or an empty text."""
+    return next((why for pattern, why in NOWHERE.items() if re.search(pattern, command.text)), "")
