@@ -27,6 +27,9 @@ def optimizer(rows: list[dict[str, Any]]) -> list[Figure]:
     """The optimiser beside PuLP with CBC, and how far its plan may be from the best one."""
     figures = []
     for row in rows:
+        if (http := row.get("http")) is not None:
+            figures += _over_http(row["size"], http)
+            continue
         ours, other = row["dsf"], row["pulp"]
         against = "nothing: too large for the other"
         if other is not None:
@@ -36,6 +39,22 @@ def optimizer(rows: list[dict[str, Any]]) -> list[Figure]:
         name = f"optimiser, {row['size']} (workloads x clusters x configurations)"
         figures.append(Figure(name, measured, 100 * ours["gap"], "% from the bound", against))
     return figures
+
+
+def _over_http(size: str, found: dict[str, Any]) -> list[Figure]:
+    dry, solver, again = (found[f"{name}_seconds"] * 1000 for name in ("dry_run", "solver", "apply_again"))
+    return [
+        Figure(
+            f"/optimize end to end, {size}, dry run", f"{dry:.0f} ms", dry, "ms", f"of it the solver: {solver:.0f} ms"
+        ),
+        Figure(
+            f"/optimize end to end, {size}, put in force",
+            f"{found['objects']} objects in {found['apply_seconds']:.2f} s",
+            found["apply_seconds"],
+            "s",
+            f"again, when nothing changed: {again:.0f} ms",
+        ),
+    ]
 
 
 def kube(found: dict[str, Any]) -> list[Figure]:

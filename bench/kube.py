@@ -250,6 +250,7 @@ def measure(rounds: int, seconds: int, clusters: int) -> dict[str, Any]:
                 if rounds:
                     taken = time_to_score(world, rounds)
                     figures["apply_to_score_seconds"] = round(statistics.median(taken), 2)
+                    figures["apply_to_score_longest"] = round(max(taken), 2)
                     figures["apply_to_score_rounds"] = [round(one, 2) for one in taken]
                 if seconds:
                     figures |= writes_per_cycle(world, seconds)

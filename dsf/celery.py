@@ -11,12 +11,13 @@ from typing import Any
 from urllib.parse import quote
 
 from celery import Celery, signals
+from celery.app.amqp import Queues
 from celery.app.control import Control
 from kombu import Exchange, Queue
 
 import dsf.log
 from dsf import keys
-from dsf.redislink import transport
+from dsf.redislink import broker, transport
 from dsf.redislink.link import Link
 from dsf.settings import Settings, settings
 
@@ -31,6 +32,18 @@ _TASK_MODULES: dict[str, list[str]] = {
 def _queue(name: str) -> Queue:
     # no_declare: declaring costs round trips and would need rights on binding keys that an agent does not have.
     return Queue(name, Exchange(name, no_declare=True), routing_key=name, no_declare=True)
+
+
+class _SpokeQueues(Queues):
+    """The queue of every cluster, for processes from which people send ticks."""
+
+    def __missing__(self, name: str) -> Queue:
+        cluster = keys.cluster_of_queue(name)
+        if cluster is None or not keys.is_name(cluster):
+            raise KeyError(name)
+        queue = _queue(name)
+        self[name] = queue
+        return queue
 
 
 def transport_options(config: Settings) -> dict[str, Any]:
@@ -112,6 +125,10 @@ def configuration(config: Settings) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
         "worker_proc_alive_timeout": 10.0,
+        # Celery's coming default, said here so that it does not warn at each lost connection. It cancels tasks that are
+        # acknowledged late, of which agents have none and one thread has no other running; more threads know no cancel.
+        "worker_cancel_long_running_tasks_on_connection_loss": config.role != "results"
+        or config.results_concurrency == 1,
         "beat_scheduler": "dsf.beat_schedule:BeatScheduler",
         "beat_max_loop_interval": config.beat_max_wait,
         "task_publish_retry": True,
@@ -138,6 +155,7 @@ def configuration(config: Settings) -> dict[str, Any]:
             # One process: the writer and the sweeper run beside the tasks, and a result takes well under 1 ms.
             "worker_pool": "solo" if config.results_concurrency == 1 else "threads",
             "worker_concurrency": config.results_concurrency,
+            "worker_consumer": "dsf.workerprobes:PatientConsumer",
             # What agents push is taken apart before Celery sees it.
             "broker_transport": "dsf.results.transport:"
             + ("SentinelTransport" if link.address.is_sentinel else "Transport"),
@@ -169,8 +187,11 @@ def make_app(config: Settings) -> Celery:
     """A Celery application for one role."""
     transport.install()
     modules = _TASK_MODULES.get(config.role, [])
-    application = Celery("dsf", include=modules, control=NoControl, set_as_current=True)
+    application = Celery("dsf", include=modules, control=NoControl, amqp=broker.Amqp, set_as_current=True)
     application.conf.update(configuration(config))
+    if config.role in ("cli", "flower"):
+        # `celery call` and Flower's API name a cluster's queue; for any other process such a name is an error.
+        application.amqp.queues_cls = _SpokeQueues
     return application
 
 

@@ -10,6 +10,7 @@
     +-- CycleError               a cycle ended without a score, with stage and reason
     +-- HttpError                one HTTP exchange failed, with a reason and whether a retry may help
     +-- MessageRejectedError     a result message is refused by the hub
+    |   +-- SchemaMismatchError  its sender is too old or too new
     +-- BackendError             the hub's store of objects (folder or Kubernetes) failed
     |   +-- ObjectNotFoundError
     |   +-- ObjectConflictError
@@ -17,6 +18,10 @@
     +-- UnknownClusterError      a command or a message names a cluster that is not registered
     +-- QueueFullError           a cluster's queue holds so many messages that its agent must be away
     +-- ToolError                a program the demo or a test needs cannot be found or started
+    +-- PlanConflictError        a plan of the optimiser cannot be applied to the hub as it is
+    +-- ApplyError               a plan of the optimiser could not be written
+    +-- SolverError              the solver's process is busy, was too slow or died
+    +-- AccessError              a caller of the optimiser is not known, or may not do this
 
 Messages are read by operators: they say what is wrong, where, and what to do. They never hold a token or a password.
 """
@@ -122,8 +127,25 @@ class MessageRejectedError(DsfError):
         self.reason = reason
 
 
+class SchemaMismatchError(MessageRejectedError):
+    """A result that is signed well, by an agent whose messages this hub does not understand.
+
+    `cluster` and `key_id` say whose it is, `schema_version` and `version` what it speaks.
+    """
+
+    def __init__(self, cluster: str, key_id: int, schema_version: int, version: str) -> None:
+        super().__init__("malformed", f"schema version {schema_version} of the agent's messages is not supported")
+        self.cluster = cluster
+        self.key_id = key_id
+        self.schema_version = schema_version
+        self.version = version
+
+
 class BackendError(DsfError):
     """The hub's store of objects could not be read or written; the work is tried again later."""
+
+    #: Whether it was understood and refused: a right is missing, or the object is not valid. Somebody has to act.
+    is_refusal: bool = False
 
 
 class ObjectNotFoundError(BackendError):
@@ -148,3 +170,28 @@ class QueueFullError(DsfError):
 
 class ToolError(DsfError):
     """A program that the demo or a test needs cannot be found, fetched or started; the message says how to get it."""
+
+
+class PlanConflictError(DsfError):
+    """A plan cannot be applied to the hub as it is: a label is missing, somebody else's object is in the way, or the
+    plan is another one by now. Nothing was written."""
+
+
+class ApplyError(DsfError):
+    """A plan could not be written. `left` names what could not be undone; empty: everything is as it was before."""
+
+    def __init__(self, message: str, left: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.left = left
+
+
+class SolverError(DsfError):
+    """The solver is busy with other plans, needed far more time than it was given, or its process died."""
+
+
+class AccessError(DsfError):
+    """A caller is not known (`status` 401) or may not do this (403)."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status

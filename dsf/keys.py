@@ -11,6 +11,12 @@ import re
 #: Version of every stored value and message; readers accept one older and one newer.
 SCHEMA_VERSION = 1
 
+
+def is_supported(version: int) -> bool:
+    """Whether messages of this schema version are understood: hub and agents may be one minor version apart."""
+    return abs(version - SCHEMA_VERSION) <= 1
+
+
 # --- queues (lists, owned by Celery) -------------------------------------------------------------------------
 
 #: Results of all clusters: agents push, the results worker pops.
@@ -46,6 +52,10 @@ SCORERS = "dsf:scorers"
 CLUSTERS = "dsf:clusters"
 #: hash cluster -> key id that its newest accepted result was signed with; by the results worker.
 KEYS_USED = "dsf:clusters:keys"
+#: hash cluster -> KeyRequest: new credentials that somebody asked for and the hub controller has not made yet.
+KEY_REQUESTS = "dsf:clusters:requests"
+#: hash cluster -> AgentRecord: what its agent speaks; by the results worker.
+AGENTS = "dsf:clusters:agents"
 
 # --- schedule (entries by the hub controller, overrides by people, due times by both and beat) ---------------
 
@@ -72,6 +82,9 @@ OPEN_RUNS = "dsf:runs:open"
 LOST_RUNS = "dsf:runs:lost"
 _PAIR_PREFIX = "dsf:pair:"
 _HISTORY_PREFIX = "dsf:history:"
+#: set of pairs of which something may be known; the sweeper of the results worker follows the schedule with it, because
+#: nobody may list keys.
+KNOWN_PAIRS = "dsf:pairs"
 #: hash reason -> number of refused results.
 REJECTED = "dsf:rejected"
 

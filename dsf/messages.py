@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from dsf.errors import MessageRejectedError, SettingsError
-from dsf.keys import SCHEMA_VERSION, is_name
+from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
+from dsf.keys import SCHEMA_VERSION, is_name, is_supported
 
 Outcome = Literal["ok", "empty", "partial", "error", "skipped"]
 Stage = Literal["", "fetch", "score", "publish"]
@@ -30,6 +30,7 @@ INGEST_TASK = "dsf.ingest"
 _RUN_ID = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
 _REASON = r"^[a-z0-9_]{1,64}$"
 _MESSAGE_LIMIT = 1024
+_VERSION_LIMIT = 64
 
 
 def new_run_id(at: float | None = None) -> str:
@@ -98,7 +99,9 @@ class Result(BaseModel):
     refused: dict[str, Annotated[int, Field(ge=0)]] = {}
     timings: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     counts: dict[str, Annotated[int, Field(ge=0)]] = {}
+    #: Host name of the agent, and the version of its software.
     agent: str = ""
+    version: str = ""
 
     @field_validator("cluster", "scorer")
     @classmethod
@@ -126,6 +129,11 @@ class Result(BaseModel):
     def _is_short(cls, value: str) -> str:
         return value[:_MESSAGE_LIMIT]
 
+    @field_validator("version")
+    @classmethod
+    def _is_version(cls, value: str) -> str:
+        return value[:_VERSION_LIMIT]
+
 
 def sign(result: Result, key: SigningKey) -> dict[str, Any]:
     """The envelope that travels: `{"v", "kid", "body", "sig"}`; `body` is the JSON text that `sig` covers."""
@@ -140,20 +148,39 @@ def _signature(key: SigningKey, body: str) -> str:
     return hmac.new(key.secret, body.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
+def _check_schema(body: str, cluster: str, key_id: int, version: int) -> None:
+    """Raises SchemaMismatchError. The body's own version counts: it is signed. Bodies of any version have it there."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        # Not an object either: whoever reads it says so.
+        return
+    if not isinstance(said, dict):
+        return
+    inside = said.get("v", version)
+    if not (isinstance(inside, int) and is_supported(inside) and is_supported(version)):
+        software = said.get("version")
+        raise SchemaMismatchError(
+            cluster,
+            key_id,
+            inside if isinstance(inside, int) and not is_supported(inside) else version,
+            software[:_VERSION_LIMIT] if isinstance(software, str) else "",
+        )
+
+
 def verify(envelope: object, master_secret: bytes, *, limit: int) -> Result:
     """Check who sent this envelope and read its result.
 
     Only the signature proves the sender: the `cluster` outside picks the key, and the one inside must agree.
-    Raises MessageRejectedError with reason `malformed` or `bad_signature`.
+    Raises MessageRejectedError with reason `malformed` or `bad_signature`, and SchemaMismatchError (`malformed`) for
+    what an agent of another time signed well.
     """
     if not isinstance(envelope, dict):
         raise MessageRejectedError("malformed", "a result must be a JSON object")
     version, kid, cluster = envelope.get("v"), envelope.get("kid"), envelope.get("cluster")
     body, signature = envelope.get("body"), envelope.get("sig")
-    if not isinstance(version, int) or abs(version - SCHEMA_VERSION) > 1:
-        raise MessageRejectedError(
-            "malformed", f"schema version {version!r} is not supported, this is {SCHEMA_VERSION}"
-        )
+    if not isinstance(version, int):
+        raise MessageRejectedError("malformed", f"schema version {version!r} is no number")
     if not (isinstance(kid, int) and kid >= 1 and isinstance(cluster, str) and is_name(cluster)):
         raise MessageRejectedError("malformed", "key id or cluster name missing or wrong")
     if not (isinstance(body, str) and isinstance(signature, str)):
@@ -162,13 +189,19 @@ def verify(envelope: object, master_secret: bytes, *, limit: int) -> Result:
         raise MessageRejectedError("malformed", f"result of {len(body)} characters, the limit is {limit}")
     expected = _signature(derive_key(master_secret, cluster, kid), body)
     if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "surrogatepass")):
+        if not is_supported(version):
+            # Such a one may be signed in another way.
+            raise MessageRejectedError("malformed", f"schema version {version} is not supported")
         raise MessageRejectedError("bad_signature", f"signature does not match the key {kid} of cluster {cluster}")
     try:
         result = Result.model_validate_json(body)
     except ValidationError as error:
+        _check_schema(body, cluster, kid, version)
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise MessageRejectedError("malformed", f"result of cluster {cluster}: {where}: {first['msg']}") from None
+    if not (is_supported(version) and is_supported(result.v)):
+        _check_schema(body, cluster, kid, version)
     if result.cluster != cluster:
         raise MessageRejectedError("bad_signature", f"signed by {cluster} for cluster {result.cluster}")
     return result

@@ -18,7 +18,7 @@ from dsf.errors import SettingsError
 
 ENV_PREFIX = "DSF_"
 
-Role = Literal["agent", "results", "beat", "hub", "exporter", "flower", "cli"]
+Role = Literal["agent", "results", "beat", "hub", "exporter", "flower", "cli", "optimizer"]
 
 
 class Settings(BaseSettings):
@@ -90,11 +90,24 @@ class Settings(BaseSettings):
     redis_health_check_interval: float = Field(
         default=10.0, gt=0, description="A silent connection is found dead after about twice this."
     )
+    redis_reconnect_max_wait: float = Field(
+        default=5.0,
+        gt=0,
+        description="Longest wait of a worker between two tries to reach Redis, in seconds; half of it at least, drawn "
+        "anew each time. A rotated password or a restarted Redis is taken up this late; a longer one spreads the "
+        "return of a very large fleet.",
+    )
     redis_polling_interval: int = Field(
         default=2,
         ge=1,
         description="Length of a worker's blocking pop. Longer means fewer idle requests to the hub "
         "(clusters / interval a second) and a slower shutdown; it delays no message.",
+    )
+
+    redis_manage_users: bool = Field(
+        default=False,
+        description="The hub controller makes a user in Redis for each cluster and delivers its password with the "
+        "signing key. Its own user must be allowed to manage users.",
     )
 
     # --- identity ----------------------------------------------------------------------------------------------
@@ -144,7 +157,10 @@ class Settings(BaseSettings):
     agent_liveness_file: Path | None = Field(
         default=None, description="Touched every 10 s by the worker's main loop; a probe compares its age."
     )
-    agent_readiness_file: Path | None = Field(default=None, description="Exists while the worker consumes its queue.")
+    agent_readiness_file: Path | None = Field(
+        default=None,
+        description="Exists while the worker consumes its queue and some scorer had a good cycle within 3 intervals.",
+    )
     agent_heartbeat_interval: float = Field(
         default=30.0,
         gt=0,
@@ -164,6 +180,31 @@ class Settings(BaseSettings):
     max_results: int = Field(default=10_000, gt=0, description="Results in one scoring answer.")
     max_result_message_bytes: int = Field(
         default=2 * 1024 * 1024, gt=0, description="Size of one signed result; the hub refuses larger ones unread."
+    )
+    agent_window_series: int = Field(
+        default=10_000,
+        ge=1,
+        description="Series that the agent holds for the sources OpenTelemetry and Kubernetes; about 2 kB each.",
+    )
+    agent_window_samples: int = Field(
+        default=1_000_000, ge=1, description="Samples that the agent holds of these series; 16 bytes each."
+    )
+    otlp_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Receive OTLP/HTTP metrics there (4318 by convention); 0 takes a free port. None: not at all.",
+    )
+    otlp_host: str = Field(default="0.0.0.0", description="A collector pushes from another pod.")  # noqa: S104
+    otlp_max_bytes: int = Field(
+        default=8 * 1024 * 1024,
+        gt=0,
+        description="Decoded bytes of one pushed request. At most four are in memory, each as several times its bytes.",
+    )
+    otlp_token_file: Path | None = Field(
+        default=None,
+        description="File with the token that senders must send as `Authorization: Bearer`; read at each request. "
+        "None: everybody who reaches the port may push.",
     )
     retry_backoff: float = Field(default=0.5, gt=0, description="First wait before a stage is tried again; doubles.")
     retry_backoff_max: float = Field(default=10.0, gt=0)
@@ -193,9 +234,10 @@ class Settings(BaseSettings):
 
     # --- results worker ----------------------------------------------------------------------------------------
     write_rate: float = Field(
-        default=50.0,
+        default=100.0,
         gt=0,
-        description="AddOnPlacementScore writes per second, for the whole hub, however many workers.",
+        description="AddOnPlacementScore writes per second, for the whole hub, however many workers. Each costs the "
+        "API server some milliseconds. 3,500 clusters x 10 scorers every 30 s, 5 % of them changing: 58 and the renewals.",
     )
     results_concurrency: int = Field(
         default=1,
@@ -241,7 +283,18 @@ class Settings(BaseSettings):
         description="Seconds between two looks at everything, whether or not anything was heard of. Changes are seen "
         "at once; this finds what somebody did to Redis.",
     )
-    hub_metrics_port: int | None = Field(default=None, description="Port of the hub controller's probes.")
+    hub_metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Port of the hub controller's probes and /metrics. None: it serves none; 0 takes a free port.",
+    )
+    credentials_overlap: float = Field(
+        default=180.0,
+        ge=0,
+        description="Least seconds for which the old credentials of a cluster stay valid beside the new ones. "
+        "Kubernetes renews a mounted Secret within some 90 s; until then the agent connects with the old password.",
+    )
     health_interval: float = Field(default=30.0, gt=0)
     health_timeout: float = Field(default=5.0, gt=0)
     health_failure_threshold: int = Field(
@@ -255,6 +308,30 @@ class Settings(BaseSettings):
     # --- exporter ----------------------------------------------------------------------------------------------
     exporter_host: str = Field(default="0.0.0.0", description="Prometheus scrapes from other pods.")  # noqa: S104
     exporter_port: int = Field(default=8080, ge=0, le=65535)
+
+    # --- optimiser ---------------------------------------------------------------------------------------------
+    optimizer_host: str = Field(
+        default="127.0.0.1", description="Address to listen on; it writes Placements, so others only on purpose."
+    )
+    optimizer_port: int = Field(default=8338, ge=0, le=65535, description="0 takes a free port.")
+    optimizer_auth: Literal["kubernetes", "token", "none"] = Field(
+        default="kubernetes",
+        description="Who may call: kubernetes asks the hub (TokenReview, SubjectAccessReview); token is one token for "
+        "everything, from optimizer_token_file; none is refused unless optimizer_host is a loopback address.",
+    )
+    optimizer_token_file: Path | None = Field(
+        default=None, description="File that holds the token of auth `token`; read again at every request."
+    )
+    optimizer_cluster_selector: str = Field(
+        default="label:cluster-name",
+        description="How Placements select a cluster: label:KEY, claim:NAME, or name (CEL, OCM 1.0 or newer).",
+    )
+    optimizer_time_limit: float = Field(
+        default=30.0, gt=0, le=600, description="Seconds of one search, and the most that a request may ask for."
+    )
+    optimizer_patience: float = Field(
+        default=30.0, gt=0, description="Seconds that a plan waits for the solver while it works on others."
+    )
 
     def resolved_redis_url(self) -> str:
         """The Redis URL, read from `redis_url_file` when that is set.

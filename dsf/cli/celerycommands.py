@@ -20,15 +20,15 @@ def beat() -> list[str]:
     return [*_CELERY, "beat"]
 
 
-def flower(address: str, port: int) -> list[str]:
-    """Flower, to look at tasks only."""
+def flower(address: str, port: int, *, read_only: bool = True) -> list[str]:
+    """Flower, to look at tasks; to start some as well unless it is read-only."""
     return [
         *_CELERY,
         "flower",
         f"--address={address}",
         f"--port={port}",
-        # Otherwise anybody who opens the page may shut workers down and start tasks.
-        "--read_only",
+        # Otherwise anybody who opens the page may start tasks.
+        *(["--read_only"] if read_only else []),
         # Workers send events anyway; the default asks every worker of the fleet for them every 5 s.
         "--enable_events=False",
         f"--max_tasks={_FLOWER_TASKS}",

@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 ONCE_TIMEOUT = 60.0
 
 
+def _names(given: str) -> list[str]:
+    return [name for part in given.split(",") if (name := part.strip())]
+
+
+def _checked_names(given: str) -> str:
+    """What --with says. Raises typer.BadParameter for a name that is none."""
+    from dsf.demo.extras import EXTRAS
+
+    for name in _names(given):
+        if name not in EXTRAS:
+            known = ", ".join(f"{known} ({extra.help})" for known, extra in EXTRAS.items())
+            raise typer.BadParameter(f"{name!r} is none of {known}")
+    return given
+
+
 def demo(
     once: Annotated[
         bool, typer.Option("--once", help="End when every cluster has every score: 0; after 60 s: 1 and the reasons.")
@@ -34,6 +49,15 @@ def demo(
             "--keep", help="Keep the manifests in this folder; edit them and the demo follows.", file_okay=False
         ),
     ] = None,
+    with_: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            metavar="NAME,...",
+            help="Run more scorers: prediction (is it soon busy?), resource-usage (what is left?).",
+            callback=_checked_names,
+        ),
+    ] = "",
     redis_url: RedisOption = None,
 ) -> None:
     """Two clusters, real Prometheus servers, real scores, on this machine. Ctrl-C ends everything.
@@ -41,7 +65,7 @@ def demo(
     What is missing (Prometheus, the node exporter) is unpacked from Debian's packages into ~/.cache/dsf; nothing is
     installed. Needs a checkout of the repository.
 
-    Example: dsf demo --keep my-demo
+    Example: dsf demo --keep my-demo --with prediction,resource-usage
     """
     from dsf.demo.fleet import Fleet
     from dsf.demo.report import Report
@@ -59,7 +83,7 @@ def demo(
         cleanup.enter_context(exclusive(state_dir))
         try:
             with supervising(state_dir, say) as supervisor:
-                fleet = Fleet(manifests, state_dir, redis_url, supervisor, say)
+                fleet = Fleet(manifests, state_dir, redis_url, supervisor, say, _names(with_))
                 with fleet.stack:
                     fleet.prepare()
                     started = time.time()

@@ -97,11 +97,13 @@ def _summaries(file: Path) -> Mapping[str, ScorerSummary]:
 def _use_aliases(settings: Settings) -> None:
     from dsf.errors import SettingsError
     from dsf.http.transport import set_aliases
+    from dsf.http.trust import use_folder
 
     try:
         set_aliases(settings.agent_host_aliases)
     except ValueError as error:
         raise SettingsError(f"DSF_AGENT_HOST_ALIASES: {error}") from None
+    use_folder(settings.trusted_ca_dir)
 
 
 class _Page:

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import typer
 
-from dsf.cli import demo, explain, history, info, processes, rescore, schedule, scorer, scores, status, up
+from dsf.cli import (
+    credentials,
+    demo,
+    explain,
+    history,
+    info,
+    mcp,
+    optimize,
+    optimizer,
+    processes,
+    rescore,
+    schedule,
+    scorer,
+    scores,
+    status,
+    up,
+)
 from dsf.cli.group import CommandGroup
 
 app = typer.Typer(
@@ -27,7 +43,9 @@ app.command(rich_help_panel=_LOOK)(scores.scores)
 app.command(rich_help_panel=_LOOK)(history.history)
 app.command(rich_help_panel=_LOOK)(explain.explain)
 app.command(rich_help_panel=_CHANGE)(rescore.rescore)
+app.command(rich_help_panel=_CHANGE)(optimize.optimize)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
+app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
 app.add_typer(scorer.app, name="scorer", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_RUN)(demo.demo)
 app.command(rich_help_panel=_RUN)(up.up)
@@ -37,6 +55,8 @@ app.command(rich_help_panel=_RUN)(processes.exporter)
 app.command(rich_help_panel=_RUN)(processes.results)
 app.command(rich_help_panel=_RUN)(processes.beat)
 app.command(rich_help_panel=_RUN)(processes.flower)
+app.command(rich_help_panel=_RUN)(optimizer.optimizer)
+app.command(rich_help_panel=_RUN)(mcp.mcp)
 app.command(rich_help_panel=_LOOK)(info.crds)
 app.command(rich_help_panel=_LOOK)(info.version)
 

@@ -94,15 +94,20 @@ def beat() -> None:
 def flower(
     address: Annotated[str, typer.Option("--address", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port.")] = 5555,
+    read_only: Annotated[
+        bool, typer.Option("--read-only/--no-read-only", help="Only look; or start tasks from its API, too.")
+    ] = True,
 ) -> None:
-    """Run Flower read-only: tasks by name with scorer and run id. It has no login; put a proxy in front to share it.
+    """Run Flower: tasks by name with scorer and run id. It has no login; put a proxy in front to share it.
+
+    With --no-read-only its user in Redis must be allowed to push ticks, as dsf-flower-tasks is.
 
     Example: dsf flower --port 5555
     """
     from dsf.cli import celerycommands
 
     _set_environment(role="flower")
-    _become(celerycommands.flower(address, port))
+    _become(celerycommands.flower(address, port, read_only=read_only))
 
 
 def _set_environment(**values: object) -> None:

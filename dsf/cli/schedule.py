@@ -144,11 +144,9 @@ def _change(
     with session() as opened:
         store = ScheduleStore(opened.redis)
         if resume:
-            store.resume(target, note=note, by=_who())
+            store.resume(target, note=note, by=who())
         else:
-            store.set_override(
-                target, interval=interval, paused=paused, paused_until=paused_until, note=note, by=_who()
-            )
+            store.set_override(target, interval=interval, paused=paused, paused_until=paused_until, note=note, by=who())
         found = _show(opened.redis, scorer, cluster, output)
     for entry in found.entries:
         own = entry.interval_source if interval is not None else entry.paused_source or target
@@ -210,7 +208,7 @@ def _who_and_why(entry: EntryView) -> list[str]:
     return texts
 
 
-def _who() -> str:
+def who() -> str:
     """`user@host` of the person at this terminal, as far as the system knows."""
     try:
         user = getpass.getuser()

@@ -15,6 +15,7 @@ from dsf.errors import UnknownScorerError
 from dsf.exporter.reader import FleetReader
 from dsf.exporter.views import ScorerView, ScoreView, Time, View
 from dsf.settings import Settings
+from dsf.store.agents import Agents
 
 #: Bytes of a file of the hub's that are read at most.
 _MAX_FILE = 10 * 1024 * 1024
@@ -81,6 +82,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
                 raise
             # It is known, but not good enough to run: the conditions say why.
             found = fleet.scorers().model_copy(update={"scorers": []})
+    problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in Agents(client).problems().items()]
     wrong = any(problem.severity == "error" for problem in problems)
     bad = wrong or conditions or any(state_of(scorer) in _BAD for scorer in found.scorers)
     return StatusReport(

@@ -42,6 +42,11 @@ class Link:
         return str(address.Address(self.address.scheme, ((host, port),), self.address.db))
 
     @property
+    def reconnect_max_wait(self) -> float:
+        """Seconds that a worker waits at most between two tries to connect."""
+        return self._settings.redis_reconnect_max_wait
+
+    @property
     def connection_class(self) -> type[Any]:
         """The class of connections to the server."""
         if self.address.is_sentinel:

@@ -7,14 +7,54 @@ from __future__ import annotations
 
 from typing import Any
 
+import redis
 from kombu import transport as registry
 from kombu.transport import redis as base
+from kombu.transport import virtual
+
+import dsf.log
+
+log = dsf.log.get(__name__)
 
 # What is overridden is not in the published types of kombu.
 _BaseChannel: Any = base.Channel
 _BaseSentinelChannel: Any = base.SentinelChannel
 _BaseTransport: Any = base.Transport
 _BaseSentinelTransport: Any = base.SentinelTransport
+_BaseQoS: Any = virtual.QoS
+
+
+class AtMostOnceQoS(_BaseQoS):  # type: ignore[misc]
+    """Remembers what a channel without acknowledgements in Redis has taken and not begun.
+
+    When the channel closes, that goes back into the queue: an agent that is told to end loses no tick, and neither does
+    one whose connection was cut because its password is another one now.
+    """
+
+    def restore_unacked(self) -> list[Any]:
+        """Put back what can be put back; what cannot is dropped, for a tick is replaced by the next one.
+
+        The base class tries each message against a Redis that is away, and then has them written into a file that
+        nobody reads.
+        """
+        self._flush()
+        dropped, problem = 0, ""
+        while self._delivered:
+            # The oldest first, and away from here only when it is there.
+            tag, message = next(iter(self._delivered.items()))
+            try:
+                self.channel._restore(message)
+            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+                # It is away: the others are not tried one by one.
+                dropped, problem = dropped + len(self._delivered), str(error)
+                self._delivered.clear()
+            except (redis.RedisError, ValueError, LookupError, TypeError) as error:
+                # One that is not as ours are must not keep the others here.
+                dropped, problem = dropped + 1, str(error)
+            self._delivered.pop(tag, None)
+        if dropped:
+            log.warning("unfinished ticks dropped", count=dropped, error=problem)
+        return []
 
 
 class Linked:
@@ -40,8 +80,14 @@ class Linked:
 class Channel(Linked, _BaseChannel):  # type: ignore[misc]
     """A channel to one server."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if not self.ack_emulation:
+            # The base class takes the one of channels in memory.
+            self.QoS = AtMostOnceQoS
 
-class SentinelChannel(Linked, _BaseSentinelChannel):  # type: ignore[misc]
+
+class SentinelChannel(Channel, _BaseSentinelChannel):  # type: ignore[misc]
     """A channel to the server that Sentinel names."""
 
     def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:

@@ -16,6 +16,6 @@ from dsf.messages import FETCH_TASK
 def fetch(self: Task[Any, Any], scorer: str, run_id: str | None = None) -> str:
     """Ask the source of `scorer` for its time series; score and publish follow by themselves.
 
-    By hand: `celery -A dsf.celery call dsf.fetch --args '["sample-scorer"]' --queue spoke.<cluster>`.
+    By hand: `DSF_ROLE=cli celery -A dsf.celery call dsf.fetch --args '["sample-scorer"]' --queue spoke.<cluster>`.
     """
     return runtime.current().flow.fetch(self, scorer, run_id)

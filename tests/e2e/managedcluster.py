@@ -80,7 +80,8 @@ class ManagedCluster:
             "DSF_AGENT_READINESS_FILE": str(self._ready),
             "DSF_REDIS_POLLING_INTERVAL": "1",
         }
-        self._agent = Child([sys.executable, "-m", "dsf.agent"], self._folder / "agent.log", environment)
+        command = [str(Path(sys.executable).with_name("dsf")), "agent"]
+        self._agent = Child(command, self._folder / "agent.log", environment)
 
     def stop_agent(self) -> None:
         """SIGTERM, as a cluster does; kills it when it does not end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,8 +14,8 @@ from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
 from dsf.demo.stack import http_answer
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, MANAGED_CLUSTERS
-from tests.e2e.managedcluster import NAMESPACE, PROMETHEUS
-from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, World
+from tests.e2e.managedcluster import METRIC, NAMESPACE, PROMETHEUS
+from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, World
 from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.xdist_group("e2e"), pytest.mark.timeout(180)]
@@ -68,6 +69,23 @@ def test_scores_are_written(world: World) -> None:
         assert (condition["type"], condition["status"]) == ("AddOnPlacementScoreUpdated", "True")
         page = http_answer(f"http://127.0.0.1:{world.clusters[cluster].metrics_port}/metrics") or b""
         assert b"dynamic_score{" in page
+        eventually(world, lambda cluster=cluster: _exported(world, cluster), f"{cluster} in the exporter", 5)
+
+
+def _exported(world: World, cluster: str) -> bool:
+    page = http_answer(f"http://127.0.0.1:{world.exporter_port}/metrics") or b""
+    return re.search(rf'^dynamic_score{{[^}}]*ds_cluster="{cluster}"'.encode(), page, re.MULTILINE) is not None
+
+
+def test_the_commands_are_those_of_the_readme(world: World) -> None:
+    text = (ROOT / "README.md").read_text()
+    section, _, _ = text[text.index("## On a cluster") :].partition("\n## ")
+    said = set(re.findall(r"^\$ dsf (\w+)", section, re.MULTILINE))
+    # Its `dsf crds` is what the API server was given at its start.
+    assert said == {"crds", "agent", *(set(world.children) - {"scorer", "placement"})}
+    names = set(re.findall(r"\b(DSF_\w+)=", section))
+    given = {"DSF_REDIS_URL", "DSF_BACKEND", "DSF_KUBECONFIG", "DSF_SIGNING_SECRET", "DSF_AGENT_KUBE", "DSF_CLUSTER"}
+    assert names == given
 
 
 def test_the_scorer_says_that_it_works(world: World) -> None:
@@ -84,6 +102,41 @@ def test_the_scorer_says_that_it_works(world: World) -> None:
 
     wanted_row = ["sample-scorer", "Active", "sample_my_score", "2", "2", "2", "CyclesSucceed"]
     eventually(world, lambda: row() == wanted_row, f"what kubectl get shows, {wanted_row}")
+
+
+def test_a_mistake_in_a_query_is_explained(world: World) -> None:
+    source = {"type": "Prometheus", "host": f"http://{PROMETHEUS}", "path": "/api/v1/query_range"}
+    query = {"query": f"max by (node ({METRIC})", "range": RANGE, "step": 1}
+    scorer = {
+        "apiVersion": DYNAMIC_SCORERS.api_version,
+        "kind": DYNAMIC_SCORERS.kind,
+        "metadata": {"name": "mistaken", "namespace": HUB_NAMESPACE},
+        "spec": {
+            "description": "A query with a parenthesis too few",
+            "configURL": f"{world.scorer_url}/config",
+            "configSyncMode": "None",
+            "source": source | {"params": query},
+            "scoring": {"host": world.scorer_url, "params": {"name": "mistaken", "interval": INTERVAL}},
+        },
+    }
+
+    def conditions() -> dict[str, dict[str, str]]:
+        found = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "mistaken"))
+        return {one["type"]: one for one in (found.get("status") or {}).get("conditions") or []}
+
+    def said() -> str:
+        return (conditions().get("Scoring") or {}).get("message", "")
+
+    world.hub.kubectl("apply", "-f", "-", stdin=json.dumps(scorer))
+    eventually(world, lambda: "2 of 2 clusters fail" in said(), "what is wrong with the query", 2 * INTERVAL + 3)
+    assert "parse error" in said(), "Prometheus' own words"
+    assert conditions()["Scoring"]["reason"] == "AllClustersFail"
+    [*_, events] = world.hub.kubectl("describe", "dsc", "mistaken", "-n", HUB_NAMESPACE).partition("Events:")
+    assert "parse error" in events
+    query["query"] = f"max by (node) ({METRIC})"
+    world.hub.kubectl("apply", "-f", "-", stdin=json.dumps(scorer))
+    eventually(world, lambda: conditions()["Scoring"]["status"] == "True", "cycles that succeed")
+    world.hub.kubectl("delete", "dsc", "mistaken", "-n", HUB_NAMESPACE, "--wait=true")
 
 
 def test_a_placement_moves_to_the_better_cluster(world: World) -> None:

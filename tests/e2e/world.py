@@ -22,6 +22,8 @@ from tests.support.redisserver import RedisServer, free_port
 from tests.support.wait import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
+#: The command, as it is installed beside the Python that runs the tests.
+DSF = str(Path(sys.executable).with_name("dsf"))
 MANIFESTS = Path(__file__).with_name("manifests")
 HUB_NAMESPACE = "open-cluster-management"
 CLUSTERS = ("cluster1", "cluster2")
@@ -45,6 +47,7 @@ class World:
         self.clusters: dict[str, ManagedCluster] = {}
         self.children: dict[str, Child] = {}
         self.scorer_url = f"http://127.0.0.1:{free_port()}"
+        self.exporter_port = free_port()
         self._folder = folder
         self._stack = contextlib.ExitStack()
         self._session: Session | None = None
@@ -133,10 +136,12 @@ class World:
 
     def _start_hub(self) -> None:
         common = {"redis_url": self.redis.url, "backend": "kube", "kubeconfig": self.hub.kubeconfig}
-        self._run("hub", sys.executable, "-m", "dsf.hub", namespace=HUB_NAMESPACE, health_interval=1, **common)
-        self._run("beat", sys.executable, "-m", "celery", "-A", "dsf.celery", "beat", role="beat", **common)
+        self._run("hub", DSF, "hub", namespace=HUB_NAMESPACE, health_interval=1, **common)
+        self._run("beat", DSF, "beat", **common)
         secret = wait_for(self._signing_secret, 30, self.children["hub"].tail())
-        self._run("results", sys.executable, "-m", "dsf.results", role="results", signing_secret=secret, **common)
+        self._run("results", DSF, "results", signing_secret=secret, **common)
+        where = {"exporter_host": "127.0.0.1", "exporter_port": self.exporter_port}
+        self._run("exporter", DSF, "exporter", **where, **common)
 
     def _signing_secret(self) -> str | None:
         """What the results worker has mounted in production."""

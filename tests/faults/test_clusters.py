@@ -90,6 +90,29 @@ def test_away(fleet: Fleet) -> None:
     assert fleet.redis.llen(keys.spoke_queue("remote")) <= 1
 
 
+def test_an_agent_that_is_too_slow(fleet: Fleet) -> None:
+    """It takes every tick after the next one is due. That is no failed cycle, and yet there is no new score."""
+    fleet.settings["agent remote"] = {"agent_fetch_rate_limit": "40/m"}
+    fleet.restart("agent remote")
+    with fleet.unaffected("cpu", "here"):
+
+        def told() -> bool:
+            done = fleet.dsf("status", "cpu")
+            return done.returncode == 1 and "cpu on remote: expired" in done.stdout
+
+        fleet.until(lambda: [one["reason"] for one in fleet.failures("cpu", "remote")] == ["expired"], "status", 40)
+        status, reason, message = fleet.condition("cpu", "Scoring")
+        assert (status, reason) == ("False", "SomeClustersFail")
+        assert "its cycles wait in the queue of remote until the next one is due" in message
+        fleet.until(told, "`dsf status` to say so")
+        assert fleet.state("cpu", "remote").skipped()["expired"] >= 3
+        assert fleet.metric("exporter", "dynamic_scoring_cycles_total", ds_cluster="remote", outcome="skipped")
+        del fleet.settings["agent remote"]
+        fleet.restart("agent remote")
+        fleet.wait_success("cpu", "remote")
+    fleet.check_cleared("cpu", "remote")
+
+
 def with_clock(fleet: Fleet, seconds: float) -> None:
     """Start the agent of `remote` again, with a clock that is off by so much."""
     fleet.altered["agent remote"] = ("--clock", str(seconds))

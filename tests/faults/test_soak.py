@@ -1,6 +1,6 @@
 """Minutes of random faults on two clusters; afterwards the books balance to the last tick.
 
-`DSF_SOAK_SECONDS` (60) is how long the faults go on, `DSF_SOAK_SEED` which ones they are.
+`DSF_SOAK_SECONDS` (150) is how long the faults go on, `DSF_SOAK_SEED` which ones they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support import httpserver
 from tests.support.httpserver import Gate, answer, matrix, slow
 from tests.support.stack import pass_time
 
-SECONDS = float(os.environ.get("DSF_SOAK_SECONDS", "60"))
+SECONDS = float(os.environ.get("DSF_SOAK_SECONDS", "150"))
 SEED = int(os.environ.get("DSF_SOAK_SEED", "7"))
 
 pytestmark = [pytest.mark.soak, pytest.mark.xdist_group("faults-soak"), pytest.mark.timeout(SECONDS + 180)]

@@ -241,10 +241,11 @@ class ControlPlane:
         self._admin().merge(_CLUSTER_ROLES.path(name=f"{namespace}-{name}"), {"rules": list(rules)})
 
     @property
-    def apiserver_pid(self) -> int:
-        """Process id of the running API server."""
+    def pids(self) -> dict[str, int]:
+        """Process ids of both servers, by name."""
+        assert self._etcd is not None
         assert self._apiserver is not None
-        return self._apiserver.pid
+        return {"kube-apiserver": self._apiserver.pid, "etcd": self._etcd.pid}
 
     @property
     def certificate(self) -> Path:

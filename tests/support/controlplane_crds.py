@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -26,6 +27,11 @@ def install_crds(session: Session, ocm: Path) -> None:
         for file in sorted((ocm / folder).glob("*.crd.yaml")):
             if not any(name in file.name for name in _SPOKE_CRDS):
                 manifests.append(yaml.safe_load(file.read_text()))
+    create_crds(session, manifests)
+
+
+def create_crds(session: Session, manifests: list[dict[str, Any]]) -> None:
+    """Create them all and wait until they are served."""
     for manifest in manifests:
         session.create(_CRDS.path(), manifest)
     for manifest in manifests:
@@ -37,7 +43,8 @@ def install_crds(session: Session, ocm: Path) -> None:
 
 
 def _is_established(session: Session, name: str) -> bool:
-    conditions = session.get(_CRDS.path(name=name)).get("status", {}).get("conditions", [])
+    # The conditions of one that was made just now are null.
+    conditions = session.get(_CRDS.path(name=name)).get("status", {}).get("conditions") or []
     return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 

@@ -73,6 +73,18 @@ def test_a_score_that_expired_without_a_failure_is_bad(dsf: Dsf, fleet: Fleet) -
     assert "expired" in result.stdout
 
 
+def test_cycles_that_only_expire_are_said_to(dsf: Dsf, fleet: Fleet) -> None:
+    only_sample(fleet.redis)
+    fleet.pair("worker02", expired=4, expired_run="r", expired_at=fleet.now - 9)
+    result = dsf("status")
+    assert result.exit_code == 1
+    assert "failing" in result.stdout.splitlines()[1]
+    assert "sample-scorer on worker02: expired" in result.stdout
+    assert "its cycles wait in the queue of worker02 until the next one is due and are skipped" in result.stdout
+    assert "DSF_AGENT_CONCURRENCY" in result.stdout
+    assert "failing: expired" in dsf("scores", "--cluster", "worker02").stdout
+
+
 def test_status_of_nothing(dsf: Dsf) -> None:
     result = dsf("status")
     assert result.exit_code == 0

@@ -24,9 +24,11 @@ from tests.support.wait import wait_for
 
 COMMANDS = (
     *(("status",), ("scores",), ("history",), ("explain",), ("rescore",), ("version",), ("crds",)),
+    *(("credentials", name) for name in ("list", "rotate", "revoke")),
     *(("schedule", name) for name in ("list", "set", "pause", "resume", "reset")),
     *((name,) for name in ("demo", "up", "hub", "agent", "exporter", "results", "beat", "flower")),
     ("scorer", "check"),
+    *(("optimize",), ("optimizer",), ("mcp",)),
 )
 
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,12 +23,6 @@ from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-@pytest.fixture(scope="module")
-def exporter(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExporterProcess]:
-    with ExporterProcess(redis_server.url, tmp_path_factory.mktemp("exporter") / "log") as process:
-        yield process
 
 
 def samples(text: str) -> Samples:
@@ -123,7 +116,8 @@ def test_scores(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     run = fleet.score("worker01", age=30)
     found = exporter.get("/api/v1/scores?cluster=worker01&scorer=sample-scorer").json()
-    assert list(found) == ["at", "scores"]
+    assert list(found) == ["at", "scores", "continue"]
+    assert found["continue"] is None
     (score,) = found["scores"]
     assert (score["cluster"], score["scorer"], score["scoreName"]) == ("worker01", SAMPLE, "sample_score")
     assert score["runId"] == run
@@ -133,6 +127,25 @@ def test_scores(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     assert 30 <= score["ageSeconds"] < 60
     assert score["at"].endswith("Z")
     assert score["validUntil"] > score["at"]
+
+
+def test_cycles_that_only_expire_are_a_failure_with_a_reason(
+    exporter: ExporterProcess, redis_client: redis.Redis
+) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.pair("worker02", expired=2, expired_run="r", expired_at=fleet.now)
+    (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
+    assert (scorer["clusters"]["failing"], scorer["failures"]) == (0, [])
+    fleet.pair("worker02", expired=3)
+    (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
+    assert (scorer["clusters"]["failing"], scorer["clusters"]["succeeding"]) == (1, 1)
+    (failure,) = scorer["failures"]
+    assert (failure["cluster"], failure["stage"], failure["reason"]) == ("worker02", "", "expired")
+    assert "the queue of worker02" in failure["message"]
+    (score,) = exporter.get("/api/v1/scores?cluster=worker02").json()["scores"]
+    assert (score["fresh"], score["failing"], score["failure"]["reason"]) == (False, 3, "expired")
+    # What is there may still be used.
+    assert score["items"]
 
 
 def test_an_expired_score_says_so_and_has_no_values(exporter: ExporterProcess, redis_client: redis.Redis) -> None:

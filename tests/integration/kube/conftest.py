@@ -15,7 +15,6 @@ from tests.integration.hub.world import scoring_api
 from tests.integration.kube.hub import Hub
 from tests.integration.kube.hubworld import HubWorld
 from tests.support.controlplane import ControlPlane
-from tests.support.controlplane_fixtures import found
 from tests.support.httpserver import ScriptedServer
 
 
@@ -45,13 +44,6 @@ def hub(start_hub: Callable[..., Hub]) -> Hub:
     return start_hub()
 
 
-@pytest.fixture(scope="session")
-def hub_plane() -> Iterator[ControlPlane]:
-    """An API server for hubs: unlike `control_plane` it has no objects of other tests, which a hub would work on."""
-    with found() as server:
-        yield server
-
-
 @pytest.fixture
 def scorer_api() -> Iterator[ScriptedServer]:
     """A healthy scoring API: score `cpu`, every 30 s."""
@@ -61,13 +53,15 @@ def scorer_api() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def world(
-    hub_plane: ControlPlane,
+    control_plane: ControlPlane,
     redis_client: redis.Redis,
     redis_url: str,
     tmp_path: Path,
     settings_factory: Callable[..., Settings],
 ) -> Iterator[HubWorld]:
     """An API server without clusters or scorers, an empty Redis, and no process yet."""
-    with contextlib.closing(HubWorld(hub_plane, redis_client, redis_url, tmp_path)) as made:
+    with contextlib.closing(HubWorld(control_plane, redis_client, redis_url, tmp_path)) as made:
+        # A hub works on whatever is there, also on what tests without a hub left.
+        made.clean()
         yield made
         made.clean()

@@ -14,8 +14,9 @@ from typing import Any
 
 import redis
 
-from dsf import messages
+from dsf import keys, messages
 from dsf.api.types import ADDON_NAME, MANIFESTWORK_NAME
+from dsf.celery import make_app
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
@@ -27,7 +28,7 @@ from dsf.kube.resources import (
     MANIFEST_WORKS,
     Resource,
 )
-from dsf.kube.session import Session
+from dsf.kube.session import ApiError, Session
 from dsf.results.ingest import Ingest
 from dsf.settings import ENV_PREFIX, Settings, child_environment
 from dsf.store.schedule import ScheduleStore
@@ -38,6 +39,7 @@ from tests.support.wait import wait_for
 
 SECRET = "5e" * 32
 _ROOT = Path(__file__).parents[3]
+_OFF_CLOCK = Path(__file__).with_name("offclock")
 #: What a test leaves behind on an API server that the next one uses too.
 _LEFTOVERS = (DYNAMIC_SCORING_CONFIGS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, ADDON_PLACEMENT_SCORES, MANIFEST_WORKS)
 
@@ -66,13 +68,13 @@ class HubWorld:
 
     # --- processes -----------------------------------------------------------------------------------------------
 
-    def hub(self, **settings: object) -> Child:
-        """A hub process."""
-        return self._run("dsf.hub", "hub", settings)
+    def hub(self, *, clock: float = 0.0, **settings: object) -> Child:
+        """A hub process. `clock` is by how many seconds its wall clock is off."""
+        return self._run("dsf.hub", "hub", settings, clock)
 
-    def results(self) -> Child:
+    def results(self, *, clock: float = 0.0, **settings: object) -> Child:
         """A results worker."""
-        return self._run("dsf.results", "results", {})
+        return self._run("dsf.results", "results", settings, clock)
 
     def holder(self) -> str:
         """Who holds the lease; empty when nobody does."""
@@ -87,10 +89,12 @@ class HubWorld:
             process.kill()
         self.session.close()
 
-    def _run(self, module: str, role: str, settings: dict[str, object]) -> Child:
+    def _run(self, module: str, role: str, settings: dict[str, object], clock: float) -> Child:
         values = {"role": role, **self.settings, **settings}
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         environment |= {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
+        if clock:
+            environment |= {"PYTHONPATH": f"{_OFF_CLOCK}{os.pathsep}{_ROOT}", "OFF_CLOCK": str(clock)}
         ours = child_environment(**values)
         environment |= {name: value for name, value in ours.items() if name.startswith(ENV_PREFIX)}
         log = self._logs / f"{role}-{len(self._processes)}.log"
@@ -102,7 +106,7 @@ class HubWorld:
         for process in self._processes:
             process.kill()
         for resource in _LEFTOVERS:
-            items = self.session.get(resource.path())["items"]
+            items = self.items(resource)
             with ThreadPoolExecutor(8) as pool:
                 list(pool.map(lambda item, kind=resource: self._remove(kind, item["metadata"]), items))
 
@@ -144,6 +148,21 @@ class HubWorld:
         except ObjectNotFoundError:
             return None
 
+    def items(self, resource: Resource) -> list[dict[str, Any]]:
+        """All objects of a kind."""
+
+        def answer() -> dict[str, Any]:
+            try:
+                return self.session.get(resource.path())
+            except ApiError as error:
+                # An API server that has just been started may not have read everything.
+                if error.status != 429:
+                    raise
+                return {}
+
+        items: list[dict[str, Any]] = wait_for(answer, 10)["items"]
+        return items
+
     def work(self, cluster: str) -> dict[str, Any] | None:
         """The ManifestWork of a cluster."""
         return self.object(MANIFEST_WORKS, cluster, MANIFESTWORK_NAME)
@@ -179,10 +198,15 @@ class HubWorld:
 
     def condition(self, kind: str, name: str = "cpu-scorer") -> tuple[str, str]:
         """Status and reason of a condition."""
+        status, reason, _ = self.told_by(kind, name)
+        return status, reason
+
+    def told_by(self, kind: str, name: str = "cpu-scorer") -> tuple[str, str, str]:
+        """Status, reason and message of a condition."""
         for condition in self.status(name).get("conditions", ()):
             if condition["type"] == kind:
-                return condition["status"], condition["reason"]
-        return "", ""
+                return condition["status"], condition["reason"], condition["message"]
+        return "", "", ""
 
     def config(self) -> dict[str, Any] | None:
         """The DynamicScoringConfig."""
@@ -195,12 +219,32 @@ class HubWorld:
             return None
         return [item["value"] for item in (found.get("status") or {}).get("scores", ())]
 
-    def events(self) -> list[str]:
-        """The reasons of the events in the hub's namespace."""
-        return [event["reason"] for event in self.session.get(EVENTS.path(self.namespace))["items"]]
+    def scores(self, name: str = "cpu") -> dict[str, list[int]]:
+        """The values of all scores of this name, by cluster."""
+        return {
+            item["metadata"]["namespace"]: [one["value"] for one in (item.get("status") or {}).get("scores", ())]
+            for item in self.items(ADDON_PLACEMENT_SCORES)
+            if item["metadata"]["name"] == name
+        }
+
+    def events(self, reason: str) -> list[str]:
+        """The notes of the events with this reason in the hub's namespace."""
+        items = self.session.get(EVENTS.path(self.namespace))["items"]
+        return [event["note"] for event in items if event["reason"] == reason]
 
     def send(self, cluster: str, value: float, name: str = "cpu-scorer") -> str:
-        """A result as the cluster's agent would send it; what became of it."""
+        """A result as the cluster's agent would send it, taken in at once; what became of it."""
+        return Ingest(self.client, self._as_settings()).handle(self._result(cluster, value, name))
+
+    def push(self, cluster: str, value: float, name: str = "cpu-scorer") -> None:
+        """The same on its way to the results worker."""
+        envelope = self._result(cluster, value, name)
+        app = make_app(self._as_settings(role="agent", cluster=cluster))
+        with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:
+            app.send_task(messages.INGEST_TASK, args=[envelope], queue=keys.RESULTS_QUEUE, producer=producer)
+        app.close()
+
+    def _result(self, cluster: str, value: float, name: str) -> dict[str, Any]:
         now = time.time()
         result = messages.Result(
             cluster=cluster,
@@ -210,8 +254,7 @@ class HubWorld:
             outcome="ok",
             results=[({"node": "a"}, value)],
         )
-        key = messages.derive_key(bytes.fromhex(SECRET), cluster, 1)
-        return Ingest(self.client, self._as_settings()).handle(messages.sign(result, key))
+        return messages.sign(result, messages.derive_key(bytes.fromhex(SECRET), cluster, 1))
 
     def until(self, condition: Callable[[], Any], timeout: float = 10.0, message: str = "") -> Any:
         """Wait for it; an error shows what the processes said."""
@@ -221,8 +264,8 @@ class HubWorld:
             logs = "\n".join(f"--- {process.log.name}\n{process.tail()}" for process in self._processes)
             raise AssertionError(f"{error}\n{logs}") from None
 
-    def _as_settings(self) -> Settings:
-        return Settings(**{**self.settings, "role": "results"})  # type: ignore[arg-type]
+    def _as_settings(self, **values: object) -> Settings:
+        return Settings(**{**self.settings, "role": "results", **values})  # type: ignore[arg-type]
 
     @property
     def config_path(self) -> str:
@@ -238,3 +281,8 @@ def addon(cluster: str) -> dict[str, Any]:
         "metadata": {"name": ADDON_NAME, "namespace": cluster},
         "spec": {},
     }
+
+
+def said(log: Path, *words: str) -> bool:
+    """Whether a line of a log has all of these words."""
+    return any(all(word in line for word in words) for line in log.read_text().splitlines())

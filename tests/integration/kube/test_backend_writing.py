@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dsf.api.types import CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.api.types import CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANIFESTWORK_NAME
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
-from dsf.hub.backend import Kind
+from dsf.hub.backend import Credentials, Kind
 from dsf.hub.distribute import covers, is_applied, manifest_work
 from dsf.kube.resources import (
     DYNAMIC_SCORERS,
@@ -20,6 +21,8 @@ from dsf.kube.resources import (
     SECRETS,
 )
 from dsf.kube.session import Session
+from dsf.messages import derive_key
+from dsf.redisacl.keyids import KeyIds
 from tests.integration.kube.hub import Hub
 from tests.integration.kube.manifests import config, scorer
 from tests.support.controlplane import ControlPlane
@@ -187,23 +190,35 @@ def test_credentials_go_through_a_manifest_work_of_their_own(
 ) -> None:
     cluster = control_plane.cluster()
     path = MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME)
-    hub.backend.deliver_credentials(cluster, "1:abcd")
+    key = derive_key(b"x" * 32, cluster, 1).dump()
+    plain = Credentials(KeyIds(), key)
+    assert hub.backend.delivered_key_ids(cluster) is None
+    hub.backend.deliver_credentials(cluster, plain)
     wait_for(lambda: hub.was_told(Kind.WORK, cluster, CREDENTIALS_WORK_NAME), 5)
     requests: list[object] = []
     apply = hub.session.apply
     monkeypatch.setattr(hub.session, "apply", lambda *args, **more: requests.append(args) or apply(*args, **more))
-    hub.backend.deliver_credentials(cluster, "1:abcd")
+    hub.backend.deliver_credentials(cluster, plain)
     assert requests == [], "what is there is not written again"
     session.merge(path, {"spec": {"workload": {"manifests": []}}})
     wait_for(lambda: hub.was_told(Kind.WORK, cluster, CREDENTIALS_WORK_NAME, 2), 5)
-    hub.backend.deliver_credentials(cluster, "1:abcd")
+    hub.backend.deliver_credentials(cluster, plain)
     stored = session.get(path)
     (secret,) = stored["spec"]["workload"]["manifests"]
     assert (secret["kind"], secret["metadata"]["namespace"]) == ("Secret", "dynamic-scoring")
-    assert secret["data"] == {"signing-key": "MTphYmNk"}
+    assert {name: base64.b64decode(text).decode() for name, text in secret["data"].items()} == {"signing-key": key}
+    # Which ones are valid is noted there, and read from the key itself when the note is lost.
+    assert hub.backend.delivered_key_ids(cluster) == KeyIds()
+    rotating = KeyIds(4, 3, 1700000000.5)
+    hub.backend.deliver_credentials(cluster, Credentials(rotating, derive_key(b"x" * 32, cluster, 4).dump(), "word"))
+    assert hub.backend.delivered_key_ids(cluster) == rotating
+    (secret,) = session.get(path)["spec"]["workload"]["manifests"]
+    assert base64.b64decode(secret["data"]["redis-password"]) == b"word"
+    session.merge(path, {"metadata": {"annotations": {KEY_IDS_ANNOTATION: "nonsense"}}})
+    wait_for(lambda: hub.backend.delivered_key_ids(cluster) == KeyIds(4), 5)
     for _ in range(2):
         hub.backend.remove_credentials(cluster)
     with pytest.raises(ObjectNotFoundError):
         session.get(path)
     with pytest.raises(ObjectNotFoundError):
-        hub.backend.deliver_credentials("nowhere", "1:abcd")
+        hub.backend.deliver_credentials("nowhere", plain)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
 
 from dsf.api.types import CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, MANAGED_CLUSTERS, MANIFEST_WORKS
-from tests.integration.hub.world import remote_config
+from tests.integration.hub.world import remote_config, scoring_api
 from tests.integration.kube.hubworld import HubWorld, addon
 from tests.integration.kube.manifests import config, scorer
 from tests.support.httpserver import ScriptedServer, answer
@@ -54,6 +55,28 @@ def test_a_scorer_applied_with_kubectl_is_distributed_and_explained(running: Hub
     assert found is not None
     assert found["metadata"]["finalizers"] == [FINALIZER]
     running.until(lambda: ((running.config() or {}).get("status") or {}).get("clusters") == 1, 5)
+
+
+def test_no_status_contradicts_itself(running: HubWorld) -> None:
+    cluster = running.plane.cluster()
+    names = [f"score-{number}" for number in range(6)]
+    path = DYNAMIC_SCORERS.path(running.namespace)
+    version = running.session.get(path)["metadata"]["resourceVersion"]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            server = stack.enter_context(scoring_api(name))
+            running.session.create(path, scorer(running.namespace, name, configURL=f"{server.url}/config"))
+        running.until(lambda: running.told(cluster) == ["cpu-scorer", *names], 10)
+        running.until(lambda: all(running.status(name).get("healthStatus") == "Active" for name in names), 5)
+        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "1"}
+        seen = [event["object"] for event in running.session.watch(path, query, read_timeout=5)]
+    statuses = [one["status"] for one in seen if one["metadata"]["name"] in names and "status" in one]
+    assert len(statuses) >= len(names)
+    for status in statuses:
+        synced = {one["status"] for one in status["conditions"] if one["type"] == "ConfigSynced"}
+        is_active = status["healthStatus"] == "Active"
+        has_name = bool(status.get("scoreName"))
+        assert (is_active, synced, has_name) in ((True, {"True"}, True), (False, {"Unknown"}, False)), status
 
 
 def test_a_cluster_that_is_away_gets_its_entries_all_the_same(running: HubWorld) -> None:
@@ -109,6 +132,9 @@ def test_masks_and_the_scoring_apis_config_take_effect_at_once(running: HubWorld
 
 def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, scorer_api: ScriptedServer) -> None:
     name = _cluster(running)
+    running.results()
+    assert running.send(name, 42.0) == "ok"
+    running.until(lambda: running.score(name) == [42], 15)
     running.session.delete(DYNAMIC_SCORERS.path(running.namespace, "cpu-scorer"))
     running.apply(scorer(running.namespace, "renamed", configURL=f"{scorer_api.url}/config"))
     running.until(lambda: running.told(name) == ["renamed"], 5)
@@ -116,6 +142,11 @@ def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, scor
     running.until(lambda: running.pairs() == [f"{name}/renamed"], 3)
     running.until(lambda: running.condition("Distributed", "renamed")[0] == "True", 3)
     assert "cpu-scorer" not in running.client.hgetall("dsf:scorers")
+    assert running.send(name, 43.0) == "stale"
+    assert running.send(name, 44.0, "renamed") == "ok"
+    running.until(lambda: running.score(name) == [44], 5)
+    labels = running.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["labels"]
+    assert labels["dynamic-scoring.open-cluster-management.io/scorer-name"] == "renamed"
 
 
 def test_with_the_addon_only_clusters_that_have_it_get_ticks(world: HubWorld, scorer_api: ScriptedServer) -> None:
@@ -145,11 +176,6 @@ def test_scores_changed_by_hand_are_repaired_and_nobodys_are_removed(running: Hu
         running.until(lambda: running.score(name) == [42], 5)
     running.session.delete(path)
     running.until(lambda: running.score(name) == [42], 5)
-    # The object of a cluster that is deleted while its result is on the way does not come again.
-    running.session.delete(MANAGED_CLUSTERS.path(name=name))
-    running.until(lambda: running.pairs() == [], 3)
-    assert running.send(name, 43.0) in ("removed", "unknown_cluster", "unknown_scorer")
-    running.until(lambda: running.score(name) is None, 5)
 
 
 def test_the_end_of_the_configuration_leaves_nothing_behind(running: HubWorld) -> None:

@@ -130,3 +130,44 @@ def test_the_thread_finds_them_by_itself(bed: Bed) -> None:
         thread.join(10)
         client.close()
     assert not thread.is_alive()
+
+
+def test_what_is_left_of_a_removed_pair_goes_after_a_while(bed: Bed) -> None:
+    """As when the hub controller dies between taking a pair out of the schedule and forgetting it."""
+    bed.add("c2")
+    for cluster in ("c1", "c2"):
+        bed.cycle(cluster)
+    sweeper = Sweeper(bed.client, bed.settings, threading.Event())
+    sweeper.forget_leftovers()
+    bed.client.hdel(keys.ENTRIES, "c1/s1")
+    sweeper.forget_leftovers()
+    assert bed.state("c1")
+    sweeper.forget_leftovers()
+    assert not bed.state("c1")
+    assert bed.history("c1") == []
+    assert bed.state("c2").count("ok") == 1
+    assert bed.client.smembers(keys.KNOWN_PAIRS) == {"c2/s1"}
+
+
+def test_a_pair_that_comes_back_in_time_keeps_its_books(bed: Bed) -> None:
+    bed.cycle()
+    sweeper = Sweeper(bed.client, bed.settings, threading.Event())
+    sweeper.forget_leftovers()
+    entry = bed.client.hget(keys.ENTRIES, "c1/s1")
+    bed.client.hdel(keys.ENTRIES, "c1/s1")
+    sweeper.forget_leftovers()
+    bed.client.hset(keys.ENTRIES, "c1/s1", str(entry))
+    assert bed.runs.forget(["c1/s1"]) == []
+    sweeper.forget_leftovers()
+    assert bed.state().count("ok") == 1
+
+
+def test_many_leftovers_are_forgotten_in_batches(bed: Bed) -> None:
+    pairs = [f"c1/gone{number}" for number in range(1200)]
+    bed.client.sadd(keys.KNOWN_PAIRS, *pairs)
+    for pair in pairs[::2]:
+        bed.client.hset(f"dsf:pair:{pair}", "n:scheduled", 1)
+    assert bed.runs.leftovers() == set(pairs)
+    assert set(bed.runs.forget(pairs)) == set(pairs[::2])
+    assert bed.client.keys("dsf:pair:c1/gone*") == []
+    assert bed.runs.leftovers() == set()

@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import redis
 
 from dsf import keys
 from dsf.errors import BackendError, ObjectConflictError
+from dsf.kube.session import ApiError
 from dsf.messages import new_run_id
 from dsf.results.writer import LEASE, Writer
 from dsf.store.registry import WhenEmpty, WhenFailing
@@ -267,6 +269,63 @@ def test_a_backend_that_is_away(bed: Bed) -> None:
     assert bed.write() == [APPLY]
     assert bed.backend.scores("c1", NAME) == {"a": 9}
     assert stats(bed) == {"failed": 2, "written": 1, "coalesced": 10}
+
+
+def test_a_refusal_is_told_to_the_hub_until_it_is_over(bed: Bed) -> None:
+    bed.cycle()
+    bed.news()
+    bed.backend.error = ApiError("403: no right", 403)
+    bed.write()
+    assert bed.news() == {"s1"}
+    assert bed.state().unwritten == "403: no right"
+    bed.now += 2
+    bed.write()
+    assert bed.news() == set(), "it is known"
+    bed.backend.error = ApiError("422: not valid", 422)
+    bed.now += 3
+    bed.write()
+    assert bed.news() == {"s1"}
+    # That nobody answers is no refusal, and says nothing of whether the reason is gone.
+    bed.backend.error = BackendError("away")
+    bed.now += 5
+    bed.write()
+    assert bed.news() == set()
+    [verdict] = bed.pairs.verdicts([("c1", "s1")])
+    assert verdict.unwritten == "422: not valid"
+    bed.backend.error = None
+    bed.now += 9
+    assert bed.write() == [APPLY]
+    assert bed.news() == {"s1"}
+    assert bed.state().unwritten == ""
+
+
+def test_objects_of_a_batch_are_written_side_by_side(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cluster in ("c2", "c3", "c4"):
+        bed.add(cluster)
+        bed.cycle(cluster)
+    bed.cycle()
+    together, apply_score = threading.Barrier(4, timeout=5), bed.backend.apply_score
+
+    def meet(manifest: dict[str, Any], status: dict[str, Any]) -> None:
+        together.wait()
+        apply_score(manifest, status)
+
+    monkeypatch.setattr(bed.backend, "apply_score", meet)
+    assert sorted(bed.write()) == [("apply", f"c{number}", NAME) for number in (1, 2, 3, 4)]
+    monkeypatch.setattr(bed.backend, "apply_score", apply_score)
+    # Redis goes while a batch is looked at: the step ends with that, and the pairs come back after their lease.
+    for cluster in ("c1", "c2", "c3", "c4"):
+        bed.cycle(cluster, results=[({"node": "a"}, 9.0)])
+    writer = bed.writer()
+    monkeypatch.setattr(writer._writes, "finish", _away)
+    with pytest.raises(redis.ConnectionError):
+        writer.step()
+    bed.now += LEASE
+    assert sorted(bed.write()) == [("apply", f"c{number}", NAME) for number in (1, 2, 3, 4)]
+
+
+def _away(*_: object, **__: object) -> None:
+    raise redis.ConnectionError("away")
 
 
 def test_the_wait_doubles_up_to_a_minute(bed: Bed) -> None:

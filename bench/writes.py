@@ -1,0 +1,233 @@
+"""Results at the pace of a large fleet, through results workers and their writers into a real API server.
+
+    python -m bench.writes [--clusters 350] [--rate 1167] [--seconds 30] [--workers 1] [--changing 5] [--json FILE]
+
+3,500 clusters with 10 scorers every 30 s send 1,167 results a second. Here `--clusters` clusters send as many, each of
+its 10 scorers that much more often; the objects are fewer, and renewals are left out with them, but each result and
+each write costs the same. `--changing` percent of the results have other values than the one before. Every result has
+10 items. The messages are made before; while it is measured they only move from one list in Redis to another.
+
+Seen are the results taken in per second, the writes, how many objects were waiting for theirs, and the CPU of each
+process. On a machine with two cores it is the machine that is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+
+from bench.common import Figure, Measurement, cpu, options, process, report
+from bench.ingest import ITEMS, SECRET
+from dsf import keys, messages
+from dsf.kube.resources import Resource
+from dsf.settings import Settings, child_environment
+from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
+from dsf.store.schedule import Entry
+from tests.support.controlplane import ControlPlane
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+
+SCORERS, INTERVAL = 10, 30
+#: Seconds between two portions of results.
+_PACE = 0.05
+_STAGED = "bench.staged"
+_NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+_MOVE = """
+for _ = 1, tonumber(ARGV[1]) do
+    if not redis.call('LMOVE', KEYS[1], KEYS[2], 'RIGHT', 'LEFT') then return 0 end
+end
+return 1
+"""
+
+
+class Fleet:
+    """Clusters that send results."""
+
+    def __init__(self, client: redis.Redis, url: str, clusters: int) -> None:
+        from dsf.celery import _queue, make_app
+
+        self._client = client
+        self._queue = _queue
+        self._app = make_app(Settings(role="agent", cluster="cluster0", redis_url=url))
+        self.clusters = [f"cluster{number}" for number in range(clusters)]
+        self._keys = {name: messages.derive_key(bytes.fromhex(SECRET), name, 1) for name in self.clusters}
+        self.pairs = [(name, f"scorer{number}") for number in range(SCORERS) for name in self.clusters]
+        self._values = dict.fromkeys(self.pairs, 0)
+        self._at = time.time()
+        self.changes = 0
+
+    def register(self) -> None:
+        """What the hub controller would have written."""
+        registry = Registry(self._client)
+        for name in self.clusters:
+            registry.put_cluster(ClusterRecord(name=name, uid=f"uid-{name}"))
+        for number in range(SCORERS):
+            record = ScorerRecord(
+                name=f"scorer{number}",
+                score_name=f"score{number}",
+                interval=INTERVAL,
+                # No renewal while it is measured: how many there are depends on the number of objects.
+                validity=3600,
+                dimension_format="${node}",
+            )
+            registry.put_scorer(record)
+        with self._client.pipeline() as pipe:
+            for cluster, scorer in self.pairs:
+                score = f"score{scorer.removeprefix('scorer')}"
+                entry = Entry(cluster=cluster, scorer=scorer, score_name=score, interval=INTERVAL)
+                pipe.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
+            pipe.execute()
+
+    def send(self, queue: str, count: int, changing: float) -> None:
+        """Put results of all pairs in turn into a queue, and open their runs as beat does."""
+        target: Any = self._queue(queue)
+        opened: dict[str, float] = {}
+        scheduled: Counter[str] = Counter()
+        with self._app.connection_for_write() as connection, self._app.amqp.Producer(connection) as producer:
+            for number in range(count):
+                pair = self.pairs[number % len(self.pairs)]
+                if random.random() < changing:
+                    self._values[pair] = (self._values[pair] + 1) % 90
+                    self.changes += 1
+                result = self._result(*pair)
+                opened[keys.run_member(*pair, result.run)] = time.time() + 3600
+                scheduled[keys.pair_key(*pair)] += 1
+                envelope = messages.sign(result, self._keys[pair[0]])
+                self._app.send_task(messages.INGEST_TASK, args=[envelope], queue=target, producer=producer, retry=False)
+        with self._client.pipeline() as pipe:
+            pipe.zadd(keys.OPEN_RUNS, opened)
+            for name, number in scheduled.items():
+                pipe.hincrby(name, "n:scheduled", number)
+            pipe.execute()
+
+    def _result(self, cluster: str, scorer: str) -> messages.Result:
+        self._at += 0.001
+        value = float(self._values[cluster, scorer])
+        return messages.Result(
+            cluster=cluster,
+            scorer=scorer,
+            run=messages.new_run_id(self._at),
+            at=self._at,
+            outcome="ok",
+            results=[({"node": f"node{i}", "meta": "mean"}, value + i) for i in range(ITEMS)],
+            timings={"fetch": 0.01, "score": 0.02, "publish": 0.001},
+            counts={"series": ITEMS, "source_bytes": 22100},
+        )
+
+
+def stats(client: redis.Redis) -> Counter[str]:
+    """The writers' counters."""
+    found = {str(name): str(text) for name, text in client.hgetall(keys.WRITE_STATS).items()}
+    return Counter({name: int(text) for name, text in found.items() if text.isdecimal()})
+
+
+def waiting(client: redis.Redis) -> int:
+    """Objects whose time to be looked at has come."""
+    return int(client.zcount(keys.WRITES, "-inf", time.time()))
+
+
+def feed(client: redis.Redis, rate: int, seconds: int) -> tuple[int, int]:
+    """Let the results arrive at this pace; the largest number of results and of objects that waited."""
+    move = client.register_script(_MOVE)
+    results = objects = sent = 0
+    began = time.monotonic()
+    while sent < rate * seconds:
+        due = min(int((time.monotonic() - began) * rate), rate * seconds)
+        move(keys=[_STAGED, keys.RESULTS_QUEUE], args=[due - sent])
+        sent = due
+        results, objects = max(results, client.llen(keys.RESULTS_QUEUE)), max(objects, waiting(client))
+        time.sleep(_PACE)
+    return results, objects
+
+
+def measure(clusters: int, rate: int, seconds: int, workers: int, changing: float) -> Measurement:
+    """All figures of one run."""
+    with ControlPlane() as plane, RedisServer() as server, tempfile.TemporaryDirectory() as folder:
+        client, session = server.client(), plane.session()
+        fleet = Fleet(client, server.url, clusters)
+        with ThreadPoolExecutor(8) as pool:
+            list(
+                pool.map(lambda name: session.create(_NAMESPACES.path(), {"metadata": {"name": name}}), fleet.clusters)
+            )
+        fleet.register()
+        environment = child_environment(
+            redis_url=server.url,
+            signing_secret=SECRET,
+            role="results",
+            backend="kube",
+            kubeconfig=plane.kubeconfig,
+            log_level="WARNING",
+        )
+        fleet.send(keys.RESULTS_QUEUE, len(fleet.pairs), 0.0)
+        with contextlib.ExitStack() as stack:
+            command = [sys.executable, "-m", "dsf.results"]
+            log = Path(folder) / "log"
+            started = [
+                psutil.Process(stack.enter_context(process(command, environment, log)).pid) for _ in range(workers)
+            ]
+            wait_for(lambda: client.hlen(keys.WRITTEN) == len(fleet.pairs), 600, "every object once", interval=0.5)
+            fleet.changes = 0
+            fleet.send(_STAGED, rate * seconds, changing)
+            processes = {"results workers": started, "redis": [psutil.Process(server.pid)]}
+            processes |= {name: [psutil.Process(pid)] for name, pid in plane.pids.items()}
+            before = {name: cpu(*found) for name, found in processes.items()}
+            counted, began = stats(client), time.monotonic()
+            results, objects = feed(client, rate, seconds)
+            wait_for(lambda: client.llen(keys.RESULTS_QUEUE) + client.hlen(keys.UNACKED) == 0, 600, "an empty queue")
+            took = time.monotonic() - began
+            wait_for(lambda: waiting(client) == 0, 600, "all objects written")
+            settled = time.monotonic() - began
+            used = {name: round((cpu(*found) - before[name]) / settled, 3) for name, found in processes.items()}
+        counted = stats(client) - counted
+        rejected = client.hgetall(keys.REJECTED)
+    details: dict[str, Any] = {
+        "results": rate * seconds,
+        "rejected": rejected,
+        "changes": fleet.changes,
+        "seconds_until_taken_in": round(took, 1),
+        "seconds_until_written": round(settled, 1),
+        "most_results_waiting": results,
+        "most_objects_waiting": objects,
+        "writer": dict(counted),
+        "cores": used,
+    }
+    reached = rate * seconds / took
+    text = f"{counted['written']} writes, {counted['coalesced']} coalesced; at most {objects} objects waited"
+    cores = ", ".join(f"{name} {share:.2f}" for name, share in used.items())
+    figures = [
+        Figure(
+            f"results taken in at {rate}/s, {100 * changing:g} % changing", f"{reached:.0f}/s; {text}", reached, "/s"
+        ),
+        Figure("cores used", cores, sum(used.values()), "cores"),
+    ]
+    return figures, details
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = options(__doc__)
+    parser.add_argument("--clusters", type=int, default=350)
+    parser.add_argument("--rate", type=int, default=1167, help="results per second")
+    parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--workers", type=int, default=1, help="results workers")
+    parser.add_argument("--changing", type=float, default=5.0, help="percent of the results")
+    arguments = parser.parse_args()
+    seconds = 10 if arguments.quick else arguments.seconds
+    return report(
+        arguments,
+        measure(arguments.clusters, arguments.rate, seconds, arguments.workers, arguments.changing / 100),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""`dsf credentials`: what agents show who they are with, and new ones in place of old ones.
+
+The hub controller makes and delivers them; here people only ask it to. No secret is shown.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dsf.cli.group import USAGE
+from dsf.cli.output import Format, Output, emit, table
+
+if TYPE_CHECKING:
+    import redis
+    from rich.console import RenderableType
+
+    from dsf.cli.credentialviews import CredentialList
+
+app = typer.Typer(
+    help="See and renew the credentials of agents: signing keys and users in Redis.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ClusterOption = Annotated[
+    list[str] | None, typer.Option("--cluster", "-c", help="This cluster; may be given several times.")
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Every cluster.")]
+WaitOption = Annotated[
+    float,
+    typer.Option("--wait", min=0, metavar="SECONDS", help="Wait until the old ones are refused, at most so long."),
+]
+
+#: Seconds between two looks of `--wait`.
+_LOOK = 0.5
+_STYLES = {"in use": "green", "rotating": "yellow", "asked for": "yellow"}
+
+
+@app.command("list")
+def list_(
+    cluster: Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Number of each cluster's credentials, which ones its agent used last, and what is under way.
+
+    Example: dsf credentials list
+    """
+    from dsf.cli.session import session
+
+    with session() as opened:
+        _show(opened.redis, None if cluster is None else {cluster}, output)
+
+
+@app.command()
+def rotate(
+    cluster: ClusterOption = None, everywhere: AllOption = False, wait: WaitOption = 0.0, output: Output = Format.TABLE
+) -> None:
+    """Give agents new credentials. The old ones stay valid until the agent has used the new ones: no cycle is lost.
+
+    Example: dsf credentials rotate --cluster worker01
+    """
+    _ask("rotate", cluster, everywhere, wait, output)
+
+
+@app.command()
+def revoke(
+    cluster: ClusterOption = None, everywhere: AllOption = False, wait: WaitOption = 0.0, output: Output = Format.TABLE
+) -> None:
+    """Refuse the credentials of agents at once: they are in wrong hands. Cycles fail until OCM has brought new ones.
+
+    Example: dsf credentials revoke --cluster worker01
+    """
+    _ask("revoke", cluster, everywhere, wait, output)
+
+
+def _ask(
+    action: Literal["rotate", "revoke"], clusters: list[str] | None, everywhere: bool, wait: float, output: Format
+) -> None:
+    from dsf.cli.schedule import who
+    from dsf.cli.session import session
+    from dsf.store.agentkeys import AgentKeys
+    from dsf.store.registry import Registry
+
+    if everywhere == bool(clusters):
+        typer.echo("error: give either --cluster (once or several times) or --all", err=True)
+        raise typer.Exit(USAGE)
+    with session() as opened:
+        names = sorted(Registry(opened.redis).clusters()) if everywhere else list(dict.fromkeys(clusters or ()))
+        known = AgentKeys(opened.redis)
+        before = {name: known.ask(name, action, by=who()).key_id for name in names}
+        late = _wait(opened.redis, before, wait) if wait else []
+        _show(opened.redis, set(names), output)
+    if late:
+        typer.echo(
+            f"error: the old credentials of {', '.join(late[:10])} are still valid after {wait:g} s; "
+            "is the hub controller running, and is the cluster connected?",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _wait(client: redis.Redis, before: dict[str, int], seconds: float) -> list[str]:
+    """Wait until the key ids of `before` are refused; the clusters of which they are not."""
+    from dsf.store.registry import Registry
+
+    deadline = time.monotonic() + seconds
+    while True:
+        found = Registry(client).clusters()
+        late = [name for name, key_id in before.items() if name in found and min(found[name].key_ids) <= key_id]
+        if not late or time.monotonic() > deadline:
+            return late
+        time.sleep(_LOOK)
+
+
+def _show(client: redis.Redis, names: set[str] | None, output: Format) -> None:
+    from dsf.cli.credentialviews import read_credentials
+
+    found = read_credentials(client, names)
+    emit(found, output, lambda: _render(found))
+
+
+def _render(found: CredentialList) -> RenderableType:
+    from rich.text import Text
+
+    if not found.clusters:
+        return Text("No cluster is accepted. `kubectl get managedclusters` shows those that there are.")
+    rows: list[list[str | tuple[str, str]]] = []
+    for one in found.clusters:
+        previous = ", ".join(str(number) for number in one.previous_ids)
+        used = "-" if one.used_id is None else str(one.used_id)
+        asked = f"{one.requested} by {one.requested_by or 'unknown'}" if one.requested else ""
+        state: tuple[str, str] = (one.state, _STYLES.get(one.state, ""))
+        rows.append([one.cluster, str(one.current_id), previous or "-", used, state, asked])
+    return table(("CLUSTER", "NUMBER", "ALSO VALID", "LAST USED", "STATE", "ASKED FOR"), rows)

@@ -1,0 +1,75 @@
+"""dsf credentials: what people see and ask for. What the hub does with it is tested with a hub."""
+
+from __future__ import annotations
+
+import json
+
+from dsf import keys
+from dsf.store.agentkeys import AgentKeys
+from dsf.store.registry import ClusterRecord, Registry
+from tests.integration.cli.conftest import Dsf, loaded
+from tests.integration.exporter.fleet import Fleet
+
+
+def test_list(dsf: Dsf, fleet: Fleet) -> None:
+    Registry(fleet.redis).put_cluster(ClusterRecord(name="worker02", key_ids=(3, 2)))
+    fleet.redis.hset(keys.KEYS_USED, mapping={"worker01": 1, "worker02": 2})
+    result = dsf("credentials", "list")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["worker01", "1", "-", "1", "in", "use"] in lines
+    assert ["worker02", "3", "2", "2", "rotating"] in lines
+    [one] = loaded(dsf("credentials", "list", "--cluster", "worker02", "-o", "json"))["clusters"]
+    assert one == {
+        "cluster": "worker02",
+        "currentId": 3,
+        "previousIds": [2],
+        "usedId": 2,
+        "state": "rotating",
+        "requested": "",
+        "requestedBy": "",
+    }
+
+
+def test_without_clusters(dsf: Dsf) -> None:
+    assert "No cluster is accepted" in dsf("credentials", "list").stdout
+
+
+def test_asking_for_new_ones(dsf: Dsf, fleet: Fleet) -> None:
+    asked = loaded(dsf("credentials", "rotate", "-c", "worker01", "-o", "json"))["clusters"]
+    assert [(one["cluster"], one["state"], one["requested"]) for one in asked] == [("worker01", "asked for", "rotate")]
+    assert asked[0]["requestedBy"]
+    loaded(dsf("credentials", "revoke", "--all", "-o", "json"))
+    requests = AgentKeys(fleet.redis).requests()
+    assert {name: (request.action, request.key_id) for name, request in requests.items()} == {
+        "worker01": ("revoke", 1),
+        "worker02": ("revoke", 1),
+    }
+    # The hub is woken.
+    assert fleet.redis.llen(keys.HUB_WAKE) > 0
+
+
+def test_a_request_that_was_done_is_forgotten_unless_there_is_another_one(fleet: Fleet) -> None:
+    known = AgentKeys(fleet.redis)
+    first = known.ask("worker01", "rotate")
+    second = known.ask("worker01", "revoke")
+    known.done("worker01", first)
+    assert known.requests() == {"worker01": second}
+    known.done("worker01", second)
+    known.done("worker01", second)
+    assert known.requests() == {}
+    fleet.redis.hset(keys.KEY_REQUESTS, "worker01", json.dumps({"action": "explode"}))
+    assert known.requests() == {}
+
+
+def test_mistakes(dsf: Dsf, fleet: Fleet) -> None:
+    assert dsf("credentials", "rotate").exit_code == 2
+    assert dsf("credentials", "rotate", "--all", "--cluster", "worker01").exit_code == 2
+    for arguments in (("rotate", "--cluster", "nowhere"), ("list", "--cluster", "nowhere")):
+        result = dsf("credentials", *arguments)
+        assert result.exit_code == 1
+        assert "no cluster 'nowhere' is accepted; registered: worker01, worker02" in result.stderr
+    result = dsf("credentials", "rotate", "--cluster", "worker01", "--wait", "0.6")
+    assert result.exit_code == 1
+    assert "the old credentials of worker01 are still valid after 0.6 s; is the hub controller running" in result.stderr
+    del fleet

@@ -1,0 +1,36 @@
+"""The rights that hub and results worker need, and nothing else: what the chart's roles say."""
+
+from __future__ import annotations
+
+from dsf.api.types import GROUP
+
+_CLUSTER = "cluster.open-cluster-management.io"
+
+Rule = dict[str, list[str]]
+
+
+def rule(group: str, resources: str, verbs: str) -> Rule:
+    """One rule of a ClusterRole."""
+    return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
+
+
+HUB = {
+    "ours": rule(GROUP, "dynamicscorers dynamicscoringconfigs", "get list watch patch"),
+    "statuses": rule(GROUP, "dynamicscorers/status dynamicscoringconfigs/status", "patch"),
+    "clusters": rule(_CLUSTER, "managedclusters", "get list watch"),
+    "scores": rule(_CLUSTER, "addonplacementscores", "list watch delete"),
+    "works": rule("work.open-cluster-management.io", "manifestworks", "get list watch create patch delete"),
+    "events": rule("events.k8s.io", "events", "create patch"),
+    "leases": rule("coordination.k8s.io", "leases", "get create update"),
+}
+RESULTS = {
+    "scores": rule(_CLUSTER, "addonplacementscores", "create patch delete"),
+    "statuses": rule(_CLUSTER, "addonplacementscores/status", "patch"),
+}
+
+
+def without(rules: dict[str, Rule], name: str, *, verbs: str = "") -> list[Rule]:
+    """All of them without the named one, or with `verbs` instead of what it says."""
+    one = rules[name]
+    others = [rule for key, rule in rules.items() if key != name]
+    return [*others, {**one, "verbs": verbs.split()}] if verbs else others

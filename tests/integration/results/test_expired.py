@@ -1,0 +1,51 @@
+"""Cycles that wait in a cluster's queue until they are too old: no failed ones, but a reason why there is no score."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.results.bed import Bed
+from tests.integration.results.test_ingest import books
+
+
+def test_cycles_that_only_expire_are_a_reason_after_three(bed: Bed) -> None:
+    bed.cycle()
+    bed.news()
+    for number in range(1, 6):
+        bed.cycle(outcome="skipped", reason="expired")
+        assert bed.state().expired == number
+        assert bed.news() == ({"s1"} if number == 3 else set())
+        assert (bed.state().trouble is not None) == (number >= 3)
+    trouble = bed.state().trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.run, trouble.at) == ("expired", bed.history()[0].run, bed.now)
+    # Other skips neither count nor end it, and none of them is a failed cycle.
+    bed.cycle(outcome="skipped", reason="overlap")
+    assert (bed.state().expired, bed.state().failing) == (5, 0)
+    assert bed.cycle() == "ok"
+    assert (bed.state().expired, bed.state().trouble, bed.news()) == (0, None, {"s1"})
+    assert books(bed) == {"ok": 2, "skipped": 6}
+
+
+@pytest.mark.parametrize("outcome", ["error", "empty", "partial"])
+def test_a_cycle_that_ran_says_more_than_those_that_expired(bed: Bed, outcome: str) -> None:
+    for _ in range(4):
+        bed.cycle(outcome="skipped", reason="expired")
+    bed.cycle(outcome=outcome)
+    trouble = bed.state().trouble
+    assert bed.state().expired == 0
+    assert (trouble.reason if trouble else "") == ("timeout" if outcome == "error" else "")
+
+
+def test_a_lost_run_says_more_than_those_that_expired(bed: Bed) -> None:
+    for _ in range(3):
+        bed.cycle(outcome="skipped", reason="expired")
+    run = bed.open(deadline=1)
+    bed.now += 100
+    bed.sweep()
+    trouble = bed.state().trouble
+    assert trouble is not None
+    assert (trouble.reason, trouble.run) == ("lost", run)
+    # Its agent takes it after all, much too late: that adds nothing.
+    assert bed.send(run, outcome="skipped", reason="expired") == "late"
+    assert bed.state().expired == 0

@@ -1,0 +1,94 @@
+"""Hub and agents of neighbouring versions: recorded messages and stored values are understood, and one that is too far
+away is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dsf import keys
+from dsf.cli.statusreport import read_report
+from dsf.keys import SCHEMA_VERSION
+from dsf.results.ingest import Ingest
+from dsf.store.agents import AgentRecord, Agents
+from dsf.store.schedule import ScheduleStore
+from tests.cases.skew import NAMES, recorded
+from tests.integration.results.bed import START, Bed
+
+CLUSTER, SCORER = "worker01", "sample"
+
+
+@pytest.fixture
+def store(bed: Bed) -> Any:
+    """Puts recorded values where another version would have, and gives a results worker that knows nothing yet."""
+    bed.client.flushall()
+
+    def put(case: dict[str, Any]) -> Ingest:
+        pair = keys.pair(CLUSTER, SCORER)
+        for key, field, name in (
+            (keys.CLUSTERS, CLUSTER, "cluster"),
+            (keys.SCORERS, SCORER, "scorer"),
+            (keys.ENTRIES, pair, "entry"),
+            (keys.OVERRIDES, pair, "override"),
+        ):
+            bed.client.hset(key, field, json.dumps(case[name]))
+        return Ingest(bed.client, bed.settings, clock=lambda: START)
+
+    return put
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_neighbouring_version_wrote_is_understood(bed: Bed, store: Any, name: str) -> None:
+    case = recorded(name)
+    assert case["schema"] == SCHEMA_VERSION + NAMES.index(name) - 1, "record them anew for the new version"
+    assert store(case).handle(case["result"]) == "ok"
+    score = bed.pairs.state(CLUSTER, SCORER).score
+    assert score is not None
+    assert score.items == [("n1", 12)]
+    [entry] = ScheduleStore(bed.client).entries()
+    assert (entry.pair, entry.interval, entry.suspended) == (f"{CLUSTER}/{SCORER}", 30, False)
+    override = ScheduleStore(bed.client).overrides()[entry.pair]
+    assert (override.interval, override.paused) == (60, None)
+    assert bed.registry.scorer(SCORER).score_name == "sample-score"
+    assert bed.registry.cluster(CLUSTER).key_ids == (1,)
+    agent = Agents(bed.client).all()[CLUSTER]
+    assert (agent.schema_version, agent.problem) == (case["schema"], "")
+    assert read_report(bed.client, bed.settings, None).problems == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("too_old", "its agent (0.0.1) speaks version -1"), ("too_new", "its agent (9.0.0) speaks version 3")],
+)
+def test_an_agent_that_is_too_far_away_is_named(bed: Bed, store: Any, name: str, words: str) -> None:
+    ingest, envelope = store(recorded("current")), recorded("refused")[name]
+    assert ingest.handle(envelope) == "malformed"
+    assert bed.client.hget(keys.REJECTED, "malformed") == "1"
+    assert bed.pairs.state(CLUSTER, SCORER).score is None
+    # Also by `dsf status`, which then ends with 1.
+    report = read_report(bed.client, bed.settings, None)
+    assert not report.ok
+    [problem] = report.problems
+    assert problem.message.startswith(f"cluster {CLUSTER}: {words} of the messages, the hub 0 to 2")
+    assert ("upgrade it" in problem.message) is (name == "too_old")
+    # It is upgraded, or taken back.
+    assert ingest.handle(recorded("current")["result"]) == "ok"
+    assert read_report(bed.client, bed.settings, None).problems == []
+
+
+def test_nobody_else_can_say_so(bed: Bed, store: Any) -> None:
+    ingest = store(recorded("current"))
+    envelope = recorded("refused")["too_old"]
+    assert ingest.handle({**envelope, "sig": "00" * 32}) == "malformed"
+    # A version outside that is not the signed one counts for nothing but the refusal.
+    changed = {**recorded("current")["result"], "v": -5}
+    assert ingest.handle(changed) == "malformed"
+    assert Agents(bed.client).all().get(CLUSTER, AgentRecord()).version in ("", "0.1.0")
+    # A key that was withdrawn neither.
+    bed.client.hset(keys.CLUSTERS, CLUSTER, json.dumps({**recorded("current")["cluster"], "key_ids": [2]}))
+    bed.client.hdel(keys.AGENTS, CLUSTER)
+    other = Ingest(bed.client, bed.settings, clock=lambda: START)
+    assert other.handle(envelope) == "bad_signature"
+    assert Agents(bed.client).all() == {}

@@ -1,0 +1,45 @@
+"""How long a reflector waits between two attempts."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+
+from dsf.errors import BackendError
+from dsf.kube.reflector import Reflector
+from dsf.kube.resources import CONFIG_MAPS
+from dsf.kube.session import ApiError, ForbiddenError, Session, UnreachableError
+
+
+@pytest.fixture
+def reflector() -> Reflector:
+    """One that is not started."""
+    return Reflector(Mock(spec=Session), CONFIG_MAPS, lambda *_: None)
+
+
+def _pauses(reflector: Reflector, error: BackendError, number: int) -> list[float]:
+    return [reflector._pause_after(error) for _ in range(number)]
+
+
+def test_the_first_attempt_comes_almost_at_once_and_later_ones_ever_later(reflector: Reflector) -> None:
+    first, second, *_, last = _pauses(reflector, ForbiddenError("no", 403), 20)
+    assert first <= 0.2
+    assert 0.4 <= second <= 1.2
+    assert 15 <= last <= 45
+
+
+def test_who_is_away_is_asked_every_few_seconds(reflector: Reflector) -> None:
+    assert max(_pauses(reflector, UnreachableError("refused"), 50)) <= 4.8
+
+
+def test_a_server_that_is_back_is_not_punished_for_having_been_away(reflector: Reflector) -> None:
+    _pauses(reflector, UnreachableError("refused"), 50)
+    # It is still reading what it has stored.
+    first, *_, last = _pauses(reflector, ApiError("initializing", 429), 20)
+    assert first <= 1.2
+    assert last >= 15, "but it is not asked for ever at this pace"
+
+
+def test_what_the_server_asks_for_is_the_least(reflector: Reflector) -> None:
+    assert 7 <= reflector._pause_after(ApiError("busy", 429, 7.0)) <= 8.4

@@ -1,0 +1,70 @@
+"""Celery's connections: short waits that differ, and an address without secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kombu
+import pytest
+
+from dsf.celery import make_app
+from dsf.redislink import broker
+from tests.conftest import SettingsFactory
+
+SECRETS = ("some-password", "some-user")
+
+
+@pytest.mark.parametrize("role", ["agent", "results", "beat", "exporter"])
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://some-user:some-password@redis.example:6380/0", "redis://redis.example:6380/0"),
+        ("rediss://:some-password@redis.example/0", "rediss://redis.example:6379/0"),
+        (
+            "sentinel://:some-password@one:26379;sentinel://two:26379/0",
+            "sentinel://one:26379/0;sentinel://two:26379/0",
+        ),
+    ],
+)
+def test_logs_name_the_server_and_no_secret(settings_factory: SettingsFactory, role: str, url: str, shown: str) -> None:
+    app = make_app(settings_factory(role=role, cluster="c1", redis_url=url, redis_sentinel_master="hub"))
+    with app.connection_for_read() as connection:
+        assert isinstance(connection, broker.Connection)
+        assert connection.as_uri() == shown
+        assert not any(secret in connection.as_uri() for secret in SECRETS)
+    app.close()
+
+
+def test_flower_gets_the_password_when_it_asks_for_it(settings_factory: SettingsFactory) -> None:
+    app = make_app(settings_factory(role="flower", redis_url="redis://some-user:some-password@redis.example/0"))
+    with app.connection() as connection:
+        assert connection.as_uri(include_password=True) == "redis://some-user:some-password@redis.example:6379/0"
+        assert connection.as_uri() == "redis://redis.example:6379/0"
+    app.close()
+
+
+def test_waits_end_where_the_setting_says_and_differ(
+    settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[dict[str, float]] = []
+
+    def connect(self: kombu.Connection, *_: Any, **options: Any) -> kombu.Connection:
+        waits.append(options)
+        return self
+
+    monkeypatch.setattr(kombu.Connection, "ensure_connection", connect)
+    app = make_app(settings_factory(role="agent", cluster="c1", redis_reconnect_max_wait=4))
+    with app.connection_for_read() as connection:
+        for _ in range(20):
+            connection.ensure_connection()
+        connection.ensure_connection(interval_max=1)
+    app.close()
+    assert waits.pop()["interval_max"] == 1
+    assert all(2 <= one["interval_max"] <= 4 and one["interval_start"] <= 1 for one in waits)
+    assert len({one["interval_max"] for one in waits}) > 10
+
+
+def test_a_connection_of_somebody_else_is_kombus_own() -> None:
+    with broker.Connection("memory://") as connection:
+        assert connection.as_uri() == kombu.Connection("memory://").as_uri()
+        assert connection.ensure_connection() is connection

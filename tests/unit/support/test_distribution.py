@@ -1,0 +1,44 @@
+"""Tests of one file run in one process, whatever the versions of pytest and pytest-xdist make of groups."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+TESTS = """
+import os, pathlib, pytest
+
+@pytest.mark.parametrize("number", range(8))
+def test_one(number):
+    with open(pathlib.Path(__file__).with_suffix(".workers"), "a") as file:
+        file.write(os.environ["PYTEST_XDIST_WORKER"] + "\\n")
+"""
+
+
+def test_files_are_not_split(tmp_path: Path) -> None:
+    folders = {"one": ["a", "b"], "tests/integration/demo": ["c", "d"]}
+    for folder, names in folders.items():
+        (tmp_path / folder).mkdir(parents=True)
+        for name in names:
+            (tmp_path / folder / f"test_{name}.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.support.distribution"),
+            *("--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "-n", "2", "--dist", "loadgroup"),
+            str(tmp_path),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    workers = {file.stem: set(file.read_text().split()) for file in tmp_path.rglob("*.workers")}
+    assert {len(found) for found in workers.values()} == {1}
+    # These two want the same ports.
+    assert workers["test_c"] == workers["test_d"]
+    assert set.union(*workers.values()) == {"gw0", "gw1"}
