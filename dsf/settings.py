@@ -237,7 +237,7 @@ class Settings(BaseSettings):
         default=100.0,
         gt=0,
         description="AddOnPlacementScore writes per second, for the whole hub, however many workers. Each costs the "
-        "API server some milliseconds. 3,500 clusters x 10 scorers every 30 s, 5 % of them changing: 58 and the renewals.",
+        "API server some milliseconds. 3,500 clusters x 10 scorers every 30 s, 5 % changing: 58 and the renewals.",
     )
     results_concurrency: int = Field(
         default=1,
