@@ -2,7 +2,8 @@
 A Deployment of one process on the hub. Keys of the argument: root, component, values (of the component), args, env
 (list), mounts, volumes (lists), ports (dict name -> port), liveness, readiness, startup (probes), usesApi (whether the
 process speaks with the API server), grace (seconds), scaled (whether somebody else sets the replicas), redisUser (name
-of its user in Redis, if not that of the component).
+of its user in Redis, if not that of the component), withoutRedis (it has no user there), alone (no two at once, not even
+during an upgrade).
 */}}
 {{- define "dsf.deployment" -}}
 {{- $root := .root -}}
@@ -19,6 +20,10 @@ spec:
   replicas: {{ .replicas }}
   {{- end }}
   revisionHistoryLimit: 3
+  {{- if .alone }}
+  strategy:
+    type: Recreate
+  {{- end }}
   selector:
     matchLabels:
       {{- include "dsf.selector" . | nindent 6 }}
@@ -52,7 +57,9 @@ spec:
               value: {{ $values.log.format }}
             - name: DSF_LOG_LEVEL
               value: {{ $values.log.level }}
+            {{- if not .withoutRedis }}
             {{- include "dsf.redis.env" . | nindent 12 }}
+            {{- end }}
             {{- with .env }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
@@ -90,7 +97,9 @@ spec:
           volumeMounts:
             - name: tmp
               mountPath: /tmp
+            {{- if not .withoutRedis }}
             {{- include "dsf.redis.mounts" . | nindent 12 }}
+            {{- end }}
             {{- with .mounts }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
@@ -98,7 +107,9 @@ spec:
         - name: tmp
           emptyDir:
             sizeLimit: 64Mi
+        {{- if not .withoutRedis }}
         {{- include "dsf.redis.volumes" . | nindent 8 }}
+        {{- end }}
         {{- with .volumes }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

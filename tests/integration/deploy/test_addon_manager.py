@@ -23,11 +23,11 @@ from tests.unit.deploy import chart
 
 OCM_NAMESPACE = "open-cluster-management-hub"
 WORK = f"addon-{ADDON_NAME}-deploy-0"
+_AGENT = {"tokenSecrets": ["prometheus-token"], "extraEnv": [{"name": "X", "value": "{{EXTRA}}"}]}
+_SOURCES = {"kubernetes": True, "otlp": {"enabled": True, "tokenSecret": "collector-token"}}
 VALUES: chart.Values = {
     "redis": {"exposure": {"type": "NodePort", "host": "redis.example.com"}},
-    "spokeSetting": {
-        "agent": {"tokenSecrets": ["prometheus-token"], "extraEnv": [{"name": "X", "value": "{{EXTRA}}"}]}
-    },
+    "spokeSetting": {"agent": _AGENT},
     "addon": {
         "customizedVariables": [{"name": "EXTRA", "value": "1000"}],
         "proxyConfig": {"httpsProxy": "http://proxy:3128", "noProxy": ".svc"},
@@ -169,7 +169,7 @@ def test_an_upgrade_reaches_the_cluster(session: Session, ocm: ControlPlane, hub
     # By the same way as `helm upgrade`, on the release that is installed.
     import helm_python
 
-    values = {**VALUES, "log": {"level": "DEBUG"}}
+    values = {**VALUES, "log": {"level": "DEBUG"}, "spokeSetting": {"agent": {**_AGENT, "sources": _SOURCES}}}
     with helm_python.Config(kubeconfig_path=hub.plane.kubeconfig, namespace=HUB_NAMESPACE) as config:
         config.upgrade(chart.CHART, chart.RELEASE, values, reset_values=True)
 
@@ -178,6 +178,16 @@ def test_an_upgrade_reaches_the_cluster(session: Session, ocm: ControlPlane, hub
         return chart.environment(container)["DSF_LOG_LEVEL"] == "DEBUG"
 
     wait_for(upgraded, 60)
+    # Sources that were enabled, with the right of the whole cluster for the agent's account and no other.
+    work = session.get(MANIFEST_WORKS.path(cluster, WORK))
+    manifests: list[chart.Object] = work["spec"]["workload"]["manifests"]
+    (subject,) = chart.one(manifests, "ClusterRoleBinding")["subjects"]
+    account = chart.one(manifests, "ServiceAccount")["metadata"]
+    assert (subject["name"], subject["namespace"]) == (account["name"], AGENT_NAMESPACE)
+    assert chart.one(manifests, "ClusterRole")["rules"][0]["resources"] == ["nodes", "pods"]
+    assert chart.one(manifests, "Service", "dynamic-scoring-agent-otlp")["metadata"]["namespace"] == AGENT_NAMESPACE
+    (container,) = chart.containers(chart.one(manifests, "Deployment"))
+    assert chart.environment(container)["DSF_OTLP_PORT"] == "4318"
 
 
 def test_a_cluster_that_is_away_keeps_its_agent(session: Session, cluster: str, deployed: Objects) -> None:

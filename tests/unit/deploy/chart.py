@@ -45,6 +45,7 @@ EVERYTHING: Values = {
             "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
             "podAnnotations": {"example.com/a": "b"},
             "serviceMonitor": {"enabled": True},
+            "sources": {"kubernetes": True, "otlp": {"enabled": True, "port": 14318, "tokenSecret": "otlp-token"}},
         }
     },
     "addon": {
@@ -68,12 +69,13 @@ EVERYTHING: Values = {
         "readOnly": False,
         "ingress": {"enabled": True, "host": "flower.example.com", "className": "nginx", "tlsSecret": "flower-tls"},
     },
+    "optimizer": {"enabled": True, "extraEnv": [{"name": "DSF_OPTIMIZER_CLUSTER_SELECTOR", "value": "name"}]},
     "redis": {
         "persistence": {"storageClass": "fast"},
         "tls": {"extraHosts": ["redis.example.com", "192.0.2.7"]},
         "exposure": {"type": "LoadBalancer", "host": "192.0.2.8", "sourceRanges": ["192.0.2.0/24"]},
     },
-    "networkPolicy": {"flowerFrom": [{"podSelector": {}}]},
+    "networkPolicy": {"flowerFrom": [{"podSelector": {}}], "optimizerFrom": [{"podSelector": {}}]},
     "monitoring": {
         "serviceMonitor": {"enabled": True, "labels": {"release": "kube-prometheus"}},
         "prometheusRule": {"enabled": True, "alertLabels": {"team": "platform"}},
@@ -123,6 +125,10 @@ MATRIX: dict[str, Values] = {
         "flower": {"existingSecret": "our-flower", "service": {"type": "NodePort"}},
     },
     "openshift": {"openshift": {"enabled": True, "serviceCA": True}},
+    "open-otlp": {
+        "spokeSetting": {"agent": {"networkPolicy": False, "sources": {"otlp": {"enabled": True}}}},
+    },
+    "optimizer": {"optimizer": {"enabled": True}},
     "keda": {"results": {"keda": {"enabled": True}}},
     "cert-manager": {
         "redis": {"tls": {"source": "certManager", "certManager": {"issuerName": "ca"}, "extraHosts": ["192.0.2.7"]}}

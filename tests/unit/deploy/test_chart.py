@@ -92,6 +92,11 @@ def test_no_object_is_there_twice(objects: list[chart.Object]) -> None:
         ({"hub": {"replicas": 0}}, "replicas"),
         ({"log": {"level": "LOUD"}}, "level"),
         ({"spokeSetting": {"agent": {"runAsUser": 0}}}, "runAsUser"),
+        # The port of the metrics.
+        ({"spokeSetting": {"agent": {"sources": {"otlp": {"port": 8080}}}}}, "port"),
+        # No peer at all would mean everybody.
+        ({"spokeSetting": {"agent": {"sources": {"otlp": {"from": []}}}}}, "from"),
+        ({"spokeSetting": {"agent": {"sources": {"prometheus": True}}}}, "prometheus"),
     ],
 )
 def test_wrong_values_are_refused(values: chart.Values, message: str) -> None:

@@ -30,6 +30,8 @@ ALERTS = {
     "DynamicScoringResultsRejected",
     "DynamicScoringAgentMissing",
     "DynamicScoringBlind",
+    "DynamicScoringHubAway",
+    "DynamicScoringHubWithoutRedis",
 }
 
 
@@ -134,6 +136,24 @@ def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:
     _check_rules({"groups": [{"name": "alerts", "rules": rules}]}, tmp_path)
 
 
+def test_whoever_has_metrics_is_scraped() -> None:
+    """Each ServiceMonitor finds one Service, its port, and a NetworkPolicy that lets the Prometheus in."""
+    objects = chart.render(chart.EVERYTHING)
+    monitors = {o["metadata"]["name"]: o for o in chart.of_kind(objects, "ServiceMonitor")}
+    assert set(monitors) == {"dynamic-scoring-exporter", "dynamic-scoring-hub"}
+    for name, monitor in monitors.items():
+        assert monitor["metadata"]["labels"]["release"] == "kube-prometheus"
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = [o for o in chart.of_kind(objects, "Service") if wanted <= o["metadata"]["labels"].items()]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        (port,) = [port for port in service["spec"]["ports"] if port["name"] == endpoint["port"]]
+        (container,) = chart.containers(chart.workloads(objects)[name])
+        (number,) = [p["containerPort"] for p in container["ports"] if p["name"] == port["targetPort"]]
+        (rule,) = chart.one(objects, "NetworkPolicy", name)["spec"]["ingress"]
+        assert rule["ports"] == [{"port": number, "protocol": "TCP"}]
+    assert not chart.of_kind(chart.render(), "ServiceMonitor", "PrometheusRule")
+
+
 def test_recording_rules_can_be_parsed_and_are_the_same_in_both_forms(tmp_path: Path) -> None:
     rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text())
     assert yaml.safe_load((DEPLOY / "prometheus" / "prometheusrule.yaml").read_text())["spec"] == rules
@@ -182,6 +202,11 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         ('dynamic_scoring_schedule_lag_seconds_bucket{le="30.0"}', "0+60x120"),
         ('dynamic_scoring_schedule_lag_seconds_bucket{le="+Inf"}', "0+60x120"),
         ("dynamic_scoring_up", "1x100 0x20"),
+        # The leader loses Redis, then nobody leads. What a standby says of Redis is no alert.
+        ('dynamic_scoring_hub_leading{pod="hub-1"}', "1x100 0x20"),
+        ('dynamic_scoring_hub_leading{pod="hub-2"}', "0x120"),
+        ('dynamic_scoring_hub_redis_up{pod="hub-1"}', "1x70 0x50"),
+        ('dynamic_scoring_hub_redis_up{pod="hub-2"}', "0x120"),
     ]
     never = {
         "DynamicScoringNoScore": {"c3"},
@@ -195,8 +220,9 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
             "DynamicScoringScheduleLag": {""},
             "DynamicScoringQueueFull": {"spoke.c1", "spoke.c4"},
             "DynamicScoringAgentMissing": {"c1", "c4"},
+            "DynamicScoringHubWithoutRedis": {"hub-1"},
         },
-        115: {"DynamicScoringBlind": {""}},
+        115: {"DynamicScoringBlind": {""}, "DynamicScoringHubAway": {""}},
         62: {"DynamicScoringResultsRejected": {"stale"}},
     }
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "alerts", "rules": _plain(_rules())}]}))
@@ -241,5 +267,6 @@ def _expected(name: str, who: str) -> dict[str, Any]:
         "DynamicScoringQueueFull": {"queue": who},
         "DynamicScoringAgentMissing": {"ds_cluster": who},
         "DynamicScoringResultsRejected": {"reason": who},
+        "DynamicScoringHubWithoutRedis": {"pod": who},
     }.get(name, {})
     return {"exp_labels": {**rule["labels"], **label}, "exp_annotations": {}}

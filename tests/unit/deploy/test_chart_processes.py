@@ -14,8 +14,8 @@ from dsf.hub.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET
 from dsf.settings import ENV_PREFIX, Settings
 from tests.unit.deploy import chart
 
-OURS = ("hub", "beat", "results", "exporter", "flower", "agent")
-USE_THE_API = {"hub", "results", "agent"}
+OURS = ("hub", "beat", "results", "exporter", "flower", "optimizer", "agent")
+USE_THE_API = {"hub", "results", "optimizer", "agent"}
 COMMANDS: Any = typer.main.get_command(app)
 
 
@@ -193,7 +193,11 @@ def test_ports_match(process: tuple[str, chart.Object]) -> None:
     expected = {
         "hub": {"probes": int(environment.get("DSF_HUB_METRICS_PORT", 0))},
         "exporter": {"http-metrics": int(environment.get("DSF_EXPORTER_PORT", 0))},
-        "agent": {"http-metrics": defaults["agent_metrics_port"].default},
+        "agent": {
+            "http-metrics": defaults["agent_metrics_port"].default,
+            "otlp-http": int(environment.get("DSF_OTLP_PORT", 0)),
+        },
+        "optimizer": {"http": defaults["optimizer_port"].default},
         "flower": {"http": 5555},
     }.get(name, {})
     assert {port["name"]: port["containerPort"] for port in container.get("ports", [])} == expected
@@ -221,7 +225,7 @@ def test_every_process_is_probed(process: tuple[str, chart.Object]) -> None:
     name, container = process
     probes = {key: str(container[key]) for key in ("livenessProbe", "readinessProbe") if key in container}
     files = [value for key, value in chart.environment(container).items() if key.endswith("_LIVENESS_FILE")]
-    if name in ("hub", "exporter"):
+    if name in ("hub", "exporter", "optimizer"):
         assert "/healthz" in probes["livenessProbe"]
         assert "/readyz" in probes["readinessProbe"]
     elif name == "flower":
@@ -266,10 +270,11 @@ def test_network_policies_let_in_what_is_offered() -> None:
     policies = {o["metadata"]["name"]: o["spec"] for o in chart.of_kind(objects, "NetworkPolicy")}
     workloads = {name for name in chart.workloads(objects) if name != "dynamic-scoring-agent"}
     assert set(policies) == workloads
-    for name in ("hub", "beat", "results", "flower"):
+    for name in ("beat", "results", "flower"):
         assert policies[f"dynamic-scoring-{name}"]["ingress"] == []
-    (rule,) = policies["dynamic-scoring-exporter"]["ingress"]
-    assert rule["ports"] == [{"port": 8080, "protocol": "TCP"}]
+    for name, port in (("exporter", 8080), ("hub", 8081)):
+        (rule,) = policies[f"dynamic-scoring-{name}"]["ingress"]
+        assert rule == {"from": [{"namespaceSelector": {}}], "ports": [{"port": port, "protocol": "TCP"}]}
     (rule,) = policies["dynamic-scoring-redis"]["ingress"]
     assert len(rule["from"]) > 1
     assert policies["dynamic-scoring-redis"]["egress"] == []

@@ -67,7 +67,8 @@ def test_nobody_else_has_rights() -> None:
         objects = chart.render(values)
         bindings = chart.of_kind(objects, "ClusterRoleBinding", "RoleBinding")
         subjects = {subject["name"] for binding in bindings for subject in binding["subjects"]}
-        assert subjects == {"dynamic-scoring-hub", "dynamic-scoring-results"}
+        optimizer = {"dynamic-scoring-optimizer"} if values.get("optimizer", {}).get("enabled") else set()
+        assert subjects == {"dynamic-scoring-hub", "dynamic-scoring-results"} | optimizer
         for binding in bindings:
             chart.one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
 
