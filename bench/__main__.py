@@ -64,6 +64,7 @@ BENCHES = (
         ("--size", "10x5x3", "--size", "100x50x3", "--size", "500x200x3", "--http", "10x5x3", "--http", "100x50x3"),
     ),
     Bench("kube", ("--rounds", "3", "--seconds", "0", "--clusters", "0"), on_request=True),
+    Bench("writes", (), on_request=True),
 )
 
 
