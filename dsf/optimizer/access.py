@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import dsf.log
 from dsf.errors import AccessError, SettingsError
+from dsf.kube.patience import patiently
 from dsf.kube.resources import (
     ACCESS_REVIEWS,
     ADDON_PLACEMENT_SCORES,
@@ -159,7 +160,7 @@ class KubernetesAccess:
         """See `Access`."""
         if token is None:
             raise _no_token()
-        answer = self._session.create(TOKEN_REVIEWS.path(), _review(TOKEN_REVIEWS, {"token": token}))
+        answer = patiently(self._session, "POST", TOKEN_REVIEWS.path(), body=_review(TOKEN_REVIEWS, {"token": token}))
         status = answer.get("status") or {}
         if not status.get("authenticated"):
             raise AccessError(f"the hub does not know this token: {status.get('error') or 'not authenticated'}", 401)
@@ -190,7 +191,7 @@ class KubernetesAccess:
                 "resource": right.resource.plural,
             },
         }
-        answer = self._session.create(ACCESS_REVIEWS.path(), _review(ACCESS_REVIEWS, spec))
+        answer = patiently(self._session, "POST", ACCESS_REVIEWS.path(), body=_review(ACCESS_REVIEWS, spec))
         if not (answer.get("status") or {}).get("allowed"):
             where = f"in namespace {namespace}" if namespace else "in all namespaces"
             log.warning("caller refused", caller=caller.name, action=action.value, namespace=namespace)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from dsf.errors import ObjectNotFoundError
+from dsf.kube.patience import patiently
 from dsf.kube.resources import Resource
 from dsf.kube.session import ExpiredError, Session
 
@@ -56,7 +57,7 @@ class KubeBackend:
     def get(self, resource: Resource, namespace: str, name: str) -> Manifest | None:
         """See `HubBackend`."""
         try:
-            return self._session.get(resource.path(namespace, name))
+            return self._request("GET", resource.path(namespace, name))
         except ObjectNotFoundError:
             return None
 
@@ -90,7 +91,7 @@ class KubeBackend:
         """See `HubBackend`."""
         metadata = manifest["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
-        return self._session.request(
+        return self._request(
             "PATCH",
             resource.path(metadata["namespace"], metadata["name"]),
             query=query,
@@ -106,7 +107,7 @@ class KubeBackend:
         options = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body = options | ({"preconditions": {"uid": uid}} if uid else {}) | ({"dryRun": ["All"]} if dry_run else {})
         try:
-            self._session.request("DELETE", resource.path(namespace, name), body=body)
+            self._request("DELETE", resource.path(namespace, name), body=body)
         except ObjectNotFoundError:
             return
 
@@ -118,13 +119,14 @@ class KubeBackend:
         """See `HubBackend`."""
         self._session.close()
 
+    def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        return patiently(self._session, method, path, **options)
+
     def _pages(self, resource: Resource, namespace: str, query: dict[str, str]) -> list[Manifest]:
         objects: list[Manifest] = []
         more = ""
         while True:
-            page = self._session.request(
-                "GET", resource.path(namespace), query=query | ({"continue": more} if more else {})
-            )
+            page = self._request("GET", resource.path(namespace), query=query | ({"continue": more} if more else {}))
             # An item of a list has neither of the two.
             kind = {"apiVersion": resource.api_version, "kind": resource.kind}
             objects += [kind | item for item in page.get("items") or ()]

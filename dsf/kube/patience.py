@@ -1,0 +1,27 @@
+"""Requests of somebody who waits for the answer and has no queue to come back from."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from dsf.kube.session import ApiError, Session
+
+#: Seconds for which a request is repeated that the API server has no time for, and seconds between two attempts when it
+#: does not say how many.
+_BUSY: Final = 10.0
+_PAUSE: Final = 1.0
+_TOO_MANY_REQUESTS: Final = 429
+
+
+def patiently(session: Session, method: str, path: str, **options: Any) -> dict[str, Any]:
+    """See `Session.request`. What is answered with 429 was not looked at, so that it can be sent again."""
+    deadline = time.monotonic() + _BUSY
+    while True:
+        try:
+            return session.request(method, path, **options)
+        except ApiError as error:
+            pause = error.retry_after or _PAUSE
+            if error.status != _TOO_MANY_REQUESTS or time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)

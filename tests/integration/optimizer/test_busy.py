@@ -1,0 +1,61 @@
+"""An API server that has too much to do, or that is just building its lists: 429."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dsf.kube import patience
+from dsf.kube.resources import PLACEMENTS
+from dsf.kube.session import ApiError
+from dsf.optimizer.backend import KubeBackend
+from tests.integration.kube.stub import Exchange, StubServer
+
+STATUS = {"kind": "Status", "code": 429, "message": "storage is (re)initializing"}
+
+
+@contextlib.contextmanager
+def busy(times: int, **headers: str) -> Iterator[tuple[KubeBackend, list[float]]]:
+    """A hub that refuses so many requests and then has no Placements; and when it was asked."""
+    asked: list[float] = []
+
+    def script(exchange: Exchange) -> None:
+        asked.append(time.monotonic())
+        if len(asked) <= times:
+            exchange.answer(STATUS, 429, **headers)
+        else:
+            exchange.answer({"kind": "PlacementList", "metadata": {}, "items": []})
+
+    with StubServer(script) as server, contextlib.closing(KubeBackend(server.session())) as made:
+        yield made, asked
+
+
+def test_it_is_asked_again_when_it_says() -> None:
+    with busy(1, retry_after="1") as (hub, asked):
+        assert hub.objects(PLACEMENTS, "default") == []
+    assert 1 <= asked[1] - asked[0] < 3
+
+
+def test_it_is_asked_again_when_it_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_PAUSE", 0.01)
+    with busy(3) as (hub, asked):
+        assert hub.objects(PLACEMENTS, "default") == []
+    assert len(asked) == 4
+
+
+def test_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_BUSY", 0.1)
+    monkeypatch.setattr(patience, "_PAUSE", 0.03)
+    with busy(1000) as (hub, asked), pytest.raises(ApiError, match=r"429: storage is \(re\)initializing"):
+        hub.objects(PLACEMENTS, "default")
+    assert 2 <= len(asked) <= 4
+
+
+def test_longer_than_it_may_take_is_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_BUSY", 0.5)
+    with busy(1, retry_after="60") as (hub, asked), pytest.raises(ApiError, match="429"):
+        hub.get(PLACEMENTS, "default", "any")
+    assert len(asked) == 1
