@@ -24,6 +24,7 @@ STATEFUL_SETS = Resource(*_APPS, "statefulsets", "StatefulSet")
 ROLES = Resource(*_RBAC, "roles", "Role")
 ROLE_BINDINGS = Resource(*_RBAC, "rolebindings", "RoleBinding")
 CLUSTER_ROLES = Resource(*_RBAC, "clusterroles", "ClusterRole", namespaced=False)
+CLUSTER_ROLE_BINDINGS = Resource(*_RBAC, "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
 CLUSTER_SETS = Resource(
     "cluster.open-cluster-management.io", "v1beta2", "managedclustersets", "ManagedClusterSet", namespaced=False
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from dsf.api.types import ADDON_NAME, AGENT_NAME, AGENT_NAMESPACE, HUB_NAMESPACE
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import MANAGED_CLUSTER_ADDONS, MANAGED_CLUSTERS, MANIFEST_WORKS
 from dsf.kube.session import Session
-from tests.integration.deploy.hubcluster import ADDON_CONFIGS, CLUSTER_SETS, NAMESPACES, HubCluster
+from tests.integration.deploy.hubcluster import ADDON_CONFIGS, CLUSTER_SETS, DEPLOYMENTS, NAMESPACES, HubCluster
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, ControlPlaneMissingError, find
 from tests.support.redisserver import free_port
@@ -188,6 +189,19 @@ def test_an_upgrade_reaches_the_cluster(session: Session, ocm: ControlPlane, hub
     assert chart.one(manifests, "Service", "dynamic-scoring-agent-otlp")["metadata"]["namespace"] == AGENT_NAMESPACE
     (container,) = chart.containers(chart.one(manifests, "Deployment"))
     assert chart.environment(container)["DSF_OTLP_PORT"] == "4318"
+
+
+def test_what_ocm_made_becomes_the_agent(session: Session, ocm: ControlPlane, cluster: str, deployed: Objects) -> None:
+    """Applied in the place of OCM's work agent, as strictly as can be; hub and managed cluster are one."""
+    assert deployed
+    manifests = session.get(MANIFEST_WORKS.path(cluster, WORK))["spec"]["workload"]["manifests"]
+    # Their order is not kept by OCM; its work agent tries again until all of them are there.
+    manifests.sort(key=lambda manifest: manifest["kind"] != "Namespace")
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
+    said = ocm.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=listed)
+    assert said.count("serverside-applied") == len(manifests), said
+    (container,) = chart.containers(session.get(DEPLOYMENTS.path(AGENT_NAMESPACE, AGENT_NAME)))
+    assert chart.environment(container)["DSF_CLUSTER"] == cluster
 
 
 def test_a_cluster_that_is_away_keeps_its_agent(session: Session, cluster: str, deployed: Objects) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis
+import yaml
 
 from dsf.api.types import ADDON_NAME, AGENT_NAMESPACE, API_VERSION, HUB_NAMESPACE
 from dsf.errors import ObjectNotFoundError
@@ -24,11 +26,13 @@ from dsf.kube.resources import (
     SECRETS,
     Resource,
 )
-from dsf.kube.session import Session
+from dsf.kube.session import ForbiddenError, Session
 from dsf.store.pairs import Pairs
 from tests.e2e.workagent import WorkAgent
 from tests.integration.deploy.hubcluster import (
     ADDON_TEMPLATES,
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
     DEPLOYMENTS,
     NAMESPACES,
     ROLE_BINDINGS,
@@ -54,8 +58,18 @@ _EARLIER: tuple[tuple[str, Resource], ...] = (
     ("ServiceAccount", SERVICE_ACCOUNTS),
     ("Role", ROLES),
     ("RoleBinding", ROLE_BINDINGS),
+    ("ClusterRole", CLUSTER_ROLES),
+    ("ClusterRoleBinding", CLUSTER_ROLE_BINDINGS),
     ("Deployment", DEPLOYMENTS),
 )
+_COLLECTOR_TOKEN = "token-of-the-collector"
+_SOURCES = {"kubernetes": True, "otlp": {"enabled": True, "tokenSecret": "collector"}}
+#: More than the defaults, to see that it works.
+VALUES: chart.Values = {
+    "flower": {"readOnly": False},
+    "optimizer": {"enabled": True},
+    "spokeSetting": {"agent": {"sources": _SOURCES}},
+}
 
 
 class World:
@@ -80,6 +94,9 @@ class World:
         self.node.run(self._workload(STATEFUL_SETS, "redis"), "redis")
         for name in ("hub", "hub-2", "beat", "results", "exporter", "flower"):
             self.node.run(self._workload(DEPLOYMENTS, name.removesuffix("-2")), name)
+        # Its port is the default one.
+        port = self.node.port("optimizer", 8338)
+        self.node.run(self._workload(DEPLOYMENTS, "optimizer"), "optimizer", DSF_OPTIMIZER_PORT=str(port))
         self._join()
         self._deploy_agent()
 
@@ -116,9 +133,11 @@ class World:
         manifests = template["spec"]["agentSpec"]["workload"]["manifests"]
         objects = json.loads(json.dumps(manifests).replace("{{CLUSTER_NAME}}", CLUSTER))
         self.session.create(NAMESPACES.path(), chart.one(objects, "Namespace"))
+        collector = {"metadata": {"name": "collector"}, "stringData": {"token": _COLLECTOR_TOKEN}}
+        self.session.create(SECRETS.path(AGENT_NAMESPACE), collector)
         for kind, resource in _EARLIER:
             for found in chart.of_kind(objects, kind):
-                self.session.create(resource.path(AGENT_NAMESPACE), found)
+                self.session.create(resource.path(AGENT_NAMESPACE if resource.namespaced else ""), found)
         for config_map in chart.of_kind(objects, "ConfigMap"):
             self._hub.plane.kubectl("apply", "-f", "-", stdin=json.dumps(config_map))
         agent = self.session.get(DEPLOYMENTS.path(AGENT_NAMESPACE, "dynamic-scoring-agent"))
@@ -155,7 +174,7 @@ def world(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         scorer = stack.enter_context(ScriptedServer(answer("ok")))
         scorer.script(answer(_RESULTS), path="/scoring")
         session = stack.enter_context(contextlib.closing(hub.plane.session()))
-        stack.enter_context(hub.release({"flower": {"readOnly": False}}))
+        stack.enter_context(hub.release(VALUES))
         made = World(hub, session, tmp_path_factory.mktemp("whole"), scorer)
         stack.callback(made.node.stop)
         work_agent = WorkAgent(CLUSTER, session, hub.plane.session())
@@ -226,6 +245,46 @@ def test_flower_can_start_a_cycle(world: World) -> None:
         with urllib.request.urlopen(request, timeout=20) as done:
             assert done.status == 200
         world.node.until(lambda: Pairs(client).state(CLUSTER, SCORER).count("ok") > before, "another cycle", 30)
+
+
+def test_a_collector_may_push_with_its_token(world: World) -> None:
+    assert _push(world, _COLLECTOR_TOKEN) == 200
+    assert _push(world, "another") == 401
+
+
+def _push(world: World, token: str) -> int:
+    """The status that a push of nothing gets."""
+    url = f"http://127.0.0.1:{world.node.pods['agent'].ports['otlp-http']}/v1/metrics"
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    return _status(urllib.request.Request(url, b"{}", headers))
+
+
+def test_the_agent_may_read_nodes_and_pods_when_it_is_to(world: World, hub: HubCluster) -> None:
+    kubeconfig = hub.kubeconfig_of(AGENT_NAMESPACE, "dynamic-scoring-agent-sa")
+    with contextlib.closing(Session.load(kubeconfig)) as agent:
+        assert agent.get("/api/v1/nodes")["items"] == []
+        assert "items" in agent.get("/api/v1/pods")
+        for path in ("/api/v1/secrets", "/api/v1/configmaps"):
+            with pytest.raises(ForbiddenError):
+                agent.get(path)
+
+
+def test_the_optimiser_asks_who_calls(world: World, hub: HubCluster) -> None:
+    # Nobody, and a known caller without rights: it does not lend its own.
+    kubeconfig = yaml.safe_load(hub.kubeconfig_of(HUB_NAMESPACE, "dynamic-scoring-beat").read_text())
+    url = f"http://127.0.0.1:{world.node.pods['optimizer'].ports['http']}/plans?namespace={HUB_NAMESPACE}"
+    assert _status(urllib.request.Request(url)) == 401
+    login = {"Authorization": f"Bearer {kubeconfig['users'][0]['user']['token']}"}
+    assert _status(urllib.request.Request(url, headers=login)) == 403
+
+
+def _status(request: urllib.request.Request) -> int:
+    try:
+        with urllib.request.urlopen(request, timeout=20) as done:
+            return int(done.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
 
 
 def test_a_cluster_that_goes_is_cut_off(world: World) -> None:

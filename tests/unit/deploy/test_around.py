@@ -15,7 +15,7 @@ from dsf.settings import ENV_PREFIX, Settings
 from tests.unit.deploy import chart
 
 DEPLOY = chart.ROOT / "deploy"
-FOLDERS = ("agentfeedback", "prometheus", "skupper", "utils")
+FOLDERS = ("agentfeedback", "optimizer", "prometheus", "skupper", "sources", "utils")
 FILES = sorted(path for folder in FOLDERS for path in (DEPLOY / folder).rglob("*.yaml"))
 #: Not manifests.
 OTHERS = {DEPLOY / "prometheus" / name for name in ("values.yaml", "rules.yaml")}
@@ -35,8 +35,9 @@ def _of(name: str, kind: str) -> dict[str, Any]:
 def test_manifests_are_valid(path: Path) -> None:
     for obj in _read(path):
         assert obj["metadata"]["name"]
-        assert obj["metadata"]["namespace"]
-        if "." not in obj["apiVersion"].partition("/")[0]:
+        group = obj["apiVersion"].partition("/")[0]
+        assert obj["kind"].startswith("ClusterRole") or obj["metadata"]["namespace"]
+        if "." not in group or group.endswith(".k8s.io"):
             kubernetes_validate.validate(obj, "1.36", strict=True)
 
 

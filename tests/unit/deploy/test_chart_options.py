@@ -1,0 +1,125 @@
+"""What is off by default: sources of the agent that need more rights or a port, and the optimiser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from dsf.settings import ENV_PREFIX, Settings
+from tests.unit.deploy import chart
+
+DEPLOY = chart.ROOT / "deploy"
+
+
+def _read(name: str) -> list[chart.Object]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def _agent(sources: dict[str, Any], **agent: Any) -> list[chart.Object]:
+    return chart.agent_objects(chart.render({"spokeSetting": {"agent": {"sources": sources, **agent}}}))
+
+
+def _container(objects: list[chart.Object]) -> chart.Object:
+    (container,) = chart.containers(chart.one(objects, "Deployment"))
+    return container
+
+
+def test_nothing_of_it_is_there_unless_asked_for() -> None:
+    objects = chart.render()
+    agent = chart.agent_objects(objects)
+    assert not chart.of_kind(agent, "ClusterRole", "ClusterRoleBinding")
+    assert chart.one(agent, "Service")["metadata"]["name"] == "dynamic-scoring-agent-service"
+    assert chart.one(agent, "NetworkPolicy")["metadata"]["name"] == "dynamic-scoring-agent"
+    assert not [name for name in chart.environment(_container(agent)) if "OTLP" in name]
+    assert not [o for o in objects if o["metadata"]["name"] == "dynamic-scoring-optimizer"]
+
+
+def test_rights_for_the_source_kubernetes_are_those_of_the_manifest() -> None:
+    objects = _agent({"kubernetes": True})
+    assert chart.of_kind(objects, "ClusterRole", "ClusterRoleBinding") == _read("sources/kubernetes.yaml")
+    elsewhere = {"spokeSetting": {"namespace": "elsewhere", "agent": {"sources": {"kubernetes": True}}}}
+    (subject,) = chart.one(chart.agent_objects(chart.render(elsewhere)), "ClusterRoleBinding")["subjects"]
+    assert subject["namespace"] == "elsewhere"
+
+
+def test_otlp_is_offered_as_in_the_manifest() -> None:
+    objects = _agent({"otlp": {"enabled": True}})
+    service = chart.one(objects, "Service", "dynamic-scoring-agent-otlp")
+    (port,) = service["spec"]["ports"]
+    (named,) = [p for p in _container(objects)["ports"] if p["name"] == port["targetPort"]]
+    port["targetPort"] = named["containerPort"]
+    assert [service, chart.one(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")] == _read("sources/otlp.yaml")
+    assert chart.environment(_container(objects))["DSF_OTLP_PORT"] == "4318"
+
+
+def test_one_port_of_otlp_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = _agent({"otlp": {"enabled": True, "port": 14318, "from": [{"podSelector": {}}]}})
+    environment = chart.environment(_container(objects))
+    monkeypatch.setenv("DSF_OTLP_PORT", environment["DSF_OTLP_PORT"])
+    assert Settings.load().otlp_port == 14318
+    assert {"name": "otlp-http", "containerPort": 14318} in _container(objects)["ports"]
+    (port,) = chart.one(objects, "Service", "dynamic-scoring-agent-otlp")["spec"]["ports"]
+    assert port["port"] == 14318
+    (rule,) = chart.one(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")["spec"]["ingress"]
+    assert rule == {"from": [{"podSelector": {}}], "ports": [{"port": 14318, "protocol": "TCP"}]}
+    # A policy for this port alone would close that of the metrics.
+    assert not chart.of_kind(_agent({"otlp": {"enabled": True}}, networkPolicy=False), "NetworkPolicy")
+
+
+def test_the_token_of_otlp_is_a_mounted_secret() -> None:
+    objects = _agent({"otlp": {"enabled": True, "tokenSecret": "collector"}})
+    file = chart.environment(_container(objects))["DSF_OTLP_TOKEN_FILE"]
+    folder, _, key = file.rpartition("/")
+    mounts = _container(objects)["volumeMounts"]
+    (name,) = [mount["name"] for mount in mounts if mount["mountPath"] == folder and mount["readOnly"]]
+    volumes = chart.pod(chart.one(objects, "Deployment"))["volumes"]
+    (secret,) = [volume["secret"] for volume in volumes if volume["name"] == name]
+    # Not optional: without it everybody could push.
+    assert secret == {"secretName": "collector", "items": [{"key": "token", "path": key}]}
+    # The kubelet mounts it, so the agent's account needs no right to it.
+    assert "collector" not in str(chart.one(objects, "Role"))
+    without = chart.environment(_container(_agent({"otlp": {"enabled": True}})))
+    assert "DSF_OTLP_TOKEN_FILE" not in without
+    off = _container(_agent({"otlp": {"enabled": False, "tokenSecret": "collector"}}))
+    assert "otlp" not in str(off)
+
+
+def test_the_optimiser_is_the_one_of_the_manifest() -> None:
+    """Same rights, command, port, probes and resources, whichever way it is installed."""
+    alone = _read("optimizer/optimizer.yaml")
+    objects = chart.render({"optimizer": {"enabled": True}})
+    name = "dynamic-scoring-optimizer"
+    for kind, part in (("ClusterRole", "rules"), ("ClusterRoleBinding", "roleRef"), ("ClusterRoleBinding", "subjects")):
+        assert chart.one(objects, kind, name)[part] == chart.one(alone, kind)[part]
+    assert chart.one(objects, "ServiceAccount", name)["metadata"]["namespace"] == chart.NAMESPACE
+    ours, theirs = chart.one(objects, "Deployment", name), chart.one(alone, "Deployment")
+    for key in ("replicas", "strategy"):
+        assert ours["spec"][key] == theirs["spec"][key]
+    (left,), (right,) = chart.containers(ours), chart.containers(theirs)
+    for key in ("image", "args", "ports", "resources", "securityContext", "volumeMounts"):
+        assert left[key] == right[key], key
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert left[probe]["httpGet"] == right[probe]["httpGet"]
+    assert chart.pod(ours)["volumes"] == chart.pod(theirs)["volumes"]
+    assert chart.environment(right).items() <= chart.environment(left).items()
+    assert chart.one(objects, "Service", name)["spec"]["ports"] == chart.one(alone, "Service")["spec"]["ports"]
+
+
+def test_the_optimiser_has_no_user_in_redis() -> None:
+    objects = chart.render(chart.EVERYTHING)
+    deployment = chart.workloads(objects)["dynamic-scoring-optimizer"]
+    (container,) = chart.containers(deployment)
+    assert not [name for name in chart.environment(container) if name.startswith(f"{ENV_PREFIX}REDIS")]
+    assert not [volume for volume in chart.pod(deployment)["volumes"] if "secret" in volume]
+    assert "optimizer" not in str(chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"])
+
+
+def test_the_optimiser_is_reached_by_whom_you_say() -> None:
+    name = "dynamic-scoring-optimizer"
+    closed = chart.one(chart.render({"optimizer": {"enabled": True}}), "NetworkPolicy", name)["spec"]
+    assert closed["ingress"] == []
+    assert {port["port"] for rule in closed["egress"] for port in rule["ports"]} == {53, 5353, 443, 6443}
+    opened = chart.one(chart.render(chart.EVERYTHING), "NetworkPolicy", name)["spec"]
+    assert opened["ingress"] == [{"from": [{"podSelector": {}}], "ports": [{"port": 8338, "protocol": "TCP"}]}]
