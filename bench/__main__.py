@@ -61,7 +61,8 @@ BENCHES = (
     Bench(
         "optimizer",
         ("--size", "10x5x3", "--size", "100x50x3", "--seconds", "3"),
-        ("--size", "10x5x3", "--size", "100x50x3", "--size", "500x200x3", "--http", "10x5x3", "--http", "100x50x3"),
+        # Every size that it knows.
+        ("--http", "10x5x3", "--http", "100x50x3"),
     ),
     Bench("kube", ("--rounds", "3", "--seconds", "0", "--clusters", "0"), on_request=True),
     Bench("writes", (), on_request=True),

@@ -1,9 +1,14 @@
-"""docs/optimization.md, command by command, on a real API server with OCM's placement controller."""
+"""docs/optimization.md, command by command, on a real API server with OCM's placement controller.
+
+And what the document leaves to a real fleet: the policy watcher on a managed cluster with an API server of its own.
+Only what OCM's agents carry between the two is carried by hand: the bound policy with its status, and the claim.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from dsf.demo.stack import http_ready
-from dsf.kube.resources import MANAGED_CLUSTERS
+from dsf.kube.resources import MANAGED_CLUSTERS, PLACEMENT_BINDINGS
+from dsf.kube.session import Session
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from dsf.settings import ENV_PREFIX
 from tests.e2e import document
-from tests.e2e.world import MANIFESTS, ROOT
+from tests.e2e.world import DECISIONS, DSF, MANIFESTS, ROOT
+from tests.integration.policywatcher.managedcluster import ManagedCluster
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, ControlPlaneMissingError, find
 from tests.support.controlplane_fixtures import found
@@ -26,6 +33,19 @@ from tests.support.wait import wait_for
 pytestmark = [pytest.mark.xdist_group("e2e-optimization"), pytest.mark.timeout(180)]
 
 DOCUMENT = ROOT / "docs" / "optimization.md"
+SAMPLES = ROOT / "samples" / "optimization"
+
+
+def tell(hub: Session, cluster: str, compliance: str | None) -> None:
+    """Put the claim into the ManagedCluster, as OCM's registration agent does."""
+    claims = [{"name": COMPLIANCE_CLAIM, "value": compliance}]
+    hub.merge(MANAGED_CLUSTERS.path("", cluster, "status"), {"status": {"clusterClaims": claims}})
+
+
+def environment(hub: ControlPlane) -> dict[str, str]:
+    """That of somebody who looks after the hub."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
+    return kept | {"KUBECONFIG": str(hub.kubeconfig), "KUBECACHEDIR": str(hub.dir / "kubectl-cache")}
 
 
 @pytest.fixture
@@ -40,12 +60,12 @@ def hub(tmp_path: Path) -> Iterator[ControlPlane]:
                 pytest.fail(str(error), pytrace=False)
             pytest.skip(str(error))
         stack.enter_context(plane)
-        install_policy_crds(plane.session())
+        session = plane.session()
+        install_policy_crds(session)
         plane.kubectl("apply", "-f", str(MANIFESTS / "optimization.yaml"))
         for cluster in ("worker01", "worker02"):
             # As the policy watcher leaves it before anything is bound.
-            claims = [{"name": COMPLIANCE_CLAIM, "value": "empty"}]
-            plane.session().merge(MANAGED_CLUSTERS.path("", cluster, "status"), {"status": {"clusterClaims": claims}})
+            tell(session, cluster, "empty")
         controller = Child(
             [
                 str(placement),
@@ -65,12 +85,7 @@ def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None
     port = free_port()
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     path = os.pathsep.join([str(Path(sys.executable).parent), str(find("kubectl")), os.environ["PATH"]])
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)} | {
-        "PATH": path,
-        "KUBECONFIG": str(hub.kubeconfig),
-        "KUBECACHEDIR": str(hub.dir / "kubectl-cache"),
-        "DSF_OPTIMIZER_PORT": str(port),
-    }
+    variables = environment(hub) | {"PATH": path, "DSF_OPTIMIZER_PORT": str(port)}
     problems: list[str] = []
     count = 0
     with contextlib.ExitStack() as stack:
@@ -79,12 +94,12 @@ def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None
                 continue
             count += 1
             if command.mark == "background":
-                child = Child(["/bin/bash", "-c", f"exec {command.text}"], tmp_path / "background.log", environment)
+                child = Child(["/bin/bash", "-c", f"exec {command.text}"], tmp_path / "background.log", variables)
                 stack.callback(child.kill)
                 wait_for(http_ready(f"http://127.0.0.1:{port}/readyz"), 60, child.tail())
                 continue
             code, printed = document.run(
-                command, cwd=tmp_path, environment=environment, replace={"localhost:8338": f"localhost:{port}"}
+                command, cwd=tmp_path, environment=variables, replace={"localhost:8338": f"localhost:{port}"}
             )
             print(f"$ {command.text}\n{printed}", end="")
             if code != 0 or not document.matches(command.wanted, printed):
@@ -92,3 +107,63 @@ def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None
     assert not problems, "\n".join(problems)
     assert count > 20
     assert "<svg" in (tmp_path / "plan.svg").read_text()
+
+
+def chosen(hub: Session, placement: str) -> list[str]:
+    """The clusters that OCM decided on for a Placement."""
+    query = {"labelSelector": f"cluster.open-cluster-management.io/placement={placement}"}
+    answer = hub.request("GET", DECISIONS.path("default"), query=query)
+    statuses = [item.get("status") or {} for item in answer["items"]]
+    return [decision["clusterName"] for status in statuses for decision in status.get("decisions") or []]
+
+
+def bound(hub: Session, cluster: str) -> list[str]:
+    """The policies that OCM's policy add-on would bring to a cluster."""
+    bindings = hub.get(PLACEMENT_BINDINGS.path("default"))["items"]
+    there = [one for one in bindings if cluster in chosen(hub, one["placementRef"]["name"])]
+    return [subject["name"] for one in there for subject in one["subjects"]]
+
+
+def optimize(hub: ControlPlane, *arguments: str) -> None:
+    command = [DSF, "optimize", *arguments]
+    done = subprocess.run(command, env=environment(hub), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_workloads_wait_for_the_policy_watcher_of_their_cluster(
+    hub: ControlPlane, own_control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    hub.kubectl("apply", *(f"--filename={SAMPLES / name}.yaml" for name in ("binding", "workloads", "policies")))
+    hub.kubectl("create", f"--filename={SAMPLES / 'scores.yaml'}")
+    hub.kubectl("replace", "--subresource=status", f"--filename={SAMPLES / 'scores.yaml'}")
+    for cluster in ("worker01", "worker02"):
+        hub.kubectl("label", "managedcluster", cluster, f"cluster-name={cluster}")
+    session = hub.session()
+    managed = ManagedCluster(own_control_plane, own_control_plane.session(), tmp_path)
+
+    def comply(file: str, policy: str) -> None:
+        optimize(hub, "--file", str(SAMPLES / file))
+        wait_for(lambda: bound(session, "worker01") == [policy], 20, f"{policy} is bound")
+        # It arrives, and nobody has looked whether the cluster is like that.
+        managed.policy(policy, None)
+        managed.wait_claim("noncompliant")
+        tell(session, "worker01", managed.claim())
+        managed.policy(policy, "Compliant")
+        assert chosen(session, "app01-placement") == []
+        managed.wait_claim("compliant")
+        tell(session, "worker01", managed.claim())
+        wait_for(lambda: chosen(session, "app01-placement") == ["worker01"], 20, "the workload goes to its cluster")
+        # The other cluster has said nothing yet.
+        assert chosen(session, "app02-placement") == []
+
+    with managed.watcher(stable=1):
+        managed.wait_claim("empty")
+        comply("params-performance.json", "policy-enable-mig-3g-worker01")
+        managed.policy("policy-enable-mig-3g-worker01", "NonCompliant")
+        managed.wait_claim("noncompliant")
+        tell(session, "worker01", managed.claim())
+        wait_for(lambda: chosen(session, "app01-placement") == [], 20, "the cluster is not what it was")
+        optimize(hub, "--reset", "default")
+        managed.delete_policy("policy-enable-mig-3g-worker01")
+        managed.wait_claim("empty")
+        comply("params-power.json", "policy-enable-mig-2g-worker01")

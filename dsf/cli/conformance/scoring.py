@@ -109,7 +109,8 @@ def value_range(case: Case) -> str:
     scores = [result.score for result in response.results]
     outside = sum(to_score_value(score)[1] for score in scores)
     if outside:
-        raise warn(
+        # When all of them are, every cluster gets the same score, whatever its series say.
+        raise (fail if outside == len(scores) else warn)(
             f"{outside} of {len(scores)} scores are outside of -100..100 and would be limited; they go from "
             f"{min(scores):g} to {max(scores):g}",
             "scale the score; made-up series may be to blame, then give recorded ones with --sample",

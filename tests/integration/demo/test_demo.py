@@ -18,13 +18,17 @@ import yaml
 
 from dsf.demo.binaries import find
 from dsf.demo.extras import EXTRAS
+from dsf.demo.stack import http_ready
 from dsf.settings import ENV_PREFIX
+from tests.integration.scorer.tutorial import File, steps
 from tests.support.child import Child
+from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
 # One at a time: each takes the well-known ports if they are free.
 pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
 
+ROOT = Path(__file__).parents[3]
 DSF = (sys.executable, "-m", "dsf.cli")
 PAIRS = [
     (cluster, scorer)
@@ -200,6 +204,28 @@ def test_everything_that_is_promised(demo: Demo) -> None:
 
     rescored = demo.dsf("rescore", "sample-scorer", "--cluster", "worker01", "--wait")
     assert rescored.returncode == 0, rescored.stdout + rescored.stderr
+
+
+def test_the_scorer_of_the_tutorial_scores(demo: Demo, tmp_path: Path) -> None:
+    """Its query finds what the demo measures; all else of the page is tested where the scorers are."""
+    demo.wait_fresh(PAIRS)
+    files = {step.path: step.text for step in steps(ROOT / "docs" / "tutorial.md") if isinstance(step, File)}
+    (tmp_path / "scorer.py").write_text(files["scorer.py"])
+    port = free_port()
+    options = ("--app-dir", str(tmp_path), "--port", str(port))
+    scorer = Child([sys.executable, "-m", "uvicorn", *options, "scorer:app"], tmp_path / "log")
+    manifest = demo.folder / "cpu-headroom.yaml"
+    try:
+        wait_for(http_ready(f"http://127.0.0.1:{port}/healthz"), 30, "the scorer answers")
+        manifest.write_text(files["demo/cpu-headroom.yaml"].replace(":8000/", f":{port}/"))
+        demo.wait_fresh([*PAIRS, *((cluster, "cpu-headroom") for cluster in ("worker01", "worker02"))])
+        for score in demo.data("scores", "--scorer", "cpu-headroom")["scores"]:
+            assert [item["name"] for item in score["items"]] == [f"{score['cluster']}-node"]
+            assert 0 <= score["items"][0]["value"] <= 100
+    finally:
+        manifest.unlink(missing_ok=True)
+        scorer.kill()
+    demo.wait_fresh(PAIRS)
 
 
 def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:

@@ -147,6 +147,11 @@ def slow(seconds: float, length: int) -> Score:
     return score
 
 
+def scaled(factor: float) -> Score:
+    """Means times a factor."""
+    return lambda data: [{**result, "score": factor * result["score"]} for result in mean(data)]
+
+
 def numbered(label: bool) -> Score:
     """Never the same twice: in a label or in the value."""
     numbers = itertools.count()
@@ -226,6 +231,7 @@ BROKEN: list[tuple[str, str, Callable[[], FastAPI], tuple[str, ...]]] = [
     ("bad-json", "500", lambda: api(bad=500), ()),
     ("content-type", "scores", lambda: api(content_type="text/plain"), ()),
     ("content-type", "config", lambda: api(config=PlainTextResponse(json.dumps(CONFIG))), ()),
+    ("range", "all are limited", lambda: api(scaled(1000)), ()),
     ("determinism", "values", lambda: api(numbered(label=False)), ()),
     ("determinism", "labels", lambda: api(numbered(label=True)), ()),
     (

@@ -77,6 +77,14 @@ def test_a_missing_score_forbids_only_that_option() -> None:
     assert (explanation.reason, explanation.alternative, explanation.without_score) == (Reason.NO_SCORE, None, 2)
 
 
+def test_a_cluster_that_gets_nothing_gets_no_configuration() -> None:
+    clusters = [cluster(name, {"all": 2, "half": 4}, {"a;all": value}) for name, value in (("c1", 5), ("c2", 9))]
+    plan = plan_of([workload("a"), workload("b")], clusters)
+    assert [(one.cluster, one.configuration) for one in plan.configurations] == [("c2", "p-all")]
+    assert [(one.workload, one.reason) for one in plan.unplaced] == [("b", Reason.NO_SCORE)]
+    assert plan.unplaced[0].message == "no cluster has a score of app b"
+
+
 def test_expired_scores_are_not_used() -> None:
     clusters = [
         cluster("c1", {"all": 1}, {"a;all": 90}, valid_until=NOW),

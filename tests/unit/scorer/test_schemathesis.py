@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 
-from dsf.scorer import Prometheus, Score, Scorer, ScorerApp, Series
+from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series
 
 mean = Scorer(
     name="mean",
@@ -35,9 +36,22 @@ async def rows(_: list[Series]) -> list[Score]:
 
 
 schema = schemathesis.openapi.from_asgi("/openapi.json", ScorerApp(mean, table))
+guarded = Scorer(name="guarded", description="d", score_name="guarded", interval=30, token=Bearer(env="GUARDED_TOKEN"))
+guarded.score(lambda _: [Score(1)])
+# It does not start without its token.
+with pytest.MonkeyPatch.context() as started:
+    started.setenv("GUARDED_TOKEN", "right")
+    closed = schemathesis.openapi.from_asgi("/openapi.json", ScorerApp(guarded))
 
 
 @schema.parametrize()
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_operation(case: schemathesis.Case[Any]) -> None:
     case.call_and_validate()
+
+
+@closed.include(path="/scoring").parametrize()
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_token_is_wanted_as_the_document_says(case: schemathesis.Case[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GUARDED_TOKEN", "right")
+    case.call_and_validate(headers={"Authorization": "Bearer right"})
