@@ -13,18 +13,27 @@ ARGS ?=
 # Test processes at once: most tests wait for other processes.
 WORKERS ?= 2
 
-.PHONY: help setup demo test lint types bench format clean
+# What the tests on Kubernetes run against; scripts/controlplane says what each one is.
+CONTROLPLANE := etcd kube-apiserver kubectl kube-controller-manager placement addon work
+
+.PHONY: help setup demo test controlplane lint types bench format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(SYNCED) ## install everything into .venv
 
 demo: $(SYNCED) ## run two clusters with real Prometheus servers; ARGS=--once ends when all have scores
 	@$(VENV)/bin/dsf demo $(ARGS)
 
-test: $(SYNCED) ## run all tests; ARGS="-k words" or a path chooses some
+test: $(SYNCED) controlplane ## run all tests; ARGS="-k words" or a path chooses some
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+# Exit code 3: it is not there and cannot be built, and the script has said what would help. The tests that need it are
+# skipped then, or fail in CI.
+controlplane: ## find the API server for the tests, or build it once with Go (minutes; into ~/.cache/dsf)
+	@scripts/controlplane $(CONTROLPLANE) >/dev/null || test $$? -eq 3
+	@scripts/controlplane crds >/dev/null || test $$? -eq 3
 
 lint: $(SYNCED) ## check format, style and layers
 	@$(VENV)/bin/ruff format --check

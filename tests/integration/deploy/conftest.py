@@ -9,8 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from dsf.kube.session import Session
-from tests.integration.deploy.hubcluster import HubCluster
-from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
+from tests.integration.deploy.hubcluster import CLUSTER_SETS, NAMESPACES, HubCluster
+from tests.support.child import Child
+from tests.support.controlplane import ControlPlane, ControlPlaneMissingError, find
+from tests.support.redisserver import free_port
+
+OCM_NAMESPACE = "open-cluster-management-hub"
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +41,30 @@ def session(plane: ControlPlane) -> Iterator[Session]:
     """A session as admin."""
     with contextlib.closing(plane.session()) as session:
         yield session
+
+
+@pytest.fixture(scope="module")
+def ocm(plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The control plane with OCM's placement controller and addon manager running on it."""
+    try:
+        # The work agent is started by the test that needs it.
+        programs = find("addon", "placement", "work")
+    except ControlPlaneMissingError as error:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    with contextlib.ExitStack() as stack:
+        admin = stack.enter_context(contextlib.closing(plane.session()))
+        admin.create(NAMESPACES.path(), {"metadata": {"name": OCM_NAMESPACE}})
+        # The registration controller makes it elsewhere.
+        selector = {"selectorType": "LabelSelector", "labelSelector": {}}
+        made = {"apiVersion": CLUSTER_SETS.api_version, "kind": CLUSTER_SETS.kind, "metadata": {"name": "global"}}
+        admin.create(CLUSTER_SETS.path(), made | {"spec": {"clusterSelector": selector}})
+        for program, command in (("placement", "controller"), ("addon", "manager")):
+            arguments = [
+                *(str(programs / program), command, f"--kubeconfig={plane.kubeconfig}", "--disable-leader-election"),
+                *(f"--namespace={OCM_NAMESPACE}", f"--listen=127.0.0.1:{free_port()}"),
+            ]
+            child = Child(arguments, plane.dir / f"{program}.log", {"POD_NAMESPACE": OCM_NAMESPACE})
+            stack.callback(child.kill)
+        yield plane

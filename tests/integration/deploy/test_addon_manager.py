@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +14,13 @@ from dsf.api.types import ADDON_NAME, AGENT_NAME, AGENT_NAMESPACE, HUB_NAMESPACE
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import MANAGED_CLUSTER_ADDONS, MANAGED_CLUSTERS, MANIFEST_WORKS
 from dsf.kube.session import Session
-from tests.integration.deploy.hubcluster import ADDON_CONFIGS, CLUSTER_SETS, DEPLOYMENTS, NAMESPACES, HubCluster
+from tests.integration.deploy.hubcluster import ADDON_CONFIGS, DEPLOYMENTS, NAMESPACES, HubCluster
 from tests.support.child import Child
-from tests.support.controlplane import ControlPlane, ControlPlaneMissingError, find
+from tests.support.controlplane import ControlPlane, find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 from tests.unit.deploy import chart
 
-OCM_NAMESPACE = "open-cluster-management-hub"
 WORK = f"addon-{ADDON_NAME}-deploy-0"
 _AGENT = {"tokenSecrets": ["prometheus-token"], "extraEnv": [{"name": "X", "value": "{{EXTRA}}"}]}
 _SOURCES = {"kubernetes": True, "otlp": {"enabled": True, "tokenSecret": "collector-token"}}
@@ -36,32 +34,6 @@ VALUES: chart.Values = {
     },
 }
 Objects = dict[str, dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def ocm(plane: ControlPlane) -> Iterator[ControlPlane]:
-    """The control plane with OCM's two controllers running on it."""
-    try:
-        programs = find("addon", "placement")
-    except ControlPlaneMissingError as error:
-        if os.environ.get("CI", "").lower() == "true":
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
-    with contextlib.ExitStack() as stack:
-        admin = stack.enter_context(contextlib.closing(plane.session()))
-        admin.create(NAMESPACES.path(), {"metadata": {"name": OCM_NAMESPACE}})
-        # The registration controller makes it elsewhere.
-        selector = {"selectorType": "LabelSelector", "labelSelector": {}}
-        made = {"apiVersion": CLUSTER_SETS.api_version, "kind": CLUSTER_SETS.kind, "metadata": {"name": "global"}}
-        admin.create(CLUSTER_SETS.path(), made | {"spec": {"clusterSelector": selector}})
-        for program, command in (("placement", "controller"), ("addon", "manager")):
-            arguments = [
-                *(str(programs / program), command, f"--kubeconfig={plane.kubeconfig}", "--disable-leader-election"),
-                *(f"--namespace={OCM_NAMESPACE}", f"--listen=127.0.0.1:{free_port()}"),
-            ]
-            child = Child(arguments, plane.dir / f"{program}.log", {"POD_NAMESPACE": OCM_NAMESPACE})
-            stack.callback(child.kill)
-        yield plane
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +176,37 @@ def test_what_ocm_made_becomes_the_agent(session: Session, ocm: ControlPlane, cl
     assert chart.environment(container)["DSF_CLUSTER"] == cluster
 
 
+def test_ocms_work_agent_deploys_it(session: Session, ocm: ControlPlane, cluster: str, tmp_path: Path) -> None:
+    """The third of OCM's programs, as the agent of a cluster that shares the hub's API server."""
+    assert cluster
+    own = ocm.cluster("real")
+    wait_for(lambda: _deployed(session, own), 60)
+    crd = find("crds") / "work/v1/0000_01_work.open-cluster-management.io_appliedmanifestworks.crd.yaml"
+    ocm.kubectl("apply", "--server-side", "-f", str(crd))
+    ocm.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(crd))
+    namespace = ocm.namespace("work-agent")
+    kubeconfig = str(ocm.kubeconfig)
+    arguments = [
+        *(str(find("work") / "work"), f"--kubeconfig={kubeconfig}", f"--hub-kubeconfig={kubeconfig}"),
+        *(f"--namespace={namespace}", "--disable-leader-election", f"--listen=127.0.0.1:{free_port()}"),
+        *(f"--spoke-cluster-name={own}", "--agent-id=one", "--status-sync-interval=2s"),
+        *("--workload-source-driver=kube", f"--workload-source-config={kubeconfig}"),
+    ]
+    child = Child(arguments, tmp_path / "work.log", {"POD_NAMESPACE": namespace})
+    try:
+        wait_for(lambda: _agents_cluster(session) == own, 60, "the Deployment of the agent")
+        work = MANIFEST_WORKS.path(own, WORK)
+        wait_for(lambda: _conditions(session.get(work)).get("Applied") == "True", 60, "everything applied")
+        path = DEPLOYMENTS.path(AGENT_NAMESPACE, AGENT_NAME, "status")
+        for ready, available in ((1, "True"), (0, "False"), (1, "True")):
+            # The kubelet's part.
+            counts = {"replicas": 1, "readyReplicas": ready, "availableReplicas": ready, "observedGeneration": 1}
+            session.merge(path, {"status": counts})
+            wait_for(lambda: _condition(session, own, "Available") == available, 60, f"{available}\n{child.tail()}")  # noqa: B023
+    finally:
+        child.kill()
+
+
 def test_a_cluster_that_is_away_keeps_its_agent(session: Session, cluster: str, deployed: Objects) -> None:
     assert deployed
     taint = {"key": "cluster.open-cluster-management.io/unreachable", "effect": "NoSelect"}
@@ -223,10 +226,22 @@ def _plane_cluster(session: Session) -> str:
     return name
 
 
+def _conditions(found: dict[str, Any]) -> dict[str, str]:
+    conditions = found.get("status", {}).get("conditions", [])
+    return {condition["type"]: condition["status"] for condition in conditions}
+
+
 def _condition(session: Session, cluster: str, kind: str) -> str:
-    conditions = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))["status"].get("conditions", [])
-    found: dict[str, str] = {condition["type"]: condition["status"] for condition in conditions}
-    return found.get(kind, "")
+    return _conditions(session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))).get(kind, "")
+
+
+def _agents_cluster(session: Session) -> str:
+    """The cluster that the deployed agent believes to be in; empty while it is not there."""
+    try:
+        (container,) = chart.containers(session.get(DEPLOYMENTS.path(AGENT_NAMESPACE, AGENT_NAME)))
+    except ObjectNotFoundError:
+        return ""
+    return chart.environment(container)["DSF_CLUSTER"]
 
 
 def _report(session: Session, cluster: str, ready: int) -> None:
