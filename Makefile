@@ -11,7 +11,7 @@ SYNCED := $(VENV)/.synced
 # Options for the command behind a target: make demo ARGS=--once
 ARGS ?=
 # Test processes at once: most tests wait for other processes.
-WORKERS ?= 2
+WORKERS ?= 3
 
 # What the tests on Kubernetes run against; scripts/controlplane says what each one is.
 CONTROLPLANE := etcd kube-apiserver kubectl kube-controller-manager placement addon work
