@@ -253,6 +253,9 @@ def test_cycles_show_in_the_status_and_a_good_one_clears_the_failure(running: Wo
 def test_nothing_is_written_while_nothing_changes(running: World) -> None:
     running.until(lambda: running.condition("cpu-scorer", "Distributed")[0] == "True")
     running.until(lambda: running.config_condition("dynamic-scoring-config", "Distributed")[0] == "True")
+    # An event is written after the status that it speaks of.
+    for name in ("cpu-scorer", "dynamic-scoring-config"):
+        running.until(lambda name=name: (name, "Distributed", "Normal") in running.events())
 
     def stamps() -> dict[str, int]:
         return {str(path): path.stat().st_ino for path in running.out.rglob("*.yaml")}

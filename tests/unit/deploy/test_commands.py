@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-TARGETS = ["help", "setup", "demo", "test", "lint", "types", "bench", "format", "clean"]
+TARGETS = ["help", "setup", "demo", "test", "controlplane", "lint", "types", "bench", "format", "clean"]
 
 
 def test_make_lists_its_targets() -> None:
