@@ -153,14 +153,17 @@ def test_flower_sees_names_arguments_and_reasons(agent: Agent, source: ScriptedS
     def seen() -> bool:
         while message := pubsub.get_message(timeout=0.1):
             events.extend(_events(message["data"]))
-        return any(event["type"] == "task-failed" for event in events)
+        types = [event["type"] for event in events]
+        # A result is out before its task has ended, so that either may be said first.
+        return "task-failed" in types and types.count("task-succeeded") == 3
 
     wait_for(seen)
     pubsub.close()
     received = [(event["name"], event["args"]) for event in events if event["type"] == "task-received"]
     assert received[:3] == [(f"dsf.{stage}", f"('sample', '{run_id}')") for stage in ("fetch", "score", "publish")]
     succeeded = [event["result"] for event in events if event["type"] == "task-succeeded"]
-    assert [str(text).split(",")[0].strip("'") for text in succeeded] == ["1 series", "1 results", "ok"]
+    # The next stage is sent before a task has ended, so that it may even have ended earlier.
+    assert {str(text).split(",")[0].strip("'") for text in succeeded} == {"1 series", "1 results", "ok"}
     (failure,) = [event for event in events if event["type"] == "task-failed"]
     assert "bad_query" in str(failure["exception"])
     assert "parse error: bad" in str(failure["exception"])
