@@ -203,7 +203,8 @@ class ControlPlane:
 
     def namespace(self, prefix: str = "test") -> str:
         """A new namespace with a name nobody else has."""
-        name = f"{prefix}-{os.getpid()}-{next(self._numbers)}"
+        # Padded: names sort as they were given, and tests may compare sorted lists.
+        name = f"{prefix}-{os.getpid()}-{next(self._numbers):05d}"
         self._admin().create(_NAMESPACES.path(), {"metadata": {"name": name}})
         return name
 

@@ -74,8 +74,12 @@ def test_what_keeps_dying_is_given_up(supervisor: Supervisor, said: list[str], m
 
 def test_ready_is_waited_for(supervisor: Supervisor, tmp_path: Path) -> None:
     code = f"import pathlib, time; pathlib.Path({str(tmp_path / 'up')!r}).touch(); time.sleep(600)"
-    supervisor.start(Program("slow", (sys.executable, "-c", code), ready=(tmp_path / "up").exists))
     looked: list[bool] = []
+
+    def ready() -> bool:  # not before the first look: how soon the program is up must not decide the test
+        return bool(looked) and (tmp_path / "up").exists()
+
+    supervisor.start(Program("slow", (sys.executable, "-c", code), ready=ready))
     supervisor.wait_ready(20, meanwhile=lambda: looked.append(True))
     assert (tmp_path / "up").exists()
     assert looked
