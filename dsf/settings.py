@@ -245,6 +245,13 @@ class Settings(BaseSettings):
         description="Threads that take in results. One, the main thread, is the fastest by a quarter, because nothing "
         "has to switch; more help only where Redis is far away. For more throughput start more workers.",
     )
+    results_group: int = Field(
+        default=32,
+        ge=1,
+        le=1000,
+        description="Most results that are taken in as one Celery task, when so many wait: most of what a result costs "
+        "is its task. Flower shows them as one. With 1 each has a task of its own.",
+    )
     results_visibility_timeout: int = Field(
         default=30,
         ge=1,

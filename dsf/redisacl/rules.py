@@ -155,6 +155,7 @@ _RESULTS: Final = [
             keys.UNACKED,
             keys.UNACKED_MUTEX,
             keys.TAKERS,
+            _TAKEN,
             keys.OPEN_RUNS,
             keys.LOST_RUNS,
             keys.ENTRIES,
@@ -175,7 +176,7 @@ _RESULTS: Final = [
     # What is left of pairs that are not in the schedule any more.
     _selector("smembers sadd srem", rw=[keys.KNOWN_PAIRS]),
     _selector("del", w=[_PAIRS, _HISTORIES]),
-    _selector("blmove lmove lpush rpush lpop llen", rw=[keys.RESULTS_QUEUE, _TAKEN]),
+    _selector("blmove lmove lpush rpush lpop llen lrange", rw=[keys.RESULTS_QUEUE, _TAKEN]),
     _selector("hset hget hdel hlen watch", rw=[keys.UNACKED]),
     _selector("zadd zrem zrange zrangebyscore", rw=[keys.UNACKED_INDEX, keys.TAKERS]),
     _selector("set get del", rw=[keys.UNACKED_MUTEX]),

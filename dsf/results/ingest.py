@@ -1,9 +1,10 @@
-"""Takes in one result: who sent it, what it says, and into the books with it."""
+"""Takes in results: who sent them, what they say, and into the books with them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import redis
 
@@ -17,7 +18,7 @@ from dsf.results.throttle import Throttle
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.registry import ScorerRecord
-from dsf.store.runs import Runs
+from dsf.store.runs import Ending, Runs
 
 #: Answers of `Ingest.handle` for a result that was refused; each is counted.
 REFUSED = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed", "removed")
@@ -34,7 +35,7 @@ log = dsf.log.get(__name__)
 
 
 class Ingest:
-    """Handles results one by one; any number of threads and processes may do so at once.
+    """Handles results; any number of threads and processes may do so at once.
 
     `clock` gives unix seconds; `on_change` is called when a writer has to look at some pair now.
     """
@@ -68,20 +69,46 @@ class Ingest:
         of REFUSED. Handling the same envelope again changes nothing. Never raises because of what is in the envelope;
         raises redis.RedisError when Redis cannot be reached, and may then be called again.
         """
-        try:
-            result, scorer = self._examine(envelope)
-        except MessageRejectedError as error:
-            self._runs.refuse(error.reason)
-            self._log(error.reason, envelope, str(error))
-            return error.reason
+        (answer,) = self.handle_all([envelope])
+        if isinstance(answer, redis.ResponseError):
+            raise answer
+        return answer
+
+    def handle_all(self, envelopes: Sequence[object]) -> list[str | redis.ResponseError]:
+        """Take in several envelopes in their order, as if one by one, in one round trip.
+
+        Returns for each of them what `handle` would return, or what Redis had against it. Raises redis.RedisError when
+        Redis cannot be reached; all of them may then be handled again.
+        """
         now = self._clock()
-        ending = ending_of(result, scorer, now=now, settings=self._settings)
-        answer, changed = self._runs.end(ending, now=now, history_length=self._settings.history_length)
+        answers: dict[int, str | redis.ResponseError] = {}
+        endings: dict[int, Ending] = {}
+        refused: Counter[str] = Counter()
+        for number, envelope in enumerate(envelopes):
+            try:
+                result, scorer = self._examine(envelope)
+            except MessageRejectedError as error:
+                refused[error.reason] += 1
+                answers[number] = error.reason
+                self._log(error.reason, envelope, str(error))
+            else:
+                endings[number] = ending_of(result, scorer, now=now, settings=self._settings)
+        ended = self._runs.end_all(
+            list(endings.values()), refused=refused, now=now, history_length=self._settings.history_length
+        )
+        changed = False
+        for (number, ending), answer in zip(endings.items(), ended, strict=True):
+            if isinstance(answer, redis.ResponseError):
+                answers[number] = answer
+                continue
+            answers[number] = outcome = answer[0]
+            changed = changed or answer[1]
+            if outcome in REFUSED:
+                why = _WHY.get(outcome, ending.history.message)
+                self._log(outcome, envelopes[number], why, scorer=ending.scorer, run=ending.run)
         if changed:
             self._on_change()
-        if answer in REFUSED:
-            self._log(answer, envelope, _WHY.get(answer, ending.history.message), scorer=result.scorer, run=result.run)
-        return answer
+        return [answers[number] for number in range(len(envelopes))]
 
     def refuse(self, reason: str) -> None:
         """Count a result that is dropped without being taken in. Raises redis.RedisError."""

@@ -1,21 +1,15 @@
-"""Kombu's Redis transport for the results worker: what agents push is taken apart before Celery sees it.
-
-Everybody who holds an agent's credential may push anything into the results queue. A Celery message can carry more
-than a task: a chain or callbacks that the worker would send on with the hub's rights, a time at which to run that keeps
-it in memory, a place to which it is put back; and one that is no message at all ends a worker. So each message is
-rebuilt from the two things that are wanted of it, its envelope and its id; everything else is dropped.
-"""
+"""Kombu's Redis transport for the results worker: it loses no result, takes no garbage, and takes many if many wait."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import time
 import uuid
+from collections import Counter
+from collections.abc import Sequence
 from queue import Empty
 from typing import Any
 
+import redis
 from kombu.transport import redis as base
 from kombu.transport import virtual
 from kombu.utils.json import dumps
@@ -23,14 +17,13 @@ from kombu.utils.json import dumps
 import dsf.log
 from dsf import keys
 from dsf.errors import MessageRejectedError
-from dsf.messages import INGEST_TASK
 from dsf.redislink import transport as link
-from dsf.results import lifetime
+from dsf.results import inbox, lifetime
 from dsf.settings import settings
+from dsf.store.client import lua
 
-# An envelope grows as it is packed: quotes are escaped twice, and base64 adds a third.
-_PACKING = 3
-_LONGEST_TEXT = 200
+# A result that was there within so many seconds of asking for it had waited, and there may be more.
+_AT_ONCE = 0.05
 
 # What is overridden is not in the published types of kombu.
 _BaseChannel: Any = link.Channel
@@ -42,84 +35,16 @@ _BaseQoS: Any = base.QoS
 log = dsf.log.get(__name__)
 
 
-def rebuild(item: bytes, limit: int) -> dict[str, Any]:
-    """The message with one envelope that `item`, pushed by anybody, comes to. `limit` is in bytes of an envelope.
-
-    Raises MessageRejectedError (`malformed`) when it is not a call of the ingest task.
-    """
-    if len(item) > limit * _PACKING:
-        raise MessageRejectedError("malformed", f"message of {len(item)} bytes, the limit is {limit * _PACKING}")
-    try:
-        raw = json.loads(item)
-    except (ValueError, RecursionError) as error:
-        raise MessageRejectedError("malformed", f"not JSON: {type(error).__name__}") from None
-    if not isinstance(raw, dict):
-        raise MessageRejectedError("malformed", "not a Celery message")
-    headers, properties, body = raw.get("headers"), raw.get("properties"), raw.get("body")
-    if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(body, str)):
-        raise MessageRejectedError("malformed", "not a Celery message")
-    if headers.get("task") != INGEST_TASK:
-        raise MessageRejectedError("malformed", f"not a call of {INGEST_TASK}")
-    task_id = _text(headers.get("id")) or str(uuid.uuid4())
-    delivery = properties.get("delivery_info")
-    redelivered = isinstance(delivery, dict) and delivery.get("redelivered") is True
-    return {
-        "body": _envelope_only(body, properties.get("body_encoding")),
-        "content-type": "application/json",
-        "content-encoding": "utf-8",
-        "headers": {
-            "lang": "py",
-            "task": INGEST_TASK,
-            "id": task_id,
-            "root_id": _text(headers.get("root_id")) or task_id,
-            "parent_id": None,
-            "argsrepr": _text(headers.get("argsrepr")),
-            "kwargsrepr": "{}",
-            "origin": _text(headers.get("origin")),
-            "retries": 0,
-        },
-        "properties": {
-            "correlation_id": task_id,
-            "delivery_mode": 2,
-            "delivery_info": {"exchange": "", "routing_key": keys.RESULTS_QUEUE, "redelivered": redelivered},
-            "priority": 0,
-            "body_encoding": "base64",
-            "delivery_tag": str(uuid.uuid4()),
-        },
-    }
-
-
-def _envelope_only(body: str, encoding: object) -> str:
-    """The body with the first argument and nothing else; as it is when there is nothing else in it."""
-    try:
-        text = base64.b64decode(body, validate=True) if encoding == "base64" else body.encode()
-        parts = json.loads(text)
-    except (ValueError, binascii.Error, RecursionError) as error:
-        raise MessageRejectedError("malformed", f"unreadable body: {type(error).__name__}") from None
-    arguments = parts[0] if isinstance(parts, list) and parts else None
-    if not (isinstance(arguments, list) and arguments):
-        raise MessageRejectedError("malformed", "no envelope in the message")
-    clean = encoding == "base64" and len(arguments) == 1 and len(parts) == 3 and _nothing_in(parts[1], parts[2])
-    if clean:
-        return body
-    return base64.b64encode(json.dumps([arguments[:1], {}, {}]).encode()).decode()
-
-
-def _nothing_in(kwargs: object, embed: object) -> bool:
-    return kwargs == {} and isinstance(embed, dict) and not any(embed.values())
-
-
-def _text(value: object) -> str:
-    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
-
-
 class QoS(_BaseQoS):  # type: ignore[misc]
     """Remembers unfinished messages as the base class does, and lets go of where they were kept before."""
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Note that a message is being worked on: in one step, so that it is always somewhere."""
         delivery = message.delivery_info
-        note = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
+        raw = message._raw
+        # Of what can be made anew only that from which it is made.
+        kept = {inbox.ITEMS: raw[inbox.ITEMS]} if inbox.ITEMS in raw else raw
+        note = dumps([kept, delivery["exchange"], delivery["routing_key"]])
         with self.pipe_or_acquire() as pipe:
             pipe.zadd(self.unacked_index_key, {delivery_tag: time.time()})
             pipe.hset(self.unacked_key, delivery_tag, note)
@@ -143,6 +68,10 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         # Before the base class connects: that may fail.
         self.taken = ""
         self._moving = False
+        # What is in that list and not noted elsewhere: how many elements, and for what some of them were refused.
+        self._held = 0
+        self._refused: Counter[str] = Counter()
+        self._script: Any = None
         super().__init__(*args, **kwargs)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
@@ -174,31 +103,69 @@ class Channel(_BaseChannel):  # type: ignore[misc]
                 raise
             if item is None:
                 raise Empty
-            self._take(item)
+            self._take(self._all(item))
             return True
         finally:
             self._moving = False
             self._in_poll = None
             self._flush_brpop_reauth()
 
-    def _take(self, item: bytes) -> None:
-        """Hand one element of the queue to Celery, or refuse it."""
-        try:
-            message = rebuild(item, settings().max_result_message_bytes)
-        except MessageRejectedError as error:
-            log.warning("result refused", reason=error.reason, why=str(error))
-            with self.conn_or_acquire() as client, client.pipeline() as pipe:
-                pipe.hincrby(keys.REJECTED, error.reason, 1)
-                self.let_go(pipe)
-                pipe.execute()
+    def _all(self, item: bytes) -> list[bytes]:
+        """What to work on together, oldest first: this element, and more if more wait."""
+        most = settings().results_group
+        if most == 1 or time.monotonic() - self._brpop_sent_at > _AT_ONCE:
+            return [item]
+        with self.conn_or_acquire() as client:
+            if self._script is None:
+                self._script = client.register_script(lua("take"))
+            try:
+                size = settings().max_result_message_bytes * inbox.PACKING
+                found: list[bytes] = self._script(
+                    keys=[keys.RESULTS_QUEUE, self.taken], args=[most, size], client=client
+                )
+            except redis.ResponseError:
+                # What is wrong, if it lasts, is said when the next one is asked for. This one is here.
+                return [item]
+        return found[::-1]
+
+    def _take(self, items: Sequence[bytes]) -> None:
+        """Hand elements of the queue to Celery, as one message; refuse those that are none of ours."""
+        letters = []
+        for item in items:
+            try:
+                letters.append(inbox.Letter.open(item, settings().max_result_message_bytes))
+            except MessageRejectedError as error:
+                log.warning("result refused", reason=error.reason, why=str(error))
+                self._refused[error.reason] += 1
+        self._held = len(items)
+        if letters:
+            self.connection._deliver(inbox.message_of(letters), keys.RESULTS_QUEUE)
             return
-        self.connection._deliver(message, keys.RESULTS_QUEUE)
+        with self.conn_or_acquire() as client, client.pipeline() as pipe:
+            self.let_go(pipe)
+            pipe.execute()
 
     def let_go(self, pipe: Any) -> None:
-        """Add to `pipe` that the newest message taken is noted elsewhere or done with."""
-        if self.taken:
-            # The newest: after a broken connection an older one may be left, which is put back later.
-            pipe.lpop(self.taken)
+        """Add to `pipe` that what was taken last is noted elsewhere or done with."""
+        if self._held:
+            # The newest: after a broken connection an older one may be left.
+            pipe.lpop(self.taken, self._held)
+        for reason, count in self._refused.items():
+            pipe.hincrby(keys.REJECTED, reason, count)
+        self._held = 0
+        self._refused.clear()
+
+    def _do_restore_message(
+        self, payload: dict[str, Any], exchange: str, routing_key: str, pipe: Any, leftmost: bool = False
+    ) -> None:
+        """Put back the elements that a message was made of."""
+        items = payload.get(inbox.ITEMS)
+        if items is None:
+            super()._do_restore_message(payload, exchange, routing_key, pipe, leftmost)
+            return
+        # The queue is taken from on the right: either way the oldest of these goes first again.
+        for item in items if leftmost else reversed(items):
+            (pipe.lpush if leftmost else pipe.rpush)(routing_key, inbox.again(item))
 
     def close(self) -> None:
         """Close; whatever is left in the list is put back later."""

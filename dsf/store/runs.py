@@ -6,7 +6,7 @@ steps, a message that arrives twice or a second worker never unbalance the books
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import redis
@@ -21,6 +21,8 @@ LOST_MEMORY = 3600
 _SWEEP_BATCH = 500
 # Likewise for pairs.
 _FORGET_BATCH = 500
+
+_Argument = str | int
 
 
 @dataclass(frozen=True)
@@ -59,50 +61,43 @@ class Runs:
         self._put_back = client.register_script(lua("putback"))
         self._forget = client.register_script(lua("forget"))
 
-    def end(self, ending: Ending, *, now: float, history_length: int) -> tuple[str, bool]:
-        """Close the run's books and take over its state and score if no newer run was heard of.
+    def end_all(
+        self, endings: Sequence[Ending], *, refused: Mapping[str, int], now: float, history_length: int
+    ) -> list[tuple[str, bool] | redis.ResponseError]:
+        """Close the books of runs, in this order, and take over the state and score of each that is its pair's newest.
 
-        Returns the outcome; `late` when the run had been declared lost (its score counts, the books stay); `replayed`
-        or `stale` when it was refused; `removed` when the pair no longer exists. And whether a writer has to look at
-        the pair now.
+        `refused` are results that were refused before it was known which run they belong to, by reason; they are only
+        counted. All of it is one round trip. Returns for each run its outcome; `late` when it had been declared lost
+        (its score counts, the books stay); `replayed` or `stale` when it was refused; `removed` when the pair no longer
+        exists; and whether a writer has to look at the pair now. An error that Redis has with one of them is in its
+        place, and says nothing of the others.
         """
-        score, failure = ending.score, ending.failure
-        counters = " ".join(f"{name} {_number(amount)}" for name, amount in ending.counters.items())
-        answer: list[object] = self._ingest(
-            keys=[
-                keys.pair_key(ending.cluster, ending.scorer),
-                keys.history_key(ending.cluster, ending.scorer),
-                keys.OPEN_RUNS,
-                keys.LOST_RUNS,
-                keys.ENTRIES,
-                keys.WRITES,
-                keys.WRITTEN,
-                keys.REJECTED,
-                keys.HUB_CHANGED,
-                keys.HUB_WAKE,
-            ],
-            args=[
-                keys.pair(ending.cluster, ending.scorer),
-                ending.scorer,
-                ending.run,
-                _number(now),
-                ending.outcome,
-                ending.refusal,
-                failure.model_dump_json() if failure is not None else "",
-                score.model_dump_json() if score is not None else "",
-                ending.digest,
-                _number(score.at) if score is not None else "",
-                _number(score.valid_until) if score is not None else "",
-                ending.history.model_dump_json(exclude_defaults=True),
-                history_length,
-                ending.failure_threshold,
-                "1" if ending.written else "0",
-                counters,
-                "1" if ending.outcome == "skipped" and ending.history.reason == EXPIRED else "0",
-                EXPIRED_THRESHOLD,
-            ],
-        )
-        return str(answer[0]), answer[1] == 1
+        calls = [_call(ending, now, history_length) for ending in endings]
+        with self._redis.pipeline(transaction=False) as pipe:
+            for names, values in calls:
+                pipe.evalsha(self._ingest.sha, len(names), *names, *values)
+            for reason, count in refused.items():
+                pipe.hincrby(keys.REJECTED, reason, count)
+            answers = pipe.execute(raise_on_error=False)
+        for answer in answers[len(calls) :]:
+            if isinstance(answer, Exception):
+                raise answer
+        return [self._ended(call, answer) for call, answer in zip(calls, answers[: len(calls)], strict=True)]
+
+    def _ended(
+        self, call: tuple[list[str], list[_Argument]], answer: list[object] | Exception
+    ) -> tuple[str, bool] | redis.ResponseError:
+        if isinstance(answer, redis.exceptions.NoScriptError):
+            # Redis was restarted, or this is the first: the client loads it.
+            try:
+                answer = self._ingest(keys=call[0], args=call[1])
+            except redis.ResponseError as error:
+                return error
+        if isinstance(answer, redis.ResponseError):
+            return answer
+        if isinstance(answer, Exception):
+            raise answer
+        return _answer(answer)
 
     def refuse(self, reason: str) -> None:
         """Count a result that is refused before it is known which run it belongs to."""
@@ -173,6 +168,49 @@ class Runs:
             keys=[keys.TAKERS, keys.RESULTS_QUEUE], args=[_number(now), _number(now - dead_after), *lists]
         )
         return int(str(answer))
+
+
+def _call(ending: Ending, now: float, history_length: int) -> tuple[list[str], list[_Argument]]:
+    """Keys and arguments of the script."""
+    score, failure = ending.score, ending.failure
+    counters = " ".join(f"{name} {_number(amount)}" for name, amount in ending.counters.items())
+    names = [
+        keys.pair_key(ending.cluster, ending.scorer),
+        keys.history_key(ending.cluster, ending.scorer),
+        keys.OPEN_RUNS,
+        keys.LOST_RUNS,
+        keys.ENTRIES,
+        keys.WRITES,
+        keys.WRITTEN,
+        keys.REJECTED,
+        keys.HUB_CHANGED,
+        keys.HUB_WAKE,
+    ]
+    values: list[_Argument] = [
+        keys.pair(ending.cluster, ending.scorer),
+        ending.scorer,
+        ending.run,
+        _number(now),
+        ending.outcome,
+        ending.refusal,
+        failure.model_dump_json() if failure is not None else "",
+        score.model_dump_json() if score is not None else "",
+        ending.digest,
+        _number(score.at) if score is not None else "",
+        _number(score.valid_until) if score is not None else "",
+        ending.history.model_dump_json(exclude_defaults=True),
+        history_length,
+        ending.failure_threshold,
+        "1" if ending.written else "0",
+        counters,
+        "1" if ending.outcome == "skipped" and ending.history.reason == EXPIRED else "0",
+        EXPIRED_THRESHOLD,
+    ]
+    return names, values
+
+
+def _answer(answer: list[object]) -> tuple[str, bool]:
+    return str(answer[0]), answer[1] == 1
 
 
 def _batches(items: list[str]) -> Iterator[list[str]]:

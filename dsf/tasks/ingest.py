@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any
+import json
+from collections import Counter
+from collections.abc import Sequence
 
 import redis
 from celery import shared_task
@@ -32,28 +34,68 @@ def _ingest() -> Ingest:
 
 
 @shared_task(name=INGEST_TASK, acks_late=True, ignore_result=True)
-def ingest(envelope: Any = None) -> str:
-    """Take in one signed result and say what became of it: an outcome, `late`, or why it was refused.
+def ingest(*envelopes: str) -> str:
+    """Take in signed results, each given as JSON text, and say what became of them.
 
-    Never fails because of what the message says. While Redis is away it waits, so that the result is not lost; if the
-    worker is told to stop meanwhile, the message goes back.
+    Returns an outcome, `late`, or why it was refused; of several, how many there were of each (`ok 30, stale 2`).
+    Never fails because of what a result says. While Redis is away it waits, so that nothing is lost; if the worker is
+    told to stop meanwhile, the message goes back.
     """
+    waiting = [_read(text) for text in envelopes]
+    answers: Counter[str] = Counter()
     wait = _FIRST_WAIT
     while True:
         try:
-            return _ingest().handle(envelope)
+            left = _take_in(waiting, answers)
+            waiting, problem = [envelope for envelope, _ in left], left[0][1] if left else ""
         except redis.RedisError as error:
-            if _is_hopeless(error):
-                log.exception("result dropped")
-                return _drop()
-            if wait == _FIRST_WAIT:
-                log.warning("result waits for Redis", error=str(error))
-        except Exception:
-            log.exception("result dropped")
-            return _drop()
+            problem = str(error)
+        if not waiting:
+            break
+        if wait == _FIRST_WAIT:
+            log.warning("results wait for Redis", count=len(waiting), error=problem)
         if lifetime.stopping.wait(wait):
             raise Reject("the worker stops", requeue=True)
         wait = min(2 * wait, _LONGEST_WAIT)
+    if len(envelopes) == 1:
+        return next(iter(answers))
+    return ", ".join(f"{answer} {count}" for answer, count in sorted(answers.items()))
+
+
+def _read(text: object) -> object:
+    """The envelope in this text; None, which none is, when it is no JSON."""
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _take_in(envelopes: Sequence[object], answers: Counter[str]) -> list[tuple[object, str]]:
+    """Take in what can be taken in now, and count the answers. Returns the others, each with why.
+
+    Raises redis.RedisError when Redis is away; all may then be tried again.
+    """
+    try:
+        found = _ingest().handle_all(envelopes)
+    except Exception as error:
+        if isinstance(error, redis.RedisError) and not _is_hopeless(error):
+            raise
+        if len(envelopes) == 1:
+            log.exception("result dropped")
+            answers[_drop()] += 1
+            return []
+        # One of them must not take the others with it. Nothing was written yet.
+        return [left for envelope in envelopes for left in _take_in([envelope], answers)]
+    left = []
+    for envelope, answer in zip(envelopes, found, strict=True):
+        if isinstance(answer, str):
+            answers[answer] += 1
+        elif _is_hopeless(answer):
+            log.error("result dropped", error=str(answer))
+            answers[_drop()] += 1
+        else:
+            left.append((envelope, str(answer)))
+    return left
 
 
 def _drop() -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 _Value = TypeVar("_Value")
+#: What is waited for usually comes at once; a machine with too much to do may take this many times as long as a test
+#: thinks of.
+_PATIENCE = float(os.environ.get("DSF_TEST_PATIENCE", "2"))
 
 
 def wait_for(
@@ -15,9 +19,10 @@ def wait_for(
     """Poll `condition` until it returns something true, and return that.
 
     An AssertionError inside the condition counts as "not yet"; its text is part of the final message. Any other error
-    passes through at once. Raises AssertionError after `timeout` seconds, saying what was seen last.
+    passes through at once. Raises AssertionError after `timeout` seconds, or DSF_TEST_PATIENCE (2) times that,
+    and says what was seen last.
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout * _PATIENCE
     while True:
         seen: object
         try:
@@ -30,5 +35,5 @@ def wait_for(
             seen = value
         if time.monotonic() >= deadline:
             what = message or getattr(condition, "__name__", "the condition")
-            raise AssertionError(f"not within {timeout:g} s: {what}; last seen: {seen!r}")
+            raise AssertionError(f"not within {timeout * _PATIENCE:g} s: {what}; last seen: {seen!r}")
         time.sleep(interval)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 import redis
@@ -13,16 +14,29 @@ from dsf.tasks import ingest as module
 
 
 class Fake:
-    """Fails with each of the errors in turn, then takes the result."""
+    """Fails with each of the errors in turn, then takes the results."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.refused: list[str] = []
+        #: What Redis has against this one, until it is taken out.
+        self.trouble: dict[object, list[Exception]] = {}
+        self.took: list[object] = []
 
-    def handle(self, envelope: object) -> str:
+    def handle_all(self, envelopes: Sequence[object]) -> list[str | redis.ResponseError]:
         if self.errors:
             raise self.errors.pop(0)
-        return f"took {envelope}"
+        answers: list[str | redis.ResponseError] = []
+        for envelope in envelopes:
+            if troubles := self.trouble.get(envelope):
+                trouble = troubles.pop(0)
+                if not isinstance(trouble, redis.ResponseError):
+                    raise trouble
+                answers.append(trouble)
+            else:
+                self.took.append(envelope)
+                answers.append("ok")
+        return answers
 
     def refuse(self, reason: str) -> None:
         self.refused.append(reason)
@@ -57,8 +71,9 @@ def use(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> Fake:
 def test_it_waits_while_redis_cannot(
     monkeypatch: pytest.MonkeyPatch, stopping: threading.Event, error: Exception
 ) -> None:
-    use(monkeypatch, error, error)
-    assert module.ingest("x") == "took x"
+    fake = use(monkeypatch, error, error)
+    assert module.ingest("7") == "ok"
+    assert (fake.took, fake.errors) == ([7], [])
 
 
 def test_the_message_goes_back_when_the_worker_stops(
@@ -67,7 +82,7 @@ def test_the_message_goes_back_when_the_worker_stops(
     use(monkeypatch, redis.ConnectionError("refused"))
     stopping.set()
     with pytest.raises(Reject) as caught:
-        module.ingest("x")
+        module.ingest("7")
     assert caught.value.requeue
 
 
@@ -83,10 +98,31 @@ def test_a_message_that_the_books_cannot_take_is_dropped(
     monkeypatch: pytest.MonkeyPatch, stopping: threading.Event, error: Exception
 ) -> None:
     fake = use(monkeypatch, error, error)
-    assert module.ingest("x") == "malformed"
+    assert module.ingest("7") == "malformed"
     assert (len(fake.errors), fake.refused) == (1, ["malformed"])
 
 
-def test_nothing_but_an_envelope_is_needed(monkeypatch: pytest.MonkeyPatch, stopping: threading.Event) -> None:
-    use(monkeypatch)
-    assert module.ingest() == "took None"
+@pytest.mark.parametrize(("text", "envelope"), [('{"v": 1', None), ("[" * 100_000, None), ('"x"', "x"), (7, None)])
+def test_whatever_was_sent_is_examined(
+    monkeypatch: pytest.MonkeyPatch, stopping: threading.Event, text: str, envelope: object
+) -> None:
+    fake = use(monkeypatch)
+    assert module.ingest(text) == "ok"
+    assert fake.took == [envelope]
+
+
+def test_of_several_each_has_its_own_fate(monkeypatch: pytest.MonkeyPatch, stopping: threading.Event) -> None:
+    fake = use(monkeypatch)
+    fake.trouble = {2: [redis.ResponseError("WRONGTYPE x")], 3: [redis.ResponseError("MISCONF x")] * 2}
+    assert module.ingest("1", "2", "3", "4") == "malformed 1, ok 3"
+    assert fake.took == [1, 4, 3]
+    assert fake.refused == ["malformed"]
+
+
+def test_a_bug_that_one_of_them_wakes_spares_the_others(
+    monkeypatch: pytest.MonkeyPatch, stopping: threading.Event
+) -> None:
+    fake = use(monkeypatch, RuntimeError("a bug"))
+    fake.trouble = {2: [RuntimeError("a bug")]}
+    assert module.ingest("1", "2", "3") == "malformed 1, ok 2"
+    assert fake.took == [1, 3]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsf.errors import MessageRejectedError
 from dsf.messages import INGEST_TASK
-from dsf.results.transport import rebuild
+from dsf.results.inbox import ITEMS, Letter, again, message_of
 
 LIMIT = 10_000
 
@@ -29,15 +29,19 @@ def packed(document: object) -> bytes:
     return json.dumps(document).encode()
 
 
+def rebuild(item: bytes, limit: int) -> dict[str, Any]:
+    return message_of([Letter.open(item, limit)])
+
+
 def parts_of(rebuilt: dict[str, Any]) -> Any:
-    return json.loads(base64.b64decode(rebuilt["body"]))
+    return json.loads(rebuilt["body"])
 
 
-def test_a_plain_message_keeps_its_body() -> None:
+def test_a_plain_message_keeps_what_it_says() -> None:
     embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
     pushed = message([[{"v": 1}], {}, embed], argsrepr="('c1',)", root_id="root", origin="agent@c1")
     rebuilt = rebuild(packed(pushed), LIMIT)
-    assert rebuilt["body"] == pushed["body"]
+    assert parts_of(rebuilt) == [['{"v": 1}'], {}, {}]
     assert rebuilt["headers"]["id"] == "an-id"
     assert rebuilt["headers"]["argsrepr"] == "('c1',)"
     assert rebuilt["headers"]["root_id"] == "root"
@@ -56,7 +60,7 @@ def test_everything_else_goes() -> None:
         stamps={"a": 1},
     )
     rebuilt = rebuild(packed(pushed), LIMIT)
-    assert parts_of(rebuilt) == [[{"v": 1}], {}, {}]
+    assert parts_of(rebuilt) == [['{"v": 1}'], {}, {}]
     assert set(rebuilt["headers"]) == {
         *("lang", "task", "id", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "retries")
     }
@@ -70,6 +74,29 @@ def test_a_message_that_comes_again_says_so() -> None:
     pushed = message([[1], {}, {}])
     pushed["properties"]["delivery_info"]["redelivered"] = True
     assert rebuild(packed(pushed), LIMIT)["properties"]["delivery_info"]["redelivered"] is True
+
+
+def test_several_become_one_message() -> None:
+    pushed = [packed(message([[{"n": n}], {}, {}], id=f"id{n}", argsrepr=f"('c1', 's', '{n}')")) for n in range(3)]
+    rebuilt = message_of([Letter.open(item, LIMIT) for item in pushed])
+    assert parts_of(rebuilt) == [['{"n": 0}', '{"n": 1}', '{"n": 2}'], {}, {}]
+    assert rebuilt["headers"]["argsrepr"] == "3 results: ('c1', 's', '0'), ('c1', 's', '1'), ('c1', 's', '2')"
+    assert rebuilt["headers"]["id"] not in ("id0", "id1", "id2")
+    assert rebuilt["headers"]["root_id"] == rebuilt["headers"]["id"] == rebuilt["properties"]["correlation_id"]
+    many = message_of([Letter.open(item, LIMIT) for item in pushed * 20])
+    assert len(many["headers"]["argsrepr"]) == 200
+    assert many["headers"]["argsrepr"].startswith("60 results: ")
+
+
+@pytest.mark.parametrize("delivery", [{"routing_key": "x"}, "text", None])
+def test_what_it_was_made_of_can_come_again(delivery: object) -> None:
+    pushed = message([[{"name": "Zürich"}], {}, {}], argsrepr="('c1', 's', '1')")
+    pushed["properties"]["delivery_info"] = delivery
+    letter = Letter.open(json.dumps(pushed, ensure_ascii=False).encode(), LIMIT)
+    (item,) = message_of([letter])[ITEMS]
+    second = Letter.open(again(json.loads(json.dumps(item))), LIMIT)
+    assert (second.envelope, second.id, second.argsrepr) == (letter.envelope, letter.id, letter.argsrepr)
+    assert (letter.redelivered, second.redelivered) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +141,7 @@ def test_it_is_a_clean_message_or_refused(parts: object, headers: dict[str, obje
     except MessageRejectedError:
         return
     arguments, kwargs, embed = parts_of(rebuilt)
-    assert len(arguments) == 1
+    assert [type(argument) for argument in arguments] == [str]
+    json.loads(arguments[0])
     assert (kwargs, any(embed.values())) == ({}, False)
     assert rebuilt["headers"]["task"] == INGEST_TASK

@@ -1,0 +1,192 @@
+"""Results that wait are taken in many at once, and each of them fares as if it were alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+
+from dsf import keys
+from dsf.celery import make_app
+from dsf.results import transport
+from dsf.results.inbox import Letter
+from dsf.settings import settings
+from tests.integration.results.bed import Bed
+from tests.integration.results.push import message, push
+from tests.integration.results.workerprocess import WorkerProcess
+from tests.support.wait import wait_for
+
+
+@pytest.fixture
+def connection(bed: Bed, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[kombu.Connection]:
+    """The connection of a results worker that takes up to 4 results at once."""
+    monkeypatch.setenv("DSF_RESULTS_GROUP", "4")
+    # However slow the machine is.
+    monkeypatch.setattr(transport, "_AT_ONCE", 60.0)
+    settings.cache_clear()
+    app = make_app(bed.settings.model_copy(update={"role": "results"}))
+    with app.connection_for_read() as opened:
+        yield opened
+    app.close()
+    settings.cache_clear()
+
+
+class Taken:
+    """What a consumer was handed."""
+
+    def __init__(self, connection: kombu.Connection) -> None:
+        self.connection = connection
+        self.messages: list[Any] = []
+        self._queue = kombu.Queue(keys.RESULTS_QUEUE, exchange="", no_declare=True)
+
+    def next(self) -> list[dict[str, Any]]:
+        """The envelopes of the next message."""
+        count = len(self.messages)
+        while len(self.messages) == count:
+            self.connection.drain_events(timeout=10)
+        return [json.loads(text) for text in self.messages[-1].payload[0]]
+
+    def __enter__(self) -> Taken:
+        self._consumer = kombu.Consumer(
+            self.connection, [self._queue], callbacks=[lambda _, found: self.messages.append(found)], accept=["json"]
+        )
+        self._consumer.consume()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.cancel()
+
+
+def wait_in_line(bed: Bed, numbers: range) -> None:
+    for number in numbers:
+        bed.client.lpush(keys.RESULTS_QUEUE, json.dumps(message([{"n": number}], argsrepr=f"({number})")))
+
+
+def order(bed: Bed) -> list[int]:
+    """The numbers of those in the queue, the next first."""
+    with_bodies = [Letter.open(item.encode(), 10_000) for item in bed.client.lrange(keys.RESULTS_QUEUE, 0, -1)]
+    return [json.loads(letter.envelope)["n"] for letter in reversed(with_bodies)]
+
+
+def test_those_that_wait_come_together(bed: Bed, connection: kombu.Connection) -> None:
+    wait_in_line(bed, range(6))
+    with Taken(connection) as taken:
+        assert taken.next() == [{"n": 0}, {"n": 1}, {"n": 2}, {"n": 3}]
+        assert taken.messages[0].headers["argsrepr"] == "4 results: (0), (1), (2), (3)"
+        assert taken.next() == [{"n": 4}, {"n": 5}]
+        assert bed.client.hlen(keys.UNACKED) == 2
+        for found in taken.messages:
+            found.ack()
+        assert bed.client.exists(keys.UNACKED, keys.RESULTS_QUEUE) == 0
+        assert list(bed.client.scan_iter(keys.taken_list("*"))) == []
+
+
+@pytest.mark.parametrize("how", ["rejected", "closed"])
+def test_what_is_not_finished_goes_back_in_order(bed: Bed, connection: kombu.Connection, how: str) -> None:
+    wait_in_line(bed, range(6))
+    with Taken(connection) as taken:
+        taken.next()
+        if how == "rejected":
+            taken.messages[0].reject(requeue=True)
+            # Behind those that wait, as any message that is rejected.
+            assert order(bed) == [4, 5, 0, 1, 2, 3]
+    if how == "closed":
+        connection.close()
+        assert order(bed) == [0, 1, 2, 3, 4, 5]
+    assert bed.client.hlen(keys.UNACKED) == 0
+
+
+def test_what_a_dead_worker_had_taken_goes_back(bed: Bed, connection: kombu.Connection) -> None:
+    wait_in_line(bed, range(6))
+    with Taken(connection) as taken:
+        taken.next()
+        # As if it had been taken long ago by somebody else.
+        bed.client.zadd(keys.UNACKED_INDEX, {taken.messages[0].delivery_tag: 1.0})
+        qos = connection.default_channel.qos
+        qos._vrestore_count = 0
+        qos.restore_visible()
+        assert order(bed) == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_answer_that_was_lost_leaves_nothing_behind(bed: Bed, connection: kombu.Connection) -> None:
+    wait_in_line(bed, range(3))
+    with Taken(connection) as taken:
+        assert len(taken.next()) == 3
+        channel = connection.default_channel
+        # It had been moved, and nobody came to know.
+        bed.client.rpush(channel.taken, json.dumps(message([{"n": 99}])))
+        wait_in_line(bed, range(10, 12))
+        assert taken.next() == [{"n": 99}, {"n": 10}, {"n": 11}]
+        assert bed.client.llen(channel.taken) == 0
+
+
+def test_they_are_bounded_in_bytes(bed: Bed, connection: kombu.Connection) -> None:
+    large = "x" * int(2.5 * settings().max_result_message_bytes)
+    for number in range(3):
+        bed.client.lpush(keys.RESULTS_QUEUE, json.dumps(message([{"n": number}]) | {"padding": large}))
+    with Taken(connection) as taken:
+        assert taken.next() == [{"n": 0}, {"n": 1}]
+        assert taken.next() == [{"n": 2}]
+
+
+def test_one_bad_result_does_not_harm_those_beside_it(bed: Bed, redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "_out" / "managedclusters").mkdir(parents=True)
+    bed.now = time.time() - 1
+    good = []
+    for _ in range(40):
+        bed.now += 0.001
+        good.append(bed.envelope(bed.open()))
+    forged = {**good[3], "sig": "00" * 32}
+    # What a decoder of JSON with types of its own would stumble over.
+    typed = {"__type__": "datetime", "__value__": "no date"}
+    bad: list[object] = [forged, typed, {**good[5], "extra": typed}, None, [[[[]]]], "text", {"v": "\ud800"}]
+    mixed: list[object] = []
+    for number, envelope in enumerate(good):
+        mixed.append(envelope)
+        if number < len(bad):
+            mixed.append(bad[number])
+    for envelope in mixed:
+        bed.client.lpush(keys.RESULTS_QUEUE, json.dumps(message([envelope])))
+    with WorkerProcess(redis_url, tmp_path) as worker:
+        wait_for(lambda: bed.state().count("ok") == 40, 30, "the good ones")
+        wait_for(lambda: bed.client.llen(keys.RESULTS_QUEUE) + bed.client.hlen(keys.UNACKED) == 0, 10, "no leftovers")
+        assert worker.stop() == 0
+    # The one with something extra is the sixth good one, and comes before it.
+    rejected = bed.rejected()
+    assert rejected.pop("replayed") == 1
+    assert rejected == {"bad_signature": 1, "malformed": 5}
+    assert bed.state().open == 0
+    assert "Traceback" not in worker.log()
+
+
+def decoded(text: str) -> str:
+    """The events in one message of Celery's."""
+    return base64.b64decode(json.loads(text)["body"]).decode()
+
+
+def test_they_can_be_taken_one_by_one(bed: Bed, redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "_out" / "managedclusters").mkdir(parents=True)
+    bed.now = time.time() - 1
+    envelopes: list[object] = []
+    for _ in range(20):
+        bed.now += 0.001
+        envelopes.append(bed.envelope(bed.open()))
+    push(bed, redis_url, envelopes)
+    seen: list[str] = []
+    with bed.client.pubsub() as events, WorkerProcess(redis_url, tmp_path, DSF_RESULTS_GROUP="1"):
+        events.psubscribe("/0.celeryev/*")
+        wait_for(lambda: bed.state().count("ok") == 20, 30, "all of them")
+
+        def received() -> int:
+            while (found := events.get_message(timeout=0.1)) is not None:
+                if found["type"] == "pmessage":
+                    seen.append(str(found["data"]))
+            return sum(text.count("task-succeeded") for text in map(decoded, seen))
+
+        wait_for(lambda: received() == 20, 20, "an event for each")
