@@ -16,7 +16,7 @@ WORKERS ?= 3
 # What the tests on Kubernetes run against; scripts/controlplane says what each one is.
 CONTROLPLANE := etcd kube-apiserver kubectl kube-controller-manager placement addon work
 
-.PHONY: help setup demo test controlplane lint types bench format clean
+.PHONY: help setup demo test again controlplane lint types bench format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,11 +29,15 @@ demo: $(SYNCED) ## run two clusters with real Prometheus servers; ARGS=--once en
 test: $(SYNCED) controlplane ## run all tests; ARGS="-k words" or a path chooses some
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
+again: $(SYNCED) controlplane ## run the tests that failed last, one after the other, until one fails
+	@$(PYTHON) -m pytest --last-failed --last-failed-no-failures none --maxfail 1 $(ARGS)
+
 # Exit code 3: it is not there and cannot be built, and the script has said what would help. The tests that need it are
 # skipped then, or fail in CI.
 controlplane: ## find the API server for the tests, or build it once with Go (minutes; into ~/.cache/dsf)
 	@scripts/controlplane $(CONTROLPLANE) >/dev/null || test $$? -eq 3
 	@scripts/controlplane crds >/dev/null || test $$? -eq 3
+	@scripts/controlplane operators >/dev/null || test $$? -eq 3
 
 lint: $(SYNCED) ## check format, style and layers
 	@$(VENV)/bin/ruff format --check
