@@ -103,6 +103,8 @@ def configuration(config: Settings) -> dict[str, Any]:
         # The default gives up after 100 attempts, about 48 minutes.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
+        # A Redis that is full, without its replica or still a replica refuses commands. That passes, too.
+        "broker_channel_error_retry": True,
         # Results travel as messages of their own; a result backend would be a shared key space and more round trips.
         "result_backend": None,
         "task_ignore_result": True,

@@ -6,10 +6,12 @@ is away is not being stuck.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import redis
 from celery import bootsteps
 from celery.worker.consumer import Consumer
 
@@ -17,12 +19,20 @@ from dsf.settings import settings
 
 #: Seconds.
 _TOUCH_EVERY = 10.0
+_REFUSED_PAUSE = 1.0
 
 
 def liveness_file() -> Path | None:
     """The liveness file of this process, if it is to have one."""
     config = settings()
     return config.agent_liveness_file if config.role == "agent" else config.results_liveness_file
+
+
+def keep_alive() -> None:
+    """Touch the file, from where the main loop is busy waiting for Redis."""
+    file = liveness_file()
+    if file is not None:
+        file.touch()
 
 
 class Liveness(bootsteps.StartStopStep):
@@ -51,7 +61,7 @@ class Liveness(bootsteps.StartStopStep):
 
 
 class PatientConsumer(Consumer):
-    """Touches the file while it waits for Redis too: the loop with its timers has ended then."""
+    """Waits for Redis, whatever is wrong with it, and touches the file meanwhile: the loop has ended then."""
 
     def ensure_connected(self, conn: Any) -> Any:
         """Connect, however long it takes."""
@@ -59,6 +69,13 @@ class PatientConsumer(Consumer):
         if file is not None:
             conn.ensure_connection = _touching(conn.ensure_connection, file)
         return super().ensure_connected(conn)
+
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        """Close the connection. A Redis that is there and refuses commands would refuse the next one at once."""
+        super().on_connection_error_after_connected(exc)
+        if isinstance(exc, redis.ResponseError):
+            keep_alive()
+            time.sleep(_REFUSED_PAUSE)
 
 
 def _touching(connect: Callable[..., Any], file: Path) -> Callable[..., Any]:

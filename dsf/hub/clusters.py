@@ -116,7 +116,8 @@ class ClusterReconciler:
         has_arrived = self._distribute(cluster, plan)
         if unreachable is not None:
             raise unreachable
-        self._publisher.sync_scorers(plan)
+        # As they are now: since the plan was made, others may have come, and what is not in it is forgotten.
+        self._publisher.sync_scorers(self._view.plan())
         # After the ManifestWork, for the same reason.
         wait = self._hold(cluster, wanted, has_arrived=has_arrived)
         self._publisher.put_entries(cluster, wanted)

@@ -266,7 +266,8 @@ class Hub:
         try:
             self._publisher.refresh()
             clusters |= self._publisher.known_clusters()
-            self._publisher.sync_scorers(plan)
+            # All these lists took a while, and what is not in the plan is forgotten.
+            self._publisher.sync_scorers(self._view.plan())
             self._sync_credentials(plan)
         finally:
             for key in others:

@@ -45,25 +45,37 @@ class ScoreObject:
 
 
 def desired(
-    score: Score | None, failing: int, scorer: ScorerRecord, cluster: ClusterRecord, *, now: float, factor: float
+    score: Score | None,
+    failing: int,
+    scorer: ScorerRecord,
+    cluster: ClusterRecord,
+    *,
+    now: float,
+    factor: float,
+    shown_until: float = 0.0,
 ) -> ScoreObject | None:
     """The object to be there at `now`, or None for none.
 
-    `failing` is the number of failed cycles in a row, `factor` by how much every validity is longer.
+    `failing` is the number of failed cycles in a row, `factor` by how much every validity is longer, `shown_until`
+    until when what is there is valid.
     """
     if scorer.destination == "None":
         return None
     validity = scorer.validity * factor
     policy = scorer.when_failing
     # An Inactive scorer gets no ticks, so nothing counts its failures any more; several health checks failed before.
-    fails = failing >= policy.failure_threshold or scorer.health == "Inactive"
+    # A suspended one gets none anyway, whatever its health.
+    is_inactive = scorer.health == "Inactive" and not scorer.suspended
+    fails = failing >= policy.failure_threshold or is_inactive
     if policy.behavior != "Keep" and fails:
         if policy.behavior == "Remove" or policy.value is None:
             return None
         # Readers see the value for as long as cycles fail, so it is valid from now on and renewed.
         names = [name for name, _ in score.items] if score is not None else []
         items = tuple((name, policy.value) for name in names or [_only_name(scorer, cluster)])
-        return ScoreObject(cluster, scorer, items, now + validity)
+        # Nobody tries while the scorer is suspended: what is there expires, as any score of it does.
+        valid_until = shown_until if scorer.suspended else now + validity
+        return ScoreObject(cluster, scorer, items, valid_until) if valid_until > now else None
     if score is None:
         return None
     valid_until = score.valid_until + validity - scorer.validity

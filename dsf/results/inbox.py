@@ -22,7 +22,7 @@ from dsf.messages import INGEST_TASK
 
 #: An envelope grows by this as it is packed: quotes are escaped twice, and base64 adds a third.
 PACKING = 3
-#: Beside the message for Celery: the elements that it is made of. They are what is put back if it cannot be finished.
+#: Beside the message for Celery: what is put back into the queue if it cannot be finished, one text for each result.
 ITEMS = "items"
 _LONGEST_TEXT = 200
 
@@ -31,10 +31,11 @@ _LONGEST_TEXT = 200
 class Letter:
     """One call of the ingest task, with one envelope."""
 
-    #: What was pushed.
-    item: bytes
     #: JSON text of the envelope, which may be anything.
     envelope: str
+    #: The body that holds it, and whether that is base64.
+    body: str
+    is_base64: bool
     id: str
     root_id: str
     argsrepr: str
@@ -62,15 +63,37 @@ class Letter:
             raise MessageRejectedError("malformed", f"not a call of {INGEST_TASK}")
         task_id = _text(headers.get("id")) or str(uuid.uuid4())
         delivery = properties.get("delivery_info")
+        is_base64 = properties.get("body_encoding") == "base64"
         return cls(
-            item=item,
-            envelope=_envelope(body, properties.get("body_encoding")),
+            envelope=_envelope(body, is_base64),
+            body=body,
+            is_base64=is_base64,
             id=task_id,
             root_id=_text(headers.get("root_id")) or task_id,
             argsrepr=_text(headers.get("argsrepr")),
             origin=_text(headers.get("origin")),
             redelivered=isinstance(delivery, dict) and delivery.get("redelivered") is True,
         )
+
+    def again(self) -> str:
+        """What to put back into the queue, marked as coming again. Of what was pushed only texts that were looked at
+        are in it: nothing that could be refused, or end a worker, at the second look.
+        """
+        element = {
+            "headers": {
+                "task": INGEST_TASK,
+                "id": self.id,
+                "root_id": self.root_id,
+                "argsrepr": self.argsrepr,
+                "origin": self.origin,
+            },
+            "properties": {
+                "body_encoding": "base64" if self.is_base64 else None,
+                "delivery_info": {"redelivered": True},
+            },
+            "body": self.body,
+        }
+        return json.dumps(element)
 
 
 def message_of(letters: Sequence[Letter]) -> dict[str, Any]:
@@ -107,15 +130,8 @@ def message_of(letters: Sequence[Letter]) -> dict[str, Any]:
             "priority": 0,
             "delivery_tag": str(uuid.uuid4()),
         },
-        ITEMS: [letter.item.decode("latin-1") for letter in letters],
+        ITEMS: [letter.again() for letter in letters],
     }
-
-
-def again(item: str) -> bytes:
-    """The element with which the queue is told that this one, out of `ITEMS`, comes a second time."""
-    raw = json.loads(item.encode("latin-1"))
-    raw["properties"]["delivery_info"] = {"redelivered": True}
-    return json.dumps(raw).encode()
 
 
 def _listed(letters: Sequence[Letter]) -> str:
@@ -124,10 +140,10 @@ def _listed(letters: Sequence[Letter]) -> str:
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
 
 
-def _envelope(body: str, encoding: object) -> str:
+def _envelope(body: str, is_base64: bool) -> str:
     """The first argument in a message's body."""
     try:
-        text = base64.b64decode(body, validate=True) if encoding == "base64" else body.encode()
+        text = base64.b64decode(body, validate=True) if is_base64 else body.encode()
         parts = json.loads(text)
         arguments = parts[0] if isinstance(parts, list) and parts else None
         if not (isinstance(arguments, list) and arguments):

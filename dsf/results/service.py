@@ -51,7 +51,9 @@ class Service:
         """Tell both to stop and wait for what they are at."""
         tell_to_stop()
         for thread in self._threads:
-            thread.join(_STOP_WAIT)
+            # They are not started where the worker ended before it was ready.
+            if thread.is_alive():
+                thread.join(_STOP_WAIT)
         self._client.close()
 
 

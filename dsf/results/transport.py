@@ -19,6 +19,7 @@ from dsf import keys
 from dsf.errors import MessageRejectedError
 from dsf.redislink import transport as link
 from dsf.results import inbox, lifetime
+from dsf.results.throttle import Throttle
 from dsf.settings import settings
 from dsf.store.client import lua
 
@@ -33,6 +34,9 @@ _BaseSentinelTransport: Any = link.SentinelTransport
 _BaseQoS: Any = base.QoS
 
 log = dsf.log.get(__name__)
+
+# A flood of garbage must not fill a disk with log lines.
+_throttle = Throttle()
 
 
 class QoS(_BaseQoS):  # type: ignore[misc]
@@ -135,8 +139,9 @@ class Channel(_BaseChannel):  # type: ignore[misc]
             try:
                 letters.append(inbox.Letter.open(item, settings().max_result_message_bytes))
             except MessageRejectedError as error:
-                log.warning("result refused", reason=error.reason, why=str(error))
                 self._refused[error.reason] += 1
+                if (not_logged := _throttle.take(error.reason)) is not None:
+                    log.warning("result refused", reason=error.reason, why=str(error), not_logged=not_logged)
         self._held = len(items)
         if letters:
             self.connection._deliver(inbox.message_of(letters), keys.RESULTS_QUEUE)
@@ -158,14 +163,14 @@ class Channel(_BaseChannel):  # type: ignore[misc]
     def _do_restore_message(
         self, payload: dict[str, Any], exchange: str, routing_key: str, pipe: Any, leftmost: bool = False
     ) -> None:
-        """Put back the elements that a message was made of."""
+        """Put back, one by one, what a message was made of."""
         items = payload.get(inbox.ITEMS)
         if items is None:
             super()._do_restore_message(payload, exchange, routing_key, pipe, leftmost)
             return
         # The queue is taken from on the right: either way the oldest of these goes first again.
         for item in items if leftmost else reversed(items):
-            (pipe.lpush if leftmost else pipe.rpush)(routing_key, inbox.again(item))
+            (pipe.lpush if leftmost else pipe.rpush)(routing_key, item)
 
     def close(self) -> None:
         """Close; whatever is left in the list is put back later."""

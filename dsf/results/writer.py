@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 import dsf.log
 from dsf import keys
+from dsf.api.naming import sanitize_resource_name
 from dsf.errors import BackendError
 from dsf.results.backend import ScoreBackend
 from dsf.results.desired import ScoreObject, desired, validity_factor
@@ -166,7 +167,15 @@ class Writer:
         if not facts.scheduled or facts.scorer is None or facts.cluster is None:
             return None
         score = _score(claim, facts.score)
-        return desired(score, facts.failing, facts.scorer, facts.cluster, now=self._clock(), factor=self._factor)
+        return desired(
+            score,
+            facts.failing,
+            facts.scorer,
+            facts.cluster,
+            now=self._clock(),
+            factor=self._factor,
+            shown_until=0.0 if facts.written is None else facts.written.valid_until,
+        )
 
     def _is_needed(self, target: ScoreObject | None, written: WrittenRecord | None) -> bool:
         """Whether the backend has to be asked to do anything."""
@@ -186,8 +195,7 @@ class Writer:
         now = self._clock()
         if self._is_needed(target, written):
             if written is not None and (target is None or target.name != written.name):
-                self._backend.delete_score(claim.cluster, written.name)
-                counts["deleted"] = 1
+                self._delete(claim, written.name, counts)
                 written = None
             if target is None:
                 self._tell_hub(claim.scorer)
@@ -204,6 +212,9 @@ class Writer:
                 )
         elif written is not None:
             counts["unchanged"] = 1
+        elif facts.written_text and facts.scorer is not None:
+            # Something is there, if only what somebody made of it, and nothing is to be there.
+            self._delete(claim, sanitize_resource_name(facts.scorer.score_name), counts)
         self._writes.finish(
             claim,
             now=self._clock(),
@@ -212,6 +223,18 @@ class Writer:
             written=written,
             counts=counts,
         )
+
+    def _delete(self, claim: Claim, name: str, counts: Counter[str]) -> None:
+        """Delete the object, unless it is another scorer's by now: one that was renamed writes the same object."""
+        others = [
+            (claim.cluster, scorer.name)
+            for scorer in self._registry.scorers().values()
+            if scorer.name != claim.scorer and sanitize_resource_name(scorer.score_name) == name
+        ]
+        if self._writes.any_written(others):
+            return
+        self._backend.delete_score(claim.cluster, name)
+        counts["deleted"] = 1
 
     def _next_look(self, written: WrittenRecord, now: float) -> float:
         """When half of the validity is gone; then whenever half of the rest is; at the latest when it expires."""

@@ -217,6 +217,11 @@ class Writes:
         """(cluster, scorer) of every object that stands in the backend."""
         return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.WRITTEN)]
 
+    def any_written(self, pairs: Iterable[tuple[str, str]]) -> bool:
+        """Whether an object of one of these (cluster, scorer) stands in the backend."""
+        members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
+        return bool(members) and any(self._redis.hexists(keys.WRITTEN, member) for member in members)
+
     def unwatched(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Those of `pairs` that nobody would look at again, or that have no entry any more."""
         if not pairs:

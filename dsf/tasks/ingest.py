@@ -18,6 +18,7 @@ from dsf.results import lifetime
 from dsf.results.ingest import Ingest
 from dsf.settings import settings
 from dsf.store.client import connect
+from dsf.workerprobes import keep_alive
 
 _FIRST_WAIT = 0.2
 _LONGEST_WAIT = 5.0
@@ -54,6 +55,8 @@ def ingest(*envelopes: str) -> str:
             break
         if wait == _FIRST_WAIT:
             log.warning("results wait for Redis", count=len(waiting), error=problem)
+        # The main loop, which shows that this process lives, waits here as well.
+        keep_alive()
         if lifetime.stopping.wait(wait):
             raise Reject("the worker stops", requeue=True)
         wait = min(2 * wait, _LONGEST_WAIT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.results.bed import Bed
-from tests.integration.results.test_ingest import books
+from tests.integration.results.books import books
 
 
 def test_cycles_that_only_expire_are_a_reason_after_three(bed: Bed) -> None:

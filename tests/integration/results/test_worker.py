@@ -107,6 +107,7 @@ def test_nothing_that_comes_along_with_a_result_is_obeyed(bed: Bed, redis_url: s
         assert worker.stop() == 0
     assert bed.state().open == 0
     assert bed.rejected() == {"malformed": 2 * len(refused)}
+    assert 0 < worker.log().count("result refused") < len(refused), "one line a second at most"
     assert bed.client.exists("spoke.c2", "spoke.c1") == 0
     assert "x" * 300 not in worker.log()
     assert "Traceback" not in worker.log()

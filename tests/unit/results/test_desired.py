@@ -20,8 +20,10 @@ def record(**values: object) -> ScorerRecord:
     return ScorerRecord(**{"name": "s", "score_name": "score", "interval": 30, "validity": 300, **values})
 
 
-def wanted(score: Score | None = SCORE, failing: int = 0, factor: float = 1.0, **values: object) -> ScoreObject | None:
-    return desired(score, failing, record(**values), CLUSTER, now=NOW, factor=factor)
+def wanted(
+    score: Score | None = SCORE, failing: int = 0, factor: float = 1.0, shown_until: float = 0.0, **values: object
+) -> ScoreObject | None:
+    return desired(score, failing, record(**values), CLUSTER, now=NOW, factor=factor, shown_until=shown_until)
 
 
 def test_the_score_until_it_expires() -> None:
@@ -55,6 +57,19 @@ def test_an_inactive_scoring_api_counts_as_failing() -> None:
     keep = wanted(failing=0, health="Inactive")
     assert keep is not None
     assert keep.items == (("a", 1), ("b", 2))
+
+
+def test_what_a_suspended_scorer_shows_expires() -> None:
+    value = wanted(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW + 100)
+    assert value is not None
+    assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 100)
+    assert wanted(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW) is None
+    assert wanted(None, failing=2, when_failing=VALUE, suspended=True) is None
+    # Nobody needs its scoring API meanwhile.
+    off = wanted(when_failing=VALUE, suspended=True, health="Inactive")
+    assert off is not None
+    assert (off.items, off.valid_until) == ((("a", 1), ("b", 2)), NOW + 290)
+    assert wanted(None, when_failing=VALUE, suspended=True, health="Inactive") is None
 
 
 def test_empty() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsf.errors import MessageRejectedError
 from dsf.messages import INGEST_TASK
-from dsf.results.inbox import ITEMS, Letter, again, message_of
+from dsf.results.inbox import ITEMS, Letter, message_of
 
 LIMIT = 10_000
 
@@ -94,9 +94,21 @@ def test_what_it_was_made_of_can_come_again(delivery: object) -> None:
     pushed["properties"]["delivery_info"] = delivery
     letter = Letter.open(json.dumps(pushed, ensure_ascii=False).encode(), LIMIT)
     (item,) = message_of([letter])[ITEMS]
-    second = Letter.open(again(json.loads(json.dumps(item))), LIMIT)
+    second = Letter.open(item.encode(), LIMIT)
     assert (second.envelope, second.id, second.argsrepr) == (letter.envelope, letter.id, letter.argsrepr)
     assert (letter.redelivered, second.redelivered) == (False, True)
+
+
+@pytest.mark.parametrize("depth", [900, 950, 970, 980])
+def test_what_comes_along_does_not_come_again(depth: int) -> None:
+    """So deep that it can just be read here, and not where the stack is a little higher."""
+    pushed = message([[{"v": 1}], {}, {}])
+    deep = b'{"x": ' + b"[" * depth + b"]" * depth + b", " + packed(pushed)[1:]
+    try:
+        letter = Letter.open(deep, LIMIT)
+    except MessageRejectedError:
+        return
+    assert json.loads(letter.again()).keys() == {"headers", "properties", "body"}
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import redis
 from celery.exceptions import Reject
 
 from dsf.results import lifetime
+from dsf.settings import settings
 from dsf.tasks import ingest as module
 
 
@@ -40,6 +42,13 @@ class Fake:
 
     def refuse(self, reason: str) -> None:
         self.refused.append(reason)
+
+
+@pytest.fixture
+def settings_env() -> Iterator[None]:
+    """The settings are read anew, and once more afterwards."""
+    yield
+    settings.cache_clear()
 
 
 @pytest.fixture
@@ -74,6 +83,18 @@ def test_it_waits_while_redis_cannot(
     fake = use(monkeypatch, error, error)
     assert module.ingest("7") == "ok"
     assert (fake.took, fake.errors) == ([7], [])
+
+
+def test_waiting_is_living(
+    monkeypatch: pytest.MonkeyPatch, stopping: threading.Event, tmp_path: Path, settings_env: None
+) -> None:
+    alive = tmp_path / "alive"
+    monkeypatch.setenv("DSF_ROLE", "results")
+    monkeypatch.setenv("DSF_RESULTS_LIVENESS_FILE", str(alive))
+    settings.cache_clear()
+    use(monkeypatch, redis.ConnectionError("refused"))
+    assert module.ingest("7") == "ok"
+    assert alive.exists()
 
 
 def test_the_message_goes_back_when_the_worker_stops(

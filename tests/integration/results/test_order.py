@@ -1,0 +1,99 @@
+"""Results that come twice, late, in another order, or unasked."""
+
+from __future__ import annotations
+
+from dsf import keys, messages
+from tests.integration.results.bed import Bed
+from tests.integration.results.books import books
+
+
+def test_a_run_that_outlives_the_skip_of_the_next_still_counts(bed: Bed) -> None:
+    slow = bed.open()
+    bed.now += 30
+    skipped = bed.open()
+    assert bed.send(skipped, outcome="skipped", reason="overlap") == "skipped"
+    assert bed.send(slow) == "ok"
+    score = bed.state().score
+    assert score is not None
+    assert score.run == slow
+
+
+def test_the_same_result_twice_changes_nothing(bed: Bed) -> None:
+    for outcome in ("ok", "error", "skipped", "empty"):
+        run = bed.open()
+        bed.now += 1
+        envelope = bed.envelope(run, outcome=outcome, reason="overlap" if outcome == "skipped" else "")
+        assert bed.ingest.handle(envelope) == outcome
+        before = bed.client.hgetall(keys.pair_key("c1", "s1")), bed.history()
+        assert bed.ingest.handle(envelope) == "replayed"
+        assert (bed.client.hgetall(keys.pair_key("c1", "s1")), bed.history()) == before
+    assert bed.rejected() == {"replayed": 4}
+
+
+def test_an_older_run_closes_its_books_and_nothing_else(bed: Bed) -> None:
+    old, bed.now = bed.open(), bed.now + 5
+    new = bed.open()
+    bed.now += 1
+    assert bed.send(new, results=[({"node": "new"}, 1.0)]) == "ok"
+    assert bed.send(old, results=[({"node": "old"}, 1.0)]) == "ok"
+    assert books(bed) == {"ok": 2}
+    state = bed.state()
+    assert state.score is not None
+    assert (state.score.run, state.last_run) == (new, new)
+
+
+def test_the_older_of_two_brings_the_score_when_the_newer_failed(bed: Bed) -> None:
+    old, bed.now = bed.open(), bed.now + 5
+    new = bed.open()
+    bed.now += 1
+    bed.send(new, outcome="error")
+    bed.send(old)
+    state = bed.state()
+    assert state.score is not None
+    assert (state.score.run, state.failing) == (old, 1)
+
+
+def test_a_run_nobody_scheduled_counts_as_asked_for(bed: Bed) -> None:
+    run = messages.new_run_id(bed.now)
+    bed.now += 1
+    assert bed.send(run) == "ok"
+    assert (books(bed), bed.state().scheduled) == ({"ok": 1}, 1)
+    assert bed.send(run) == "replayed"
+    assert (books(bed), bed.state().scheduled) == ({"ok": 1}, 1)
+
+
+def test_late_after_lost(bed: Bed) -> None:
+    run = bed.open(deadline=10)
+    bed.now += 100
+    assert bed.sweep() == [f"c1/s1/{run}"]
+    assert (books(bed), bed.state().failing) == ({"lost": 1}, 1)
+    bed.news()
+    assert bed.send(run) == "late"
+    state = bed.state()
+    assert books(bed) == {"lost": 1}
+    assert state.score is not None
+    assert (state.score.run, state.failing, state.failure) == (run, 0, None)
+    assert bed.news() == {"s1"}
+    assert bed.send(run) == "replayed"
+    assert [entry.outcome for entry in bed.history()] == ["lost"]
+
+
+def test_late_after_lost_does_not_overwrite_a_newer_one(bed: Bed) -> None:
+    lost = bed.open(deadline=10)
+    bed.now += 100
+    bed.sweep()
+    bed.cycle(results=[({"node": "new"}, 5.0)])
+    assert bed.send(lost) == "late"
+    score = bed.state().score
+    assert score is not None
+    assert score.items == [("new", 5)]
+
+
+def test_a_late_failure_says_more_than_lost(bed: Bed) -> None:
+    run = bed.open(deadline=10)
+    bed.now += 100
+    bed.sweep()
+    assert bed.send(run, outcome="error", reason="connection_failed") == "late"
+    state = bed.state()
+    assert state.failure is not None
+    assert (state.failure.reason, state.failing, books(bed)) == ("connection_failed", 1, {"lost": 1})

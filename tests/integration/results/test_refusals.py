@@ -1,0 +1,163 @@
+"""Results that are refused: clocks, limits, forged and malformed ones, pairs that are gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsf import keys, messages
+from dsf.results.ingest import Ingest
+from dsf.store.registry import ClusterRecord
+from tests.integration.results.bed import START, Bed
+from tests.integration.results.books import books
+
+
+@pytest.mark.parametrize(
+    ("outcome", "at", "off"),
+    [("ok", 90.0, "60 s ahead of"), ("skipped", 700.0, "670 s ahead of"), ("ok", -31.0, "31 s behind")],
+)
+def test_a_clock_that_is_off_fails_the_run_and_says_by_how_much(bed: Bed, outcome: str, at: float, off: str) -> None:
+    run = bed.open()
+    bed.now += 30
+    assert bed.send(run, at=START + at, outcome=outcome) == "error"
+    state = bed.state()
+    assert books(bed) == {"error": 1}
+    assert state.errors() == {("publish", "clock_skew"): 1}
+    assert state.failure is not None
+    assert off in state.failure.message
+    assert state.score is None
+    assert bed.rejected() == {"stale": 1}
+    assert bed.send(run, at=START + at, outcome=outcome) == "stale"
+    assert books(bed) == {"error": 1}
+
+
+def test_a_clock_within_tolerance_is_taken_by_the_hubs(bed: Bed) -> None:
+    run = bed.open()
+    assert bed.send(run, at=START + 29) == "ok"
+    assert bed.state().last_success == START
+
+
+def test_a_result_older_than_its_validity(bed: Bed) -> None:
+    run = bed.open()
+    envelope = bed.envelope(run)
+    unasked = bed.envelope(messages.new_run_id(bed.now))
+    bed.now += 301
+    assert bed.ingest.handle(envelope) == "error"
+    failure = bed.state().failure
+    assert failure is not None
+    assert (failure.stage, failure.reason) == ("publish", "stale")
+    assert bed.ingest.handle(unasked) == "stale"
+    assert books(bed) == {"error": 1}
+    assert bed.rejected() == {"stale": 2}
+
+
+def test_too_many_items_for_one_object(bed: Bed) -> None:
+    results = [({"node": f"{n:05}" + "x" * 100}, 1.0) for n in range(6000)]
+    assert bed.cycle(results=results) == "error"
+    failure = bed.state().failure
+    assert failure is not None
+    assert (failure.stage, failure.reason) == ("publish", "too_large")
+    assert "scoreDimensionFormat" in failure.message
+
+
+def test_too_many_results(bed: Bed) -> None:
+    results = [({"node": "a"}, float(n)) for n in range(bed.settings.max_results + 1)]
+    assert bed.cycle(results=results) == "error"
+    assert bed.state().errors() == {("publish", "too_many_results"): 1}
+
+
+def _changed(envelope: dict[str, Any], **values: Any) -> dict[str, Any]:
+    return {**envelope, **values}
+
+
+def test_forged(bed: Bed) -> None:
+    good = bed.envelope(bed.open())
+    bed.add("c2")
+    forged = [
+        _changed(good, sig="0" * 64),
+        _changed(good, sig=good["sig"].upper()),
+        _changed(good, sig="\u00e9\ud800"),
+        _changed(good, body=good["body"].replace("ok", "error")),
+        _changed(good, cluster="c2"),
+        _changed(good, kid=2),
+        bed.envelope(messages.new_run_id(bed.now), key_id=2),
+        _changed(good, cluster="nowhere"),
+    ]
+    # c1's own key used to sign for c2.
+    body = good["body"].replace('"c1"', '"c2"')
+    key = messages.derive_key(bytes.fromhex("5e" * 32), "c1", 1)
+    forged.append(_changed(good, body=body, sig=messages._signature(key, body)))
+    for envelope in forged:
+        assert bed.ingest.handle(envelope) == "bad_signature"
+    assert bed.rejected() == {"bad_signature": len(forged)}
+    assert books(bed) == {}
+    assert bed.ingest.handle(good) == "ok"
+
+
+def test_a_rotated_key_is_taken_until_it_is_withdrawn(bed: Bed) -> None:
+    bed.registry.put_cluster(ClusterRecord(name="c1", key_ids=(2, 1)))
+    bed.ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now)
+    assert bed.cycle(key_id=1) == "ok"
+    assert bed.cycle(key_id=2) == "ok"
+    assert bed.cycle(key_id=3) == "bad_signature"
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"v": 9, "kid": 1, "cluster": "c1", "body": "{}", "sig": ""},
+        {"v": "1", "kid": 1, "cluster": "c1", "body": "{}", "sig": ""},
+        {"v": 1, "kid": 0, "cluster": "c1", "body": "{}", "sig": ""},
+        {"v": 1, "kid": 1, "cluster": "../etc", "body": "{}", "sig": ""},
+        {"v": 1, "kid": 1, "cluster": "c1", "body": 3, "sig": ""},
+        {"v": 1, "kid": 1, "cluster": "c1", "body": "x" * (2 * 1024 * 1024 + 1), "sig": ""},
+    ],
+)
+def test_malformed(bed: Bed, envelope: object) -> None:
+    assert bed.ingest.handle(envelope) == "malformed"
+    assert bed.rejected() == {"malformed": 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"v":1,"cluster":"c1","scorer":"s1"',
+        '{"cluster":"c1","scorer":"s1","run":"1","at":1,"outcome":"ok"}',
+        '{"cluster":"c1","scorer":"s1","run":"1800000000000-00000000","at":NaN,"outcome":"ok"}',
+        '{"cluster":"c1","scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"lost"}',
+        '{"cluster":"c1","scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","results":[[{},NaN]]}',
+        '{"cluster":"c1","scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","results":[[{"node":"\\ud800"},1]]}',
+        '{"cluster":"c1","scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","message":"\ud800"}',
+    ],
+)
+def test_signed_nonsense(bed: Bed, body: str) -> None:
+    key = messages.derive_key(bytes.fromhex("5e" * 32), "c1", 1)
+    envelope = {"v": 1, "kid": 1, "cluster": "c1", "body": body, "sig": messages._signature(key, body)}
+    assert bed.ingest.handle(envelope) == "malformed"
+
+
+def test_unknown_cluster_and_scorer(bed: Bed) -> None:
+    assert bed.send(messages.new_run_id(bed.now), cluster="c9") == "unknown_cluster"
+    assert bed.send(messages.new_run_id(bed.now), scorer="s9") == "stale"
+    assert bed.rejected() == {"unknown_cluster": 1, "stale": 1}
+
+
+def test_a_pair_that_was_masked_meanwhile(bed: Bed) -> None:
+    run = bed.open()
+    bed.schedule.remove(["c1/s1"])
+    assert bed.client.zcard(keys.OPEN_RUNS) == 0
+    assert bed.send(run) == "removed"
+    assert bed.rejected() == {"stale": 1}
+    assert not bed.state()
+    bed.add()
+    assert bed.send(run) == "ok"
+    assert books(bed) == {"ok": 1}

@@ -1,0 +1,64 @@
+"""Several writers, one rate: how fast scores are written, and what follows for their validity."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from dsf import keys
+from dsf.results.writer import LEASE
+from tests.integration.results.bed import Bed
+from tests.integration.results.writes import NAME
+
+
+def test_two_workers_write_each_change_once(bed: Bed) -> None:
+    pairs = [(f"c{n}", "s1") for n in range(60)]
+    for cluster, scorer in pairs:
+        bed.add(cluster, scorer)
+    settings = bed.settings.model_copy(update={"write_rate": 10_000.0})
+    bed.settings = settings
+    for value in (1.0, 2.0):
+        for cluster, scorer in pairs:
+            bed.cycle(cluster, scorer, results=[({"node": "a"}, value)])
+        before = len(bed.backend.log)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda writer: [writer.step() for _ in range(20)], [bed.writer(), bed.writer()]))
+        assert sorted(bed.backend.log[before:]) == sorted(("apply", cluster, NAME) for cluster, _ in pairs)
+
+
+def test_the_rate_is_that_of_all_writers_together(bed: Bed) -> None:
+    bed.settings = bed.settings.model_copy(update={"write_rate": 50.0})
+    for n in range(45):
+        bed.add(f"c{n}")
+        bed.cycle(f"c{n}")
+    began = time.monotonic()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda writer: [writer.step() for _ in range(5)], [bed.writer() for _ in range(3)]))
+    seconds = time.monotonic() - began
+    assert len(bed.backend.log) == 45
+    # 40 at 50/s after a burst of 5.
+    assert seconds >= 0.75
+
+
+def test_validity_stretches_with_the_fleet(bed: Bed) -> None:
+    bed.settings = bed.settings.model_copy(update={"write_rate": 0.1})
+    bed.cycle()
+    bed.write()
+    for n in range(30):
+        bed.client.hset(keys.WRITTEN, f"other{n}/s1", "{}")
+    bed.client.delete(keys.WRITE_AUDIT, keys.WRITE_BUDGET)
+    writer = bed.writer()
+    writer._audit()
+    # 31 objects / 150 s against half of 0.1 a second.
+    assert bed.writes.validity_factor() == round(31 / 150 / 0.05, 3)
+    for n in range(30):
+        bed.client.hdel(keys.WRITTEN, f"other{n}/s1")
+    bed.client.zremrangebyrank(keys.WRITES, 0, -1)
+    bed.cycle(results=[({"node": "a"}, 7.0)])
+    bed.client.set(keys.WRITE_AUDIT, "1")
+    bed.write()
+    written = bed.client.hget(keys.WRITTEN, "c1/s1")
+    record = bed.writes.facts(bed.writes.claim(bed.now + 10_000, LEASE, 1)[0])[0].written
+    assert written is not None
+    assert record is not None
+    assert round(record.valid_until - bed.now) == round(300 * 31 / 150 / 0.05)

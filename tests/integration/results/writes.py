@@ -1,0 +1,16 @@
+"""What the tests of the score writer compare with: the object of c1/s1 and the writer's counters."""
+
+from __future__ import annotations
+
+from dsf import keys
+from tests.integration.results.bed import Bed
+
+NAME = "score-of-s1"
+APPLY, DELETE = ("apply", "c1", NAME), ("delete", "c1", NAME)
+
+
+def stats(bed: Bed) -> dict[str, int]:
+    """The writer's counters; without the factor, which is none."""
+    found = {str(name): str(text) for name, text in bed.client.hgetall(keys.WRITE_STATS).items()}
+    found.pop("validity_factor", None)
+    return {name: int(text) for name, text in found.items()}
