@@ -9,14 +9,13 @@ from pathlib import Path
 
 from dsf.demo.binaries import find
 from dsf.demo.stack import http_answer, http_ready
-from dsf.kube.session import Session
-from tests.e2e.workagent import WorkAgent
 from tests.integration.agentkube.spoke import Spoke
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
+from tests.support.workagent import work_agent
 
 #: The name under which each agent finds the Prometheus of its own cluster.
 PROMETHEUS = "prometheus.monitoring.svc:9090"
@@ -27,7 +26,7 @@ NAMESPACE = "dynamic-scoring"
 class ManagedCluster:
     """Used as a context manager. The agent is started on its own, by `start_agent`."""
 
-    def __init__(self, name: str, folder: Path, plane: ControlPlane, hub: Session, redis_url: str) -> None:
+    def __init__(self, name: str, folder: Path, plane: ControlPlane, hub: ControlPlane, redis_url: str) -> None:
         self.name = name
         self.plane = plane
         self.metrics_port = free_port()
@@ -49,9 +48,7 @@ class ManagedCluster:
             stack.enter_context(self.plane)
             # The agent's rights: its ConfigMap and its key, by name, and nothing else.
             self.spoke = Spoke(self.plane, namespace=NAMESPACE)
-            work_agent = WorkAgent(self.name, self._hub, self.plane.session())
-            stack.callback(work_agent.stop)
-            work_agent.start()
+            self.work_agent = stack.enter_context(work_agent(self.name, self._hub, self.plane))
             wait_for(http_ready(f"http://127.0.0.1:{self._prometheus_port}/-/ready"), 30, prometheus.tail())
             self._stack = stack.pop_all()
         return self

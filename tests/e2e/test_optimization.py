@@ -24,8 +24,8 @@ from tests.e2e import document
 from tests.e2e.world import DECISIONS, DSF, MANIFESTS, ROOT
 from tests.integration.policywatcher.managedcluster import ManagedCluster
 from tests.support.child import Child
-from tests.support.controlplane import ControlPlane, ControlPlaneMissingError, find
-from tests.support.controlplane_fixtures import found
+from tests.support.controlplane import ControlPlane, find
+from tests.support.controlplane_fixtures import found, programs_needed
 from tests.support.policycrds import install_policy_crds
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -53,12 +53,8 @@ def hub(tmp_path: Path) -> Iterator[ControlPlane]:
     """A hub with two clusters and OCM's placement controller."""
     with contextlib.ExitStack() as stack:
         plane = found()
-        try:
+        with programs_needed():
             placement = find("placement") / "placement"
-        except ControlPlaneMissingError as error:
-            if os.environ.get("CI", "").lower() == "true":
-                pytest.fail(str(error), pytrace=False)
-            pytest.skip(str(error))
         stack.enter_context(plane)
         session = plane.session()
         install_policy_crds(session)

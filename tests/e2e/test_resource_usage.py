@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS
 from tests.e2e.managedcluster import NAMESPACE
 from tests.e2e.world import CLUSTERS, DECISIONS, HUB_NAMESPACE, ROOT, World
 from tests.integration.sources.cluster import RULES, add_node, add_pod, end_pod
-from tests.support.controlplane import ControlPlaneMissingError
+from tests.support.controlplane_fixtures import programs_needed
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
@@ -75,12 +74,8 @@ class ResourceWorld(World):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResourceWorld]:
-    try:
+    with programs_needed():
         made = ResourceWorld(tmp_path_factory.mktemp("world"))
-    except ControlPlaneMissingError as error:
-        if os.environ.get("CI", "").lower() == "true":
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
     with made:
         made.kubectl_apply("resource-usage.yaml")
         made.apply_sample("dynamicscorer.yaml")

@@ -40,7 +40,8 @@ class World:
     def __init__(self, folder: Path, *, interval: int = INTERVAL) -> None:
         """`interval` of the scorer in seconds."""
         self._interval = interval
-        self._placement = find("placement") / "placement"
+        # The work agents are started later.
+        self._placement = find("placement", "work") / "placement"
         self.hub = ControlPlane()
         self._planes = {name: ControlPlane(crds=False) for name in CLUSTERS}
         self.redis = RedisServer(aof=True)
@@ -118,13 +119,14 @@ class World:
     def logs(self) -> str:
         """The ends of all logs, for messages."""
         tails = {name: child.tail() for name, child in self.children.items()}
-        tails |= {cluster.name: cluster.tail() for cluster in self.clusters.values()}
+        tails |= {name: cluster.tail() for name, cluster in self.clusters.items()}
+        tails |= {f"work agent of {name}": cluster.work_agent.tail() for name, cluster in self.clusters.items()}
         return "\n".join(f"--- {name}\n{tail[-1500:]}" for name, tail in tails.items())
 
     def _start_clusters(self, stack: contextlib.ExitStack) -> None:
         for name, plane in self._planes.items():
             folder = self._folder / name
-            self.clusters[name] = ManagedCluster(name, folder, plane, self.session, self.redis.url)
+            self.clusters[name] = ManagedCluster(name, folder, plane, self.hub, self.redis.url)
         # Side by side: most of it is waiting for their API servers. The threads stay: the kernel ends a child process
         # with the thread that started it.
         threads = stack.enter_context(ThreadPoolExecutor(len(self.clusters)))

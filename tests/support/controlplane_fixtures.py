@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 
@@ -26,8 +27,15 @@ def own_control_plane() -> Iterator[ControlPlane]:
 
 def found(*, crds: bool = True) -> ControlPlane:
     """A control plane, not started. Without the programs the test is skipped; in CI that is a failure."""
-    try:
+    with programs_needed():
         return ControlPlane(crds=crds)
+
+
+@contextlib.contextmanager
+def programs_needed() -> Iterator[None]:
+    """When a program is found to be missing, the test is skipped; in CI that is a failure."""
+    try:
+        yield
     except ControlPlaneMissingError as error:
         if os.environ.get("CI", "").lower() == "true":
             pytest.fail(str(error), pytrace=False)

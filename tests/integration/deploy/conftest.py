@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +10,8 @@ import pytest
 from dsf.kube.session import Session
 from tests.integration.deploy.hubcluster import CLUSTER_SETS, NAMESPACES, HubCluster
 from tests.support.child import Child
-from tests.support.controlplane import ControlPlane, ControlPlaneMissingError, find
+from tests.support.controlplane import ControlPlane, find
+from tests.support.controlplane_fixtures import found, programs_needed
 from tests.support.redisserver import free_port
 
 OCM_NAMESPACE = "open-cluster-management-hub"
@@ -20,13 +20,7 @@ OCM_NAMESPACE = "open-cluster-management-hub"
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     """A real API server with the CRDs of OCM. Without the programs the test is skipped; in CI that is a failure."""
-    try:
-        server = ControlPlane()
-    except ControlPlaneMissingError as error:
-        if os.environ.get("CI", "").lower() == "true":
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
-    with server:
+    with found() as server:
         yield server
 
 
@@ -46,13 +40,8 @@ def session(plane: ControlPlane) -> Iterator[Session]:
 @pytest.fixture(scope="module")
 def ocm(plane: ControlPlane) -> Iterator[ControlPlane]:
     """The control plane with OCM's placement controller and addon manager running on it."""
-    try:
-        # The work agent is started by the test that needs it.
-        programs = find("addon", "placement", "work")
-    except ControlPlaneMissingError as error:
-        if os.environ.get("CI", "").lower() == "true":
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
+    with programs_needed():
+        programs = find("addon", "placement")
     with contextlib.ExitStack() as stack:
         admin = stack.enter_context(contextlib.closing(plane.session()))
         admin.create(NAMESPACES.path(), {"metadata": {"name": OCM_NAMESPACE}})

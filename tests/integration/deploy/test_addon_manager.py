@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +14,10 @@ from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import MANAGED_CLUSTER_ADDONS, MANAGED_CLUSTERS, MANIFEST_WORKS
 from dsf.kube.session import Session
 from tests.integration.deploy.hubcluster import ADDON_CONFIGS, DEPLOYMENTS, NAMESPACES, HubCluster
-from tests.support.child import Child
-from tests.support.controlplane import ControlPlane, find
-from tests.support.redisserver import free_port
+from tests.support.controlplane import ControlPlane
+from tests.support.controlplane_fixtures import programs_needed
 from tests.support.wait import wait_for
+from tests.support.workagent import work_agent
 from tests.unit.deploy import chart
 
 WORK = f"addon-{ADDON_NAME}-deploy-0"
@@ -101,17 +100,6 @@ def test_people_keep_their_secrets_when_the_addon_goes(session: Session, cluster
     assert (rule["resource"], rule["name"]) == ("namespaces", AGENT_NAMESPACE)
 
 
-def test_the_addon_is_available_while_the_agent_is_ready(session: Session, cluster: str, deployed: Objects) -> None:
-    """The agent is ready while it scores, and OCM's status follows."""
-    assert deployed
-    _report(session, cluster, ready=0)
-    wait_for(lambda: _condition(session, cluster, "Available") == "False", 30)
-    _report(session, cluster, ready=1)
-    wait_for(lambda: _condition(session, cluster, "Available") == "True", 30)
-    _report(session, cluster, ready=0)
-    wait_for(lambda: _condition(session, cluster, "Available") == "False", 30)
-
-
 def test_another_namespace_of_one_cluster_moves_everything(session: Session, ocm: ControlPlane, cluster: str) -> None:
     """With a config of its own that says nothing of the namespace, OCM's default would win: it must be said."""
     assert cluster
@@ -176,24 +164,12 @@ def test_what_ocm_made_becomes_the_agent(session: Session, ocm: ControlPlane, cl
     assert chart.environment(container)["DSF_CLUSTER"] == cluster
 
 
-def test_ocms_work_agent_deploys_it(session: Session, ocm: ControlPlane, cluster: str, tmp_path: Path) -> None:
-    """The third of OCM's programs, as the agent of a cluster that shares the hub's API server."""
+def test_ocms_work_agent_deploys_it(session: Session, ocm: ControlPlane, cluster: str) -> None:
+    """On a cluster that shares the hub's API server. OCM's status follows the agent, which is ready while it scores."""
     assert cluster
     own = ocm.cluster("real")
     wait_for(lambda: _deployed(session, own), 60)
-    crd = find("crds") / "work/v1/0000_01_work.open-cluster-management.io_appliedmanifestworks.crd.yaml"
-    ocm.kubectl("apply", "--server-side", "-f", str(crd))
-    ocm.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(crd))
-    namespace = ocm.namespace("work-agent")
-    kubeconfig = str(ocm.kubeconfig)
-    arguments = [
-        *(str(find("work") / "work"), f"--kubeconfig={kubeconfig}", f"--hub-kubeconfig={kubeconfig}"),
-        *(f"--namespace={namespace}", "--disable-leader-election", f"--listen=127.0.0.1:{free_port()}"),
-        *(f"--spoke-cluster-name={own}", "--agent-id=one", "--status-sync-interval=2s"),
-        *("--workload-source-driver=kube", f"--workload-source-config={kubeconfig}"),
-    ]
-    child = Child(arguments, tmp_path / "work.log", {"POD_NAMESPACE": namespace})
-    try:
+    with programs_needed(), work_agent(own, ocm, ocm) as child:
         wait_for(lambda: _agents_cluster(session) == own, 60, "the Deployment of the agent")
         work = MANIFEST_WORKS.path(own, WORK)
         wait_for(lambda: _conditions(session.get(work)).get("Applied") == "True", 60, "everything applied")
@@ -203,8 +179,6 @@ def test_ocms_work_agent_deploys_it(session: Session, ocm: ControlPlane, cluster
             counts = {"replicas": 1, "readyReplicas": ready, "availableReplicas": ready, "observedGeneration": 1}
             session.merge(path, {"status": counts})
             wait_for(lambda: _condition(session, own, "Available") == available, 60, f"{available}\n{child.tail()}")  # noqa: B023
-    finally:
-        child.kill()
 
 
 def test_a_cluster_that_is_away_keeps_its_agent(session: Session, cluster: str, deployed: Objects) -> None:
@@ -242,38 +216,3 @@ def _agents_cluster(session: Session) -> str:
     except ObjectNotFoundError:
         return ""
     return chart.environment(container)["DSF_CLUSTER"]
-
-
-def _report(session: Session, cluster: str, ready: int) -> None:
-    """What OCM's work agent reports of the Deployment on the cluster."""
-    path = MANIFEST_WORKS.path(cluster, WORK)
-    work = session.get(path)
-    manifests = work["spec"]["workload"]["manifests"]
-    ordinal = next(number for number, manifest in enumerate(manifests) if manifest["kind"] == "Deployment")
-    identity = {
-        "ordinal": ordinal,
-        "group": "apps",
-        "version": "v1",
-        "kind": "Deployment",
-        "resource": "deployments",
-        "name": AGENT_NAME,
-        "namespace": AGENT_NAMESPACE,
-    }
-    values = [
-        {"name": name, "fieldValue": {"type": "Integer", "integer": number}}
-        for name, number in (("Replicas", 1), ("ReadyReplicas", ready), ("AvailableReplicas", ready))
-    ]
-    applied = {
-        "type": "Applied",
-        "status": "True",
-        "reason": "AppliedManifestWorkComplete",
-        "message": "",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-        "observedGeneration": work["metadata"]["generation"],
-    }
-    resource = {"resourceMeta": identity, "statusFeedback": {"values": values}, "conditions": [applied]}
-    status = {
-        "conditions": [applied, applied | {"type": "Available", "reason": "ResourcesAvailable"}],
-        "resourceStatus": {"manifests": [resource]},
-    }
-    session.merge(f"{path}/status", {"status": status})

@@ -23,12 +23,12 @@ from dsf.kube.resources import (
     DYNAMIC_SCORERS,
     MANAGED_CLUSTER_ADDONS,
     MANAGED_CLUSTERS,
+    MANIFEST_WORKS,
     SECRETS,
     Resource,
 )
 from dsf.kube.session import ForbiddenError, Session
 from dsf.store.pairs import Pairs
-from tests.e2e.workagent import WorkAgent
 from tests.integration.deploy.hubcluster import (
     ADDON_TEMPLATES,
     CLUSTER_ROLE_BINDINGS,
@@ -42,8 +42,11 @@ from tests.integration.deploy.hubcluster import (
     HubCluster,
 )
 from tests.integration.deploy.node import Node
+from tests.integration.mcp.assistant import Assistant
+from tests.support.controlplane_fixtures import programs_needed
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import free_port
+from tests.support.workagent import work_agent
 from tests.unit.deploy import chart
 
 pytestmark = pytest.mark.xdist_group("deploy-whole")
@@ -177,9 +180,8 @@ def world(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         stack.enter_context(hub.release(VALUES))
         made = World(hub, session, tmp_path_factory.mktemp("whole"), scorer)
         stack.callback(made.node.stop)
-        work_agent = WorkAgent(CLUSTER, session, hub.plane.session())
-        stack.callback(work_agent.stop)
-        work_agent.start()
+        with programs_needed():
+            stack.enter_context(work_agent(CLUSTER, hub.plane, hub.plane))
         made.start()
         yield made
 
@@ -208,6 +210,20 @@ def test_every_pod_passes_its_probes(world: World) -> None:
         for pod in (world.node.pods["hub"], world.node.pods["hub-2"])
     ]
     assert sorted(leading) == [0, 1]
+
+
+def test_an_assistant_may_score_now(world: World, hub: HubCluster) -> None:
+    rules = [{"apiGroups": [DYNAMIC_SCORERS.group], "resources": ["dynamicscorers"], "verbs": ["update"]}]
+    kubeconfig = yaml.safe_load(hub.plane.service_account(HUB_NAMESPACE, "whole-assistant", rules).read_text())
+    assistant = Assistant(
+        f"http://127.0.0.1:{world.node.pods['optimizer'].ports['http']}/mcp",
+        token=kubeconfig["users"][0]["user"]["token"],
+    )
+    with contextlib.closing(world.client("operator")) as client:
+        before = Pairs(client).state(CLUSTER, SCORER).count("ok")
+        (run,) = assistant.ask("rescore", scorer=SCORER)["runs"]
+        assert (run["cluster"], run["message"]) == (CLUSTER, "")
+        world.node.until(lambda: Pairs(client).state(CLUSTER, SCORER).count("ok") > before, "another cycle", 30)
 
 
 def test_everybody_has_the_rights_that_are_needed(world: World) -> None:
@@ -296,3 +312,6 @@ def test_a_cluster_that_goes_is_cut_off(world: World) -> None:
     world.node.until(lambda: not agent.passes("readinessProbe"), "the agent to be not ready", 30)
     assert agent.passes("livenessProbe")
     world.node.until(lambda: world.score() == [], "the score to go", 30)
+    # OCM's work agent lets go of one when what is in it is removed from the cluster.
+    works = MANIFEST_WORKS.path(CLUSTER)
+    world.node.until(lambda: world.session.get(works)["items"] == [], "the ManifestWorks to go", 30)
