@@ -31,9 +31,6 @@ CLUSTER_SETS = Resource(
 ADDON_TEMPLATES = Resource(*_ADDON, "addontemplates", "AddOnTemplate", namespaced=False)
 ADDON_CONFIGS = Resource(*_ADDON, "addondeploymentconfigs", "AddOnDeploymentConfig")
 
-#: Kinds whose CRDs no hub must have.
-FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "Certificate", "Route", "Connector"}
-
 
 class HubCluster:
     """Installs, upgrades and uninstalls the chart, as `helm` would."""

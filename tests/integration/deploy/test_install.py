@@ -15,7 +15,6 @@ from dsf.kube.session import Session
 from tests.integration.deploy.hubcluster import (
     ADDON_TEMPLATES,
     DEPLOYMENTS,
-    FOREIGN,
     SERVICES,
     STATEFUL_SETS,
     HubCluster,
@@ -44,8 +43,8 @@ def test_every_object_is_taken_as_it_is(plane: ControlPlane, name: str) -> None:
     values = {key: dict(value) if isinstance(value, dict) else value for key, value in chart.MATRIX[name].items()}
     values.setdefault("hubSetting", {})["namespace"] = f"hub-{name}"
     values.setdefault("spokeSetting", {})["namespace"] = f"agent-{name}"
-    objects = [o for o in chart.render(values) if o["kind"] not in FOREIGN]
-    objects += [o for o in _agent(objects) if o["kind"] not in FOREIGN]
+    objects = [o for o in chart.render(values) if o["kind"] not in chart.FOREIGN_KINDS]
+    objects += [o for o in _agent(objects) if o["kind"] not in chart.FOREIGN_KINDS]
     plane.kubectl("create", "namespace", f"hub-{name}")
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     said = plane.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=manifests)

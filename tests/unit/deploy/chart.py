@@ -138,6 +138,15 @@ MATRIX: dict[str, Values] = {
     **{path.stem: _external(path.stem) for path in sorted((ROOT / "deploy" / "exposure").glob("*.yaml"))},
 }
 
+#: Of values of the matrix: the kinds of other operators, whose CRDs no hub must have, that the chart makes of them.
+FOREIGN = {
+    "everything": {"ServiceMonitor", "PrometheusRule"},
+    "keda": {"ScaledObject"},
+    "cert-manager": {"Certificate"},
+    "route": {"Route"},
+    "skupper-v2": {"Connector"},
+}
+FOREIGN_KINDS = set().union(*FOREIGN.values())
 
 #: Severity of advice in Helm: information, then warning, then error.
 _INFO = 1
