@@ -279,14 +279,13 @@ class KubeSecrets:
         watched.reflector.stop()
 
     def _hint(self, name: str, why: str | None) -> str:
-        if not why:
-            return f"; create it in namespace {self._namespace}"
-        if _FORBIDDEN in why:
-            return (
-                f" for this agent: its Role in namespace {self._namespace} has no rule for get, list and watch of "
-                f"secrets with resourceNames [{name}] ({why})"
-            )
-        return f" or cannot be read ({why})"
+        return hint(SECRETS, self._namespace, name, why) if why else f"; create it in namespace {self._namespace}"
+
+
+def hint(resource: Resource, namespace: str, name: str, why: str) -> str:
+    """What to add to "is missing" when a watch says `why` it has not seen the object."""
+    lacks = f" for this agent: its Role in namespace {namespace} has no rule for get, list and watch of {resource} with"
+    return f"{lacks} resourceNames [{name}] ({why})" if _FORBIDDEN in why else f" or cannot be read ({why})"
 
 
 def _value(secret: Object | None, key: str) -> bytes:

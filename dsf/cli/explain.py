@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,9 @@ from dsf.cli.group import BAD
 from dsf.cli.output import Format, Output, emit, flat, number, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import RenderableType
 
-    from dsf.api.summary import ScorerSummary
-    from dsf.cli.explaining import Cycle, ExplainReport, ResultView
+    from dsf.cli.explaining import ExplainReport, ResultView
     from dsf.settings import Settings
 
 #: Results that are shown as a table; JSON and YAML have all.
@@ -26,13 +24,14 @@ _STYLES = {"item": "green", "metric": "green", "replaced": "yellow", "refused": 
 
 def explain(
     scorer: Annotated[str, typer.Argument(help="Name of the DynamicScorer.")],
-    cluster: Annotated[str, typer.Option("--cluster", "-c", help="Name of the managed cluster.")],
+    cluster: Annotated[str, typer.Option("--cluster", "-c", envvar="DSF_CLUSTER", help="Name of the managed cluster.")],
     config: Annotated[
         Path | None,
         typer.Option(
             "--config",
             help="File with the ConfigMap dynamic-scoring-config of that cluster (`kubectl get configmap -o yaml`); "
-            "default DSF_AGENT_CONFIG, or that of a running demo.",
+            "default DSF_AGENT_CONFIG, with DSF_AGENT_KUBE=true the one in the agent's namespace, or that of a running "
+            "demo.",
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Results shown in the table.")] = _LIMIT,
@@ -41,57 +40,50 @@ def explain(
     """Run one cycle here, step by step: queries, answers, the scoring request, and what becomes of each result.
 
     Nothing is published and nothing is tried again. Sources and scoring API are asked from this machine; tokens are
-    read from DSF_AGENT_SECRETS_DIR and never shown. Exit code 1 when the cycle fails.
+    read from DSF_AGENT_SECRETS_DIR, or with DSF_AGENT_KUBE=true from the Secrets in the agent's namespace, and never
+    shown. Exit code 1 when the cycle fails.
+
+    On Kubernetes run it in the agent's pod: kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent --
+    dsf explain sample-scorer
 
     Example: dsf explain sample-scorer --cluster worker01
     """
-    report = _cycle(scorer, cluster, config).run()
+    report = _report(scorer, cluster, config)
     emit(report, output, lambda: _render(report, limit))
     if report.outcome == "error":
         raise typer.Exit(BAD)
 
 
-def _cycle(scorer: str, cluster: str, config: Path | None) -> Cycle:
-    from dsf.agent.secrets import Tokens
+def _report(scorer: str, cluster: str, config: Path | None) -> ExplainReport:
+    from dsf.cli import delivered
     from dsf.cli.explaining import Cycle
     from dsf.cli.session import agent_settings
     from dsf.errors import UnknownScorerError
 
     settings = agent_settings(cluster)
     file = config or settings.agent_config
-    if file is None:
+    if file is None and not settings.agent_kube:
         raise typer.BadParameter(
-            "no configuration: neither DSF_AGENT_CONFIG nor a running demo names one. Save it with "
-            "`kubectl get configmap dynamic-scoring-config -n dynamic-scoring -o yaml` on the managed cluster",
+            "no configuration: neither DSF_AGENT_CONFIG nor a running demo names one. On Kubernetes the agent's pod "
+            "has it: `kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent -- dsf explain SCORER`; or save "
+            "it there: `kubectl -n dynamic-scoring get configmap dynamic-scoring-config -o yaml`",
             param_hint="--config",
         )
-    summaries = _summaries(file)
-    if scorer not in summaries:
-        known = ", ".join(sorted(summaries)) or "none"
-        raise UnknownScorerError(
-            f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({file} has: {known}); it may be masked, not "
-            "healthy, or not resolved: see `dsf status`"
+    with ExitStack() as stack:
+        delivery = (
+            stack.enter_context(delivered.from_cluster(cluster, settings))
+            if file is None
+            else delivered.from_file(file, settings)
         )
-    _use_aliases(settings)
-    return Cycle(cluster, summaries[scorer], settings, Tokens(settings.agent_secrets_dir))
-
-
-def _summaries(file: Path) -> Mapping[str, ScorerSummary]:
-    """What was delivered, read as the agent reads it. Raises ManifestError naming the file."""
-    import logging
-
-    from dsf.agent.config import FileConfig
-    from dsf.errors import ManifestError
-
-    if not file.is_file():
-        raise ManifestError(f"{file}: there is no such file; it is made when the cluster is accepted")
-    # The agent logs what is wrong with the file; here it is the error.
-    logging.getLogger("dsf.agent").setLevel(logging.CRITICAL)
-    delivered = FileConfig(file)
-    found = delivered.summaries()
-    if delivered.problem:
-        raise ManifestError(f"{file}: {delivered.problem}")
-    return found
+        summary = delivery.summaries.get(scorer)
+        if summary is None:
+            known = ", ".join(sorted(delivery.summaries)) or "none"
+            raise UnknownScorerError(
+                f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({delivery.where} has: {known}); it may "
+                "be masked, not healthy, or not resolved: see `dsf status`"
+            )
+        _use_aliases(settings)
+        return Cycle(cluster, summary, settings, delivery.tokens, delivery.held).run()
 
 
 def _use_aliases(settings: Settings) -> None:
@@ -171,7 +163,8 @@ def _steps(page: _Page, report: ExplainReport) -> None:
 
 def _answer(status: int | None, seconds: float, size: int) -> str:
     what = f"HTTP {status}" if status else "none"
-    return f"{what} after {seconds * 1000:.0f} ms, {size} bytes"
+    # Objects of the cluster are not counted in bytes.
+    return f"{what} after {seconds * 1000:.0f} ms" + (f", {size} bytes" if size else "")
 
 
 def _result_table(results: list[ResultView]) -> RenderableType:

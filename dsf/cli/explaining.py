@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from pydantic import Field
 
 from dsf import http
-from dsf.agent.secrets import SecretError, Tokens
+from dsf.agent.secrets import SecretError, TokenSource
 from dsf.api.dimension import DimensionFormat
 from dsf.api.promql import split_queries
 from dsf.api.score import build_items, to_score_value
@@ -30,10 +30,14 @@ from dsf.http.failures import place, without_token
 from dsf.settings import Settings
 from dsf.sources import SOURCES, Context, Payload
 from dsf.sources.base import HEAD, TAIL
+from dsf.sources.held import Held
+from dsf.sources.opentelemetry import is_pushed
 
 #: Bytes of a request or an answer that are shown.
 HEAD_BYTES = 400
 _OK = 200
+#: What the source Kubernetes looks at.
+_CLUSTER = "nodes and pods of this cluster"
 
 
 class QueryView(View):
@@ -102,7 +106,9 @@ class Cycle:
     cluster: str
     summary: ScorerSummary
     settings: Settings
-    tokens: Tokens
+    tokens: TokenSource
+    #: What sources need besides HTTP, where there is something.
+    held: Held | None = None
 
     def run(self) -> ExplainReport:
         """Fetch and score. What goes wrong is in the report; nothing is tried again."""
@@ -129,15 +135,24 @@ class Cycle:
             raise CycleError(
                 "fetch", "unsupported_source", f"source type {summary.source_type!r} is not one of {known}"
             )
+        if summary.source_type == SourceType.OpenTelemetry and is_pushed(summary):
+            raise CycleError(
+                "fetch",
+                "unsupported_source",
+                "what a collector pushes is in the agent's memory and cannot be shown here",
+            )
         token = self._token("fetch", summary.source_endpoint_auth_name, summary.source_endpoint_auth_key)
         now, deadline = time.time(), time.monotonic() + summary.timeout_seconds
         inside: list[bytes] = []
         series = received = 0
         for one in self._single_queries():
-            view: dict[str, Any] = {"query": one.source_query, "url": _source_url(one, now)}
+            url = _CLUSTER if self.held and one.source_type == SourceType.Kubernetes else _source_url(one, now)
+            view: dict[str, Any] = {"query": one.source_query, "url": url}
             started = time.monotonic()
             try:
-                payload = source(one, Context(deadline, self.settings.max_source_bytes - received, now, token))
+                payload = source(
+                    one, Context(deadline, self.settings.max_source_bytes - received, now, token, self.held)
+                )
             except HttpError as error:
                 view |= {"status": error.status, "reason": error.reason, "message": str(error)}
                 raise CycleError("fetch", error.reason, str(error)) from None

@@ -36,8 +36,6 @@ def command_settings() -> Settings:
 
     Raises SettingsError naming the wrong variable.
     """
-    from pydantic import SecretStr
-
     import dsf.log
     from dsf.settings import Settings
 
@@ -48,16 +46,16 @@ def command_settings() -> Settings:
     running = running_demo()
     if running is None:
         return settings
-    values: dict[str, object] = {"redis_url": SecretStr(running.redis_url)}
+    values: dict[str, object] = {}
     for name in ("manifests", "out_dir"):
         folder = getattr(running, name)
         if folder and getattr(settings, name) is None:
             values[name] = Path(folder)
-    return settings.model_copy(update=values)
+    return settings.with_redis(running.redis_url).model_copy(update=values)
 
 
 def agent_settings(cluster: str) -> Settings:
-    """Settings for doing what the agent of `cluster` does. Without DSF_AGENT_CONFIG, those of a hub on a folder.
+    """Settings for doing what the agent of `cluster` does: those of the environment, else of a hub on a folder.
 
     Raises SettingsError naming the wrong variable, and UnknownClusterError when that hub has no such cluster.
     """
@@ -65,7 +63,7 @@ def agent_settings(cluster: str) -> Settings:
 
     settings = command_settings()
     out = out_dir(settings)
-    if settings.agent_config is not None or out is None:
+    if settings.agent_config is not None or settings.agent_kube or out is None:
         return settings
     folder = out / "clusters" / cluster
     if not keys.is_name(cluster) or not folder.is_dir():

@@ -43,7 +43,11 @@ class Spoke:
 
     def allow(self, *secrets: str) -> None:
         """Let the account read these Secrets, and no others any more."""
-        self.session.merge(_ROLES.path(self.namespace, "agent"), {"rules": _rules(*secrets)})
+        self.grant(_rules(*secrets))
+
+    def grant(self, rules: list[dict[str, Any]]) -> None:
+        """Let the account do what these rules say, and nothing else any more."""
+        self.session.merge(_ROLES.path(self.namespace, "agent"), {"rules": rules})
 
     def deliver(self, *summaries: dict[str, Any]) -> None:
         """Deliver these summaries, as OCM's work agent does."""

@@ -252,6 +252,28 @@ def test_a_file_that_was_saved_by_hand(
     assert dsf("explain", "sample-scorer", "--cluster", "anything", "--config", str(file)).exit_code == 0
 
 
+def test_the_cluster_may_be_in_the_environment(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver(folder, servers)
+    monkeypatch.setenv("DSF_CLUSTER", "worker01")
+    assert loaded(dsf("explain", "sample-scorer", "-o", "json"))["cluster"] == "worker01"
+    monkeypatch.delenv("DSF_CLUSTER")
+    result = dsf("explain", "sample-scorer")
+    assert result.exit_code == 2
+    assert "--cluster" in result.stderr
+
+
+def test_the_source_kubernetes_needs_the_agents_cluster(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
+) -> None:
+    deliver(folder, servers, source_type="Kubernetes", source_endpoint="", source_query="")
+    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+    assert result.exit_code == 1
+    assert "GET" not in result.stdout
+    assert "(unsupported_source): the source Kubernetes is the agent's own cluster" in result.stdout
+
+
 def test_without_any_configuration_it_is_a_usage_error(dsf: Dsf) -> None:
     result = dsf("explain", "sample-scorer", "--cluster", "worker01")
     assert result.exit_code == 2

@@ -157,6 +157,28 @@ def test_a_running_demo_is_found(
     assert dsf("status", SAMPLE).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("DSF_REDIS_USERNAME", "somebody"),
+        ("DSF_REDIS_PASSWORD", "other"),
+        ("DSF_REDIS_PASSWORD_FILE", "/nowhere/password"),
+    ],
+)
+def test_nothing_of_another_redis_is_used_for_a_running_demo(
+    dsf: Dsf, fleet: Fleet, redis_url: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.delenv("DSF_REDIS_URL")
+    monkeypatch.setenv(variable, value)
+    fleet.redis.execute_command("ACL", "SETUSER", "owner", "on", ">sesame", "allkeys", "+@all")
+    try:
+        context.write(redis_url=redis_url.replace("redis://", "redis://owner:sesame@"))
+        result = dsf("status", SAMPLE)
+    finally:
+        fleet.redis.execute_command("ACL", "DELUSER", "owner")
+    assert result.exit_code == 0, result.stderr
+
+
 def test_watch_goes_on_until_interrupted(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
     values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
     with dsf_process("scores", "--cluster", "worker01", "--watch", "-o", "json", **values) as process:
