@@ -58,8 +58,9 @@ def _state(score: ScoreView) -> tuple[str, str]:
         return f"failing: {reason}", "red"
     if score.failing:
         return "failing", "red"
+    why = f": {score.skips.reason}" if score.skips else ""
     if score.expired:
-        return "expired", "red"
+        return f"expired{why}", "red"
     if score.run_id is None:
-        return "waiting", "yellow"
+        return f"waiting{why}", "yellow"
     return ("fresh", "green") if score.items else ("empty", "yellow")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dsf.cli.statusreport import StatusReport
-    from dsf.exporter.views import ScorerView
+    from dsf.exporter.views import IdleClusters, ScorerView
 
 _STYLES = {"ok": "green", "failing": "red", "unhealthy": "red", "expired": "red", "refused": "red"}
 
@@ -83,6 +83,8 @@ def _cluster_table(report: StatusReport) -> RenderableType:
     rows: list[list[str | tuple[str, str]]] = []
     for score in report.scores or []:
         reason = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
+        if score.skips and not reason:
+            reason = f"{score.skips.reason}, {score.skips.ticks} not sent"
         state = "failing" if score.failing else "ok" if score.fresh else "expired" if score.expired else "waiting"
         rows.append(
             [
@@ -98,8 +100,13 @@ def _cluster_table(report: StatusReport) -> RenderableType:
     return table(headers, rows, right=("ITEMS", "LAST SUCCESS", "FAILED IN A ROW"))
 
 
+def _clusters(idle: IdleClusters) -> str:
+    more = idle.clusters - 1
+    return f"{idle.cluster} and {more} more" if more else idle.cluster
+
+
 def _reasons(report: StatusReport) -> list[Any]:
-    """A line for each thing that is wrong."""
+    """A line for each thing that is wrong, or keeps scores from being made."""
     from rich.text import Text
 
     lines = []
@@ -111,6 +118,12 @@ def _reasons(report: StatusReport) -> list[Any]:
         hidden = scorer.clusters.failing - len(scorer.failures)
         if hidden > 0:
             lines.append(f"{scorer.name}: {hidden} more clusters are failing")
+        for idle in scorer.idle:
+            old = age((report.at - idle.since).total_seconds())
+            lines.append(
+                f"{scorer.name} on {_clusters(idle)}: {idle.reason}: the last {idle.ticks} ticks, since {old} ago, "
+                f"were not sent: {idle.message}"
+            )
     lines += [f"{one.scorer}: {one.type}={one.status} ({one.reason}): {one.message}" for one in report.conditions]
     lines += [f"{one.place}: {one.message}" if one.place else one.message for one in report.problems]
     return [Text(flat(line)) for line in lines]

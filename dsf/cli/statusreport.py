@@ -94,7 +94,10 @@ _BAD = ("unhealthy", "failing", "expired")
 
 
 def state_of(scorer: ScorerView) -> str:
-    """One word: unhealthy, failing, expired, suspended, waiting or ok; the first that is true."""
+    """One word: unhealthy, failing, expired, suspended, waiting or ok; the first that is true.
+
+    Why it is expired or waiting, when that is because ticks are not sent, is in `scorer.idle`.
+    """
     counts = scorer.clusters
     if scorer.health_status == "Inactive":
         return "unhealthy"

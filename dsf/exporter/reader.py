@@ -6,6 +6,8 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
 
 import redis
 
@@ -16,15 +18,18 @@ from dsf.exporter.views import (
     CycleView,
     FailureView,
     HistoryList,
+    IdleClusters,
     ScoreItem,
     ScoreList,
     ScoreResult,
     ScorerList,
     ScorerView,
     ScoreView,
+    SkipsView,
 )
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry, ScorerRecord
+from dsf.store.skips import PAUSED, SKIPS_THRESHOLD, Skips
 
 #: Failures shown per scorer.
 MAX_FAILURES = 10
@@ -120,6 +125,7 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float) -
         age_seconds=_age(state.last_success, now),
         failing=state.failing or (state.expired if state.trouble is not None else 0),
         failure=_failure(state),
+        skips=SkipsView(**_said(skips, record)) if (skips := state.skips) is not None else None,
         items=[ScoreItem(name=name, value=value) for name, value in usable.items] if usable else [],
         results=[ScoreResult(metric=labels, score=value) for labels, value in usable.results] if usable else [],
     )
@@ -146,6 +152,7 @@ def scorer_view(record: ScorerRecord, states: list[PairState], now: float) -> Sc
         last_success=last_success,
         age_seconds=_age(last_success, now),
         failures=failures[:MAX_FAILURES],
+        idle=_idle(record, states, now),
     )
 
 
@@ -179,6 +186,25 @@ def _failure(state: PairState) -> FailureView | None:
         message=failure.message,
         at=failure.at,
     )
+
+
+def _idle(record: ScorerRecord, states: list[PairState], now: float) -> list[IdleClusters]:
+    by_reason: defaultdict[str, list[Skips]] = defaultdict(list)
+    for state in states:
+        skips = state.skips
+        if skips is None or (skips.reason == PAUSED and record.suspended):
+            continue
+        if skips.ticks >= SKIPS_THRESHOLD or (score := state.score) is None or score.valid_until <= now:
+            by_reason[skips.reason].append(skips)
+    found = [
+        IdleClusters(**_said(min(some, key=lambda skips: (skips.since, skips.cluster)), record), clusters=len(some))
+        for some in by_reason.values()
+    ]
+    return sorted(found, key=lambda one: (-one.clusters, one.reason))
+
+
+def _said(skips: Skips, record: ScorerRecord | None) -> dict[str, Any]:
+    return {**asdict(skips), "message": skips.why(record.rate_limit if record is not None else None)}
 
 
 def _books(state: PairState) -> Books:

@@ -12,10 +12,12 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic.alias_generators import to_camel
 
 from dsf.api.meta import rfc3339
+from dsf.store.entries import LATEST
 
 
 def _from_unix(value: object) -> object:
-    return datetime.fromtimestamp(value, UTC) if isinstance(value, int | float) else value
+    # What is in Redis may be no date; one such value must not take the whole answer away.
+    return datetime.fromtimestamp(max(0.0, min(LATEST, value)), UTC) if isinstance(value, int | float) else value
 
 
 Time = Annotated[
@@ -41,6 +43,22 @@ class FailureView(View):
     reason: str
     message: str
     at: Time
+
+
+class SkipsView(View):
+    """The newest ticks of one scorer on one cluster were due and were not sent."""
+
+    cluster: str
+    reason: str = Field(description="queue_full, rate_limit, paused or expired: that of the newest of them")
+    message: str
+    ticks: int = Field(description="How many in a row.")
+    since: Time = Field(description="When the first of them was due.")
+
+
+class IdleClusters(SkipsView):
+    """Clusters that get no ticks of a scorer for one reason; what else it says is of the one that waits longest."""
+
+    clusters: int = Field(description="On how many clusters.")
 
 
 class ScoreItem(View):
@@ -72,6 +90,7 @@ class ScoreView(View):
     age_seconds: float | None = Field(default=None, description="Seconds since the last successful cycle.")
     failing: int = Field(description="Cycles in a row that failed, or that expired in the queue again and again.")
     failure: FailureView | None = None
+    skips: SkipsView | None = Field(default=None, description="null when the newest tick was sent.")
     items: list[ScoreItem] = []
     results: list[ScoreResult] = []
 
@@ -115,6 +134,11 @@ class ScorerView(View):
     last_success: Time | None = Field(default=None, description="The newest one of all clusters.")
     age_seconds: float | None = None
     failures: list[FailureView] = Field(default=[], description="Newest first, at most 10, one per failing cluster.")
+    idle: list[IdleClusters] = Field(
+        default=[],
+        description="Clusters that get no ticks and have no score that may be used, or three or more ticks in a row "
+        "were not sent. One per reason, most clusters first.",
+    )
 
 
 class ScorerList(View):

@@ -7,7 +7,7 @@ In reading order:
 * `clusters`, `scorers`, `configs`, `scores`: make the world as it should be, one object at a time.
 * `distribute`: the ManifestWork of a cluster. `publish`: registry and schedule in Redis.
 * `health`: checks of scoring APIs and the polling of their /config; `probe` makes the requests.
-* `conditions`: what statuses say; `statuses` writes them.
+* `cycles`, `conditions`: what statuses say; `statuses` writes them.
 * `workqueue`, `controller`: keys to work on, and the threads that do. `news`, `outage`: Redis as seen from here.
 * `hub`: who is told of what. `main`: the process, which works when it is elected.
 """

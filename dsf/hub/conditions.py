@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
 from dsf.api.meta import Condition, rfc3339, set_condition
-from dsf.api.scorer import MAX_FAILURES, ClusterCounts, DynamicScorerStatus, Failure
+from dsf.api.scorer import MAX_FAILURES, ClusterCounts, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
 from dsf.api.types import CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
+from dsf.hub.cycles import Cycles
 from dsf.hub.health import Health
 from dsf.hub.summaries import ScorerPlan
-from dsf.store.pairs import PairState
 
 #: Condition of a DynamicScoringConfig that does not count.
 IGNORED: Final = "Ignored"
@@ -50,43 +50,6 @@ class Spread:
     problem: str = ""
     #: Whether that one was refused, so that somebody has to act.
     is_refused: bool = False
-
-
-@dataclass(frozen=True)
-class Cycles:
-    """How the newest cycles of a scorer went on the clusters that it is wanted on."""
-
-    succeeding: int = 0
-    failing: int = 0
-    #: Newest first, at most MAX_FAILURES.
-    failures: list[Failure] = field(default_factory=list)
-    #: Clusters whose score was refused by the API server, and why for one of them, `<cluster>: <error>`.
-    unwritten: int = 0
-    refusal: str = ""
-
-    @classmethod
-    def of(cls, states: Iterable[PairState]) -> Cycles:
-        """Sum up the states of a scorer's pairs."""
-        succeeding = failing = unwritten = 0
-        refusal = ""
-        failures: list[tuple[float, Failure]] = []
-        for state in states:
-            found = state.trouble
-            if state.unwritten:
-                unwritten += 1
-                refusal = refusal or f"{state.cluster}: {state.unwritten}"
-            if state.failing > 0 or found is not None:
-                failing += 1
-            elif state.last_success is not None:
-                succeeding += 1
-            if found is not None:
-                time = datetime.fromtimestamp(int(found.at), UTC)
-                failure = Failure(
-                    cluster=state.cluster, stage=found.stage, reason=found.reason, message=found.message, time=time
-                )
-                failures.append((found.at, failure))
-        failures.sort(key=lambda item: (-item[0], item[1].cluster))
-        return cls(succeeding, failing, [failure for _, failure in failures[:MAX_FAILURES]], unwritten, refusal)
 
 
 def scorer_status(
@@ -228,6 +191,12 @@ def scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Verdict:
     if cycles.unwritten > 0:
         text = f"{cycles.unwritten} of {spread.desired} scores cannot be written; {cycles.refusal}"
         return Verdict("False", "ScoresNotWritten", text)
+    if cycles.skips is not None:
+        # Without the number of ticks, which would make it another text every time.
+        skips = cycles.skips
+        text = f"{cycles.idle} of {spread.desired} clusters have no score, for they are sent no ticks; longest: "
+        text += f"{skips.cluster}, {skips.reason}: {skips.why(plan.scorer.spec.execution.rate_limit)}"
+        return Verdict("False", "TicksSkipped", text)
     if cycles.succeeding == 0:
         return Verdict("Unknown", "NoCyclesYet", "no cycle has ended yet")
     return Verdict("True", "CyclesSucceed", f"{cycles.succeeding} of {spread.desired} clusters have a score")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import redis
 
 from dsf import keys
-from dsf.hub.conditions import Cycles
+from dsf.hub.cycles import Cycles
 from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.summaries import Plan, ScorerPlan
 from dsf.settings import Settings
@@ -169,7 +169,7 @@ class Publisher:
     def cycles(self, plan: ScorerPlan, clusters: list[str]) -> Cycles:
         """How the newest cycles of a scorer went."""
         self._ensure_read()
-        return Cycles.of(self._pairs.verdicts((cluster, plan.name) for cluster in clusters))
+        return Cycles.of(self._pairs.verdicts((cluster, plan.name) for cluster in clusters), self._now())
 
     def _now(self) -> float:
         """Unix seconds by the clock that all of the hub's processes see; this host's may be off."""

@@ -10,8 +10,9 @@ import redis
 from dsf.api.scorer import DynamicScorer
 from dsf.hub.backend import Backend, ObjectKey
 from dsf.hub.clusters import ClusterReconciler
-from dsf.hub.conditions import Cycles, Spread, scorer_status
+from dsf.hub.conditions import Spread, scorer_status
 from dsf.hub.controller import DONE, Result
+from dsf.hub.cycles import Cycles
 from dsf.hub.health import Health, HealthMonitor, Target
 from dsf.hub.publish import Publisher
 from dsf.hub.statuses import write_status

@@ -19,6 +19,7 @@ from dsf import keys
 from dsf.messages import new_run_id
 from dsf.schedule import stats
 from dsf.schedule.limiter import RateLimiter
+from dsf.store import skips
 from dsf.store.client import lua
 from dsf.store.entries import Effective, Entry, Override, effective, read, scorer_target
 from dsf.store.slots import next_due, next_slot, scheduled_time
@@ -27,11 +28,13 @@ from dsf.ticks import TickFactory, run_deadline
 log = dsf.log.get(__name__)
 
 _SEND, _DEFER, _DROP = "send", "defer", "drop"
-#: Seconds after which an entry that cannot be read is tried again: a newer hub may have written it.
+#: Seconds after which a pair that cannot be read or decided is tried again: a newer hub may have written its entry.
 _UNREADABLE_RETRY = 60.0
 #: Seconds between two looks at the schedule while ticks are being sent. With 1,000 ticks a second something is due at
 #: every moment; going for each one alone would cost a core, and this costs at most so much lag.
 _COALESCE = 0.02
+#: Seconds between two log lines about pairs that cannot be decided.
+_COMPLAIN_INTERVAL = 1.0
 #: Seconds between two cleanings of the rate limiter.
 _PRUNE_INTERVAL = 60.0
 
@@ -82,6 +85,7 @@ class Dispatcher:
         self._commit = client.register_script(lua("dispatch"))
         self._limiter = RateLimiter()
         self._prune_at = 0.0
+        self._complain_at = 0.0
         # Up to here late pairs have been given moments.
         self._late_free = 0.0
 
@@ -98,7 +102,7 @@ class Dispatcher:
         if not due:
             return float(first[0][1]) if first else None
         batch = self._read(now, [(str(pair), float(at)) for pair, at in due])
-        self._write([self._decide(batch, pair, at) for pair, at in batch.due])
+        self._write([self._row(batch, pair, at) for pair, at in batch.due])
         return now if len(due) == self._batch else now + _COALESCE
 
     def _read(self, now: float, due: list[tuple[str, float]]) -> _Batch:
@@ -121,6 +125,16 @@ class Dispatcher:
             waiting=dict(zip(queues, lengths, strict=True)),
         )
 
+    def _row(self, batch: _Batch, pair: str, due: float) -> _Row:
+        """What becomes of this pair. One that breaks the rules in a way nobody thought of must not stop the others."""
+        try:
+            return self._decide(batch, pair, due)
+        except Exception:
+            if batch.now >= self._complain_at:
+                self._complain_at = batch.now + _COMPLAIN_INTERVAL
+                log.exception("pair cannot be scheduled", pair=pair, retry_seconds=_UNREADABLE_RETRY)
+            return _Row(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
+
     def _decide(self, batch: _Batch, pair: str, due: float) -> _Row:
         text = batch.entries[pair]
         if text is None:
@@ -133,17 +147,17 @@ class Dispatcher:
         slot = next_slot(pair, runs.interval, batch.now)
         queue = keys.spoke_queue(cluster)
         if runs.paused:
-            return _Row(pair, due, slot, stats.PAUSED)
+            return _Row(pair, due, slot, skips.PAUSED)
         if batch.now - due > runs.interval:
-            return _Row(pair, due, self._late(batch.now, slot), stats.EXPIRED)
+            return _Row(pair, due, self._late(batch.now, slot), skips.EXPIRED)
         if batch.waiting[queue] >= self._queue_limit:
-            return _Row(pair, due, slot, stats.QUEUE_FULL)
+            return _Row(pair, due, slot, skips.QUEUE_FULL)
         if entry.rate_limit is not None:
             waited = self._limiter.waits(scorer, pair)
             moment = self._limiter.ticket(scorer, pair, entry.rate_limit, batch.now)
             if moment > batch.now:
                 # The ticket stays valid either way: who misses this slot is earlier in the next.
-                return _Row(pair, due, moment, _DEFER) if moment < slot else _Row(pair, due, slot, stats.RATE_LIMIT)
+                return _Row(pair, due, moment, _DEFER) if moment < slot else _Row(pair, due, slot, skips.RATE_LIMIT)
             self._limiter.use(scorer, pair, slot)
             if waited:
                 # It was put off within its slot: the next slot is its own again, however near.

@@ -20,16 +20,9 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
+from dsf.store import skips
 
 log = dsf.log.get(__name__)
-
-#: Why beat does not send a due tick.
-QUEUE_FULL = "queue_full"
-RATE_LIMIT = "rate_limit"
-PAUSED = "paused"
-#: Beat itself was away, or Redis was: the slot is over before its tick could be sent.
-EXPIRED = "expired"
-REASONS = (QUEUE_FULL, RATE_LIMIT, PAUSED, EXPIRED)
 
 #: Upper bounds of the lag histogram as they are written in field names.
 BOUNDS = tuple(f"{bound:g}" for bound in metrics.LAG_BUCKETS)
@@ -64,7 +57,7 @@ def _counted(stats: Mapping[str, str]) -> list[Metric]:
     skipped = metrics.TICKS_SKIPPED.counter()
     found = {name.removeprefix("skipped:"): float(n) for name, n in stats.items() if name.startswith("skipped:")}
     # Every reason from the start: an increase from nothing to one is invisible to rate().
-    for reason, number in sorted({**dict.fromkeys(REASONS, 0.0), **found}.items()):
+    for reason, number in sorted({**dict.fromkeys(skips.REASONS, 0.0), **found}.items()):
         skipped.add_metric((reason,), number)
     total = 0.0
     buckets: list[tuple[str, float]] = []

@@ -19,6 +19,8 @@ Fields of the hash `dsf.keys.pair_key(cluster, scorer)`:
                                                                and how often what should be written has changed
     unwritten                                                  why its AddOnPlacementScore was refused; then gone
 
+Those about ticks that beat does not send are in `dsf.store.skips`.
+
 The books balance: scheduled = ok + empty + partial + error + skipped + lost + runs that are still open.
 """
 
@@ -30,6 +32,8 @@ import redis
 from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
+from dsf.store.skips import FIELDS as SKIP_FIELDS
+from dsf.store.skips import Skips
 
 OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
 #: Outcomes that bring a score.
@@ -45,6 +49,7 @@ UNWRITTEN = "unwritten"
 EXPIRED = "expired"
 EXPIRED_RUN = "expired_run"
 EXPIRED_AT = "expired_at"
+VALID_UNTIL = "valid_until"
 
 #: Cycles in a row that nobody took in time, after which that is why there is no new score. One or two may be chance.
 EXPIRED_THRESHOLD = 3
@@ -197,6 +202,16 @@ class PairState:
         return self.failure if self.failing > 0 else None
 
     @property
+    def skips(self) -> Skips | None:
+        """Why beat sends it no ticks now; None when it sent the newest one."""
+        return Skips.of(self.cluster, self._fields)
+
+    @property
+    def valid_until(self) -> float:
+        """Until when (unix seconds) its newest score may be used; 0 before the first."""
+        return float(self._fields.get(VALID_UNTIL, 0))
+
+    @property
     def unwritten(self) -> str:
         """Why the AddOnPlacementScore was refused by the place where it is written; empty when it was not."""
         return self._fields.get(UNWRITTEN, "")
@@ -242,7 +257,17 @@ class Pairs:
 
     def verdicts(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
         """Many pairs with what a verdict needs only, and not the score, which may be a megabyte."""
-        fields = (LAST_SUCCESS, FAILING, FAILURE, UNWRITTEN, EXPIRED, EXPIRED_RUN, EXPIRED_AT)
+        fields = (
+            LAST_SUCCESS,
+            FAILING,
+            FAILURE,
+            UNWRITTEN,
+            EXPIRED,
+            EXPIRED_RUN,
+            EXPIRED_AT,
+            VALID_UNTIL,
+            *SKIP_FIELDS,
+        )
         wanted = list(pairs)
         for start in range(0, len(wanted), self._BATCH):
             batch = wanted[start : start + self._BATCH]

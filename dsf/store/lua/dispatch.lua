@@ -9,13 +9,21 @@
 --               drop      the pair has no entry: it leaves the schedule
 --               else      the reason for which the tick is skipped
 -- A row whose due time is no longer the one that was read is left alone: somebody else had it.
--- Returns the number of rows left alone. Fields of the pair hash are described in dsf.store.pairs, those of the
--- statistics in dsf.schedule.stats. Times are unix seconds.
+-- Returns the number of rows left alone. Fields of the pair hash are described in dsf.store.pairs and
+-- dsf.store.skips, those of the statistics in dsf.schedule.stats. Times are unix seconds.
 
 local now, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local sent, left, lag_sum = 0, 0, 0
 local reasons, lags = {}, {}
 local key = 4
+
+-- Beat may only count in the pair's hash, so a number is set by adding what it lacks.
+local function set(hash, field, value)
+  local lacks = value - redis.call('HINCRBY', hash, field, 0)
+  if lacks ~= 0 then
+    redis.call('HINCRBY', hash, field, lacks)
+  end
+end
 
 for i = 3 + n, #ARGV, 7 do
   local pair, due, next_due, action = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
@@ -30,6 +38,7 @@ for i = 3 + n, #ARGV, 7 do
       redis.call('LPUSH', KEYS[key + 1], ARGV[i + 6])
       redis.call('ZADD', KEYS[2], ARGV[i + 5], ARGV[i + 4])
       redis.call('HINCRBY', KEYS[key], 'n:scheduled', 1)
+      set(KEYS[key], 'skips', 0)
       sent = sent + 1
       local lag = math.max(0, now - tonumber(due))
       local bucket = '+Inf'
@@ -44,6 +53,10 @@ for i = 3 + n, #ARGV, 7 do
     elseif action ~= 'defer' then
       redis.call('HINCRBY', KEYS[key], 'n:scheduled', 1)
       redis.call('HINCRBY', KEYS[key], 'n:skipped:' .. action, 1)
+      if redis.call('HINCRBY', KEYS[key], 'skips', 1) == 1 then
+        set(KEYS[key], 'skips_since', math.floor(now))
+      end
+      set(KEYS[key], 'skip_at:' .. action, math.floor(now))
       reasons[action] = (reasons[action] or 0) + 1
     end
   end

@@ -9,7 +9,7 @@ import redis
 import yaml
 
 from dsf import keys
-from dsf.store.registry import Registry
+from dsf.store.registry import Registry, ScorerRecord
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet
 
@@ -83,6 +83,42 @@ def test_cycles_that_only_expire_are_said_to(dsf: Dsf, fleet: Fleet) -> None:
     assert "its cycles wait in the queue of worker02 until the next one is due and are skipped" in result.stdout
     assert "DSF_AGENT_CONCURRENCY" in result.stdout
     assert "failing: expired" in dsf("scores", "--cluster", "worker02").stdout
+
+
+def test_a_scorer_that_gets_no_ticks_says_why(dsf: Dsf, fleet: Fleet) -> None:
+    only_sample(fleet.redis)
+    limited = ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=300, rate_limit="2/m")
+    Registry(fleet.redis).put_scorer(limited)
+    for cluster in ("worker01", "worker02"):
+        fleet.redis.delete(keys.pair_key(cluster, SAMPLE))
+        fleet.skips(cluster, "rate_limit", 9)
+    result = dsf("status")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split()[1] == "waiting"
+    assert "sample-scorer on worker01 and 1 more: rate_limit: the last 9 ticks, since 1m" in result.stdout
+    assert "the rate limit of this scorer, 2/m, is for all clusters together" in result.stdout
+    assert "rate_limit, 9 not sent" in dsf("status", SAMPLE).stdout
+    assert "waiting: rate_limit" in dsf("scores").stdout
+    # One that still has a score is no news until ticks are missed again and again.
+    fleet.score("worker01")
+    fleet.skips("worker01", "rate_limit", 2)
+    assert "sample-scorer on worker02: rate_limit" in dsf("status").stdout
+    fleet.score("worker02", valid_for=-5, age=400)
+    fleet.skips("worker02", "queue_full", 2)
+    assert "sample-scorer on worker02: queue_full: the last 2 ticks" in dsf("status").stdout
+    assert "expired: queue_full" in dsf("scores").stdout
+
+
+def test_a_suspended_scorer_needs_no_other_reason(dsf: Dsf, fleet: Fleet) -> None:
+    only_sample(fleet.redis)
+    suspended = ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=300, suspended=True)
+    Registry(fleet.redis).put_scorer(suspended)
+    fleet.skips("worker01", "paused", 50)
+    fleet.skips("worker02", "queue_full", 50)
+    result = dsf("status")
+    assert result.stdout.splitlines()[1].split()[1] == "suspended"
+    assert "worker01" not in result.stdout
+    assert "sample-scorer on worker02: queue_full" in result.stdout
 
 
 def test_status_of_nothing(dsf: Dsf) -> None:

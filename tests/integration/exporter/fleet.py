@@ -74,6 +74,14 @@ class Fleet:
             keys.pair_key(cluster, scorer), mapping={FAILURE: failure.model_dump_json(), "failing": str(in_a_row)}
         )
 
+    def skips(self, cluster: str, reason: str, ticks: int, *, scorer: str = SAMPLE, ago: float = 90) -> None:
+        """The newest ticks of the pair were not sent, the first of them so many seconds ago."""
+        since = int(self.now - ago)
+        self.redis.hset(
+            keys.pair_key(cluster, scorer),
+            mapping={"skips": str(ticks), "skips_since": str(since), f"skip_at:{reason}": str(int(self.now))},
+        )
+
     def cycle(self, cluster: str, scorer: str = SAMPLE, **values: object) -> None:
         """One entry of the history."""
         entry = HistoryEntry.model_validate({"run": new_run_id(self.now), "at": self.now, "outcome": "ok", **values})

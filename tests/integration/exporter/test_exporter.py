@@ -174,6 +174,29 @@ def test_scorers(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     assert found[STATIC]["clusters"]["desired"] == 0
 
 
+def test_ticks_that_are_not_sent_are_said_of_the_pair_and_of_the_scorer(
+    exporter: ExporterProcess, redis_client: redis.Redis
+) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.skips("worker01", "paused", 2)
+    fleet.skips("worker02", "queue_full", 3, ago=30)
+    first, second = exporter.get(f"/api/v1/scores?scorer={SAMPLE}").json()["scores"]
+    assert (first["skips"]["reason"], first["skips"]["ticks"]) == ("paused", 2)
+    assert "the queue of worker02 is full" in second["skips"]["message"]
+    assert (second["fresh"], second["failing"]) == (True, 0)
+    (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
+    assert scorer["clusters"]["succeeding"] == 2
+    (idle,) = scorer["idle"]
+    assert (idle["reason"], idle["clusters"], idle["cluster"], idle["ticks"]) == ("queue_full", 1, "worker02", 3)
+    fleet.score("worker01", valid_for=-1)
+    (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
+    assert [one["reason"] for one in scorer["idle"]] == ["paused", "queue_full"]
+    fleet.pair("worker01", skips=0)
+    fleet.pair("worker02", skips=0)
+    (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
+    assert scorer["idle"] == []
+
+
 def test_history_and_books(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.cycle("worker01", outcome="error", stage="score", reason="http_error", message="HTTP 500")

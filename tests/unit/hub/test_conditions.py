@@ -9,7 +9,8 @@ import pytest
 
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import HealthStatus
-from dsf.hub.conditions import Cycles, Spread, config_status, ignored_config_status, scorer_status
+from dsf.hub.conditions import Spread, config_status, ignored_config_status, scorer_status
+from dsf.hub.cycles import Cycles
 from dsf.hub.health import Failure, Health
 from dsf.hub.summaries import make_plan
 from dsf.store.pairs import Failure as PairFailure
@@ -99,7 +100,7 @@ def test_config_synced_says_first_what_keeps_it_from_running() -> None:
 def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
     states = [state("good", last_success="1", failing="0"), state("new")]
     states += [state(f"bad-{n:02}", failing="1", failure=failure(f"m{n}", 100.0 + n)) for n in range(12)]
-    cycles = Cycles.of(states)
+    cycles = Cycles.of(states, 0.0)
     assert (cycles.succeeding, cycles.failing) == (1, 12)
     assert [found.message for found in cycles.failures] == [f"m{n}" for n in range(11, 1, -1)]
     found = status(spread=replace(EVERYWHERE, desired=14), cycles=cycles)
@@ -114,7 +115,7 @@ def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
 def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
     few = state("few", last_success="1", expired="2", expired_at="5")
     many = state("many", last_success="1", expired="3", expired_run="r", expired_at="5")
-    cycles = Cycles.of([few, many])
+    cycles = Cycles.of([few, many], 0.0)
     assert (cycles.succeeding, cycles.failing) == (1, 1)
     (found,) = cycles.failures
     assert (found.cluster, found.stage, found.reason) == ("many", "", "expired")
@@ -126,11 +127,37 @@ def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
 
 def test_scores_that_cannot_be_written_are_said() -> None:
     states = [state("a", last_success="1", unwritten="403: no"), state("b", last_success="1", unwritten="403: other")]
-    cycles = Cycles.of([state("good", last_success="1"), *states])
+    cycles = Cycles.of([state("good", last_success="1"), *states], 0.0)
     found = status(spread=replace(EVERYWHERE, desired=3), cycles=cycles)
     assert said(found, "Scoring") == ("False", "ScoresNotWritten")
     message = next(one.message for one in found.conditions if one.type == "Scoring")
     assert message == "2 of 3 scores cannot be written; a: 403: no"
+
+
+def skipping(name: str, reason: str, ticks: int, since: int, **fields: str) -> PairState:
+    return state(name, skips=str(ticks), skips_since=str(since), **{f"skip_at:{reason}": str(since + 9)}, **fields)
+
+
+def test_clusters_without_a_score_that_get_no_ticks_are_said() -> None:
+    limited = scorer(execution={"rateLimit": "2/m"})
+    states = [
+        state("good", last_success="1", valid_until="200", skips="0"),
+        skipping("few", "rate_limit", 2, 10, last_success="1", valid_until="50"),
+        skipping("valid", "rate_limit", 9, 5, last_success="1", valid_until="101"),
+        skipping("expired", "rate_limit", 3, 50, last_success="1", valid_until="100"),
+        skipping("new", "rate_limit", 9, 40),
+        skipping("away", "queue_full", 9, 60),
+    ]
+    cycles = Cycles.of(states, 100.0)
+    assert (cycles.idle, cycles.succeeding, cycles.failing) == (3, 3, 0)
+    found = status(limited, spread=replace(EVERYWHERE, desired=6), cycles=cycles)
+    assert said(found, "Scoring") == ("False", "TicksSkipped")
+    message = next(one.message for one in found.conditions if one.type == "Scoring")
+    assert message.startswith("3 of 6 clusters have no score, for they are sent no ticks; longest: new, rate_limit: ")
+    assert "2/m, is for all clusters together" in message
+    # What fails is worse.
+    failing = Cycles.of([*states, state("bad", failing="1")], 100.0)
+    assert said(status(limited, cycles=failing), "Scoring")[1] == "SomeClustersFail"
 
 
 def test_a_cluster_that_cannot_be_told_is_named() -> None:
@@ -145,7 +172,7 @@ def test_a_cluster_that_cannot_be_told_is_named() -> None:
 
 
 def test_what_cannot_be_read_stays_as_it_was() -> None:
-    cycles = Cycles.of([state("bad", failing="1", failure=failure("m", 1.0))])
+    cycles = Cycles.of([state("bad", failing="1", failure=failure("m", 1.0))], 0.0)
     before = status(cycles=cycles)
     after = status(cycles=None, previous=before, seconds=60)
     assert after == before

@@ -1,0 +1,63 @@
+"""How the cycles of a scorer went lately, summed up over its clusters for its status. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from dsf.api.scorer import MAX_FAILURES, Failure
+from dsf.store.pairs import PairState
+from dsf.store.skips import SKIPS_THRESHOLD, Skips
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """How the newest cycles of a scorer went on the clusters that it is wanted on."""
+
+    succeeding: int = 0
+    failing: int = 0
+    #: Newest first, at most MAX_FAILURES.
+    failures: list[Failure] = field(default_factory=list)
+    #: Clusters whose score was refused by the API server, and why for one of them, `<cluster>: <error>`.
+    unwritten: int = 0
+    refusal: str = ""
+    #: Clusters without a score that may be used, since beat sends them no ticks, and the one that waits longest.
+    idle: int = 0
+    skips: Skips | None = None
+
+    @classmethod
+    def of(cls, states: Iterable[PairState], now: float) -> Cycles:
+        """Sum up the states of a scorer's pairs at `now` (unix seconds)."""
+        succeeding = failing = unwritten = 0
+        refusal = ""
+        idle: list[Skips] = []
+        failures: list[tuple[float, Failure]] = []
+        for state in states:
+            found = state.trouble
+            if state.unwritten:
+                unwritten += 1
+                refusal = refusal or f"{state.cluster}: {state.unwritten}"
+            skips = state.skips
+            if state.failing > 0 or found is not None:
+                failing += 1
+            elif skips is not None and skips.ticks >= SKIPS_THRESHOLD and state.valid_until <= now:
+                idle.append(skips)
+            elif state.last_success is not None:
+                succeeding += 1
+            if found is not None:
+                time = datetime.fromtimestamp(int(found.at), UTC)
+                failure = Failure(
+                    cluster=state.cluster, stage=found.stage, reason=found.reason, message=found.message, time=time
+                )
+                failures.append((found.at, failure))
+        failures.sort(key=lambda item: (-item[0], item[1].cluster))
+        return cls(
+            succeeding=succeeding,
+            failing=failing,
+            failures=[failure for _, failure in failures[:MAX_FAILURES]],
+            unwritten=unwritten,
+            refusal=refusal,
+            idle=len(idle),
+            skips=min(idle, key=lambda skips: (skips.since, skips.cluster), default=None),
+        )

@@ -1,0 +1,84 @@
+"""Celery's rate limits of an agent's tasks: the pace is held, and every tick still ends in an outcome.
+
+A rate limit is an upper bound, and the token of the first task is there at once: so whatever else slows the machine,
+the task number n cannot begin before n gaps have passed since the first tick was sent.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import pytest
+
+from tests.integration.agent.conftest import RESULTS, SERIES, AgentFactory
+from tests.integration.agent.harness import Agent, summary
+from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, matrix
+
+#: Tasks per second, and what is sent at once.
+RATE = 4
+TICKS = 7
+#: Seconds by which clocks of two threads may read differently, and by which Celery rounds.
+_GRAIN = 0.02
+
+
+class Stopwatch:
+    """Answers as a handler does and notes when it was asked, in seconds since it was made."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.times: list[float] = []
+        self._handler = handler
+        self._start = time.monotonic()
+
+    def __call__(self, exchange: Exchange) -> None:
+        self.times.append(time.monotonic() - self._start)
+        self._handler(exchange)
+
+
+def limited(make_agent: AgentFactory, source: str, scorer: str, **limits: str) -> Agent:
+    """An agent with so many scorers that none waits for an earlier cycle of its own."""
+    agent = make_agent(**limits)
+    agent.configure(*(summary(f"s{n}", source, scorer) for n in range(TICKS)))
+    return agent
+
+
+def asked_in_all(
+    limit: Literal["fetch", "score"], make_agent: AgentFactory, expires: float
+) -> tuple[list[float], list]:
+    """Times of the requests that the limit is about, and how the ticks ended: outcome and reason of each."""
+    with ScriptedServer(matrix(SERIES)) as source, ScriptedServer(answer(RESULTS)) as scorer:
+        agent = limited(make_agent, source.url, scorer.url, **{f"agent_{limit}_rate_limit": f"{RATE}/s"})
+        with agent:
+            if limit == "fetch":
+                watch = Stopwatch(matrix(SERIES))
+                source.script(watch)
+            else:
+                watch = Stopwatch(answer(RESULTS))
+                scorer.script(watch)
+            until = time.time() + expires
+            sent = {agent.tick(f"s{n}", expires=until - time.time()) for n in range(TICKS)}
+            results = [agent.result(30) for _ in sent]
+            assert {result.run for result in results} == sent
+            assert agent.no_result(0.2)
+            assert agent.spooled() == []
+        return sorted(watch.times), [(result.outcome, result.reason) for result in results]
+
+
+@pytest.mark.parametrize("limit", ["fetch", "score"])
+def test_the_pace_is_held_and_nothing_is_lost(limit: Literal["fetch", "score"], make_agent: AgentFactory) -> None:
+    times, ends = asked_in_all(limit, make_agent, expires=60)
+    assert ends == [("ok", "")] * TICKS
+    assert len(times) == TICKS
+    for number, at in enumerate(times):
+        assert at >= number / RATE - _GRAIN, times
+
+
+@pytest.mark.parametrize("limit", ["fetch", "score"])
+def test_what_waits_too_long_for_its_turn_is_skipped_and_said(
+    limit: Literal["fetch", "score"], make_agent: AgentFactory
+) -> None:
+    times, ends = asked_in_all(limit, make_agent, expires=0.9)
+    # In 0.9 s there are turns for four of them at most.
+    assert set(ends) <= {("ok", ""), ("skipped", "expired"), ("error", "deadline"), ("error", "timeout")}
+    assert ends.count(("ok", "")) <= len(times) <= 5
+    assert ("skipped", "expired") in ends

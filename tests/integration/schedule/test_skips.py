@@ -1,0 +1,111 @@
+"""Ticks that beat does not send: the pair says how many in a row, since when and why, until one is sent."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.store.pairs import Pairs
+from dsf.store.skips import Skips
+from tests.integration.schedule.support import START, Bench, books, entry, pushed, register
+
+#: A minute of ticks before a test changes anything, whatever the slots of its pairs.
+BEGUN = START + 60
+
+
+@pytest.fixture
+def begun(redis_client: redis.Redis) -> Bench:
+    """A pair that has run for a minute."""
+    register(redis_client, ["c1"])
+    found = Bench(redis_client, queue_limit=100)
+    found.store.upsert([entry("c1", interval=10)], found.now)
+    found.run(60)
+    return found
+
+
+def test_a_pair_whose_ticks_are_sent_has_none(begun: Bench) -> None:
+    state = books(begun.client, "c1")
+    assert state.scheduled >= 6
+    assert state.skips is None
+
+
+def test_a_pause_is_the_reason_until_a_tick_is_sent(begun: Bench) -> None:
+    begun.store.set_override("c1/s", paused=True, now=begun.now)
+    begun.run(10)
+    first = books(begun.client, "c1").skips
+    assert first is not None
+    assert (first.reason, first.ticks) == ("paused", 1)
+    assert BEGUN <= first.since <= begun.now
+    begun.run(50)
+    assert books(begun.client, "c1").skips == Skips("c1", "paused", 6, first.since)
+    assert books(begun.client, "c1").skipped() == {"paused": 6}
+    begun.store.set_override("c1/s", paused=False, now=begun.now)
+    begun.run(0.1)
+    assert books(begun.client, "c1").skips is None
+    # What was counted stays, and the next time begins anew.
+    assert books(begun.client, "c1").skipped() == {"paused": 6}
+    begun.store.set_override("c1/s", paused=True, now=begun.now)
+    again = begun.now
+    begun.run(35)
+    found = books(begun.client, "c1").skips
+    assert found is not None
+    assert 2 <= found.ticks <= 4
+    assert books(begun.client, "c1").skipped() == {"paused": 6 + found.ticks}
+    # A pair that ran between its slots leaves one out that would come too soon.
+    assert int(again) <= found.since <= again + 15
+
+
+def test_a_full_queue_is_the_reason_and_the_newest_reason_counts(begun: Bench) -> None:
+    begun.client.lpush(keys.spoke_queue("c1"), *["waiting"] * 100)
+    begun.run(30)
+    found = books(begun.client, "c1").skips
+    assert found is not None
+    assert (found.reason, found.ticks) == ("queue_full", 3)
+    begun.store.set_override("*/s", paused=True, now=begun.now)
+    begun.run(10)
+    assert books(begun.client, "c1").skips == Skips("c1", "paused", 4, found.since)
+    begun.store.set_override("*/s", paused=False, now=begun.now)
+    begun.run(10)
+    newest = books(begun.client, "c1").skips
+    assert newest is not None
+    assert newest.reason == "queue_full"
+
+
+def test_a_rate_limit_that_many_clusters_share_is_the_reason(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client)
+    clusters = [f"c{n}" for n in range(12)]
+    bench.store.upsert([entry(cluster, interval=10, rate_limit="2/m") for cluster in clusters], bench.now)
+    bench.run(120)
+    # Four or five of them had a turn, and the next one has its in 30 seconds.
+    sent = {cluster: len(pushed(redis_client, cluster)) for cluster in clusters}
+    never = [cluster for cluster, number in sent.items() if number == 0]
+    assert len(never) >= 7
+    for state in Pairs(redis_client).verdicts((cluster, "s") for cluster in never):
+        skips = state.skips
+        assert skips is not None
+        assert skips == books(redis_client, state.cluster).skips
+        assert skips.reason == "rate_limit"
+        assert skips.ticks == books(redis_client, state.cluster).skipped()["rate_limit"] >= 10
+        assert START <= skips.since <= START + 11
+        assert "2/m, is for all clusters together" in skips.why("2/m")
+    bench.run(600)
+    for cluster in never:
+        skips = books(redis_client, cluster).skips
+        # Since its turn it counts anew.
+        assert skips is None or skips.ticks < books(redis_client, cluster).skipped()["rate_limit"]
+
+
+def test_beat_was_away(begun: Bench) -> None:
+    begun.now += 600
+    begun.dispatcher.run()
+    found = books(begun.client, "c1").skips
+    assert found is not None
+    assert (found.reason, found.ticks) == ("expired", 1)
+    begun.run(20)
+    assert books(begun.client, "c1").skips is None
+
+
+def test_what_a_newer_beat_says_is_no_obstacle(redis_client: redis.Redis) -> None:
+    redis_client.hset(keys.pair_key("c1", "s"), mapping={"skips": 3, "skip_at:moon": 5})
+    assert books(redis_client, "c1").skips is None
