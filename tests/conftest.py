@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from dsf.settings import ENV_PREFIX, Settings
+from tests.support.logs import logging_as_it_was
 from tests.support.redisserver import RedisServer
 
 SettingsFactory = Callable[..., Settings]
@@ -19,6 +20,13 @@ SettingsFactory = Callable[..., Settings]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.support.controlplane_fixtures", "tests.support.distribution"]
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """A test that sets up logging does so for itself alone."""
+    with logging_as_it_was():
+        yield
 
 
 @pytest.fixture(scope="session")

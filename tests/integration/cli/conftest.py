@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 import redis
-import structlog
 from typer.testing import CliRunner, Result
 
 from dsf.cli.main import app
@@ -28,15 +26,11 @@ def dsf(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         monkeypatch.delenv(name)
     monkeypatch.setenv("DSF_REDIS_URL", redis_url)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, list(arguments), prog_name="dsf")
 
     yield run
-    root.handlers[:], root.level = before
-    structlog.reset_defaults()
     settings.cache_clear()
 
 

@@ -4,7 +4,6 @@ everything that it left behind for secrets."""
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -16,11 +15,11 @@ from dsf import keys, messages
 from dsf.messages import derive_key, new_run_id, sign
 from dsf.redisacl.clusterusers import keys_used
 from dsf.results.registrycache import MAX_AGE
-from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry
 from dsf.ticks import chain_signatures
 from tests.integration.security.attacks import message, push_tick, result
 from tests.integration.security.fleet import CANARIES, CLUSTERS, MASTER, SCORER, Fleet, replace
+from tests.integration.security.proofs import counted, works
 from tests.integration.security.traces import contents, files, pages, traffic
 from tests.support.httpserver import answer
 
@@ -30,35 +29,6 @@ pytestmark = pytest.mark.xdist_group("security-fleet")
 #: What an agent says when its password is refused, or its file cannot be read.
 REFUSED = "refuses user or password"
 UNREADABLE = "DSF_REDIS_PASSWORD_FILE: cannot read"
-
-
-def works(fleet: Fleet, *clusters: str) -> None:
-    """A whole cycle succeeds."""
-    for cluster in clusters:
-        fleet.until(lambda c=cluster: _cycle(fleet, c) == "ok", f"a good cycle of {cluster}", 20)
-
-
-def _cycle(fleet: Fleet, cluster: str) -> str:
-    """How one more cycle ends; `skipped` when another one was under way. A tick may be lost with a connection."""
-    run = fleet.tick(cluster)
-
-    def ended() -> str:
-        past = Pairs(fleet.admin).history(cluster, SCORER)
-        return next((cycle.outcome for cycle in past if cycle.run == run), "")
-
-    return str(fleet.until(ended, f"the end of run {run} of {cluster}", 3))
-
-
-@contextlib.contextmanager
-def counted(fleet: Fleet, reason: str, number: int = 1) -> Iterator[redis.Redis]:
-    """A thief with the credential of c1; what it does must be refused and counted, and no score may come of it."""
-    before = fleet.rejected(reason)
-    yield fleet.spoke("c1")
-    fleet.until(lambda: fleet.rejected(reason) == before + number, f"{number} refused as {reason}")
-    for cluster in CLUSTERS:
-        score = fleet.state(cluster).score
-        assert score is not None
-        assert [name for name, _ in score.items] == ["n1"]
 
 
 def test_every_process_works_with_its_own_user_and_is_refused_nothing(fleet: Fleet) -> None:

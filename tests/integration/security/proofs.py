@@ -1,0 +1,40 @@
+"""What proves that a fleet works, and that what a thief sends is refused."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import redis
+
+from dsf.store.pairs import Pairs
+from tests.integration.security.fleet import CLUSTERS, SCORER, Fleet
+
+
+def works(fleet: Fleet, *clusters: str) -> None:
+    """A whole cycle succeeds."""
+    for cluster in clusters:
+        fleet.until(lambda c=cluster: _cycle(fleet, c) == "ok", f"a good cycle of {cluster}", 20)
+
+
+def _cycle(fleet: Fleet, cluster: str) -> str:
+    """How one more cycle ends; `skipped` when another one was under way. A tick may be lost with a connection."""
+    run = fleet.tick(cluster)
+
+    def ended() -> str:
+        past = Pairs(fleet.admin).history(cluster, SCORER)
+        return next((cycle.outcome for cycle in past if cycle.run == run), "")
+
+    return str(fleet.until(ended, f"the end of run {run} of {cluster}", 3))
+
+
+@contextlib.contextmanager
+def counted(fleet: Fleet, reason: str, number: int = 1) -> Iterator[redis.Redis]:
+    """A thief with the credential of c1; what it does must be refused and counted, and no score may come of it."""
+    before = fleet.rejected(reason)
+    yield fleet.spoke("c1")
+    fleet.until(lambda: fleet.rejected(reason) == before + number, f"{number} refused as {reason}")
+    for cluster in CLUSTERS:
+        score = fleet.state(cluster).score
+        assert score is not None
+        assert [name for name, _ in score.items] == ["n1"]

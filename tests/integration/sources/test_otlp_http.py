@@ -1,0 +1,133 @@
+"""The OTLP receiver as an HTTP server: what it refuses, and what its bounds on senders are."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+from pathlib import Path
+
+import pytest
+import requests
+
+from dsf.sources.otlp import receiver
+from tests.integration.sources.senders import Agent, Make, gauge, push, pushed, request
+from tests.support.wait import wait_for
+
+
+def test_gzip_bombs_large_bodies_and_lies_are_refused(make: Make) -> None:
+    agent = make(max_bytes=10_000)
+    bomb = gzip.compress(bytes(10_000_000))
+    assert len(bomb) < 10_000
+    zipped = {"Content-Encoding": "gzip"}
+    assert push(agent, bomb, **zipped).status_code == 413
+    assert push(agent, bytes(10_001)).status_code == 413
+    assert push(agent, b"not gzip", **zipped).status_code == 400
+    assert push(agent, gzip.compress(b"x" * 100)[:-4], **zipped).status_code == 400
+    assert push(agent, b"\xff\xff\xff").status_code == 400
+    assert push(agent, b"{", **{"Content-Type": "application/json"}).json()["code"] == 3
+    assert push(agent, b"", **{"Content-Type": "text/plain"}).status_code == 415
+    assert push(agent, b"", **{"Content-Encoding": "br"}).status_code == 415
+    assert requests.get(agent.url, timeout=10).status_code == 405
+    assert requests.post(agent.url.replace("metrics", "traces"), b"", timeout=10).status_code == 404
+    # After all that it still works.
+    assert push(agent, request()).status_code == 200
+
+
+def test_refusals_are_a_status_message(make: Make) -> None:
+    from google.rpc.status_pb2 import Status
+
+    answer = push(make(max_bytes=10), bytes(11))
+    found = Status.FromString(answer.content)
+    assert (found.code, found.message) == (3, "a request may have 10 bytes; send smaller batches")
+
+
+def test_chunked_bodies(make: Make) -> None:
+    agent = make(pushed("m"), max_bytes=1000)
+    body = request(gauge("m", 1)).SerializeToString()
+    headers = {"Content-Type": "application/x-protobuf"}
+
+    def chunked(*parts: bytes) -> int:
+        return requests.post(agent.url, iter(parts), headers=headers, timeout=10).status_code
+
+    assert chunked(body[:5], body[5:]) == 200
+    assert len(agent.series()) == 1
+    assert chunked(bytes(600), bytes(600)) == 413
+    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=10)
+    connection.putrequest("POST", "/v1/metrics")
+    connection.putheader("Content-Type", "application/x-protobuf")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders(b"xyz\r\n")
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+def test_a_token_is_wanted_and_rotated(make: Make, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    agent = make(token=token)
+    assert push(agent, request()).status_code == 503
+    token.write_text("first\n")
+    assert push(agent, request()).status_code == 401
+    assert push(agent, request(), Authorization="Bearer wrong").status_code == 401
+    assert push(agent, request(), Authorization="Bearer first").status_code == 200
+    token.write_text("second")
+    assert push(agent, request(), Authorization="Bearer first").status_code == 401
+    assert push(agent, request(), Authorization="Bearer second").status_code == 200
+
+
+def test_connections_are_kept(make: Make) -> None:
+    agent = make(pushed("m"))
+    with requests.Session() as session:
+        for value in range(3):
+            body = request(gauge("m", value)).SerializeToString()
+            answer = session.post(agent.url, body, headers={"Content-Type": "application/x-protobuf"}, timeout=10)
+            assert answer.status_code == 200
+            assert "Connection" not in answer.headers or answer.headers["Connection"] != "close"
+
+
+def stalled(agent: Agent, length: int = 100) -> http.client.HTTPConnection:
+    """A sender that says how much it will send, and sends nothing."""
+    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=10)
+    connection.putrequest("POST", "/v1/metrics")
+    connection.putheader("Content-Type", "application/x-protobuf")
+    connection.putheader("Content-Length", str(length))
+    connection.endheaders(b"x")
+    return connection
+
+
+def test_senders_that_stall_keep_others_out_for_a_while_only(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "_WAIT", 0.05)
+    monkeypatch.setattr(receiver, "_BODY", 1.5)
+    agent = make()
+    silent = [stalled(agent) for _ in range(4)]
+    try:
+        refused = wait_for(lambda: [found for found in [push(agent, request())] if found.status_code == 503], 5)
+        assert refused[0].headers["Retry-After"] == "1"
+        wait_for(lambda: push(agent, request()).status_code == 200, 10, "the others have their turn")
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_connections_are_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "_CONNECTIONS", 1)
+    agent = make()
+    first = stalled(agent)
+    with pytest.raises(requests.ConnectionError):
+        push(agent, request())
+    first.close()
+    wait_for(lambda: _is_taken(agent), 5, "the connection is free again")
+
+
+def _is_taken(agent: Agent) -> bool:
+    try:
+        return push(agent, request()).status_code == 200
+    except requests.ConnectionError:
+        return False
+
+
+def test_a_sender_that_says_nothing_does_not_keep_the_others_out(make: Make) -> None:
+    agent = make()
+    silent = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=10)
+    silent.connect()
+    assert wait_for(lambda: push(agent, request()).status_code == 200, 5)
+    silent.close()

@@ -1,0 +1,44 @@
+"""What a test sets up of logging is gone with it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+
+import pytest
+import structlog
+
+import dsf.log
+from tests.conftest import SettingsFactory
+from tests.support.logs import logging_as_it_was
+
+
+def test_nothing_is_logged_into_a_file_that_was_closed(
+    settings_factory: SettingsFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, structlog.is_configured()
+    log = dsf.log.get("tests")
+    own = io.StringIO()
+    with logging_as_it_was():
+        with contextlib.redirect_stderr(own):
+            dsf.log.setup(settings_factory(log_level="DEBUG"))
+        log.warning("of this one")
+        assert "of this one" in own.getvalue()
+    own.close()
+    assert (root.handlers, root.level, structlog.is_configured()) == before
+    log.warning("of the next one")
+    said = capsys.readouterr()
+    assert "of the next one" in said.out + said.err
+    assert "Logging error" not in said.err
+
+
+def test_what_was_set_up_before_stays(settings_factory: SettingsFactory) -> None:
+    dsf.log.setup(settings_factory(log_level="ERROR"))
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    with logging_as_it_was():
+        dsf.log.setup(settings_factory(log_level="DEBUG"))
+    assert (root.handlers, root.level) == before
+    assert structlog.is_configured()
