@@ -109,6 +109,11 @@ class Settings(BaseSettings):
         description="The hub controller makes a user in Redis for each cluster and delivers its password with the "
         "signing key. Its own user must be allowed to manage users.",
     )
+    agent_sentinel_password_file: Path | None = Field(
+        default=None,
+        description="File with the password of the Sentinels that the hub controller delivers to agents beside their "
+        "own: that of a user who may ask where Redis is and do nothing else. Read again at each delivery.",
+    )
 
     # --- identity ----------------------------------------------------------------------------------------------
     cluster: str = Field(default="", description="Name of the managed cluster an agent serves.")
@@ -340,6 +345,18 @@ class Settings(BaseSettings):
         default=30.0, gt=0, description="Seconds that a plan waits for the solver while it works on others."
     )
 
+    def with_redis(self, url: str) -> Self:
+        """The same for the Redis at `url`: user and password of the one that is set here must not reach it."""
+        return self.model_copy(
+            update={
+                "redis_url": SecretStr(url),
+                "redis_url_file": None,
+                "redis_username": "",
+                "redis_password": None,
+                "redis_password_file": None,
+            }
+        )
+
     def resolved_redis_url(self) -> str:
         """The Redis URL, read from `redis_url_file` when that is set.
 
@@ -354,6 +371,15 @@ class Settings(BaseSettings):
     def resolved_redis_sentinel_password(self) -> str | None:
         """The Sentinels' password, or None. Raises SettingsError when its file cannot be read."""
         return _secret(self.redis_sentinel_password, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
+
+    def resolved_agent_sentinel_password(self) -> str | None:
+        """What agents get for the Sentinels, or None. Raises SettingsError when its file is empty or unreadable."""
+        found = _secret(None, self.agent_sentinel_password_file, "AGENT_SENTINEL_PASSWORD")
+        if found == "":
+            raise SettingsError(
+                f"{ENV_PREFIX}AGENT_SENTINEL_PASSWORD_FILE: {self.agent_sentinel_password_file} is empty"
+            )
+        return found
 
     def resolved_signing_key(self) -> str | None:
         """The agent's key as `<id>:<hex>`, or None. Raises SettingsError when its file cannot be read."""

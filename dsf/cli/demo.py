@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.group import BAD
-from dsf.cli.up import START_TIMEOUT, TICK, RedisOption, announced, say
+from dsf.cli.group import BAD, INTERRUPTED
+from dsf.cli.up import START_TIMEOUT, TICK, RedisFileOption, RedisOption, announced, foreign_redis, say
 
 if TYPE_CHECKING:
     from dsf.demo.fleet import Fleet
@@ -41,7 +41,10 @@ def _checked_names(given: str) -> str:
 
 def demo(
     once: Annotated[
-        bool, typer.Option("--once", help="End when every cluster has every score: 0; after 60 s: 1 and the reasons.")
+        bool,
+        typer.Option(
+            "--once", help="End when every cluster has every score: 0; after 60 s: 1 and the reasons; interrupted: 130."
+        ),
     ] = False,
     keep: Annotated[
         Path | None,
@@ -59,6 +62,7 @@ def demo(
         ),
     ] = "",
     redis_url: RedisOption = None,
+    redis_url_file: RedisFileOption = None,
 ) -> None:
     """Two clusters, real Prometheus servers, real scores, on this machine. Ctrl-C ends everything.
 
@@ -72,6 +76,7 @@ def demo(
     from dsf.demo.state import default_dir, exclusive
     from dsf.demo.supervisor import supervising
 
+    foreign = foreign_redis(redis_url, redis_url_file)
     with ExitStack() as cleanup:
         if keep is None:
             folder = Path(tempfile.mkdtemp(prefix="dsf-demo-"))
@@ -83,7 +88,7 @@ def demo(
         cleanup.enter_context(exclusive(state_dir))
         try:
             with supervising(state_dir, say) as supervisor:
-                fleet = Fleet(manifests, state_dir, redis_url, supervisor, say, _names(with_))
+                fleet = Fleet(manifests, state_dir, foreign, supervisor, say, _names(with_))
                 with fleet.stack:
                     fleet.prepare()
                     started = time.time()
@@ -96,6 +101,9 @@ def demo(
                             _watch(fleet, supervisor, report)
         except KeyboardInterrupt:
             say(f"everything is ended; the manifests are in {manifests}" if keep else "everything is ended")
+            if once:
+                # Whoever asked for scores must not take this for having them.
+                raise typer.Exit(INTERRUPTED) from None
 
 
 def _once(fleet: Fleet, supervisor: Supervisor, report: Report, started: float) -> None:

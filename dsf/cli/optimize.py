@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,7 +63,6 @@ def optimize(
 
 def read_params(file: Path) -> OptimizeParams:
     """The request in a file. Raises ManifestError naming file, field and what is allowed."""
-    import yaml
     from pydantic import ValidationError
 
     from dsf.errors import ManifestError
@@ -70,11 +70,10 @@ def read_params(file: Path) -> OptimizeParams:
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        # JSON is YAML.
-        content = yaml.safe_load(text)
+        content = _parsed(text)
     except OSError as error:
         raise ManifestError(f"cannot read {file}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except ValueError as error:
         raise ManifestError(f"{file} is neither JSON nor YAML: {error}") from None
     try:
         return OptimizeParams.model_validate(content)
@@ -82,6 +81,20 @@ def read_params(file: Path) -> OptimizeParams:
         items = error.errors(include_url=False, include_input=False)
         wrong = "; ".join(f"{'.'.join(str(part) for part in item['loc']) or 'it'}: {item['msg']}" for item in items)
         raise ManifestError(f"{file}: {wrong}") from None
+
+
+def _parsed(text: str) -> Any:
+    """JSON, else YAML. Raises ValueError with why it is neither."""
+    import yaml
+
+    try:
+        # Not all JSON is YAML, which allows no tabs between words.
+        return json.loads(text)
+    except ValueError as not_json:
+        try:
+            return yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError) as not_yaml:
+            raise ValueError(f"as JSON: {not_json}; as YAML: {not_yaml}") from None
 
 
 def _plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, plot: Path | None) -> PlanReport:

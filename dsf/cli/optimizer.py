@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from dsf.optimizer.main import Mount
     from dsf.optimizer.service import Rescore
     from dsf.settings import Settings
 
@@ -40,15 +38,6 @@ def optimizer(
     given = {"role": "optimizer"} | {name: value for name, value in asked.items() if value is not None}
     settings = hub_settings(Settings.load().model_copy(update=given))
     raise typer.Exit(run(settings, rescorer(settings), mount))
-
-
-def _mount() -> Mount | None:
-    """The tools for assistants at /mcp; None without the SDK that they need."""
-    if importlib.util.find_spec("mcp") is None:
-        return None
-    from dsf.optimizer.mcp import mount
-
-    return mount
 
 
 def hub_settings(settings: Settings) -> Settings:

@@ -98,7 +98,10 @@ def _token(token: str | None, file: Path | None) -> str | None:
         raise typer.BadParameter("give one of --token and --token-file", param_hint="--token")
     if file is not None:
         # One more token per line may follow, for a change of tokens.
-        lines = file.read_text(encoding="utf-8").split()
+        try:
+            lines = file.read_text(encoding="utf-8").split()
+        except UnicodeDecodeError:
+            raise typer.BadParameter(f"not text: {file}", param_hint="--token-file") from None
         token = lines[0] if lines else ""
     if token == "":
         raise typer.BadParameter("the token is empty", param_hint="--token")

@@ -24,7 +24,16 @@ RedisOption = Annotated[
     typer.Option(
         "--redis-url",
         help="Use this Redis; default is an embedded one. What another hub keeps there would be replaced, so "
-        "DSF_REDIS_URL is not read here.",
+        "DSF_REDIS_URL is not read here. Others on this machine can see a password here; use --redis-url-file.",
+    ),
+]
+RedisFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--redis-url-file",
+        help="File with the URL, in place of --redis-url; read once, at the start.",
+        exists=True,
+        dir_okay=False,
     ),
 ]
 
@@ -37,6 +46,7 @@ def up(
         Literal["dir"], typer.Option("--backend", help="Only dir: on Kubernetes use the chart.")
     ] = "dir",
     redis_url: RedisOption = None,
+    redis_url_file: RedisFileOption = None,
     out_dir: Annotated[
         Path | None, typer.Option("--out-dir", help="Where statuses and scores are written; default MANIFESTS/_out.")
     ] = None,
@@ -64,7 +74,7 @@ def up(
         manifests=manifests,
         out_dir=(out_dir or manifests / "_out").resolve(),
         state_dir=state_dir,
-        redis_url=redis_url,
+        redis_url=foreign_redis(redis_url, redis_url_file),
         agents=agents,
         flower=flower,
     )
@@ -81,6 +91,35 @@ def up(
                         time.sleep(TICK)
         except KeyboardInterrupt:
             say("everything is ended; the schedule's overrides and the scores are kept")
+
+
+def foreign_redis(url: str | None, file: Path | None) -> str | None:
+    """The URL that was given, or that is in the file that was given; None for an embedded Redis.
+
+    Raises typer.BadParameter, which does not repeat the URL: it may hold a password.
+    """
+    from dsf.errors import SettingsError
+    from dsf.redislink import address
+
+    if url is not None and file is not None:
+        raise typer.BadParameter("give one of --redis-url and --redis-url-file", param_hint="--redis-url")
+    option = "--redis-url"
+    if file is not None:
+        option = "--redis-url-file"
+        try:
+            url = file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise typer.BadParameter(f"cannot read {file}: {error.strerror}", param_hint=option) from None
+        except UnicodeDecodeError:
+            raise typer.BadParameter(f"not text: {file}", param_hint=option) from None
+    if url is None:
+        return None
+    try:
+        address.parse(url)
+    except SettingsError as error:
+        # Not the variable: that one is not read here.
+        raise typer.BadParameter(str(error).removeprefix("DSF_REDIS_URL: "), param_hint=option) from None
+    return url
 
 
 def say(text: str) -> None:

@@ -52,9 +52,8 @@ class EmbeddedRedis:
         client = redis.Redis(host=LOCALHOST, port=self._port, password=self._password, socket_timeout=1)
         try:
             return bool(client.ping())
-        except redis.BusyLoadingError:
-            return False
-        except redis.ConnectionError:
+        except (redis.ConnectionError, redis.TimeoutError):
+            # It is starting, or reads its log.
             return False
         finally:
             client.close()

@@ -18,13 +18,13 @@ from typing import Self
 from urllib.parse import urlsplit
 
 import redis
-from pydantic import SecretStr
 
 from dsf.cli import celerycommands
 from dsf.demo.embedded_redis import EmbeddedRedis
 from dsf.demo.ports import LOCALHOST, Ports
 from dsf.demo.supervisor import Program, Supervisor
 from dsf.errors import ToolError
+from dsf.redislink import address
 from dsf.settings import Settings, child_environment
 from dsf.store.client import connect
 from dsf.store.registry import Registry
@@ -63,6 +63,7 @@ class Stack:
     """
 
     def __init__(self, options: StackOptions, supervisor: Supervisor, ports: Ports, say: Callable[[str], None]) -> None:
+        """Raises SettingsError when the URL of Redis is none."""
         self.options = options
         self._supervisor = supervisor
         self._ports = ports
@@ -70,8 +71,10 @@ class Stack:
         self._embedded: EmbeddedRedis | None = None
         self._client: redis.Redis | None = None
         self._agents: set[str] = set()
+        #: Whether a person knows that the clusters cannot be read.
+        self._told = False
         self.redis_url = options.redis_url or ""
-        self.redis_address = _without_password(self.redis_url)
+        self.redis_address = str(address.parse(self.redis_url)) if self.redis_url else ""
         self._exporter_port = ports.choose(EXPORTER_PORT, "the exporter")
         self.exporter_url = f"http://{LOCALHOST}:{self._exporter_port}"
         self._flower_port = ports.choose(FLOWER_PORT, "Flower") if options.flower else 0
@@ -81,8 +84,7 @@ class Stack:
     def client(self) -> redis.Redis:
         """A client of the stack's Redis, once it was started; closed at the end."""
         if self._client is None:
-            config = Settings.load().model_copy(update={"redis_url": SecretStr(self.redis_url), "redis_url_file": None})
-            self._client = connect(config, name="dsf-up", retries=1)
+            self._client = connect(Settings.load().with_redis(self.redis_url), name="dsf-up", retries=1)
         return self._client
 
     @property
@@ -112,9 +114,11 @@ class Stack:
             return
         try:
             accepted = set(Registry(self.client).clusters())
-        except redis.RedisError:
-            # Redis is being started again; agents stay as they are.
+        except redis.RedisError as error:
+            # Agents stay as they are.
+            self._tell(error)
             return
+        self._told = False
         for cluster in sorted(accepted - self._agents):
             delivered = self._key_file(cluster).exists() and self._config_file(cluster).exists()
             if delivered and self.options.agent_may_start(cluster):
@@ -132,6 +136,14 @@ class Stack:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+    def _tell(self, error: redis.RedisError) -> None:
+        """Say once why the clusters cannot be read, unless Redis is only being started again."""
+        away = isinstance(error, redis.ConnectionError | redis.TimeoutError)
+        if (away and not isinstance(error, redis.AuthenticationError)) or self._told:
+            return
+        self._told = True
+        self._say(f"agents do not follow the clusters now, because Redis cannot be read: {error}")
 
     def _check_redis(self) -> None:
         try:
@@ -246,8 +258,3 @@ def _dsf(*arguments: str) -> tuple[str, ...]:
     if os.access(script, os.X_OK):
         return (str(script), *arguments)
     return (sys.executable, "-m", "dsf.cli", *arguments)
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -47,7 +47,10 @@ def parse(url: str) -> Address:
         raise SettingsError(f"DSF_REDIS_URL: not a scheme for Redis, or several ones; {_HELP}")
     if len(parts) > 1 and scheme != "sentinel":
         raise SettingsError("DSF_REDIS_URL: several servers are possible with sentinel:// only")
-    if any(part.query or part.fragment for part in parts):
+    if any(part.fragment for part in parts):
+        # Nothing of Redis' is behind a #, so it belongs to a password.
+        raise SettingsError("DSF_REDIS_URL: a # in a user or password must be percent-encoded (%23)")
+    if any(part.query for part in parts):
         # A `ssl_cert_reqs=none` would switch off what TLS is for; the rest are settings of their own.
         raise SettingsError("DSF_REDIS_URL: options after ? are not supported; use the DSF_REDIS_ settings")
     named = next((part for part in parts if part.username or part.password), parts[0])

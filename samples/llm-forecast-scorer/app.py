@@ -39,6 +39,8 @@ _MAX_TOKENS = 32
 #: Bytes of an answer with all that is around the text.
 _MAX_BYTES = 1024 * 1024
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+#: Thousands, or decimals in some countries; or several values.
+_MORE_DIGITS = re.compile(",[0-9]")
 
 
 class NoAnswerError(Exception):
@@ -208,6 +210,6 @@ async def exchange(client: httpx2.AsyncClient, request: dict[str, object]) -> tu
 
 
 def next_value(said: str) -> float | None:
-    """The first number of an answer; None when there is none."""
+    """The first number of an answer; None when there is none, or when a comma makes it unclear: 12,000 is not 12."""
     found = _NUMBER.search(said)
-    return float(found[0]) if found else None
+    return float(found[0]) if found and not _MORE_DIGITS.match(said, found.end()) else None

@@ -30,6 +30,8 @@ class Point(NamedTuple):
     nanoseconds: int
     #: None: the series ends.
     value: float | None
+    #: Whether the sender gave neither a value nor the flag that there is none; `value` says nothing then.
+    lacks_value: bool = False
 
 
 def refusal(metric: Metric, kind: str) -> str:
@@ -48,8 +50,11 @@ def points(metric: Metric, kind: str) -> Iterator[Point]:
     match kind:
         case "gauge" | "sum":
             for point in data:
-                value = point.as_double if point.HasField("as_double") else float(point.as_int)
-                yield Point("", pairs(point.attributes), (), point.time_unix_nano, _unless_ended(point, value))
+                given = point.WhichOneof("value")
+                # Not as_int's default: a 0 that nobody measured would be scored.
+                value = None if given is None else _unless_ended(point, float(getattr(point, given)))
+                lacks_value = given is None and not point.flags & _NO_VALUE
+                yield Point("", pairs(point.attributes), (), point.time_unix_nano, value, lacks_value)
         case "histogram":
             for point in data:
                 yield from _histogram(point)

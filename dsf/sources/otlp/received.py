@@ -35,6 +35,7 @@ REASONS: Final = {
     "delta": "delta temporality: prefer cumulative in the exporter, or use the collector's deltatocumulative processor",
     "exponential_histogram": "exponential histograms are not taken: let the SDK use explicit buckets",
     "unknown_kind": "a kind of metric that is not known",
+    "no_value": "a point without a value (asDouble, asInt) and without the flag that there is none",
     "outdated": "older than a sample that was pushed before, or than any scorer asks for",
     "future": "more than 300 s ahead of this agent's clock",
     "full": "",
@@ -177,6 +178,8 @@ class Received:
                 if len(self._unwanted) < self._max_unwanted:
                     self._unwanted.add(key)
                 return "unwanted", ""
+        if point.lacks_value:
+            return "no_value", ""
         try:
             self.window.add(key, lambda: labels or _labels(name, resource, point), time, point.value)
         except OutdatedSampleError:

@@ -122,10 +122,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     check_nothing_is_left(running.environment)
 
 
-def test_once_prints_the_table_and_ends_with_0(tmp_path: Path) -> None:
+@pytest.mark.parametrize("extras", [(), tuple(EXTRAS)], ids=["plain", "with-extras"])
+def test_once_prints_the_table_and_ends_with_0(tmp_path: Path, extras: tuple[str, ...]) -> None:
     environment = make_environment(tmp_path)
+    more = ("--with", ",".join(extras)) if extras else ()
     done = subprocess.run(
-        [*DSF, "demo", "--once", "--with", ",".join(EXTRAS)],
+        [*DSF, "demo", "--once", *more],
         env=environment,
         capture_output=True,
         text=True,
@@ -135,7 +137,7 @@ def test_once_prints_the_table_and_ends_with_0(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     assert rows[0][:5] == ["CLUSTER", "SCORER", "ITEMS", "LOWEST", "HIGHEST"]
-    extra = [(cluster, extra.sample) for cluster in ("worker01", "worker02") for extra in EXTRAS.values()]
+    extra = [(cluster, EXTRAS[name].sample) for cluster in ("worker01", "worker02") for name in extras]
     assert [(row[0], row[1]) for row in rows[1:]] == sorted([*PAIRS, *extra])
     assert all(int(row[2]) >= 1 and -100 <= int(row[3]) <= int(row[4]) <= 100 for row in rows[1:])
     assert "every cluster has every score" in done.stderr

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def test_what_was_set_survives_a_restart_on_another_port(supervisor: Supervisor,
     assert second.url != first.url
     with redis.Redis.from_url(second.url, decode_responses=True) as client:
         assert client.get("kept") == "yes"
+
+
+def test_a_server_that_says_nothing_is_not_ready(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        program = EmbeddedRedis(tmp_path, silent.getsockname()[1]).program()
+        assert program.ready is not None
+        assert program.ready() is False
 
 
 def test_it_is_for_this_user_only(supervisor: Supervisor, tmp_path: Path) -> None:

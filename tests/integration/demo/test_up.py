@@ -119,8 +119,12 @@ def _agents(pid: int) -> set[str]:
     return found
 
 
-def test_a_redis_that_does_not_answer(manifests: Path, environment: dict[str, str]) -> None:
-    done = run(environment, "--manifests", str(manifests), "--redis-url", "redis://:secret@127.0.0.1:1/0")
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_redis_that_does_not_answer(tmp_path: Path, environment: dict[str, str], *, in_file: bool) -> None:
+    url = "redis://:secret@127.0.0.1:1/0"
+    (tmp_path / "url").write_text(f"{url}\n")
+    given = ("--redis-url-file", str(tmp_path / "url")) if in_file else ("--redis-url", url)
+    done = run(environment, "--manifests", str(tmp_path), *given)
     assert done.returncode == 1
     assert "cannot use Redis at redis://127.0.0.1:1/0" in done.stderr
     assert "secret" not in done.stderr + done.stdout
@@ -132,9 +136,27 @@ def test_a_redis_that_does_not_answer(manifests: Path, environment: dict[str, st
         (("--manifests", "/nonexistent"), "does not exist"),
         (("--manifests", ".", "--backend", "kube"), "kube"),
         ((), "--manifests"),
+        (("--manifests", ".", "--redis-url", "redis://:secret@[y"), "not a URL"),
+        (("--manifests", ".", "--redis-url", "redis://u:12#secret@h"), "percent-encoded"),
+        (("--manifests", ".", "--redis-url", "redis://h", "--redis-url-file", "/dev/null"), "one of"),
+        (("--manifests", ".", "--redis-url-file", "/nonexistent"), "does not exist"),
+        (("--manifests", ".", "--redis-url-file", "/dev/null"), "empty"),
+        (("--manifests", ".", "--redis-url-file", sys.executable), "not text"),
     ],
 )
 def test_wrong_usage(environment: dict[str, str], arguments: tuple[str, ...], word: str) -> None:
     done = run(environment, *arguments)
     assert done.returncode == 2
     assert word in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_demo_takes_the_same_file(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "url").write_text("redis://:secret@[y")
+    for more, word in (((), "not a URL"), (("--redis-url", "redis://h"), "one of")):
+        command = [*DSF, "demo", "--redis-url-file", str(tmp_path / "url"), *more]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2
+        assert word in done.stderr
+        assert "secret" not in done.stderr

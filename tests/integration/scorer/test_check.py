@@ -120,6 +120,16 @@ def test_the_library_passes(tmp_path: Path) -> None:
         assert (code, by_outcome(points, "pass")) == (0, set(NAMES))
 
 
+def test_a_token_file_that_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(b"\x80secret\xff")
+    result = run("http://127.0.0.1:1/config", "--token-file", str(file))
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+    assert "not text" in result.output
+    assert "secret" not in result.output
+
+
 def test_no_service_at_all() -> None:
     with served(api()) as url:
         pass

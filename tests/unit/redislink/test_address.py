@@ -38,6 +38,9 @@ def test_right_ones(url: str, expected: Address) -> None:
         ("redis://h/secret", "number of a database"),
         ("rediss://h?ssl_cert_reqs=none", "options after"),
         ("redis://[::1", "not a URL"),
+        ("redis://user:secret#secret@h:6379/0", "percent-encoded"),
+        ("redis://:12#secret@h", "percent-encoded"),
+        ("redis://h:6379/0#secret", "percent-encoded"),
     ],
 )
 def test_wrong_ones_are_not_repeated(url: str, words: str) -> None:

@@ -1,0 +1,29 @@
+"""`dsf demo --once` that is ended from outside."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.demo.test_demo import check_nothing_is_left, make_environment
+from tests.support.child import Child
+from tests.support.wait import wait_for
+
+pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(120)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_once_is_no_success_without_all_scores(tmp_path: Path, number: signal.Signals) -> None:
+    environment = make_environment(tmp_path)
+    command = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()))
+    demo = Child([*command, sys.executable, "-m", "dsf.cli", "demo", "--once"], tmp_path / "demo.log")
+    wait_for((tmp_path / "state" / "dsf" / "context.json").exists, 60, demo.tail())
+    demo.signal(number)
+    assert demo.wait(30) == 130, demo.tail()
+    assert "every cluster has every score" not in demo.tail()
+    assert "everything is ended" in demo.tail()
+    assert not list(tmp_path.glob("dsf-demo-*"))
+    check_nothing_is_left(environment)

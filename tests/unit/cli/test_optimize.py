@@ -1,0 +1,49 @@
+"""What `dsf optimize -f` reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf.cli.optimize import read_params
+from dsf.errors import ManifestError
+
+BODY: dict[str, Any] = {
+    "namespace": "default",
+    "clusters": [{"name": "c1", "availablePolicies": [{"name": "p"}]}],
+    "targetWorkloads": [{"name": "w"}],
+    "preference": {"addOnPlacementScore": "s"},
+}
+YAML = """\
+namespace: default
+clusters: [{name: c1, availablePolicies: [{name: p}]}]
+targetWorkloads: [{name: w}]
+preference: {addOnPlacementScore: s}
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [json.dumps(BODY), json.dumps(BODY, indent="\t"), "\ufeff" + json.dumps(BODY), YAML, f"# why\n{YAML}"]
+)
+def test_json_and_yaml(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "params"
+    file.write_text(text, encoding="utf-8")
+    assert read_params(file).namespace == "default"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{\n\t"namespace": "default",\n}', "as JSON: .*line 3 column 1"),
+        (b"namespace: default\nclusters: [", "as YAML: .*line 2"),
+        (b"\xff\xfe", "utf-8"),
+    ],
+)
+def test_what_is_neither(tmp_path: Path, content: bytes, words: str) -> None:
+    file = tmp_path / "params"
+    file.write_bytes(content)
+    with pytest.raises(ManifestError, match=f"(?s)params is neither JSON nor YAML: .*{words}"):
+        read_params(file)
