@@ -50,6 +50,8 @@ class Credentials:
     signing_key: str = field(repr=False)
     #: Of the cluster's user in Redis; empty where clusters have no users of their own.
     redis_password: str = field(default="", repr=False)
+    #: Of the Sentinels; empty where there are none, or none that want one.
+    sentinel_password: str = field(default="", repr=False)
 
 
 EventType = Literal["Normal", "Warning"]

@@ -18,6 +18,7 @@ from typing import Final
 import redis
 
 import dsf.log
+from dsf.errors import BackendError, SettingsError
 from dsf.hub.backend import Backend, Credentials
 from dsf.hub.publish import Publisher
 from dsf.messages import derive_key
@@ -50,6 +51,9 @@ class AgentCredentials:
         self._publisher = publisher
         self._keys = AgentKeys(client)
         self._secret = master_secret
+        self._settings = settings
+        # Wrong from the beginning is said at the beginning.
+        settings.resolved_agent_sentinel_password()
         self._users = UsersEverywhere(client, settings, master_secret) if settings.redis_manage_users else None
         self._overlap = settings.credentials_overlap
         self._look = min(max(self._overlap / 10, _LEAST_LOOK), _LONGEST_LOOK)
@@ -169,4 +173,11 @@ class AgentCredentials:
     def _deliver(self, cluster: str, ids: KeyIds) -> None:
         password = self._users.password(cluster, ids.current) if self._users is not None else ""
         key = derive_key(self._secret, cluster, ids.current).dump()
-        self._backend.deliver_credentials(cluster, Credentials(ids, key, password))
+        self._backend.deliver_credentials(cluster, Credentials(ids, key, password, self._sentinel_password()))
+
+    def _sentinel_password(self) -> str:
+        try:
+            return self._settings.resolved_agent_sentinel_password() or ""
+        except SettingsError as error:
+            # Not without it: the agent's pod would wait for a key that is gone.
+            raise BackendError(str(error)) from None

@@ -15,7 +15,7 @@ from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import HealthStatus
 from dsf.errors import ResolutionError
-from dsf.store.entries import Entry
+from dsf.store.entries import LATEST, Entry
 from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
 
 
@@ -254,6 +254,6 @@ def _plan_scorer(scorer: DynamicScorer, now: datetime) -> ScorerPlan:
     if resolved.suspended:
         return ScorerPlan(scorer, resolved, None, is_suspended=True)
     if resolved.paused_until is not None and resolved.paused_until > now:
-        until = resolved.paused_until.timestamp()
+        until = min(resolved.paused_until.timestamp(), LATEST)
         return ScorerPlan(scorer, resolved, None, is_suspended=True, suspended_until=until)
     return ScorerPlan(scorer, resolved, None)

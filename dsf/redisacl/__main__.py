@@ -3,7 +3,12 @@
     python -m dsf.redisacl --passwords /etc/dsf/users --file /data/users.acl
 
 Passwords are files named after the roles (`hub`, `beat`, ...), as a mounted Secret has them; only their hashes are
-written. Users of managed clusters that are in the file already stay. Without `--file` the text is printed.
+written. Users of managed clusters that are in the file already stay. Without `--file` the text is printed. Roles
+without a file get no user, and are named.
+
+    python -m dsf.redisacl --rules > deploy/helm/files/users.acl
+
+The same with roles in place of hashes, for the chart: there a shell script in Redis' own image puts the hashes in.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from typing import Final
 
 from dsf.errors import SettingsError
 from dsf.redisacl.rules import HUB_ROLES, HubRole
-from dsf.redisacl.users import hub_users, render_acl_file
+from dsf.redisacl.users import acl_template, hub_users, render_acl_file
 
 #: Without these nothing works; the others may have no user.
 _NEEDED: Final[tuple[HubRole, ...]] = ("hub", "beat", "results", "exporter")
@@ -29,9 +34,14 @@ _SHORTEST: Final = 16
 def main(arguments: list[str] | None = None) -> int:
     """Run with these arguments; returns the exit code, 2 when they are of no use."""
     parser = argparse.ArgumentParser(prog="python -m dsf.redisacl", description="Write Redis' ACL file.")
-    parser.add_argument("--passwords", type=Path, required=True, help="folder with a file per role")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--passwords", type=Path, help="folder with a file per role")
+    source.add_argument("--rules", action="store_true", help="print all users, with roles in place of hashes")
     parser.add_argument("--file", type=Path, help="the ACL file; default: print it")
     options = parser.parse_args(arguments)
+    if options.rules:
+        sys.stdout.write(acl_template())
+        return 0
     try:
         passwords = _passwords(options.passwords)
         existing = options.file.read_text(encoding="utf-8") if options.file and options.file.exists() else ""
@@ -46,6 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"dsf.redisacl: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
+    left_out = [role for role in HUB_ROLES if role != "probe" and role not in passwords]
+    if left_out:
+        print(f"dsf.redisacl: no user for {', '.join(left_out)}: no such file in {options.passwords}", file=sys.stderr)
     if options.file is not None:
         print(f"dsf.redisacl: wrote {options.file} with users for {', '.join(passwords)}", file=sys.stderr)
     return 0

@@ -17,10 +17,19 @@ from typing import Final, Literal, get_args
 from dsf import keys
 
 #: A user of the hub's side. `operator` is for people and the command line: it is admin of the framework, not of Redis.
-#: `flower-tasks` is for a Flower that may start tasks. `probe` is for health checks; `sentinel` and `replica` are for
-#: Redis' own processes.
+#: `flower-tasks`: a Flower that may start tasks. `probe`: health checks. `sentinel`, `replica`: Redis' own processes.
 HubRole = Literal[
-    "beat", "results", "exporter", "flower", "flower-tasks", "hub", "operator", "probe", "sentinel", "replica"
+    "beat",
+    "results",
+    "exporter",
+    "flower",
+    "flower-tasks",
+    "optimizer",
+    "hub",
+    "operator",
+    "probe",
+    "sentinel",
+    "replica",
 ]
 HUB_ROLES: Final[tuple[HubRole, ...]] = get_args(HubRole)
 
@@ -223,6 +232,15 @@ _HUB: Final = [
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
 ]
 
+#: What `dsf.ticks.send_now` does: open a run, count it, push its tick.
+_SEND_NOW: Final = [
+    _selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),
+    _selector("hexists", r=[keys.ENTRIES]),
+    _selector("zscore zadd", rw=[keys.OPEN_RUNS]),
+    _selector("hincrby", rw=[_PAIRS]),
+    _selector("lpush llen", w=[_SPOKES]),
+]
+
 _OPERATOR: Final = [
     *_CLIENT,
     *_SCRIPTS,
@@ -240,10 +258,16 @@ _OPERATOR: Final = [
     _selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
     _selector("lpush ltrim", w=[keys.HUB_WAKE]),
     # `dsf rescore`, and `celery call` with a cluster's queue
-    _selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),
-    _selector("zscore zadd", rw=[keys.OPEN_RUNS]),
-    _selector("hincrby", rw=[_PAIRS]),
-    _selector("lpush", w=[_SPOKES]),
+    *_SEND_NOW,
+]
+
+#: It sends ticks and looks for the scores among the hub's objects: no score, book or history is its to read here.
+_OPTIMIZER: Final = [
+    *_CLIENT,
+    *_SCRIPTS,
+    # What there is, also to name it when something else was asked for; and how long a run may take.
+    _selector("hget hgetall", r=[keys.SCORERS, keys.CLUSTERS, keys.ENTRIES, keys.OVERRIDES]),
+    *_SEND_NOW,
 ]
 
 _FLOWER: Final = [
@@ -263,6 +287,7 @@ _RULES: Final[dict[HubRole, list[str]]] = {
     "flower": _FLOWER,
     # Agents take what is pushed there as a tick, and a tick only names a scorer.
     "flower-tasks": [*_FLOWER, _selector("lpush", w=[_SPOKES])],
+    "optimizer": _OPTIMIZER,
     "hub": _HUB,
     "operator": _OPERATOR,
     "probe": _commands("ping"),

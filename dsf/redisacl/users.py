@@ -74,6 +74,14 @@ def render_acl_file(users: Iterable[User], existing: str = "") -> str:
     return "\n".join([DEFAULT_OFF, *(user.line() for user in ours), *kept]) + "\n"
 
 
+def acl_template() -> str:
+    """An ACL file with all users of the hub, and `#<role>` where the hash of a password belongs."""
+    users = [
+        User(hub_user(role), tuple(hub_rules(role)), () if role == "probe" else (f"<{role}>",)) for role in HUB_ROLES
+    ]
+    return render_acl_file(users)
+
+
 def _is_cluster_line(line: str, others: set[str]) -> bool:
     words = line.split()
     return len(words) > 1 and words[0] == "user" and words[1] not in others and cluster_of_user(words[1]) is not None

@@ -23,23 +23,23 @@ _Tls: Any = redis.SSLConnection
 _Sentinel: Any = SentinelManagedConnection
 
 
-def why(error: BaseException, host: str, port: int, ca_file: str | None) -> str:
+def why(error: BaseException, host: str, port: int, ca_file: str | None, other_end: str = "Redis") -> str:
     """Why a connection cannot be made, and what to do, in one line."""
     where = f"{host}:{port}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of Redis at {where} is refused: {_certificate(error, host, ca_file)}"
+        return f"the certificate of {other_end} at {where} is refused: {_certificate(error, host, ca_file)}"
     if isinstance(error, ssl.SSLError):
         return (
-            f"no TLS with Redis at {where} ({error.reason or error}): does this port speak TLS, and does it want a "
-            "client certificate (DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE)?"
+            f"no TLS with {other_end} at {where} ({error.reason or error}): does this port speak TLS, and does it want "
+            "a client certificate (DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE)?"
         )
     if isinstance(error, socket.gaierror):
-        return f"the name {host} of Redis is not known: {error.strerror}"
+        return f"the name {host} of {other_end} is not known: {error.strerror}"
     if isinstance(error, OSError) and error.filename:
-        return f"cannot read {error.filename} for the connection to Redis: {error.strerror}"
+        return f"cannot read {error.filename} for the connection to {other_end}: {error.strerror}"
     if isinstance(error, OSError) and error.errno in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH):
-        return f"Redis cannot be reached at {where}: {error.strerror}"
-    return f"Redis cannot be reached at {where}: {error}"
+        return f"{other_end} cannot be reached at {where}: {error.strerror}"
+    return f"{other_end} cannot be reached at {where}: {error}"
 
 
 def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | None) -> str:
@@ -61,6 +61,10 @@ class _Explained:
     host: str
     port: int
     ca_certs: str | None = None
+    #: Who is at the other end, and what says who we are there.
+    other_end = "Redis"
+    known_by = "DSF_REDIS_URL, DSF_REDIS_PASSWORD_FILE"
+    tls_by = "rediss://"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -71,7 +75,7 @@ class _Explained:
         """Not: only Redis' cloud knows this command, and asking is a round trip at each connect."""
 
     def _error_message(self, error: BaseException) -> str:
-        return why(error, self.host, self.port, self.ca_certs)
+        return why(error, self.host, self.port, self.ca_certs, self.other_end)
 
     def connect(self) -> None:
         """Connect. Raises redis.ConnectionError and its subclasses."""
@@ -81,8 +85,8 @@ class _Explained:
             if str(error).startswith("DSF_"):
                 raise
             raise redis.AuthenticationError(
-                f"Redis at {self.host}:{self.port} refuses user or password ({str(error).rstrip('.')}); is it the "
-                "newest one (DSF_REDIS_URL, DSF_REDIS_PASSWORD_FILE)?"
+                f"{self.other_end} at {self.host}:{self.port} refuses user or password ({str(error).rstrip('.')}); is "
+                f"it the newest one ({self.known_by})?"
             ) from None
         except redis.ConnectionError as error:
             # What redis-py says by itself when the other side hangs up; it names neither the server nor a reason.
@@ -90,8 +94,8 @@ class _Explained:
                 "Connection closed|Error .*(reading|writing)", str(error)
             ):
                 raise redis.ConnectionError(
-                    f"Redis at {self.host}:{self.port} ends new connections ({str(error).rstrip('.')}): does it want "
-                    "TLS (rediss://), or a client certificate, or has it reached its maxclients?"
+                    f"{self.other_end} at {self.host}:{self.port} ends new connections ({str(error).rstrip('.')}): "
+                    f"does it want TLS ({self.tls_by}), or a client certificate, or has it reached its maxclients?"
                 ) from None
             raise
 
@@ -143,3 +147,19 @@ class SentinelConnection(_Explained, _Sentinel):  # type: ignore[misc]
 
 class SentinelTlsConnection(_Explained, _OneCa, _Sentinel, _Tls):  # type: ignore[misc]
     """To the server that Sentinel names, with TLS. Sentinel must announce the name that is in the certificate."""
+
+
+class _Asked:
+    """Mixed into a class of connections to a Sentinel."""
+
+    other_end = "Sentinel"
+    known_by = "DSF_REDIS_SENTINEL_USERNAME, DSF_REDIS_SENTINEL_PASSWORD_FILE"
+    tls_by = "DSF_REDIS_SENTINEL_TLS"
+
+
+class AskedConnection(_Asked, _Explained, _Plain):  # type: ignore[misc]
+    """To a Sentinel, without TLS."""
+
+
+class AskedTlsConnection(_Asked, _Explained, _OneCa, _Tls):  # type: ignore[misc]
+    """To a Sentinel, with TLS."""

@@ -6,17 +6,13 @@ from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
-from redis.credentials import CredentialProvider
 from redis.retry import Retry
-from redis.sentinel import Sentinel as _Sentinel
 
 from dsf.errors import SettingsError
 from dsf.redislink import address, connection
 from dsf.redislink.credentials import Credentials
+from dsf.redislink.sentinel import SentinelCredentials, SentinelRedis, Sentinels
 from dsf.settings import Settings
-
-# Not all of its methods have types.
-Sentinel: Any = _Sentinel
 
 
 class Link:
@@ -83,7 +79,7 @@ class Link:
         """Host and port of each replica that the Sentinels know and can reach. Raises redis.RedisError."""
         manager = self.sentinel({})
         try:
-            return [(str(host), int(port)) for host, port in manager.discover_slaves(self._master)]
+            return manager.discover_slaves(self._master)
         finally:
             for client in manager.sentinels:
                 client.close()
@@ -95,19 +91,20 @@ class Link:
     def _master(self) -> str:
         return self._settings.redis_sentinel_master
 
-    def sentinel(self, options: dict[str, Any]) -> Any:
+    def sentinel(self, options: dict[str, Any]) -> Sentinels:
         """The Sentinels; `options` are those of connections to the server that they name."""
-        return Sentinel(list(self.address.hosts), sentinel_kwargs=self.sentinel_options(), **options)
+        return Sentinels(list(self.address.hosts), self.sentinel_options(), self.uses_tls, options)
 
     def sentinel_options(self) -> dict[str, Any]:
-        """Options of connections to the Sentinels themselves; they do not know the server's users."""
+        """Options of connections to the Sentinels themselves, as redis-py and Flower know them; they do not know the
+        server's users."""
         settings = self._settings
         return {
             "socket_timeout": settings.redis_socket_timeout,
             "socket_connect_timeout": settings.redis_connect_timeout,
             # Another Sentinel is asked at once.
             "retry": Retry(NoBackoff(), 0),
-            "credential_provider": _SentinelCredentials(settings),
+            "credential_provider": SentinelCredentials(settings),
             **({"ssl": True} | self.tls_options if self.uses_tls else {}),
         }
 
@@ -116,33 +113,3 @@ class Link:
         client: SentinelRedis = manager.master_for(self._master, SentinelRedis, connection_class=self.connection_class)
         client.manager = manager
         return client
-
-
-class SentinelRedis(redis.Redis):
-    """A client that also closes its connections to the Sentinels."""
-
-    #: The `redis.sentinel.Sentinel` that it belongs to.
-    manager: Any = None
-
-    def close(self) -> None:
-        """Close everything; a later command connects again."""
-        super().close()
-        if self.manager is not None:
-            for client in self.manager.sentinels:
-                client.close()
-
-
-class _SentinelCredentials(CredentialProvider):
-    """User and password for the Sentinels, as of now."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
-        try:
-            password = self._settings.resolved_redis_sentinel_password() or ""
-        except SettingsError as error:
-            raise redis.AuthenticationError(str(error)) from None
-        if self._settings.redis_sentinel_username:
-            return self._settings.redis_sentinel_username, password
-        return (password,) if password else ()

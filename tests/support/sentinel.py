@@ -6,19 +6,27 @@ import contextlib
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import redis
 
 from dsf.redisacl.rules import hub_user
+from dsf.redisacl.users import password_hash
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 from tests.support.secureredis import SecureRedis, find_tls_server
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
+#: What is shipped is what is tested.
+_EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis" / "sentinel.conf.example"
+
 MASTER_NAME = "hub"
+#: Of the Sentinels themselves, and of the user that processes ask them as.
 SENTINEL_PASSWORD = "password-of-the-sentinels"
+CLIENT_USER = "dsf-client"
+CLIENT_PASSWORD = "password-of-those-who-ask"
 
 
 class SentinelRedis:
@@ -49,7 +57,8 @@ class SentinelRedis:
             "redis_url": self.url,
             "redis_sentinel_master": MASTER_NAME,
             "redis_sentinel_tls": True,
-            "redis_sentinel_password": SENTINEL_PASSWORD,
+            "redis_sentinel_username": CLIENT_USER,
+            "redis_sentinel_password": CLIENT_PASSWORD,
             "redis_ca_file": self.ca.cert,
         }
 
@@ -65,29 +74,30 @@ class SentinelRedis:
     def _start_sentinel(self) -> None:
         port = free_port()
         config = self.dir / f"{port}.conf"
-        config.write_text(
-            f"""port 0
-tls-port {port}
-bind 127.0.0.1
-dir {self.dir}
-tls-cert-file {self._certificate.cert}
-tls-key-file {self._certificate.key}
-tls-ca-cert-file {self.ca.cert}
-tls-auth-clients no
-tls-replication yes
-requirepass {SENTINEL_PASSWORD}
-sentinel resolve-hostnames yes
-sentinel announce-hostnames yes
-sentinel announce-ip localhost
-sentinel announce-port {port}
-sentinel monitor {MASTER_NAME} localhost {self.first.port} 2
-sentinel auth-user {MASTER_NAME} {hub_user("sentinel")}
-sentinel auth-pass {MASTER_NAME} password-of-sentinel
-sentinel down-after-milliseconds {MASTER_NAME} 1500
-sentinel failover-timeout {MASTER_NAME} 6000
-"""
-        )
+        config.write_text(self._configuration(port))
         self._sentinels[port] = Child([find_tls_server(), str(config), "--sentinel"], self.dir / f"{port}.log")
+
+    def _configuration(self, port: int) -> str:
+        """deploy/redis/sentinel.conf.example with our places, ports and passwords, and without long waits."""
+        text = _EXAMPLE.read_text()
+        for theirs, ours in {
+            "tls-port 26379": f"tls-port {port}\nbind 127.0.0.1",
+            "announce-port 26379": f"announce-port {port}",
+            "sentinel-0.example.com": "localhost",
+            "redis-0.example.com 6379": f"localhost {self.first.port}",
+            "/etc/redis-tls/tls.crt": str(self._certificate.cert),
+            "/etc/redis-tls/tls.key": str(self._certificate.key),
+            "/etc/redis-tls/ca.crt": str(self.ca.cert),
+            "dir /data": f"dir {self.dir}",
+            "requirepass change-me-sentinels-0000": f"requirepass {SENTINEL_PASSWORD}",
+            password_hash("change-me-sentinel-clients"): password_hash(CLIENT_PASSWORD),
+            "auth-pass hub change-me-sentinel-00000": "auth-pass hub password-of-sentinel",
+            "down-after-milliseconds hub 5000": "down-after-milliseconds hub 1500",
+            "failover-timeout hub 60000": "failover-timeout hub 6000",
+        }.items():
+            assert text.count(theirs) == 1, f"{theirs!r} is not once in {_EXAMPLE.name}"
+            text = text.replace(theirs, ours)
+        return text
 
     def _is_settled(self) -> bool:
         for port in self._sentinels:
@@ -102,6 +112,12 @@ sentinel failover-timeout {MASTER_NAME} 6000
                 ):
                     return False
         return True
+
+    @contextlib.contextmanager
+    def administrators(self) -> Iterator[list[redis.Redis]]:
+        """A client of each Sentinel that may do everything."""
+        with contextlib.ExitStack() as stack:
+            yield [stack.enter_context(contextlib.closing(self._sentinel(port))) for port in self._sentinels]
 
     def _sentinel(self, port: int) -> redis.Redis:
         return redis.Redis(

@@ -2,8 +2,7 @@
 A Deployment of one process on the hub. Keys of the argument: root, component, values (of the component), args, env
 (list), mounts, volumes (lists), ports (dict name -> port), liveness, readiness, startup (probes), usesApi (whether the
 process speaks with the API server), grace (seconds), scaled (whether somebody else sets the replicas), redisUser (name
-of its user in Redis, if not that of the component), withoutRedis (it has no user there), alone (no two at once, not even
-during an upgrade).
+of its user in Redis, if not that of the component), alone (no two at once, not even during an upgrade).
 */}}
 {{- define "dsf.deployment" -}}
 {{- $root := .root -}}
@@ -57,14 +56,17 @@ spec:
               value: {{ $values.log.format }}
             - name: DSF_LOG_LEVEL
               value: {{ $values.log.level }}
-            {{- if not .withoutRedis }}
             {{- include "dsf.redis.env" . | nindent 12 }}
-            {{- end }}
             {{- with .env }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
             {{- if .usesApi }}
-            {{- range $name, $value := dict "HTTP_PROXY" $values.proxy.httpProxy "HTTPS_PROXY" $values.proxy.httpsProxy "NO_PROXY" $values.proxy.noProxy }}
+            {{- $direct := list $values.proxy.noProxy }}
+            {{- if or $values.proxy.httpProxy $values.proxy.httpsProxy }}
+            {{- /* No proxy knows the address that pods have for the API server; Kubernetes fills it in. */}}
+            {{- $direct = list "$(KUBERNETES_SERVICE_HOST)" "kubernetes.default.svc" $values.proxy.noProxy }}
+            {{- end }}
+            {{- range $name, $value := dict "HTTP_PROXY" $values.proxy.httpProxy "HTTPS_PROXY" $values.proxy.httpsProxy "NO_PROXY" (join "," (compact $direct)) }}
             {{- if $value }}
             - name: {{ $name }}
               value: {{ $value | quote }}
@@ -97,9 +99,7 @@ spec:
           volumeMounts:
             - name: tmp
               mountPath: /tmp
-            {{- if not .withoutRedis }}
             {{- include "dsf.redis.mounts" . | nindent 12 }}
-            {{- end }}
             {{- with .mounts }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
@@ -107,9 +107,7 @@ spec:
         - name: tmp
           emptyDir:
             sizeLimit: 64Mi
-        {{- if not .withoutRedis }}
         {{- include "dsf.redis.volumes" . | nindent 8 }}
-        {{- end }}
         {{- with .volumes }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

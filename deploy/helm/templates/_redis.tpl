@@ -131,6 +131,16 @@ those in the cluster; a new certificate is made when names were added or a year 
 {{- end -}}
 {{- end }}
 
+{{/*
+Name of the Secret with a CA that agents need and do not get, because it was not found: it is not there yet, or there is
+no cluster to look it up in. Empty when all is well.
+*/}}
+{{- define "dsf.redis.agentCaMissing" -}}
+{{- if and .Values.addon.enabled (not (include "dsf.redis.agentCa" . | trim)) -}}
+{{- include "dsf.redis.caSecret" . -}}
+{{- end -}}
+{{- end }}
+
 {{/* Secret with the passwords of the users of processes on the hub. */}}
 {{- define "dsf.redis.usersSecret" -}}
 {{- if include "dsf.redis.bundled" . -}}
@@ -145,7 +155,7 @@ dynamic-scoring-redis-users
 {{- if not (hasKey .Values "generatedPasswords") -}}
 {{- $root := . -}}
 {{- $passwords := dict -}}
-{{- range (list "hub" "beat" "results" "exporter" (ternary "flower" "flower-tasks" .Values.flower.readOnly) "operator" "sentinel" "replica") -}}
+{{- range concat (list "hub" "beat" "results" "exporter" (ternary "flower" "flower-tasks" .Values.flower.readOnly) "operator" "sentinel" "replica") (ternary (list "optimizer") list .Values.optimizer.enabled) -}}
 {{- $_ := set $passwords . (include "dsf.keptOr" (dict "root" $root "secret" "dynamic-scoring-redis-users" "key" . "new" (randAlphaNum 40))) -}}
 {{- end -}}
 {{- $_ := set .Values "generatedPasswords" $passwords -}}
@@ -179,6 +189,21 @@ dynamic-scoring-redis-users
   value: /etc/dsf/redis-sentinel/password
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/*
+"true" or "": whether agents ask Sentinels that want a password, which the hub controller delivers. Who may do everything
+with the Sentinels can lead the whole fleet to another server, so agents get the password of a named user only.
+*/}}
+{{- define "dsf.redis.agentSentinelPassword" -}}
+{{- $sentinel := .Values.redis.external.sentinel -}}
+{{- if and (not (include "dsf.redis.bundled" .)) $sentinel.passwordSecret (hasPrefix "sentinel:" (include "dsf.redis.agentUrl" .)) -}}
+{{- if $sentinel.username -}}
+true
+{{- else if .Values.addon.enabled -}}
+{{- fail "redis.external.sentinel.username: required with redis.external.sentinel.passwordSecret, because agents get this password too: that of a user who may only ask, as in deploy/redis/sentinel.conf.example" -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{- define "dsf.redis.mounts" -}}

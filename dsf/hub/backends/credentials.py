@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from dsf.api.types import CREDENTIALS_KEY, REDIS_PASSWORD_KEY
+from dsf.api.types import CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY
 from dsf.errors import SettingsError
 from dsf.hub.backend import Credentials
 from dsf.hub.backends.files import read_text, remove, write_text
@@ -45,6 +45,8 @@ class CredentialFiles:
         self._put(cluster, _KEY_IDS, credentials.key_ids.dump())
         if credentials.redis_password:
             self._put(cluster, REDIS_PASSWORD_KEY, credentials.redis_password)
+        if credentials.sentinel_password:
+            self._put(cluster, SENTINEL_PASSWORD_KEY, credentials.sentinel_password)
         self._put(cluster, CREDENTIALS_KEY, credentials.signing_key)
 
     def key_ids(self, cluster: str) -> KeyIds | None:
@@ -61,7 +63,7 @@ class CredentialFiles:
 
     def remove(self, cluster: str) -> None:
         """Take the credentials away."""
-        for name in (CREDENTIALS_KEY, REDIS_PASSWORD_KEY, _KEY_IDS):
+        for name in (CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY, _KEY_IDS):
             remove(self._path(cluster, name), up_to=self._out.root)
 
     def _put(self, cluster: str, name: str, text: str) -> None:

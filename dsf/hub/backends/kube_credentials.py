@@ -15,6 +15,7 @@ from dsf.api.types import (
     MANAGED_BY,
     MANAGED_BY_LABEL,
     REDIS_PASSWORD_KEY,
+    SENTINEL_PASSWORD_KEY,
 )
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, SettingsError
 from dsf.hub.backend import Credentials, Manifest
@@ -62,6 +63,8 @@ def credentials_work(cluster: str, agent_namespace: str, credentials: Credential
     data = {CREDENTIALS_KEY: _encoded(credentials.signing_key)}
     if credentials.redis_password:
         data[REDIS_PASSWORD_KEY] = _encoded(credentials.redis_password)
+    if credentials.sentinel_password:
+        data[SENTINEL_PASSWORD_KEY] = _encoded(credentials.sentinel_password)
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -28,7 +28,7 @@ from tests.support.wait import wait_for
 from tests.unit.deploy import chart
 
 #: The programs of images, here.
-_PROGRAMS = {"redis-server": find_tls_server, "python": lambda: sys.executable}
+_PROGRAMS = {"redis-server": find_tls_server, "/bin/sh": lambda: "/bin/sh"}
 #: What an image of ours runs with `args` only.
 _ENTRY_POINT = [sys.executable, "-P", "-m", "dsf.cli"]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,8 @@ from tests.support.secureredis import find_tls_server
 from tests.support.wait import wait_for
 from tests.unit.deploy import chart
 
-ROLES: tuple[HubRole, ...] = ("hub", "beat", "results", "exporter", "flower", "operator")
-OBJECTS = chart.render({"redis": {"maxClients": 200}})
+ROLES: tuple[HubRole, ...] = ("hub", "beat", "results", "exporter", "flower", "optimizer", "operator")
+OBJECTS = chart.render({"redis": {"maxClients": 200}, "optimizer": {"enabled": True}})
 
 
 class Bundled:
@@ -52,6 +50,19 @@ class Bundled:
         file = self.folder / "users.acl"
         existing = file.read_text() if file.exists() else ""
         file.write_text(render_acl_file(hub_users(self.passwords), existing))
+
+    def run_init_container(self) -> None:
+        """Do what it does, with the shell and the tools that are in Redis' image."""
+        data = chart.one(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]
+        (container,) = chart.pod(chart.workloads(OBJECTS)["dynamic-scoring-redis"])["initContainers"]
+        mounts = {"/etc/redis/": "configuration/", "/etc/dsf/users": "passwords", "/data/": ""}
+        (self.folder / "configuration").mkdir(exist_ok=True)
+        for name, text in data.items():
+            (self.folder / "configuration" / name).write_text(text)
+        command = [*container["command"], *container["args"]]
+        for theirs, ours in mounts.items():
+            command = [text.replace(theirs, f"{self.folder}/{ours}") for text in command]
+        subprocess.run(command, check=True, timeout=60)
 
     def start(self) -> None:
         """Start it and wait until it answers the chart's probe."""
@@ -115,7 +126,7 @@ def as_process(
         yield make
 
 
-@pytest.mark.parametrize("name", ["hub", "beat", "results", "exporter", "flower"])
+@pytest.mark.parametrize("name", ["hub", "beat", "results", "exporter", "flower", "optimizer"])
 def test_every_process_gets_in_with_what_it_is_given(
     as_process: Callable[[HubRole], redis.Redis], name: HubRole
 ) -> None:
@@ -154,14 +165,22 @@ def test_users_of_clusters_survive_a_restart(bundled: Bundled, as_process: Calla
     assert hub.ping(), "the hub's own password is the same"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("dsf.redisacl.__main__") is None, reason="needs python -m dsf.redisacl")
-def test_the_init_container_writes_the_users(tmp_path: Path) -> None:
+def test_the_init_container_writes_the_users_that_the_hub_knows(tmp_path: Path) -> None:
     server = Bundled(tmp_path)
-    (container,) = chart.pod(chart.workloads(OBJECTS)["dynamic-scoring-redis"])["initContainers"]
-    places = {"/etc/dsf/users": str(tmp_path / "passwords"), "/data/users.acl": str(tmp_path / "users.acl")}
-    arguments = [places.get(text, text) for text in container["args"]]
-    module = container["command"][1:]
-    subprocess.run([sys.executable, *module, *arguments], check=True, timeout=60)
+    server.write_users()
+    file = tmp_path / "users.acl"
+    cluster = User.of_cluster("c1", "cluster-password").line()
+    expected = f"{file.read_text()}{cluster}\n"
+    # As the server saves it; somebody else's user goes.
+    file.write_text(f"user somebody on nopass ~* &* +@all\n{cluster}\n")
+    server.run_init_container()
+    assert file.read_text() == expected
+    assert file.stat().st_mode & 0o777 == 0o640
+    server.run_init_container()
+    assert file.read_text() == expected, "the same at each start"
+    file.unlink()
+    server.run_init_container()
+    assert file.read_text() == expected.replace(f"{cluster}\n", "")
     server.start()
     server.stop()
     shutil.rmtree(tmp_path / "appendonlydir", ignore_errors=True)

@@ -167,7 +167,13 @@ class Clusters:
                 },
             },
         }
-        return [_namespace("monitoring"), _namespace(AGENT_NAMESPACE), agent]
+        token = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "a-scorer-token", "namespace": AGENT_NAMESPACE},
+            "stringData": {"token": "0123"},
+        }
+        return [_namespace("monitoring"), _namespace(AGENT_NAMESPACE), agent, token]
 
 
 def _apply(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:

@@ -46,8 +46,6 @@ NOWHERE = {
     r"^(JOIN=\$\()?clusteradm\b": _CONTAINERS,
     r"^\$\{JOIN/": _CONTAINERS,
     r"^(REGISTRY=\$\()?oc\b": "OpenShift is not here",
-    r"^git clone ": _NETWORK,
-    r"^cd dynamic-scoring-framework$": _NETWORK,
     r"^helm repo add ": _NETWORK,
     r"^helm upgrade --install \S+ (?!deploy/helm )\S+/\S+ ": _NETWORK,
     r"kubectl .*apply -f https://": _NETWORK,

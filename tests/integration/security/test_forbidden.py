@@ -149,6 +149,14 @@ HUB_FORBIDDEN: dict[HubRole, str] = {
     "flower": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|HGETALL dsf:scorers
         PUBLISH /0.celeryev/x x|PUBLISH /0.celery.pidbox x|PSUBSCRIBE *|HGETALL dsf:pair:c1/s|SCRIPT LOAD x|ACL LIST
         KEYS *""",
+    # It sends ticks. What they bring is in the hub's objects, which it reads from the API server.
+    "optimizer": """LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|RPUSH spoke.c1 x|DEL spoke.c1|LPUSH hub.results x
+        LLEN hub.results|LRANGE hub.results 0 -1|HGETALL dsf:pair:c1/s|HGET dsf:pair:c1/s score
+        HSET dsf:pair:c1/s score x|HDEL dsf:pair:c1/s score|LRANGE dsf:history:c1/s 0 -1|HSET dsf:scorers x y
+        HSET dsf:clusters x y|HSET dsf:schedule:entries x y|HDEL dsf:schedule:entries x|HSET dsf:schedule:overrides x y
+        ZADD dsf:schedule:due 0 x|ZREM dsf:runs:open x|ZRANGE dsf:runs:open 0 -1|LPUSH dsf:hub:wake 1
+        HGETALL dsf:clusters:keys|HGETALL dsf:clusters:requests|PUBLISH /0.celeryev/x x|PSUBSCRIBE /0.celeryev/*
+        ACL LIST|ACL SETUSER x|EVAL 'return 1' 0|CONFIG GET *|CLIENT LIST|FLUSHALL|MONITOR|KEYS *|SHUTDOWN""",
     "hub": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE hub.results 0 -1|HSET dsf:pair:c1/s score x|FLUSHALL
         CONFIG GET *|EVAL 'return 1' 0|MONITOR|KEYS *|SHUTDOWN""",
     "operator": """LRANGE hub.results 0 -1|LPUSH hub.results x|BRPOP spoke.c1 1|LRANGE spoke.c1 0 -1
@@ -209,7 +217,7 @@ def test_each_process_of_the_hub_has_what_it_needs_only(secure_redis: SecureRedi
     client = secure_redis.client(hub_user(role), secure_redis.passwords[role])
     assert refused(client, re.split(r"[|\n] *", HUB_FORBIDDEN[role])) == []
     # Not in two steps either: the commands of a script are looked at one by one.
-    if role in ("beat", "results", "hub", "operator"):
+    if role in ("beat", "results", "optimizer", "hub", "operator"):
         for command in ("'SET', 'anything', 'x'", "'LPUSH', 'hub.queue', 'x'", "'DEL', 'hub.results'"):
             script = client.register_script(f"return redis.call({command})")
             with pytest.raises(redis.RedisError, match=r"can't (access|run)"):

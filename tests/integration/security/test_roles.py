@@ -6,9 +6,12 @@ import itertools
 import threading
 import time
 
+import pytest
 import redis
 
 from dsf import keys, messages
+from dsf.cli.optimizer import rescorer
+from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
 from dsf.exporter.reader import FleetReader
 from dsf.exporter.schedule import read_schedule
@@ -140,3 +143,53 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
 
     refusals = secure_redis.client().acl_log()
     assert refusals == []
+
+
+def test_an_optimiser_scores_now_as_itself(secure_redis: SecureRedis) -> None:
+    """With the settings of its pod: over TLS, the password in a file."""
+    admin = secure_redis.client()
+    registry, schedule = Registry(admin), ScheduleStore(admin)
+    registry.put_scorer(ScorerRecord(name="s1", score_name="s1", interval=10, validity=300))
+    for cluster in ("c1", "c2", "elsewhere"):
+        registry.put_cluster(ClusterRecord(name=cluster))
+    schedule.upsert(Entry(cluster=c, scorer="s1", score_name="s1", interval=10) for c in ("c1", "c2"))
+    # A run may take as long as the interval that holds, which is not that of the entry.
+    schedule.set_override("*/s1", interval=600)
+    # A server that was started a moment ago knows no script yet.
+    admin.script_flush()
+    password = secure_redis.dir / "password"
+    password.write_text(secure_redis.passwords["optimizer"])
+    settings = Settings(
+        role="optimizer",
+        redis_url=secure_redis.url(),  # type: ignore[arg-type]
+        redis_username=hub_user("optimizer"),
+        redis_password_file=password,
+        redis_ca_file=secure_redis.ca.cert,
+        queue_limit=2,
+    )
+    score_now = rescorer(settings)
+    assert score_now is not None
+
+    runs = score_now("s1", None)
+    assert [(run.cluster, run.message) for run in runs] == [("c1", ""), ("c2", "")]
+    for run in runs:
+        assert admin.llen(keys.spoke_queue(run.cluster)) == 1
+        assert Pairs(admin).state(run.cluster, "s1").scheduled == 1
+        deadline = admin.zscore(keys.OPEN_RUNS, keys.run_member(run.cluster, "s1", run.run_id))
+        assert deadline is not None
+        assert 600 < deadline - time.time() < 700
+    score_now("s1", ["c1"])
+    (refused,) = score_now("s1", ["c1"])
+    assert refused.run_id == ""
+    assert "2 messages wait in spoke.c1" in refused.message
+    with pytest.raises(UnknownScorerError, match="registered: s1"):
+        score_now("s2", None)
+    with pytest.raises(UnknownScorerError, match="it runs on: c1, c2"):
+        score_now("s1", ["elsewhere"])
+    with pytest.raises(UnknownClusterError, match="registered: c1, c2, elsewhere"):
+        score_now("s1", ["c3"])
+    assert admin.acl_log() == []
+    # Where nobody made its password, it says so, and only now: plans need none.
+    password.unlink()
+    with pytest.raises(SettingsError, match="DSF_REDIS_PASSWORD_FILE"):
+        score_now("s1", None)

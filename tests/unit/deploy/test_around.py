@@ -91,11 +91,13 @@ def test_the_test_pod_finds_redis() -> None:
     assert [peer for peer in rule["from"] if peer["podSelector"]["matchLabels"].items() <= labels.items()]
 
 
-def test_every_user_of_the_chart_is_one_of_redis() -> None:
+@pytest.mark.parametrize("values", [{}, chart.EVERYTHING], ids=["defaults", "everything"])
+def test_every_user_of_the_chart_is_one_of_redis(values: chart.Values) -> None:
     users = {hub_user(role) for role in HUB_ROLES}
-    for workload in chart.workloads(chart.render()).values():
+    objects = chart.render(values)
+    for workload in chart.workloads(objects).values():
         for container in chart.containers(workload):
             name = chart.environment(container).get("DSF_REDIS_USERNAME", "")
             assert not name or name in users or name.startswith("spoke-")
-    for key in chart.one(chart.render(), "Secret", "dynamic-scoring-redis-users")["data"]:
+    for key in chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"]:
         assert f"dsf-{key}" in users

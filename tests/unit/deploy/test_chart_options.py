@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dsf.redisacl.rules import hub_user
 from dsf.settings import ENV_PREFIX, Settings
 from tests.unit.deploy import chart
 
@@ -102,24 +103,80 @@ def test_the_optimiser_is_the_one_of_the_manifest() -> None:
         assert left[key] == right[key], key
     for probe in ("livenessProbe", "readinessProbe"):
         assert left[probe]["httpGet"] == right[probe]["httpGet"]
-    assert chart.pod(ours)["volumes"] == chart.pod(theirs)["volumes"]
+    assert chart.pod(ours)["volumes"] == [_needed(volume) for volume in chart.pod(theirs)["volumes"]]
     assert chart.environment(right).items() <= chart.environment(left).items()
     assert chart.one(objects, "Service", name)["spec"]["ports"] == chart.one(alone, "Service")["spec"]["ports"]
 
 
-def test_the_optimiser_has_no_user_in_redis() -> None:
-    objects = chart.render(chart.EVERYTHING)
+def _needed(volume: chart.Object) -> chart.Object:
+    """A volume of the manifest as the chart has it: there the Secret is made too, so a pod may wait for it."""
+    if "secret" not in volume:
+        return volume
+    secret = volume["secret"]
+    assert secret["optional"] is True, "one who only makes plans has no Redis of ours"
+    return {**volume, "secret": {key: value for key, value in secret.items() if key != "optional"}}
+
+
+def test_the_optimiser_has_a_user_in_redis_of_its_own() -> None:
+    objects = chart.render({"optimizer": {"enabled": True}})
     deployment = chart.workloads(objects)["dynamic-scoring-optimizer"]
     (container,) = chart.containers(deployment)
-    assert not [name for name in chart.environment(container) if name.startswith(f"{ENV_PREFIX}REDIS")]
-    assert not [volume for volume in chart.pod(deployment)["volumes"] if "secret" in volume]
+    (exporter,) = chart.containers(chart.workloads(objects)["dynamic-scoring-exporter"])
+    ours, theirs = (
+        {name: value for name, value in chart.environment(one).items() if name.startswith(f"{ENV_PREFIX}REDIS")}
+        for one in (container, exporter)
+    )
+    assert ours == theirs | {"DSF_REDIS_USERNAME": hub_user("optimizer")}
+    assert ours["DSF_REDIS_URL"].startswith("rediss://")
+    secrets = [volume["secret"] for volume in chart.pod(deployment)["volumes"] if "secret" in volume]
+    assert secrets == [
+        {"secretName": "dynamic-scoring-redis-users", "items": [{"key": "optimizer", "path": "password"}]},
+        {"secretName": "dynamic-scoring-redis-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]},
+    ]
+    assert len(chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-users"), "optimizer")) == 40
+
+
+def test_the_optimiser_keeps_to_the_limit_of_queues() -> None:
+    workloads = chart.workloads(chart.render({"optimizer": {"enabled": True}, "beat": {"queueLimit": 1000000}}))
+    for name in ("beat", "optimizer"):
+        (container,) = chart.containers(workloads[f"dynamic-scoring-{name}"])
+        assert chart.environment(container)["DSF_QUEUE_LIMIT"] == "1000000"
+
+
+def test_without_an_optimiser_it_has_no_user() -> None:
+    objects = chart.render()
+    assert "optimizer" not in chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"]
     assert "optimizer" not in str(chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"])
+
+
+def test_the_optimiser_reaches_redis_and_redis_lets_it_in() -> None:
+    objects = chart.render({"optimizer": {"enabled": True}})
+    redis = chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"]
+    optimizer = chart.one(objects, "NetworkPolicy", "dynamic-scoring-optimizer")["spec"]
+    port = {"port": 6379, "protocol": "TCP"}
+    assert {"to": [{"podSelector": redis["podSelector"]}], "ports": [port]} in optimizer["egress"]
+    (rule,) = redis["ingress"]
+    assert {"podSelector": optimizer["podSelector"]} in rule["from"]
+    assert rule["ports"] == [port]
+
+
+def test_the_optimiser_uses_a_redis_of_your_own() -> None:
+    objects = chart.render(chart.MATRIX["external-sentinel"] | {"optimizer": {"enabled": True}})
+    deployment = chart.workloads(objects)["dynamic-scoring-optimizer"]
+    (container,) = chart.containers(deployment)
+    assert chart.environment(container)["DSF_REDIS_URL"].startswith("sentinel://")
+    secrets = {volume["name"]: volume["secret"] for volume in chart.pod(deployment)["volumes"] if "secret" in volume}
+    assert secrets["redis-password"] == {
+        "secretName": "redis-users",
+        "items": [{"key": "optimizer", "path": "password"}],
+    }
+    assert secrets["redis-ca"]["secretName"] == "redis-ca"
 
 
 def test_the_optimiser_is_reached_by_whom_you_say() -> None:
     name = "dynamic-scoring-optimizer"
     closed = chart.one(chart.render({"optimizer": {"enabled": True}}), "NetworkPolicy", name)["spec"]
     assert closed["ingress"] == []
-    assert {port["port"] for rule in closed["egress"] for port in rule["ports"]} == {53, 5353, 443, 6443}
+    assert {port["port"] for rule in closed["egress"] for port in rule["ports"]} == {53, 5353, 443, 6443, 6379}
     opened = chart.one(chart.render(chart.EVERYTHING), "NetworkPolicy", name)["spec"]
     assert opened["ingress"] == [{"from": [{"podSelector": {}}], "ports": [{"port": 8338, "protocol": "TCP"}]}]

@@ -167,7 +167,7 @@ def test_secrets_come_as_files(workloads: dict[str, chart.Object]) -> None:
 
 
 def test_each_process_mounts_its_own_password_only(workloads: dict[str, chart.Object]) -> None:
-    for name in set(workloads) & {"hub", "beat", "results", "exporter", "flower"}:
+    for name in set(workloads) & {"hub", "beat", "results", "exporter", "flower", "optimizer"}:
         volumes = chart.pod(workloads[name])["volumes"]
         (password,) = [volume["secret"]["items"] for volume in volumes if volume["name"] == "redis-password"]
         (container,) = chart.containers(workloads[name])

@@ -10,6 +10,11 @@ from typing import Any
 
 import pytest
 
+from dsf.api.types import AGENT_NAMESPACE, SENTINEL_PASSWORD_KEY
+from dsf.hub.backend import Credentials
+from dsf.hub.backends.kube_credentials import credentials_work
+from dsf.redisacl.keyids import KeyIds
+from dsf.redisacl.users import password_hash
 from dsf.redislink import address
 from tests.unit.deploy import chart
 
@@ -115,9 +120,107 @@ def test_sentinels_are_for_everybody() -> None:
         (container,) = chart.containers(workload)
         environment = chart.environment(container)
         assert len(address.parse(environment["DSF_REDIS_URL"]).hosts) == 3, name
-        assert environment["DSF_REDIS_SENTINEL_MASTER"] == "dsf"
+        assert environment["DSF_REDIS_SENTINEL_MASTER"] == "hub"
         assert environment["DSF_REDIS_SENTINEL_TLS"] == "true"
     assert not chart.of_kind(objects, "StatefulSet")
+
+
+def test_agents_ask_the_sentinels_as_the_hub_does() -> None:
+    workloads = chart.workloads(chart.render(chart.MATRIX["external-sentinel"]))
+    (hub,) = chart.containers(workloads["dynamic-scoring-hub"])
+    (agent,) = chart.containers(workloads["dynamic-scoring-agent"])
+    for container in (hub, agent):
+        assert chart.environment(container)["DSF_REDIS_SENTINEL_USERNAME"] == "dsf-client"
+    password = "/etc/dsf/redis-sentinel/password"
+    assert chart.environment(hub)["DSF_REDIS_SENTINEL_PASSWORD_FILE"] == password
+    assert chart.environment(hub)["DSF_AGENT_SENTINEL_PASSWORD_FILE"] == password
+    # It travels with the agent's own credentials: what the hub controller delivers is what the pod mounts.
+    work = credentials_work("c1", AGENT_NAMESPACE, Credentials(KeyIds(), "1:00", "its own", "of the sentinels"))
+    (secret,) = work["spec"]["workload"]["manifests"]
+    assert chart.secret_text(secret, SENTINEL_PASSWORD_KEY) == "of the sentinels"
+    (volume,) = [v["secret"] for v in chart.pod(workloads["dynamic-scoring-agent"])["volumes"] if "secret" in v]
+    assert volume["secretName"] == secret["metadata"]["name"]
+    paths = {item["key"]: f"/etc/dsf/credentials/{item['path']}" for item in volume["items"]}
+    assert set(paths) <= set(secret["data"])
+    assert chart.environment(agent)["DSF_REDIS_SENTINEL_PASSWORD_FILE"] == paths[SENTINEL_PASSWORD_KEY]
+
+
+@pytest.mark.parametrize(
+    "redis",
+    [
+        {},
+        {"mode": "external", "external": {"url": "rediss://r:1/0", "usersSecret": "u"}},
+        {"mode": "external", "external": {"url": "sentinel://a:1", "usersSecret": "u", "sentinel": {"master": "hub"}}},
+        # Only the hub asks Sentinels: it may be anybody there.
+        {
+            "mode": "external",
+            "agentUrl": "rediss://r:1/0",
+            "external": {
+                "url": "sentinel://a:1",
+                "usersSecret": "u",
+                "sentinel": {"master": "hub", "passwordSecret": "s"},
+            },
+        },
+    ],
+)
+def test_agents_get_no_password_that_they_do_not_need(redis: chart.Values) -> None:
+    workloads = chart.workloads(chart.render({"redis": redis}))
+    assert "sentinel-password" not in str(workloads["dynamic-scoring-agent"])
+    (hub,) = chart.containers(workloads["dynamic-scoring-hub"])
+    assert "DSF_AGENT_SENTINEL_PASSWORD_FILE" not in chart.environment(hub)
+
+
+def test_agents_never_get_the_password_of_the_sentinels_administrators() -> None:
+    external = {"url": "sentinel://a:1", "usersSecret": "u", "sentinel": {"master": "hub", "passwordSecret": "s"}}
+    values: chart.Values = {"redis": {"mode": "external", "external": external}}
+    with pytest.raises(chart.RenderError, match=r"redis\.external\.sentinel\.username: required"):
+        chart.render(values)
+    hub = chart.workloads(chart.render(values | {"addon": {"enabled": False}}))["dynamic-scoring-hub"]
+    (container,) = chart.containers(hub)
+    assert "DSF_REDIS_SENTINEL_PASSWORD_FILE" in chart.environment(container)
+    assert "DSF_AGENT_SENTINEL_PASSWORD_FILE" not in chart.environment(container)
+
+
+def test_the_shipped_files_speak_of_the_same_sentinels() -> None:
+    sentinel = chart.MATRIX["external-sentinel"]["redis"]["external"]["sentinel"]
+    text = (chart.ROOT / "deploy" / "redis" / "sentinel.conf.example").read_text()
+    assert f"\nsentinel monitor {sentinel['master']} " in text
+    assert f"\nuser {sentinel['username']} on #" in text
+    readme = (chart.ROOT / "deploy" / "redis" / "README.md").read_text()
+    assert f"secret generic {sentinel['passwordSecret']} " in readme
+
+
+def test_only_what_redis_reads_restarts_it() -> None:
+    def template(values: chart.Values) -> chart.Object:
+        (found,) = chart.of_kind(chart.render(values), "StatefulSet")
+        return found["spec"]["template"]  # type: ignore[no-any-return]
+
+    redis = {"tls": {"source": "existingSecret", "existingSecret": "s"}}
+    image = {"name": "registry.example.com/dsf", "tag": "another"}
+    before = template({"redis": redis})
+    after = template({"redis": redis, "hubSetting": {"resourceController": {"image": image}}})
+    # Made anew here, where no cluster is looked at.
+    for one in (before, after):
+        del one["metadata"]["annotations"]["checksum/users"]
+    assert before == after
+    labels = str(before["metadata"]["labels"])
+    assert "version" not in labels
+    assert "helm.sh/chart" not in labels
+    more = template({"redis": redis | {"maxClients": 200}})
+    assert (
+        more["metadata"]["annotations"]["checksum/configuration"]
+        != (before["metadata"]["annotations"]["checksum/configuration"])
+    )
+
+
+def test_no_password_is_in_a_configmap() -> None:
+    objects = chart.render(chart.EVERYTHING)
+    secret = chart.one(objects, "Secret", "dynamic-scoring-redis-users")
+    texts = str(chart.of_kind(objects, "ConfigMap", "StatefulSet"))
+    for key in secret["data"]:
+        password = chart.secret_text(secret, key)
+        assert password not in texts
+        assert password_hash(password) not in texts
 
 
 def test_a_load_balancer_without_an_address_is_said() -> None:
@@ -130,7 +233,8 @@ def test_a_load_balancer_without_an_address_is_said() -> None:
 def test_exposure_objects() -> None:
     route = chart.one(chart.render(chart.MATRIX["route"]), "Route")
     assert route["spec"]["tls"] == {"termination": "passthrough", "insecureEdgeTerminationPolicy": "None"}
-    balanced = chart.one(chart.render(chart.MATRIX["loadbalancer"]), "Service", "dynamic-scoring-redis-external")
+    from_there = {"redis": {"exposure": {"type": "LoadBalancer", "sourceRanges": ["192.0.2.0/24"]}}}
+    balanced = chart.one(chart.render(from_there), "Service", "dynamic-scoring-redis-external")
     assert balanced["spec"]["loadBalancerSourceRanges"] == ["192.0.2.0/24"]
     connector = chart.one(chart.render(chart.MATRIX["skupper-v2"]), "Connector")
     assert connector["spec"]["routingKey"] == "dynamic-scoring-redis"
@@ -138,11 +242,37 @@ def test_exposure_objects() -> None:
     assert service["metadata"]["annotations"] == {"skupper.io/proxy": "tcp"}
 
 
+_CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
+_CERT_MANAGER = chart.MATRIX["cert-manager"]["redis"]
+_OWN = chart.MATRIX["own-certificate"]["redis"]
+_EXTERNAL = {"mode": "external", "external": {"url": "rediss://r:1/0", "usersSecret": "u", "caSecret": "theirs"}}
+
+
+@pytest.mark.parametrize(
+    ("redis", "secret"),
+    [(_CERT_MANAGER, "dynamic-scoring-redis-tls"), (_OWN, "redis-cert"), (_EXTERNAL, "theirs")],
+    ids=["cert-manager", "own", "external"],
+)
+def test_a_ca_that_is_not_there_yet_is_said(redis: chart.Values, secret: str) -> None:
+    assert f"no ca.crt was found in Secret {secret}" in chart.notes({"redis": redis})
+    assert "DSF_REDIS_CA_FILE" not in _agent_environment({"redis": redis})
+    # Without agents of the addon nobody lacks it.
+    assert "no ca.crt" not in chart.notes({"redis": redis, "addon": {"enabled": False}})
+    told = {"redis": redis | {"tls": redis.get("tls", {}) | {"ca": _CA}}}
+    assert "no ca.crt" not in chart.notes(told)
+    assert _agent_environment(told)["DSF_REDIS_CA_FILE"] == "/etc/dsf/ca/redis-ca.crt"
+    assert chart.one(chart.agent_objects(chart.render(told)), "ConfigMap")["data"]["redis-ca.crt"].strip() == _CA
+
+
+@pytest.mark.parametrize("values", [{}, {"redis": {"tls": {"enabled": False}}}, chart.MATRIX["external"]])
+def test_nothing_is_said_of_a_ca_that_nobody_needs(values: chart.Values) -> None:
+    assert "no ca.crt" not in chart.notes(values)
+
+
 def test_private_authorities_are_delivered() -> None:
-    own = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
-    values = {"redis": {"tls": {"source": "existingSecret", "existingSecret": "s", "ca": own}}}
+    values = {"redis": {"tls": {"source": "existingSecret", "existingSecret": "s", "ca": _CA}}}
     ca = chart.one(chart.agent_objects(chart.render(values)), "ConfigMap")["data"]
-    assert ca["redis-ca.crt"].strip() == own
+    assert ca["redis-ca.crt"].strip() == _CA
     del values["redis"]["tls"]["ca"]
     # Not known, and there is no cluster to look it up in: the agent trusts the system's.
     assert "DSF_REDIS_CA_FILE" not in _agent_environment(values)

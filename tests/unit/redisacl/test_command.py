@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsf.redisacl.__main__ import main
+from dsf.redisacl.rules import HUB_ROLES
 from dsf.redisacl.users import User, render_acl_file
 
 NEEDED = ("hub", "beat", "results", "exporter")
@@ -26,7 +27,8 @@ def passwords(tmp_path: Path) -> Path:
 
 def test_it_prints_the_file(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--passwords", str(passwords)]) == 0
-    text = capsys.readouterr().out
+    text, said = capsys.readouterr()
+    assert "no user for flower-tasks, optimizer, operator, sentinel, replica: no such file in" in said
     names = [line.split()[1] for line in text.splitlines()]
     assert names == ["default", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "dsf-hub", "dsf-probe"]
     assert "a-long-password" not in text
@@ -45,6 +47,13 @@ def test_it_writes_the_file_and_keeps_the_clusters(
     assert file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".users")] == []
     assert "a-long-password" not in capsys.readouterr().err
+
+
+def test_nobody_is_left_out_in_silence_or_named_in_vain(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for role in HUB_ROLES:
+        (passwords / role).write_text(f"a-long-password-of-{role}")
+    assert main(["--passwords", str(passwords)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

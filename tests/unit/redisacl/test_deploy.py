@@ -37,6 +37,50 @@ def test_the_example_is_what_the_code_writes(tmp_path: Path, capsys: pytest.Capt
     assert (FOLDER / "users.acl.example").read_text() == capsys.readouterr().out
 
 
+def test_the_rules_of_the_chart_are_those_of_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """To write them anew: python -m dsf.redisacl --rules > deploy/helm/files/users.acl"""
+    assert main(["--rules"]) == 0
+    assert (FOLDER.parent / "helm" / "files" / "users.acl").read_text() == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("without", ["", "flower", "optimizer", "flower-tasks"])
+def test_the_chart_writes_what_the_code_writes(tmp_path: Path, without: str) -> None:
+    passwords = {role: password for role, password in _passwords().items() if role != without}
+    folder = tmp_path / "passwords"
+    folder.mkdir()
+    for role, password in passwords.items():
+        (folder / role).write_text(f"{password}\n")
+    assert main(["--passwords", str(folder), "--file", str(tmp_path / "expected.acl")]) == 0
+    assert _write_users(folder, tmp_path / "users.acl").returncode == 0
+    assert (tmp_path / "users.acl").read_text() == (tmp_path / "expected.acl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [("missing", "no password of beat"), ("short", "beat: a password of at least 16")]
+)
+def test_the_chart_does_not_start_with_wrong_passwords(tmp_path: Path, change: str, words: str) -> None:
+    folder = tmp_path / "passwords"
+    folder.mkdir()
+    for role, password in _passwords().items():
+        (folder / role).write_text(password)
+    if change == "missing":
+        (folder / "beat").unlink()
+    else:
+        (folder / "beat").write_text("short-secret")
+    (tmp_path / "users.acl").write_text("as before\n")
+    done = _write_users(folder, tmp_path / "users.acl")
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "short-secret" not in done.stderr
+    assert (tmp_path / "users.acl").read_text() == "as before\n"
+
+
+def _write_users(passwords: Path, file: Path) -> subprocess.CompletedProcess[str]:
+    files = FOLDER.parent / "helm" / "files"
+    command = ["/bin/sh", str(files / "write-users"), str(files / "users.acl"), str(passwords), str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+
 def test_there_is_a_password_for_every_user() -> None:
     assert set(_passwords()) == set(HUB_ROLES) - {"probe"}
     text = (FOLDER / "sentinel.conf.example").read_text()

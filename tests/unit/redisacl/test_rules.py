@@ -62,15 +62,26 @@ def test_keys_are_named_one_by_one(role: HubRole) -> None:
     assert with_star <= {"spoke.*", "dsf:pair:*", "dsf:history:*", "dsf:taken:*", "celeryev.*"}
 
 
-def test_only_beat_and_people_can_make_ticks() -> None:
+def test_only_beat_and_who_acts_for_people_can_make_ticks() -> None:
     def writes_ticks(role: HubRole) -> bool:
         return any(
             re.search(r"\+(lpush|rpush|lmove|blmove)\b", rule) and re.search(r"%(RW|W)~spoke\.\*", rule)
             for rule in hub_rules(role)
         )
 
-    assert [role for role in HUB_ROLES if writes_ticks(role)] == ["beat", "flower-tasks", "operator"]
+    assert [role for role in HUB_ROLES if writes_ticks(role)] == ["beat", "flower-tasks", "optimizer", "operator"]
     assert not any("spoke" in rule for rule in hub_rules("results"))
+
+
+def test_an_optimiser_sends_ticks_and_sees_nothing_of_scores() -> None:
+    optimizer, operator = hub_rules("optimizer"), hub_rules("operator")
+    # It sends as a person does.
+    assert {rule for rule in optimizer if "spoke." in rule} <= set(operator)
+    text = " ".join(optimizer)
+    assert "dsf:history" not in text
+    assert keys.RESULTS_QUEUE not in text
+    commands = {command for rule in optimizer if "dsf:pair:" in rule for command in re.findall(r"\+(\S+)", rule)}
+    assert commands == {"evalsha", "hincrby"}
 
 
 def test_only_the_hub_manages_users() -> None:
