@@ -27,8 +27,12 @@ SCORE_TASK = "dsf.score"
 PUBLISH_TASK = "dsf.publish"
 INGEST_TASK = "dsf.ingest"
 
+#: A message in the results queue may have this many bytes for each character of the longest result: quotes in it are
+#: escaped twice, and a character may have three bytes. The hub refuses longer ones unread.
+PACKING = 3
+
 _RUN_ID = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
-_REASON = r"^[a-z0-9_]{1,64}$"
+_REASON = r"[a-z0-9_]{1,64}"
 _MESSAGE_LIMIT = 1024
 _VERSION_LIMIT = 64
 
@@ -120,7 +124,7 @@ class Result(BaseModel):
     @field_validator("reason")
     @classmethod
     def _is_label(cls, value: str) -> str:
-        if value and re.match(_REASON, value) is None:
+        if value and re.fullmatch(_REASON, value) is None:
             raise ValueError("not a snake_case word")
         return value
 

@@ -25,6 +25,7 @@ from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.messages import FETCH_TASK, PUBLISH_TASK, SCORE_TASK, new_run_id
 from dsf.settings import settings
 from dsf.store.client import lua
+from dsf.store.entries import LATEST
 
 #: Seconds after `expires` within which a result still counts. A stage that began just before `expires` may take its
 #: time-out (30 s by default); the same again is for its retries, for sending over a slow line and for ingest.
@@ -34,8 +35,8 @@ _FIELD = re.compile(r"<(\w+)>")
 
 
 def iso(at: float) -> str:
-    """Unix seconds as Celery's `expires`: ISO 8601 in UTC with milliseconds."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    """Unix seconds as Celery's `expires`: ISO 8601 in UTC with milliseconds, LATEST (`dsf.store.entries`) at most."""
+    return datetime.fromtimestamp(min(at, LATEST), UTC).isoformat(timespec="milliseconds")
 
 
 def run_deadline(expires_at: float) -> float:

@@ -81,6 +81,10 @@ class Cycles:
         with contextlib.suppress(OSError):
             self._spool.remove(run_id)
 
+    def seconds_left(self, scorer: str) -> float:
+        """How long the scorer's cycle may still last; 0 when none runs."""
+        return self._running.seconds_left(scorer)
+
     def fetch(self, run: Run) -> None:
         """Ask the source and put the scoring request into the spool. Raises CycleError."""
         summary = run.summary

@@ -67,7 +67,8 @@ class Flow:
     def fetch(self, task: AnyTask, scorer: str, run_id: str | None) -> str:
         """Begin a cycle. Without a run id, as a person calls it, it makes its own."""
         if run_id is None:
-            run_id = new_run_id()
+            # By the hub's clock, as scheduled ones: the hub refuses a run that sorts before the last one.
+            run_id = new_run_id(self._hub_time())
 
         def work(run: Run) -> str:
             if run.fetched:
@@ -114,13 +115,13 @@ class Flow:
         message = f"it waited in the queue until {request.expires}, when the next cycle was due"
         self._outbox.send_later(self._cycles.ended(scorer, run_id, "skipped", "expired", message), _SEND_SECONDS)
 
-    def cut_off(self, arguments: Any) -> None:
+    def cut_off(self, arguments: Any, problem: str) -> None:
         """A stage was done, but the message for the next one could not be sent: Redis has been away for too long."""
         names = _names(arguments)
         if names is None:
             return
         scorer, run_id = names
-        log.error("cycle cut off, Redis is away", scorer=scorer, run=run_id)
+        log.error("cycle cut off, its next stage could not be queued", scorer=scorer, run=run_id, problem=problem)
         # The next tick must not wait for this run. It cannot be reported either: the hub will declare it lost.
         self._cycles.leave(scorer, run_id)
 

@@ -72,7 +72,7 @@ def _run(config: Settings) -> int:
 
     def _on_failure(args: Any, exception: BaseException, **_: Any) -> None:
         if isinstance(exception, OperationalError):
-            agent.flow.cut_off(args)
+            agent.flow.cut_off(args, str(exception))
 
     signals.task_revoked.connect(_on_revoked, weak=False)
     signals.task_failure.connect(_on_failure, weak=False)

@@ -12,7 +12,7 @@ from dsf import keys
 from dsf.agent import wire
 from dsf.agent.secrets import KeySource
 from dsf.errors import CycleError, SettingsError
-from dsf.messages import INGEST_TASK, Result, sign
+from dsf.messages import INGEST_TASK, PACKING, Result, sign
 
 log = dsf.log.get(__name__)
 
@@ -46,16 +46,24 @@ class Outbox:
                 f"the result has {size} characters, more than the {self._max_bytes} that the hub takes; "
                 "return fewer results or shorter labels",
             )
-        text = wire.call(
+        message = wire.call(
             INGEST_TASK,
             (envelope,),
             keys.RESULTS_QUEUE,
             # For Flower and logs, instead of the first thousand characters of the envelope.
             argsrepr=repr((result.cluster, result.scorer, result.run)),
         )
+        # The hub refuses such a one unread: nobody would hear why.
+        if len(message) > self._max_bytes * PACKING:
+            raise CycleError(
+                "publish",
+                "too_large",
+                f"the message with the result has {len(message)} bytes, more than the {self._max_bytes * PACKING} that "
+                "the hub takes; return fewer results or shorter labels",
+            )
         while True:
             try:
-                self._redis.lpush(keys.RESULTS_QUEUE, text)
+                self._redis.lpush(keys.RESULTS_QUEUE, message)
             except redis.RedisError as error:
                 if time.monotonic() + _WAIT >= deadline:
                     raise CycleError(

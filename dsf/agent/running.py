@@ -78,6 +78,12 @@ class Running:
                 del self._runs[scorer]
                 self._ended[scorer] = run_id
 
+    def seconds_left(self, scorer: str) -> float:
+        """Until the deadline of the scorer's run; 0 when none goes on or the deadline has passed."""
+        with self._lock:
+            current = self._runs.get(scorer)
+        return 0.0 if current is None else max(0.0, current.deadline - time.monotonic())
+
     def purge(self) -> list[str]:
         """Forget runs whose deadline has passed (their message was lost) and return their ids."""
         now = time.monotonic()

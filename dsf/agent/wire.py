@@ -27,8 +27,8 @@ def call(
     parent_id: str | None = None,
     expires: str | None = None,
     chain: list[Any] | None = None,
-) -> str:
-    """The message for LPUSH onto `queue` that calls `task`.
+) -> bytes:
+    """The message for LPUSH onto `queue` that calls `task`, in UTF-8.
 
     `argsrepr` is what Flower and logs show, `expires` is ISO 8601, `chain` are the signatures that follow, last first.
     """
@@ -54,16 +54,25 @@ def call(
         "body_encoding": None,
         "delivery_tag": task_id,
     }
-    return _dumps(
+    body = [args, {}, {"callbacks": None, "errbacks": None, "chain": chain or None, "chord": None}]
+    try:
+        return _packed(body, headers, properties, is_ascii=False).encode()
+    except UnicodeEncodeError:
+        # Half of a character (a lone surrogate), which UTF-8 does not have, travels as an escape.
+        return _packed(body, headers, properties, is_ascii=True).encode()
+
+
+def _packed(body: list[Any], headers: dict[str, Any], properties: dict[str, Any], *, is_ascii: bool) -> str:
+    # Escapes would make a letter that ASCII does not have, twice packed as it is, more than twice as long as UTF-8.
+    def dumps(document: object) -> str:
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=is_ascii)
+
+    return dumps(
         {
-            "body": _dumps([args, {}, {"callbacks": None, "errbacks": None, "chain": chain or None, "chord": None}]),
+            "body": dumps(body),
             "content-encoding": "utf-8",
             "content-type": "application/json",
             "headers": headers,
             "properties": properties,
         }
     )
-
-
-def _dumps(document: object) -> str:
-    return json.dumps(document, separators=(",", ":"))

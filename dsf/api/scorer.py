@@ -16,6 +16,7 @@ from dsf.api.ratelimit import RATE_PATTERN, parse_rate
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.types import (
     API_VERSION,
+    MAX_SECONDS,
     SCORER_KIND,
     ConfigSyncMode,
     EmptyBehavior,
@@ -26,8 +27,6 @@ from dsf.api.types import (
     SourceType,
 )
 
-#: Largest number of seconds a field takes: what a Go int32 on the other side can hold.
-MAX_SECONDS: Final = 2**31 - 1
 #: Most failures kept in a status, newest first.
 MAX_FAILURES: Final = 10
 
@@ -44,7 +43,7 @@ _VALUE_RULE: JsonDict = {
 
 
 def _http_url(value: str) -> str:
-    if re.match(_HTTP_URL, value) is None:
+    if re.fullmatch(_HTTP_URL, value) is None:
         msg = f"{value!r} is not a URL that starts with http:// or https://"
         raise ValueError(msg)
     return value

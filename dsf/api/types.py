@@ -36,6 +36,8 @@ CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
 CREDENTIALS_KEY: Final = "signing-key"
 #: Key of the same Secret with the password of the cluster's user in Redis, where there are users.
 REDIS_PASSWORD_KEY: Final = "redis-password"  # noqa: S105 - the key in a Secret
+#: And the one with the password of the Sentinels, where they want one: the same for every agent.
+SENTINEL_PASSWORD_KEY: Final = "sentinel-password"  # noqa: S105 - the key in a Secret
 #: Annotation of that ManifestWork: which credentials are valid. Numbers, no secret.
 KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
 
@@ -44,6 +46,9 @@ AGENT_NAME: Final = "dynamic-scoring-agent"
 AGENT_SERVICE_ACCOUNT: Final = "dynamic-scoring-agent-sa"
 HUB_NAMESPACE: Final = "open-cluster-management"
 AGENT_NAMESPACE: Final = "dynamic-scoring"
+
+#: Largest number of seconds a field takes: what a Go int32 on the other side can hold.
+MAX_SECONDS: Final = 2**31 - 1
 
 #: Labels of every object the framework writes.
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"

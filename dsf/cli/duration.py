@@ -8,31 +8,41 @@ from datetime import datetime
 
 import typer
 
+from dsf.api.types import MAX_SECONDS
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(?:\d+[smhd])+")
+_DURATION = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
+#: Characters of a text that is read; Python refuses to make a number of thousands of digits.
+_LONGEST = 100
 
 
 def seconds(text: str | int) -> int:
-    """`90`, `90s`, `5m`, `1h30m` or `2d` in seconds. Raises typer.BadParameter for anything else."""
+    """`90`, `90s`, `5m`, `1h30m` or `2d` in seconds.
+
+    Raises typer.BadParameter for anything else and for more than MAX_SECONDS (68 years).
+    """
     if isinstance(text, int):
         # An option's default goes through its parser, too.
         return text
-    if text.isascii() and text.isdigit():
-        return int(text)
     if not _DURATION.fullmatch(text):
         raise typer.BadParameter(f"{text!r} is not a time; use seconds such as 90, or 90s, 5m, 1h30m, 2d")
-    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smhd])", text))
+    if len(text) > _LONGEST:
+        raise _too_long(text)
+    total = sum(int(number) * _UNITS[unit or "s"] for number, unit in re.findall(r"(\d+)([smhd]?)", text))
+    if total > MAX_SECONDS:
+        raise _too_long(text)
+    return total
 
 
 def moment(text: str, now: float | None = None) -> float:
     """A time ahead in unix seconds: ISO 8601 (local time unless it says otherwise), or a duration from now.
 
-    Raises typer.BadParameter for anything else and for the past.
+    Raises typer.BadParameter for anything else, for the past, and for more than MAX_SECONDS (68 years) ahead.
     """
     now = time.time() if now is None else now
-    try:
+    if _DURATION.fullmatch(text):
         at = now + seconds(text)
-    except typer.BadParameter:
+    else:
         try:
             # A moment without a zone is the local time of the person who types it.
             at = datetime.fromisoformat(text).astimezone().timestamp()
@@ -43,4 +53,11 @@ def moment(text: str, now: float | None = None) -> float:
             ) from None
     if at <= now:
         raise typer.BadParameter(f"{text!r} is in the past")
+    if at > now + MAX_SECONDS:
+        raise _too_long(text)
     return at
+
+
+def _too_long(text: str) -> typer.BadParameter:
+    shown = text if len(text) <= _LONGEST else text[:20] + "..."
+    return typer.BadParameter(f"{shown!r} is too long; at most {MAX_SECONDS} seconds (68 years) are possible")

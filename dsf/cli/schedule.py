@@ -118,8 +118,7 @@ def reset(scorer: ScorerArgument, cluster: ClusterOption = None, output: Output 
             store.reset(keys.pair(cluster, scorer))
         else:
             # Per cluster first: when this is interrupted, what is left is still what somebody asked for.
-            own = [target for target in store.overrides() if keys.split_pair(target)[1] == scorer]
-            for target in sorted({*own, scorer_target(scorer)} - {scorer_target(scorer)}):
+            for target in sorted({*store.targets(scorer)} - {scorer_target(scorer)}):
                 store.reset(target)
             store.reset(scorer_target(scorer))
         _show(opened.redis, scorer, cluster, output)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 import dsf.log
 from dsf import keys
+from dsf.api.types import MAX_SECONDS
 
 log = dsf.log.get(__name__)
 
@@ -17,6 +18,11 @@ log = dsf.log.get(__name__)
 ALL_CLUSTERS = "*"
 #: Source of a value that no override changes.
 FROM_ENTRY = "entry"
+#: The last moment that is written down (unix seconds): 9999-01-01, so that every time zone still has a date for it.
+LATEST: Final = 253_370_764_800.0
+#: Context of a validation: the text was in Redis. What is too large is then cut, not refused: somebody stored it before
+#: there was a bound, and must be able to see and to undo it.
+_STORED = {"stored": True}
 
 
 class Entry(BaseModel):
@@ -48,14 +54,21 @@ class Override(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
-    interval: int | None = Field(default=None, ge=1)
+    interval: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
     #: None: not said here. True: paused until `paused_until`, or until it is resumed.
     paused: bool | None = None
-    paused_until: float | None = None
+    paused_until: float | None = Field(default=None, le=LATEST, allow_inf_nan=False)
     note: str = ""
     #: Who made it, as far as known.
     by: str = ""
     at: float = 0.0
+
+    @field_validator("interval", "paused_until", mode="before")
+    @classmethod
+    def _cut(cls, value: object, info: ValidationInfo) -> object:
+        if info.context is not _STORED or not isinstance(value, int | float):
+            return value
+        return min(MAX_SECONDS if info.field_name == "interval" else LATEST, value)
 
 
 _Model = TypeVar("_Model", Entry, Override)
@@ -64,7 +77,7 @@ _Model = TypeVar("_Model", Entry, Override)
 def read(model: type[_Model], name: str, text: str) -> _Model | None:
     """Parse a stored entry or override. One that cannot be read is logged and None: it must not stop the others."""
     try:
-        return model.model_validate_json(text)
+        return model.model_validate_json(text, context=_STORED)
     except ValidationError as error:
         _complain(model.__name__, name, text, error.errors(include_url=False, include_input=False)[0]["msg"])
         return None

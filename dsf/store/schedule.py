@@ -168,7 +168,8 @@ class ScheduleStore:
         `interval` in seconds. `paused=True` pauses until `paused_until` (or without an end), `paused=False` resumes,
         also what the DynamicScorer itself suspends. A shorter interval holds from its next slot on, and so does a
         longer one; a resumed pair runs at once.
-        Raises UnknownScorerError, UnknownClusterError, and ValueError for an interval below 1.
+        Raises UnknownScorerError, UnknownClusterError, and ValueError for an interval that is not 1..MAX_SECONDS
+        (`dsf.api.types`) or an end of the pause after LATEST (`dsf.store.entries`); nothing is stored then.
         """
         at = time.time() if now is None else now
         self._check(target)
@@ -216,12 +217,16 @@ class ScheduleStore:
         self._change(target, lambda _: None, time.time() if now is None else now)
         return True
 
+    def targets(self, scorer: str) -> list[str]:
+        """The targets of all overrides of a scorer, also of those that cannot be read."""
+        return [str(name) for name in self._redis.hkeys(keys.OVERRIDES) if keys.split_pair(str(name))[1] == scorer]
+
     def forget(self, scorer: str) -> int:
         """Remove all overrides of a scorer that was deleted, so that a new one of that name starts without them.
 
         Says how many there were.
         """
-        targets = [str(name) for name in self._redis.hkeys(keys.OVERRIDES) if keys.split_pair(str(name))[1] == scorer]
+        targets = self.targets(scorer)
         return int(self._redis.hdel(keys.OVERRIDES, *targets)) if targets else 0
 
     # --- helpers -------------------------------------------------------------------------------------------------

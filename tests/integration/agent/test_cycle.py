@@ -7,8 +7,11 @@ import time
 
 from celery import Celery
 
+from dsf import keys
+from dsf.messages import verify
+from dsf.results.inbox import Letter
 from tests.integration.agent.conftest import SERIES, AgentFactory
-from tests.integration.agent.harness import CLUSTER, Agent, summary
+from tests.integration.agent.harness import CLUSTER, MASTER, Agent, summary
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer, matrix
 from tests.support.wait import wait_for
@@ -137,6 +140,36 @@ def test_many_results_and_a_result_that_is_too_large(make_agent: AgentFactory, s
             scorer.script(results(10_001, 1))
             agent.tick("sample")
             assert agent.result().reason == "too_many_results"
+
+
+def test_results_in_any_script_reach_the_hub_or_are_said_to_be_too_large(
+    make_agent: AgentFactory, source: ScriptedServer
+) -> None:
+    limit = 60_000
+
+    def results(text: str) -> httpserver.Handler:
+        return answer({"results": [{"metric": {"pod": f"p{i}", "meta": text}, "score": i} for i in range(250)]})
+
+    with ScriptedServer(results("東" * 100)) as scorer:
+        agent = make_agent(max_result_message_bytes=limit)
+        agent.configure(summary("sample", source.url, scorer.url))
+        with agent:
+            agent.tick("sample")
+            raw = wait_for(lambda: agent.redis.rpop(keys.RESULTS_QUEUE))
+            letter = Letter.open(str(raw).encode(), limit)
+            result = verify(json.loads(letter.envelope), MASTER, limit=limit)
+            assert (result.outcome, result.results[7][0]["meta"]) == ("ok", "東" * 100)
+            # Fewer characters than the hub takes, but each of these becomes eight on the way.
+            scorer.script(results('"' * 96))
+            agent.tick("sample")
+            result = agent.result()
+            assert (result.outcome, result.stage, result.reason) == ("error", "publish", "too_large")
+            assert "bytes, more than the 180000 that the hub takes" in result.message
+            # Half of a character is no text: it is replaced, and the rest stays.
+            scorer.script(results("\ud83d" * 10))
+            agent.tick("sample")
+            result = agent.result()
+            assert (result.outcome, result.results[7][0]["meta"]) == ("ok", "?" * 10)
 
 
 def test_flower_sees_names_arguments_and_reasons(agent: Agent, source: ScriptedServer) -> None:

@@ -113,6 +113,31 @@ def test_reset_removes_every_change_or_one_clusters(dsf: Dsf, fleet: Fleet) -> N
     assert overrides(fleet.redis) == {}
 
 
+@pytest.mark.parametrize(
+    "stored",
+    ['{"interval": 999999999999}', '{"paused": true, "paused_until": 1e15}', '{"paused": true, "paused_until": 1e400}'],
+)
+def test_what_is_out_of_bounds_in_redis_can_be_seen_and_reset(dsf: Dsf, fleet: Fleet, stored: str) -> None:
+    fleet.redis.hset(keys.OVERRIDES, f"worker01/{SAMPLE}", stored)
+    fleet.redis.zadd(keys.DUE, {f"worker01/{SAMPLE}": 1e12})
+    listed = dsf("schedule", "list")
+    assert listed.exit_code == 0, listed.stderr
+    assert ("2147483647s" in listed.stdout) or ("paused until 9999-01-01" in listed.stdout)
+    assert dsf("status").exception is None or isinstance(dsf("status").exception, SystemExit)
+    assert len(loaded(dsf("schedule", "list", "-o", "json"))["entries"]) == 2
+    runs = loaded(dsf("rescore", SAMPLE, "-o", "json"))["runs"]
+    assert all(run["runId"] for run in runs)
+    entries = loaded(dsf("schedule", "reset", SAMPLE, "-o", "json"))["entries"]
+    assert [(entry["intervalSeconds"], entry["paused"]) for entry in entries] == [(10, False)] * 2
+    assert overrides(fleet.redis) == {}
+
+
+def test_reset_removes_what_cannot_be_read(dsf: Dsf, fleet: Fleet) -> None:
+    fleet.redis.hset(keys.OVERRIDES, f"worker01/{SAMPLE}", '{"interval": "often"}')
+    assert dsf("schedule", "reset", SAMPLE).exit_code == 0
+    assert fleet.redis.hlen(keys.OVERRIDES) == 0
+
+
 def test_a_change_wakes_beat(dsf: Dsf, fleet: Fleet) -> None:
     dsf("schedule", "set", SAMPLE, "--interval", "5")
     assert fleet.redis.llen(keys.BEAT_WAKE) == 1
@@ -125,6 +150,10 @@ def test_a_change_wakes_beat(dsf: Dsf, fleet: Fleet) -> None:
         ("set", SAMPLE, "--interval", "0"),
         ("set", SAMPLE, "--interval", "often"),
         ("set", "--interval", "5"),
+        ("set", SAMPLE, "--interval", "999999999999"),
+        ("set", SAMPLE, "--interval", "9" * 5000),
+        ("pause", SAMPLE, "--until", "999999999999"),
+        ("pause", SAMPLE, "--until", "9" * 400),
         ("pause", SAMPLE, "--until", "tomorrow"),
         ("pause", SAMPLE, "--until", "2020-01-01"),
         ("stop", SAMPLE),

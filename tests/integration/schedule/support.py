@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import redis
 
 from dsf import keys
+from dsf.messages import run_time
 from dsf.schedule.dispatch import Dispatcher
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -78,3 +79,8 @@ class Bench:
                 break
             self.now = max(self.now, again)
         self.now = end
+
+
+def run_times(bench: Bench, cluster: str) -> list[float]:
+    """When the ticks that wait in a cluster's queue were scheduled, oldest first."""
+    return [run_time(run) for _, run in pushed(bench.client, cluster)]

@@ -15,17 +15,8 @@ from dsf.schedule.dispatch import Dispatcher
 from dsf.store.schedule import ScheduleStore
 from dsf.store.slots import is_slot, phase
 from dsf.ticks import RUN_SLACK
-from tests.integration.schedule.support import START, TICKS, Bench, books, entry, pushed, register
+from tests.integration.schedule.support import START, TICKS, Bench, books, entry, pushed, register, run_times
 from tests.support.redisserver import RedisServer
-
-
-@pytest.fixture
-def bench(redis_client: redis.Redis) -> Bench:
-    return Bench(redis_client)
-
-
-def run_times(bench: Bench, cluster: str) -> list[float]:
-    return [run_time(run) for _, run in pushed(bench.client, cluster)]
 
 
 def test_a_new_entry_runs_at_once_and_then_in_its_slots(bench: Bench) -> None:
@@ -150,93 +141,6 @@ def test_two_beats_that_ignore_the_lock_send_every_tick_once(
         assert len(runs) >= 3
         total += len(runs)
     assert redis_client.zcard(keys.OPEN_RUNS) == total
-
-
-def test_a_full_queue_gets_no_more(redis_client: redis.Redis) -> None:
-    bench = Bench(redis_client, queue_limit=3)
-    bench.store.upsert([entry("away", f"s{n}") for n in range(5)] + [entry("here", "s0")], bench.now)
-    bench.now += 1
-    bench.dispatcher.run()
-    # Ticks of the batch itself count too.
-    assert len(pushed(redis_client, "away")) == 3
-    assert len(pushed(redis_client, "here")) == 1
-    skipped = [books(redis_client, "away", f"s{n}").skipped() for n in range(5)]
-    assert skipped.count({"queue_full": 1}) == 2
-
-
-def test_an_away_cluster_uses_up_no_rate(redis_client: redis.Redis) -> None:
-    bench = Bench(redis_client, queue_limit=1)
-    redis_client.lpush(keys.spoke_queue("away"), "waiting")
-    bench.store.upsert(
-        [entry("away", interval=2, rate_limit="1/s"), entry("here", interval=2, rate_limit="1/s")], START
-    )
-    for _ in range(40):
-        bench.run(1)
-        redis_client.delete(keys.spoke_queue("here"))
-    assert books(redis_client, "here").skipped() == {}
-    assert books(redis_client, "here").scheduled >= 20
-    assert set(books(redis_client, "away").skipped()) == {"queue_full"}
-
-
-def test_a_rate_limit_is_kept_and_shared_fairly(bench: Bench) -> None:
-    clusters = [f"c{n}" for n in range(12)]
-    bench.store.upsert([entry(cluster, interval=10, rate_limit="30/m") for cluster in clusters], bench.now)
-    bench.run(600)
-    sent = {cluster: len(pushed(bench.client, cluster)) for cluster in clusters}
-    # 1.2 runs a second are wanted, 0.5 are allowed.
-    assert sum(sent.values()) == pytest.approx(300, abs=3)
-    assert max(sent.values()) - min(sent.values()) <= 1
-    for cluster in clusters:
-        state = books(bench.client, cluster)
-        assert state.scheduled == sent[cluster] + state.skipped()["rate_limit"]
-        # One outcome per slot, give or take the first run.
-        assert 60 <= state.scheduled <= 62
-
-
-def test_a_rate_limit_survives_a_takeover(bench: Bench) -> None:
-    clusters = [f"c{n}" for n in range(12)]
-    bench.store.upsert([entry(cluster, interval=10, rate_limit="30/m") for cluster in clusters], bench.now)
-    for _ in range(10):
-        bench.run(60)
-        bench.restart()
-    sent = {cluster: len(pushed(bench.client, cluster)) for cluster in clusters}
-    assert sum(sent.values()) == pytest.approx(300, abs=15)
-    assert min(sent.values()) >= 15
-
-
-def test_within_the_limit_a_pair_is_put_off_but_runs_in_every_slot(bench: Bench) -> None:
-    clusters = [f"c{n}" for n in range(9)]
-    bench.store.upsert([entry(cluster, interval=10, rate_limit="1/s") for cluster in clusters], bench.now)
-    bench.run(30)  # First runs come on top, and may be too many together.
-    before = {
-        cluster: (books(bench.client, cluster).skipped(), len(pushed(bench.client, cluster))) for cluster in clusters
-    }
-    bench.run(200)
-    for cluster in clusters:
-        skipped, sent = before[cluster]
-        assert books(bench.client, cluster).skipped() == skipped
-        assert len(pushed(bench.client, cluster)) - sent in (19, 20, 21)
-
-
-def test_pause_resume_and_until(bench: Bench) -> None:
-    register(bench.client, ["c1"])
-    bench.store.upsert([entry("c1", interval=10)], bench.now)
-    bench.run(25)
-    ran = len(pushed(bench.client, "c1"))
-    bench.store.set_override("*/s", paused=True, now=bench.now)
-    bench.run(100)
-    assert len(pushed(bench.client, "c1")) == ran
-    assert books(bench.client, "c1").skipped() == {"paused": 10}
-    bench.store.set_override("*/s", paused=False, now=bench.now)
-    bench.run(0.1)
-    assert len(pushed(bench.client, "c1")) == ran + 1
-    until = bench.now + 50
-    bench.store.set_override("c1/s", paused=True, paused_until=until, now=bench.now)
-    bench.run(49)
-    assert len(pushed(bench.client, "c1")) == ran + 1
-    bench.run(12)
-    assert len(pushed(bench.client, "c1")) >= ran + 2
-    assert run_times(bench, "c1")[ran + 1] >= until
 
 
 def test_a_due_time_without_entry_is_dropped(bench: Bench) -> None:

@@ -269,6 +269,10 @@ def test_unknown_targets_are_refused_with_the_known_ones(store: ScheduleStore, r
         store.reset("*/nope")
     with pytest.raises(ValueError, match="greater than or equal to 1"):
         store.set_override("c1/s", interval=0)
+    with pytest.raises(ValueError, match="less than or equal to 2147483647"):
+        store.set_override("c1/s", interval=2**31)
+    with pytest.raises(ValueError, match="less than or equal to"):
+        store.set_override("c1/s", paused=True, paused_until=1e12)
     assert store.overrides() == {}
 
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from celery import Celery
 from kombu import Connection, Exchange, Queue
 from kombu.transport import virtual
 
+from dsf import keys
 from dsf.agent import wire
+from dsf.errors import MessageRejectedError
+from dsf.messages import INGEST_TASK, PACKING, Result, derive_key, sign, verify
+from dsf.results import inbox
 from dsf.ticks import chain_signatures
+
+MASTER = bytes(range(32))
 
 
 def test_a_message_says_what_celery_would_say() -> None:
@@ -35,6 +42,36 @@ def test_a_message_says_what_celery_would_say() -> None:
     assert ours["properties"]["delivery_info"] == theirs["properties"]["delivery_info"]
     assert set(ours["properties"]) <= set(theirs["properties"])
     assert len(text) < len(json.dumps(theirs))
+
+
+@pytest.mark.parametrize("text", ["東", "é", "a", '"'])
+def test_results_in_any_script_are_not_much_longer_as_messages(text: str) -> None:
+    item, body = _sent(text * 100)
+    least = len(body.encode())
+    # A quote is escaped once in the result and twice more as it is packed.
+    assert len(item) < least * (4.5 if text == '"' else 1.3)
+
+
+def test_half_a_character_travels() -> None:
+    item, _ = _sent("\ud800", count=1)
+    envelope = json.loads(inbox.Letter.open(item, 10_000).envelope)
+    with pytest.raises(MessageRejectedError) as refused:
+        verify(envelope, MASTER, limit=10_000)
+    assert refused.value.reason == "malformed"
+
+
+def test_the_hub_takes_what_the_agent_sends() -> None:
+    assert inbox.PACKING == PACKING
+
+
+def _sent(label: str, count: int = 1000) -> tuple[bytes, str]:
+    """The message with a result, and the body of its envelope; the hub can read it."""
+    results = [({"meta": f"{label}{i}", "node": f"node-{i}"}, float(i)) for i in range(count)]
+    result = Result(cluster="c1", scorer="s", run="1799999999000-0123abcd", at=1.0, outcome="ok", results=results)
+    envelope = sign(result, derive_key(MASTER, "c1", 1))
+    item = wire.call(INGEST_TASK, (envelope,), keys.RESULTS_QUEUE, argsrepr="x")
+    assert json.loads(inbox.Letter.open(item, len(item)).envelope) == envelope
+    return item, envelope["body"]
 
 
 def _by_celery(chain: list[object], expires: str) -> dict[str, object]:

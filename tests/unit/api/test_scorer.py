@@ -105,3 +105,10 @@ def test_the_schema_says_what_the_crd_needs() -> None:
         if "description" not in rule and "$ref" not in rule
     ]
     assert undescribed == []
+
+
+@pytest.mark.parametrize("url", ["http://h/config\n", "\nhttp://h/config", "ftp://h/config"])
+def test_what_is_no_url(url: str) -> None:
+    document = manifest(scorer().spec.to_manifest() | {"configURL": url})
+    with pytest.raises(ValidationError, match="is not a URL that starts with http"):
+        DynamicScorer.from_manifest(document)

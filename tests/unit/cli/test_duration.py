@@ -26,6 +26,20 @@ def test_what_is_no_duration(text: str) -> None:
         seconds(text)
 
 
+@pytest.mark.parametrize("text", ["2147483648", "999999999999", "99999999d", "9" * 400, "9" * 5000, "9" * 5000 + "d"])
+def test_what_is_too_long(text: str) -> None:
+    for read in (seconds, moment):
+        with pytest.raises(typer.BadParameter, match=r"too long; at most 2147483647 seconds \(68 years\)") as raised:
+            read(text)
+        assert len(raised.value.message) < 250
+    assert seconds("2147483647") == 2147483647
+
+
+def test_a_moment_is_not_for_other_generations() -> None:
+    with pytest.raises(typer.BadParameter, match="too long"):
+        moment("9999-01-01", NOW)
+
+
 def test_a_duration_is_from_now() -> None:
     assert moment("2h", NOW) == NOW + 7200
 
@@ -46,7 +60,7 @@ def test_the_past_is_refused(text: str) -> None:
         moment(text, NOW)
 
 
-@pytest.mark.parametrize("text", ["tomorrow", "18:00", "9999999999-01-01"])
+@pytest.mark.parametrize("text", ["tomorrow", "18:00", "9999999999-01-01", "9999-12-31T23:59:59-12:00"])
 def test_what_is_no_moment(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="use ISO 8601"):
         moment(text, NOW)

@@ -1,0 +1,30 @@
+"""What a result may say: its reason becomes the name of a counter and of a metric's label."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dsf.errors import MessageRejectedError
+from dsf.messages import Result, derive_key, sign, verify
+
+MASTER = bytes(range(32))
+RUN = "1799999999000-0123abcd"
+
+
+def _sent(reason: str) -> Result:
+    result = Result.model_construct(cluster="c", scorer="s", run=RUN, at=1.0, outcome="error", reason=reason)
+    envelope = sign(result, derive_key(MASTER, "c", 1))
+    assert json.loads(envelope["body"])["reason"] == reason
+    return verify(envelope, MASTER, limit=10_000)
+
+
+def test_a_reason_is_one_word() -> None:
+    assert _sent("http_error").reason == "http_error"
+
+
+@pytest.mark.parametrize("reason", ["abc\n", "\nabc", "abc\n\n", "a b", "Abc", "a:b", "é"])
+def test_what_is_no_reason(reason: str) -> None:
+    with pytest.raises(MessageRejectedError, match="reason: Value error, not a snake_case word"):
+        _sent(reason)
