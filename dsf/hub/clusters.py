@@ -176,7 +176,10 @@ class ClusterReconciler:
         if work is None or not covers(work, wanted):
             self._backend.apply(wanted)
             work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        has_arrived = work is not None and covers(work, wanted) and is_applied(work)
+        has_arrived = work is not None and is_applied(work) and covers(work, wanted)
+        if work is not None and work["metadata"].get("deletionTimestamp"):
+            # Of a time before: it goes first, and is then made anew.
+            has_arrived = False
         self._note(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
         return has_arrived
 

@@ -111,7 +111,7 @@ class AgentCredentials:
         if self._users is None:
             return set()
         with self._lock:
-            known = ((cluster, self._known(cluster, self._publisher.key_ids(cluster))) for cluster in clusters)
+            known = ((cluster, self._in_force(cluster)) for cluster in clusters)
             changes = self._users.sync({cluster: ids.valid for cluster, ids in known if ids is not None})
         return {*changes.made, *changes.changed, *changes.removed}
 
@@ -164,6 +164,15 @@ class AgentCredentials:
         """Which credentials of a cluster are valid, as far as anybody remembers; Redis is asked last."""
         found = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
         return found or (KeyIds(max(registered)) if registered else None)
+
+    def _in_force(self, cluster: str) -> KeyIds | None:
+        """Which credentials of a cluster Redis is to take, also when somebody died between a revocation's two steps:
+        what Redis refuses already must not become valid again for a moment.
+        """
+        ids, request = self._known(cluster, self._publisher.key_ids(cluster)), self._request(cluster)
+        if ids is not None and request is not None and (request.action, request.key_id) == ("revoke", ids.current):
+            return ids.revoked(time.time())
+        return ids
 
     def _new(self, cluster: str, now: float) -> KeyIds:
         """Credentials of a new cluster: others than those of one of the same name that is gone."""

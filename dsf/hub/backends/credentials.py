@@ -43,10 +43,16 @@ class CredentialFiles:
         """Put an agent's credentials into its cluster's folder, unless they are there."""
         # The numbers first: an agent must not have what a hub that starts anew would not know of.
         self._put(cluster, _KEY_IDS, credentials.key_ids.dump())
-        if credentials.redis_password:
-            self._put(cluster, REDIS_PASSWORD_KEY, credentials.redis_password)
-        if credentials.sentinel_password:
-            self._put(cluster, SENTINEL_PASSWORD_KEY, credentials.sentinel_password)
+        passwords = {
+            REDIS_PASSWORD_KEY: credentials.redis_password,
+            SENTINEL_PASSWORD_KEY: credentials.sentinel_password,
+        }
+        for name, password in passwords.items():
+            if password:
+                self._put(cluster, name, password)
+            else:
+                # Of a time when there was one.
+                remove(self._path(cluster, name), up_to=self._out.root)
         self._put(cluster, CREDENTIALS_KEY, credentials.signing_key)
 
     def key_ids(self, cluster: str) -> KeyIds | None:

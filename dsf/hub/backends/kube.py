@@ -13,11 +13,10 @@ from dsf.api.manifest import Problem
 from dsf.api.types import CREDENTIALS_WORK_NAME
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.hub.backend import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
-from dsf.hub.backends.kube_credentials import KubeCredentials, credentials_work, key_ids_of
+from dsf.hub.backends.kube_credentials import KubeCredentials, carries, credentials_work, key_ids_of
 from dsf.hub.backends.kube_events import EventRecorder
 from dsf.hub.backends.kube_kinds import FIELD_MANAGER, WATCHED
 from dsf.hub.backends.kube_scores import KubeScoreBackend, apply_status
-from dsf.hub.distribute import covers
 from dsf.kube.reflector import Reflector
 from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
@@ -165,13 +164,14 @@ class KubeBackend(KubeScoreBackend):
         """See the protocol. A ManifestWork of its own carries the agent's Secret."""
         wanted = credentials_work(cluster, self._agent_namespace, credentials)
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
-        if work is None or not covers(work, wanted):
+        if work is None or not carries(work, wanted):
             self.apply(wanted)
 
     def delivered_key_ids(self, cluster: str) -> KeyIds | None:
         """See the protocol."""
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
-        return None if work is None else key_ids_of(work)
+        # One that OCM has still to take away was withdrawn.
+        return None if work is None or work["metadata"].get("deletionTimestamp") else key_ids_of(work)
 
     def remove_credentials(self, cluster: str) -> None:
         """See the protocol. OCM removes the Secret with the ManifestWork."""

@@ -19,6 +19,7 @@ from dsf.api.types import (
 )
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, SettingsError
 from dsf.hub.backend import Credentials, Manifest
+from dsf.hub.distribute import covers
 from dsf.kube.resources import MANIFEST_WORKS, SECRETS
 from dsf.kube.session import Session
 from dsf.messages import SigningKey
@@ -83,6 +84,15 @@ def credentials_work(cluster: str, agent_namespace: str, credentials: Credential
         },
         "spec": {"workload": {"manifests": [secret]}},
     }
+
+
+def carries(work: Manifest, wanted: Manifest) -> bool:
+    """Whether this ManifestWork is as wanted. What the Secret has beyond that is a password that is wanted no more."""
+    return covers(work, wanted) and _data(work) == _data(wanted)
+
+
+def _data(work: Manifest) -> list[object]:
+    return [manifest.get("data") for manifest in work["spec"]["workload"]["manifests"]]
 
 
 def key_ids_of(work: Manifest) -> KeyIds | None:

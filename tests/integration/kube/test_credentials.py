@@ -1,0 +1,138 @@
+"""What the hub remembers of credentials by what it delivered: nothing that was withdrawn comes back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from dsf.api.types import CREDENTIALS_WORK_NAME
+from dsf.hub.backend import Credentials, Kind
+from dsf.hub.credentials import AgentCredentials
+from dsf.hub.outage import Outage
+from dsf.hub.publish import Publisher
+from dsf.kube.resources import MANIFEST_WORKS
+from dsf.kube.session import Session
+from dsf.messages import derive_key
+from dsf.redisacl.everywhere import UsersEverywhere
+from dsf.redisacl.keyids import KeyIds
+from dsf.redisacl.rules import cluster_user
+from dsf.settings import Settings
+from dsf.store.agentkeys import AgentKeys
+from tests.integration.kube.conftest import Hub
+from tests.support.controlplane import ControlPlane
+from tests.support.wait import wait_for
+
+MASTER = b"m" * 32
+CLEANUP = "cluster.open-cluster-management.io/manifest-work-cleanup"
+
+
+class World:
+    """A hub that makes users, and one cluster."""
+
+    def __init__(self, hub: Hub, settings: Settings, client: redis.Redis, url: str, cluster: str) -> None:
+        self.hub = hub
+        self.client = client
+        self.cluster = cluster
+        self.path = MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME)
+        self._settings = settings
+        self._address = urlsplit(url)
+        self._users = UsersEverywhere(client, settings, MASTER)
+
+    def credentials(self) -> AgentCredentials:
+        """Of a hub that was started just now."""
+        return AgentCredentials(self.hub.backend, self.publisher(), self.client, self._settings, MASTER)
+
+    def publisher(self) -> Publisher:
+        """Likewise."""
+        return Publisher(self.client, self._settings, Outage("redis"))
+
+    def lets_in(self, key_id: int) -> bool:
+        """Whether Redis takes the password of this id."""
+        client = redis.Redis(
+            host=self._address.hostname or "",
+            port=self._address.port or 0,
+            username=cluster_user(self.cluster),
+            password=self._users.password(self.cluster, key_id),
+        )
+        with contextlib.closing(client):
+            try:
+                return bool(client.ping())
+            except redis.AuthenticationError:
+                return False
+
+    def close(self) -> None:
+        self.client.execute_command("ACL", "DELUSER", cluster_user(self.cluster))
+        self._users.close()
+
+
+@pytest.fixture
+def world(
+    control_plane: ControlPlane,
+    hub: Hub,
+    redis_client: redis.Redis,
+    redis_url: str,
+    settings_factory: Callable[..., Settings],
+) -> Iterator[World]:
+    settings = settings_factory(role="hub", redis_url=redis_url, redis_manage_users=True)
+    made = World(hub, settings, redis_client, redis_url, control_plane.cluster())
+    yield made
+    made.close()
+
+
+def test_a_cluster_that_comes_back_gets_others_although_the_old_ones_are_still_there(
+    world: World, session: Session
+) -> None:
+    credentials = world.credentials()
+    credentials.bring(world.cluster, "uid1")
+    assert world.lets_in(1)
+    # OCM's agent is away, so that nobody takes the ManifestWork's finalizer off.
+    session.merge(world.path, {"metadata": {"finalizers": [CLEANUP]}})
+    credentials.withdraw(world.cluster)
+    world.publisher().remove_cluster(world.cluster)
+    world.hub.backend.remove_credentials(world.cluster)
+
+    def is_going() -> bool:
+        work = world.hub.backend.get(Kind.WORK, world.cluster, CREDENTIALS_WORK_NAME)
+        return work is not None and "deletionTimestamp" in work["metadata"]
+
+    wait_for(is_going, 10)
+    assert not world.lets_in(1)
+    world.credentials().bring(world.cluster, "uid2")
+    assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+    session.merge(world.path, {"metadata": {"finalizers": None}})
+
+
+def test_a_hub_that_dies_in_a_revocation_leaves_nothing_valid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    dying = world.credentials()
+    dying.bring(world.cluster, "uid1")
+    AgentKeys(world.client).ask(world.cluster, "revoke")
+    dying.read_requests()
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.hub.backend, "deliver_credentials", die)
+        with pytest.raises(SystemExit):
+            dying.bring(world.cluster, "uid1")
+    assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+    new = world.credentials()
+    new.read_requests()
+    new.sync([world.cluster])
+    assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+    new.bring(world.cluster, "uid1")
+    assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+
+
+def test_a_password_that_is_wanted_no_more_goes(world: World, session: Session) -> None:
+    key = derive_key(MASTER, world.cluster, 1).dump()
+    backend = world.hub.backend
+    backend.deliver_credentials(world.cluster, Credentials(KeyIds(), key, "word", "sentinelword"))
+    wait_for(lambda: backend.get(Kind.WORK, world.cluster, CREDENTIALS_WORK_NAME), 10)
+    backend.deliver_credentials(world.cluster, Credentials(KeyIds(), key, "", ""))
+    (secret,) = session.get(world.path)["spec"]["workload"]["manifests"]
+    assert list(secret["data"]) == ["signing-key"]
