@@ -18,10 +18,8 @@ from typing import Any
 
 from dsf import keys
 from dsf.errors import MessageRejectedError
-from dsf.messages import INGEST_TASK
+from dsf.messages import INGEST_TASK, PACKING
 
-#: An envelope grows by this as it is packed: quotes are escaped twice, and base64 adds a third.
-PACKING = 3
 #: Beside the message for Celery: what is put back into the queue if it cannot be finished, one text for each result.
 ITEMS = "items"
 _LONGEST_TEXT = 200
@@ -93,7 +91,8 @@ class Letter:
             },
             "body": self.body,
         }
-        return json.dumps(element)
+        # As short as it came: it must be within the limit at the second look, too.
+        return json.dumps(element, ensure_ascii=False, separators=(",", ":"))
 
 
 def message_of(letters: Sequence[Letter]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from kombu.utils.json import dumps
 import dsf.log
 from dsf import keys
 from dsf.errors import MessageRejectedError
+from dsf.messages import PACKING
 from dsf.redislink import transport as link
 from dsf.results import inbox, lifetime
 from dsf.results.throttle import Throttle
@@ -123,7 +124,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
             if self._script is None:
                 self._script = client.register_script(lua("take"))
             try:
-                size = settings().max_result_message_bytes * inbox.PACKING
+                size = settings().max_result_message_bytes * PACKING
                 found: list[bytes] = self._script(
                     keys=[keys.RESULTS_QUEUE, self.taken], args=[most, size], client=client
                 )
@@ -170,7 +171,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
             return
         # The queue is taken from on the right: either way the oldest of these goes first again.
         for item in items if leftmost else reversed(items):
-            (pipe.lpush if leftmost else pipe.rpush)(routing_key, item)
+            (pipe.lpush if leftmost else pipe.rpush)(routing_key, item.encode("utf-8", "surrogatepass"))
 
     def close(self) -> None:
         """Close; whatever is left in the list is put back later."""

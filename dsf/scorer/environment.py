@@ -8,18 +8,19 @@ import os
 from dsf.scorer.errors import ScorerError
 
 
-def env_number(variable: str, default: float, *, least: float | None = None) -> float:
+def env_number(variable: str, default: float, *, least: float | None = None, whole: bool = False) -> float:
     """The number in an environment variable; `default` when it is not set or empty.
 
-    Raises ScorerError when it is no finite number, or less than `least`: a scorer with a mistyped threshold shall not
-    start.
+    Raises ScorerError when it is no finite number, less than `least`, or has a fraction where it must be `whole`: a
+    scorer with a mistyped threshold shall not start.
     """
     text = os.environ.get(variable, "").strip()
     try:
         value = float(text or default)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or (least is not None and value < least):
-        wanted = "a number" if least is None else f"a number from {least:g} on"
+    if not math.isfinite(value) or (least is not None and value < least) or (whole and not value.is_integer()):
+        wanted = "a whole number" if whole else "a number"
+        wanted += "" if least is None else f" from {least:g} on"
         raise ScorerError(f"the environment variable {variable} is {text!r}; it must be {wanted}")
     return value

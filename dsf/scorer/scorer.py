@@ -59,9 +59,13 @@ class Scorer:
         env: str | None = None,
     ) -> None:
         if env is not None:
-            score_name = os.environ.get(f"{env}SCORE_NAME") or score_name
+            if other := os.environ.get(f"{env}SCORE_NAME"):
+                _check_name(f"the environment variable {env}SCORE_NAME", other)
+                score_name = other
             seconds = seconds_of(os.environ, f"{env}SCORE_INTERVAL")
-            interval = interval if seconds is None else seconds
+            if seconds is not None:
+                check_seconds(f"the environment variable {env}SCORE_INTERVAL", seconds, least=1)
+                interval = seconds
             source = source.overridden(os.environ, env) if source is not None else None
         _check_name("name", name)
         _check_name("score_name", score_name)

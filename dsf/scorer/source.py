@@ -43,16 +43,18 @@ class Source:
 
     def overridden(self, environment: Mapping[str, str], prefix: str) -> Self:
         """The same with what the environment variables `<prefix>SOURCE_HOST` and so on say."""
-        values: dict[str, Any] = {
-            name: environment[variable]
-            for name in ("host", "path", "query")
-            if environment.get(variable := f"{prefix}SOURCE_{name.upper()}")
-        }
-        for name in ("range", "step"):
-            seconds = seconds_of(environment, f"{prefix}SOURCE_{name.upper()}")
-            if seconds is not None:
-                values[name] = seconds
-        return replace(self, **values)
+        source = self
+        for name in ("host", "path", "query", "range", "step"):
+            variable = f"{prefix}SOURCE_{name.upper()}"
+            text = environment.get(variable)
+            if not text or not text.strip():
+                continue
+            value: Any = seconds_of(environment, variable) if name in ("range", "step") else text
+            try:
+                source = replace(source, **{name: value})
+            except ScorerError as error:
+                raise ScorerError(f"the environment variable {variable}: {error}") from None
+        return source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

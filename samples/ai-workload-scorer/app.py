@@ -96,9 +96,9 @@ def read_config() -> Config:
 
 
 #: A node whose power has fewer samples is taken to go on as it was on average.
-MIN_LENGTH = int(env_number("MIN_LENGTH", 20, least=1))
+MIN_LENGTH = int(env_number("MIN_LENGTH", 20, least=1, whole=True))
 #: How many steps ahead to look.
-HORIZON_LENGTH = int(env_number("HORIZON_LENGTH", 10, least=1))
+HORIZON_LENGTH = int(env_number("HORIZON_LENGTH", 10, least=1, whole=True))
 #: Watts at which half of the headroom is gone, and how steeply it goes, per watt.
 THRESHOLD = env_number("THRESHOLD", 200)
 ALPHA = env_number("ALPHA", 1)

@@ -31,9 +31,9 @@ TOKEN_FILE = os.environ.get("INFERENCE_TOKEN_FILE", "")
 INFERENCE_TIMEOUT = env_number("INFERENCE_TIMEOUT", 10, least=0.1)
 SCORING_TIMEOUT = env_number("SCORING_TIMEOUT", 25, least=0.1)
 #: Questions that wait for an answer at a time, of all scoring requests together.
-CONCURRENCY = int(env_number("CONCURRENCY", 8, least=1))
+CONCURRENCY = int(env_number("CONCURRENCY", 8, least=1, whole=True))
 #: Newest samples that go into the prompt.
-MAX_SAMPLES = int(env_number("MAX_SAMPLES", 120, least=1))
+MAX_SAMPLES = int(env_number("MAX_SAMPLES", 120, least=1, whole=True))
 #: Tokens of an answer: a number has less.
 _MAX_TOKENS = 32
 #: Bytes of an answer with all that is around the text.

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dsf.scorer import Prometheus, Score, Scorer, Series, Skipped, env_number, forecast
 
 #: A series with fewer samples has no score.
-MIN_LENGTH = int(env_number("MIN_LENGTH", 20, least=1))
+MIN_LENGTH = int(env_number("MIN_LENGTH", 20, least=1, whole=True))
 #: How many steps ahead to look.
-HORIZON_LENGTH = int(env_number("HORIZON_LENGTH", 10, least=1))
+HORIZON_LENGTH = int(env_number("HORIZON_LENGTH", 10, least=1, whole=True))
 #: In the unit of the query; for the query below, CPU cores.
 THRESHOLD = env_number("THRESHOLD", 1)
 #: How steeply the score rises at the threshold, per unit of the query.

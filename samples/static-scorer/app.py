@@ -7,9 +7,7 @@ Start it with `uvicorn app:app --port 8000`.
 
 from __future__ import annotations
 
-import os
-
-from dsf.scorer import Score, Scorer, ScorerApp, Series
+from dsf.scorer import Score, Scorer, ScorerApp, Series, env_number
 
 #: (application, device) -> score. Higher is better.
 Table = dict[tuple[str, str], float]
@@ -31,7 +29,7 @@ POWER_CONSUMPTION: Table = {
     ("app02", "2g.24gb"): 90.0,
 }
 #: Seconds between two cycles. Not `env=""`: SCORE_NAME cannot be the name of both scores.
-INTERVAL = int(os.environ.get("SCORE_INTERVAL") or 30)
+INTERVAL = int(env_number("SCORE_INTERVAL", 30, least=1, whole=True))
 
 performance = Scorer(
     name="example-performance-scorer",

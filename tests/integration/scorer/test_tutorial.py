@@ -43,7 +43,7 @@ class Reader:
         self._logs = folder / "logs"
         self._logs.mkdir()
         self._cleanup = cleanup
-        self._ports = {port: str(free_port()) for port in ("8000", "8001", "8002")}
+        self._ports = {port: str(free_port()) for port in ("8000", "8011", "8012")}
         self._prometheus = prometheus.removeprefix("http://")
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DSF_")},
@@ -55,7 +55,7 @@ class Reader:
     def exchanged(self, text: str) -> str:
         """The text with ports and servers of this test."""
         text = text.replace(PROMETHEUS, self._prometheus)
-        return re.sub(r"\b800[012]\b", lambda match: self._ports[match[0]], text)
+        return re.sub(r"\b80(?:00|11|12)\b", lambda match: self._ports[match[0]], text)
 
     def write(self, file: File) -> None:
         """Write a file of the page."""

@@ -12,7 +12,7 @@ from kombu.transport import virtual
 from dsf import keys
 from dsf.agent import wire
 from dsf.errors import MessageRejectedError
-from dsf.messages import INGEST_TASK, PACKING, Result, derive_key, sign, verify
+from dsf.messages import INGEST_TASK, Result, derive_key, sign, verify
 from dsf.results import inbox
 from dsf.ticks import chain_signatures
 
@@ -58,10 +58,6 @@ def test_half_a_character_travels() -> None:
     with pytest.raises(MessageRejectedError) as refused:
         verify(envelope, MASTER, limit=10_000)
     assert refused.value.reason == "malformed"
-
-
-def test_the_hub_takes_what_the_agent_sends() -> None:
-    assert inbox.PACKING == PACKING
 
 
 def _sent(label: str, count: int = 1000) -> tuple[bytes, str]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.scorer import ScorerError, env_number
+from dsf.scorer import Prometheus, Scorer, ScorerError, env_number
 
 
 @pytest.mark.parametrize(("text", "value"), [(None, 7.0), ("", 7.0), (" ", 7.0), ("2", 2.0), (" -1.5e3 ", -1500.0)])
@@ -23,3 +23,30 @@ def test_what_is_none(monkeypatch: pytest.MonkeyPatch, text: str, least: float |
     monkeypatch.setenv("LIMIT", text)
     with pytest.raises(ScorerError, match=f"environment variable LIMIT is '{text}'; it must be .*{wanted}"):
         env_number("LIMIT", 7, least=least)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "why"),
+    [
+        ("SCORE_INTERVAL", "0", "0 is not a whole number of seconds from 1 on"),
+        ("SCORE_INTERVAL", "abc", "it must be a whole number"),
+        ("SCORE_NAME", " ", "must be text"),
+        ("SOURCE_RANGE", "0", "0 is not a whole number of seconds from 1 on"),
+        ("SOURCE_STEP", "1.5", "it must be a whole number"),
+        ("SOURCE_HOST", "prom:9090", "not a URL"),
+    ],
+)
+def test_the_variable_of_a_wrong_value_is_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, why: str
+) -> None:
+    monkeypatch.setenv(f"MY_{variable}", text)
+    source = Prometheus(host="http://prom:9090", path="/api/v1/query_range", query="up", range=60, step=5)
+    with pytest.raises(ScorerError, match=f"(?s)the environment variable MY_{variable}.*{why}"):
+        Scorer(name="s", description="", score_name="s", interval=30, source=source, env="MY_")
+
+
+def test_a_whole_number_has_no_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENGTH", "2.7")
+    assert env_number("LENGTH", 20) == 2.7
+    with pytest.raises(ScorerError, match=r"LENGTH is '2\.7'; it must be a whole number from 1 on"):
+        env_number("LENGTH", 20, least=1, whole=True)

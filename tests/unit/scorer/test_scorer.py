@@ -101,7 +101,7 @@ def test_environment_that_is_wrong(monkeypatch: pytest.MonkeyPatch, value: str) 
 
 def test_an_interval_of_0_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCORE_INTERVAL", "0")
-    with pytest.raises(ScorerError, match="interval"):
+    with pytest.raises(ScorerError, match="SCORE_INTERVAL"):
         scorer(env="")
 
 
