@@ -26,7 +26,7 @@ def optimize(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="What to plan, JSON or YAML; - is standard input.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; write nothing.")] = False,
     reset: Annotated[
         str | None, typer.Option("--reset", metavar="NAMESPACE", help="Delete what plans made in this namespace.")
     ] = None,
@@ -43,6 +43,8 @@ def optimize(
     """
     if (file is None) == (reset is None):
         raise typer.BadParameter("give either --file or --reset")
+    if reset is not None:
+        _check_reset(reset, plot)
     from dsf.cli.optimizer import hub_settings
     from dsf.cli.session import command_settings
     from dsf.optimizer.main import make_service
@@ -50,7 +52,7 @@ def optimize(
     service = make_service(hub_settings(command_settings()))
     try:
         if reset is not None:
-            undone = service.reset(reset)
+            undone = service.reset(reset, dry_run=dry_run)
             emit(undone, output, lambda: _render_reset(undone))
             return
         report = _plan(service, read_params(file or Path("-")), dry_run=dry_run, plot=plot)
@@ -59,6 +61,20 @@ def optimize(
     emit(report, output, lambda: render(report))
     if report.unplaced:
         raise typer.Exit(BAD)
+
+
+def _check_reset(namespace: str, plot: Path | None) -> None:
+    """Raises BadParameter. Above all for an empty name, from a shell variable that is not set."""
+    from pydantic import ValidationError
+
+    from dsf.optimizer.params import ResetParams
+
+    try:
+        ResetParams.model_validate({"namespace": namespace})
+    except ValidationError:
+        raise typer.BadParameter(f"{namespace!r} is no name of a namespace", param_hint="--reset") from None
+    if plot is not None:
+        raise typer.BadParameter("a reset makes no plan to draw; leave it out", param_hint="--plot")
 
 
 def read_params(file: Path) -> OptimizeParams:
@@ -163,4 +179,5 @@ def _render_reset(undone: ResetReport) -> RenderableType:
 
     if not undone.deleted:
         return Text(f"no plan is in force in namespace {undone.namespace}")
-    return table(("KIND", "NAME", "CHANGE"), [[one.kind, one.name, one.change] for one in undone.deleted])
+    word = "would be " if undone.dry_run else ""
+    return table(("KIND", "NAME", "CHANGE"), [[one.kind, one.name, f"{word}{one.change}"] for one in undone.deleted])

@@ -28,7 +28,7 @@ from dsf.optimizer.access import Access
 from dsf.optimizer.examples import PLAN_REPORT
 from dsf.optimizer.guarded import GuardedService
 from dsf.optimizer.middleware import PROBLEM, AccessMiddleware
-from dsf.optimizer.params import OptimizeParams, ResetParams
+from dsf.optimizer.params import Namespace, OptimizeParams, ResetParams
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.views import PlanList, PlanReport, ProblemView, ResetReport, ScoreList, ScorerView
 
@@ -138,19 +138,19 @@ def _add_plans(app: FastAPI, service: GuardedService) -> None:
         """Delete every object that plans made in a namespace."""
         return service.reset(params.namespace)
 
-    @app.get("/plans", tags=["plans"], responses=_errors(401, 403, 502))
+    @app.get("/plans", tags=["plans"], responses=_errors(401, 403, 422, 502))
     def plans(
-        namespace: Annotated[str | None, Query(description="Only this namespace.", max_length=63)] = None,
+        namespace: Annotated[Namespace | None, Query(description="Only this namespace; without it all.")] = None,
     ) -> PlanList:
         """The plans in force, one per namespace, read from their objects."""
         return service.plans(namespace)
 
 
 def _add_scores(app: FastAPI, service: GuardedService) -> None:
-    @app.get("/addonplacementscores", tags=["scores"], responses=_errors(401, 403, 502))
+    @app.get("/addonplacementscores", tags=["scores"], responses=_errors(401, 403, 422, 502))
     def addonplacementscores(
         namespace: Annotated[
-            str | None, Query(description="Only those of this cluster: its namespace.", max_length=63)
+            Namespace | None, Query(description="Only those of this cluster: its namespace; without it all.")
         ] = None,
     ) -> ScoreList:
         """AddOnPlacementScores, each with its scorer's description and dimension format as annotations."""

@@ -101,7 +101,7 @@ class Explainer:
         if refused == _TOO_LARGE:
             return _Why(Reason.TOO_LARGE, self._too_small(row, column))
         if refused == _NEGATIVE:
-            return _Why(Reason.NEGATIVE, "its score is below zero: being there would lower the sum")
+            return _Why(Reason.NEGATIVE, "its score, weighted, is below zero: being there would lower the sum")
         if not chosen:
             return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
         worth = self._worth(row)
@@ -166,7 +166,8 @@ class Explainer:
             return _Why(Reason.CAPACITY, "no cluster is left that could take one more replica")
         refused = table.refused[row]
         if (refused == _NEGATIVE).any():
-            return _Why(Reason.NEGATIVE, "its scores are below zero wherever it fits: placing it would lower the sum")
+            message = "its scores, weighted, are below zero wherever it fits: placing it would lower the sum"
+            return _Why(Reason.NEGATIVE, message)
         if (refused == _TOO_LARGE).any():
             best = int(np.where(refused == _TOO_LARGE, table.value[row], np.iinfo(np.int64).min).argmax())
             cluster, device, _ = self._option(row, best)

@@ -72,7 +72,7 @@ def _foreign(headers: Headers) -> str:
     if not is_loopback(_host(headers.get("host", ""))):
         return f"this service answers to localhost only, not to {headers.get('host', '')!r}"
     origin = headers.get("origin")
-    if origin is not None and not is_loopback(urlsplit(origin).hostname or ""):
+    if origin is not None and not is_loopback(_host(origin.partition("://")[2])):
         return f"requests of the web page {origin!r} are refused"
     return ""
 

@@ -68,7 +68,7 @@ class PreferenceParams(_Params):
     )
     weight: float = Field(
         default=1.0,
-        description="How much the score counts in a mix. Below zero: less is better.",
+        description="How much the score counts in a mix. Below zero: less is better. One has to be above zero.",
         ge=-MAX_WEIGHT,
         le=MAX_WEIGHT,
     )
@@ -135,12 +135,21 @@ class OptimizeParams(_Params):
             raise ValueError("either preference or preferences has to be given")
         return self
 
+    @model_validator(mode="after")
+    def _something_to_gain(self) -> Self:
+        # Scores are mostly 0 to 100: every option would lower the sum, and every workload would be taken away.
+        if all(one.weight <= 0 for one in self._asked()):
+            raise ValueError(
+                "no weight is above zero, so that placing nothing would be best; mix it with a score to prefer, or let "
+                "the scorer rate low use high"
+            )
+        return self
+
     def wanted(self) -> tuple[Preference, ...]:
         """The scores that count. Raises ManifestError for a weight or a format that cannot be used."""
-        asked = [self.preference] if self.preference is not None else self.preferences
         mistakes: list[str] = []
         found: list[Preference] = []
-        for one in asked:
+        for one in self._asked():
             try:
                 found.append(Preference(one.score, one.weight, one.score_dimension_format))
             except ManifestError as error:
@@ -148,6 +157,9 @@ class OptimizeParams(_Params):
         if mistakes:
             raise ManifestError("; ".join(mistakes))
         return tuple(found)
+
+    def _asked(self) -> list[PreferenceParams]:
+        return [self.preference] if self.preference is not None else self.preferences
 
 
 class ResetParams(_Params):

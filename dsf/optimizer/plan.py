@@ -81,6 +81,15 @@ class Unplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownPlace:
+    """Where a workload is now, and nobody knows how well it runs there: the score is missing or has expired."""
+
+    workload: str
+    cluster: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a workload is where it is: its best option among those not taken, and why not that one."""
 
@@ -128,6 +137,8 @@ class Plan:
     ties_exact: bool
     explanation: tuple[Explanation, ...] = ()
     score_gaps: tuple[ScoreGap, ...] = ()
+    #: Of the places where workloads are now, by workload and cluster.
+    unknown_places: tuple[UnknownPlace, ...] = ()
     #: All clusters that were to be had, used or not.
     clusters: tuple[str, ...] = ()
     seconds: float = field(default=0.0, compare=False)

@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import dsf.log
-from dsf.errors import PlanConflictError, SettingsError
+from dsf.errors import ManifestError, PlanConflictError, SettingsError
 from dsf.optimizer.backend import FIELD_MANAGER, HubBackend, Manifest
+from dsf.optimizer.losses import losses
 from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, dump, plan_id, read_plan, render
 from dsf.optimizer.model import Limits
 from dsf.optimizer.params import OptimizeParams
-from dsf.optimizer.plan import Plan, Reason
+from dsf.optimizer.plan import Plan
 from dsf.optimizer.reading import read
 from dsf.optimizer.report import explanation_views, gap_views, plan_view, unplaced_views
 from dsf.optimizer.scores import Scores
@@ -28,7 +29,6 @@ from dsf.optimizer.views import (
     AppliedPlan,
     PlanList,
     PlanReport,
-    PlanView,
     RescoreReport,
     RescoreRun,
     ResetReport,
@@ -42,8 +42,6 @@ log = dsf.log.get(__name__)
 #: Sends one tick to each of these clusters, or with None to all on which the scorer runs.
 Rescore = Callable[[str, Sequence[str] | None], Sequence[RescoreRun]]
 
-#: Why a workload is not placed when its scores are not known.
-_UNKNOWN: Final = (Reason.NO_SCORE, Reason.EXPIRED)
 #: Seconds of a search when neither the request nor a setting says how many.
 DEFAULT_TIME_LIMIT: Final = 30.0
 
@@ -140,13 +138,20 @@ class OptimizerService:
         """`propose` or `apply`, as `params.dry_run` says."""
         return self.propose(params) if params.dry_run else self.apply(params)
 
-    def reset(self, namespace: str) -> ResetReport:
-        """Delete everything that plans made in a namespace. Raises ApplyError, BackendError."""
+    def reset(self, namespace: str, *, dry_run: bool = False) -> ResetReport:
+        """Delete everything that plans made in a namespace; with `dry_run` only say what that is.
+
+        Raises ManifestError for an empty name, ApplyError and BackendError.
+        """
+        if not namespace:
+            # To the API server that means all of them.
+            raise ManifestError("the namespace to reset has no name; say which one")
         with self._writing:
             changes = self._writer.changes([], self._writer.existing(namespace))
-            self._writer.write(changes)
-        log.info("plan reset", namespace=namespace, changes=_count(changes))
-        return ResetReport(namespace=namespace, deleted=[change.view() for change in changes])
+            if not dry_run:
+                self._writer.write(changes)
+                log.info("plan reset", namespace=namespace, changes=_count(changes))
+        return ResetReport(namespace=namespace, deleted=[change.view() for change in changes], dry_run=dry_run)
 
     def plans(self, namespace: str | None = None) -> PlanList:
         """The plans in force, one per namespace, of one namespace or all. Raises BackendError."""
@@ -193,7 +198,7 @@ class OptimizerService:
             *selection.problems,
             *asked.clusters.unbound(params.namespace, used),
             *self._writer.obstacles(changes),
-            *_lost(plan, previous),
+            *losses(plan, previous),
         ]
         warnings = asked.clusters.warnings(used, {one.cluster for one in view.assignments})
         report = PlanReport(
@@ -214,17 +219,6 @@ class OptimizerService:
             seconds=round(plan.seconds, 3),
         )
         return _Prepared(report, plan, tuple(changes), tuple(problems))
-
-
-def _lost(plan: Plan, previous: PlanView) -> list[str]:
-    """Workloads that a plan would take away for no other reason than that nobody knows how well they run anywhere."""
-    placed = {one.workload for one in previous.assignments}
-    unknown = [one for one in plan.unplaced if one.workload in placed and one.reason in _UNKNOWN]
-    return [
-        f"workload {one.workload} is placed now and would be taken away, because {one.message}; renew the scores, or "
-        "reset the namespace first"
-        for one in unknown
-    ]
 
 
 def _applied(namespace: str, objects: Sequence[Manifest]) -> AppliedPlan:

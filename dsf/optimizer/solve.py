@@ -10,10 +10,10 @@ import numpy as np
 
 from dsf.optimizer.explain import Explainer
 from dsf.optimizer.model import Limits, Problem
-from dsf.optimizer.plan import Assignment, Chosen, Plan, Status
+from dsf.optimizer.plan import Assignment, Chosen, Plan, Reason, Status, UnknownPlace
 from dsf.optimizer.program import Clock
 from dsf.optimizer.search import Found, Search
-from dsf.optimizer.table import Table, make_table
+from dsf.optimizer.table import REFUSALS, Table, make_table
 from dsf.optimizer.ties import break_ties
 from dsf.optimizer.values import IntArray
 
@@ -53,6 +53,7 @@ def _report(table: Table, found: Found, *, exact: bool, clock: Clock) -> Plan:
         ties_exact=exact,
         explanation=tuple(explainer.explain(row) for row in rows),
         score_gaps=table.scores.gaps,
+        unknown_places=_unknown_places(table),
         clusters=table.clusters,
         seconds=clock.passed,
     )
@@ -87,6 +88,21 @@ def _assignment(table: Table, place: tuple[int, int], count: int) -> Assignment:
         kept=min(count, table.stay.get(place, 0)),
         request=dict(sorted(table.workloads[row].request.items())),
     )
+
+
+def _unknown_places(table: Table) -> tuple[UnknownPlace, ...]:
+    columns: dict[str, list[int]] = {}
+    for column, cluster in enumerate(table.cluster_of):
+        columns.setdefault(table.clusters[cluster], []).append(column)
+    found = {
+        UnknownPlace(workload.name, place.cluster, table.configurations[column].device)
+        for row, workload in enumerate(table.workloads)
+        for place in workload.current
+        for column in columns.get(place.cluster, ())
+        if place.device in (None, table.configurations[column].device)
+        and REFUSALS[table.refused[row, column]] in (Reason.NO_SCORE, Reason.EXPIRED)
+    }
+    return tuple(sorted(found, key=lambda one: (one.workload, one.cluster, one.device)))
 
 
 def _configurations(table: Table, placed: dict[tuple[int, int], int]) -> tuple[Chosen, ...]:

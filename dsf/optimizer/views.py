@@ -138,6 +138,7 @@ class ResetReport(View):
 
     namespace: str
     deleted: list[ChangeView] = []
+    dry_run: bool = Field(default=False, description="Nothing was deleted: this is what would be.")
 
 
 class Freshness(View):

@@ -173,7 +173,7 @@ class PlanWriter:
                     # Also what others had added to it.
                     self._backend.apply(change.resource, _without_server_fields(change.before))
                 else:
-                    self._backend.apply(change.resource, _identity(change.before) | _merged(change.before))
+                    self._backend.apply(change.resource, _restored(change.before, change.after))
             except BackendError as error:
                 if wait is None:
                     return error
@@ -207,11 +207,30 @@ def _content(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {"metadata": metadata, **rest}
 
 
-def _merged(before: Mapping[str, Any]) -> dict[str, Any]:
-    """What to apply so that an object says again what we had said in it."""
-    content = owned(before)
+def _restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What to apply after `after` so that an object says what it said before.
+
+    Beside our own fields these are those that were somebody else's and that `after` took over. Other fields of others
+    are left out: to apply them would make them ours, and the next plan would take them away.
+    """
+    content: dict[str, Any] = _joined(_said(before, _content(after)), owned(before))
     identity = _identity(before)
-    return content | {"metadata": content.get("metadata", {}) | identity["metadata"]}
+    return content | identity | {"metadata": content.get("metadata", {}) | identity["metadata"]}
+
+
+def _said(before: Any, fields: Any) -> Any:
+    """The values in `before` of those `fields` that it has."""
+    if not isinstance(before, Mapping) or not isinstance(fields, Mapping):
+        return before
+    return {name: _said(before[name], inner) for name, inner in fields.items() if name in before}
+
+
+def _joined(one: Any, other: Any) -> Any:
+    """The fields of both, which are parts of the same object."""
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return one
+    both = {name: _joined(one[name], other[name]) for name in one.keys() & other.keys()}
+    return {**one, **other, **both}
 
 
 def _identity(manifest: Mapping[str, Any]) -> dict[str, Any]:

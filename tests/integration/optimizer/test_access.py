@@ -113,7 +113,7 @@ def test_without_tokens_web_pages_are_kept_out(bed: Bed) -> None:
     answer = client(bed, OpenAccess(), "attacker.test").post("/reset", json={"namespace": bed.namespace})
     assert (answer.status_code, "localhost only" in answer.json()["detail"]) == (403, True)
     http = client(bed, OpenAccess())
-    for origin in ("https://attacker.test", "null"):
+    for origin in ("https://attacker.test", "null", "http://[bad", "localhost"):
         answer = http.post("/reset", json={"namespace": bed.namespace}, headers={"Origin": origin})
         assert (answer.status_code, "web page" in answer.json()["detail"]) == (403, True)
     ours = {"Origin": "http://localhost:8338"}
@@ -139,10 +139,17 @@ def test_answers_and_errors_over_http(bed: Bed) -> None:
         ({"targetWorkloads": [{"name": "no-such"}]}, "no-such does not exist"),
         ({"preference": {"addOnPlacementScore": "s", "scoreDimensionFormat": "${pod}"}}, "has ${pod}, which an app"),
         ({"clusters": bed.body()["clusters"] * 2}, "named more than once"),
+        ({"preference": {"addOnPlacementScore": PERFORMANCE, "weight": -1}}, "no weight is above zero"),
     ):
         answer = http.post("/optimize", json=bed.body() | wrong)
         assert answer.status_code == 422
         assert text in answer.json()["detail"], answer.text
+    # Neither is a wish for all of them.
+    for path in ("/plans", "/addonplacementscores"):
+        for name in ("", "..", "a/b", "UPPER"):
+            answer = http.get(path, params={"namespace": name})
+            assert (answer.status_code, "query.namespace: String should" in answer.json()["detail"]) == (422, True)
+        assert http.get(path).status_code == 200
     answer = http.post("/optimize", json=bed.body(planId="0123456789abcdef"))
     assert answer.status_code == 409
     assert http.get("/scorers/nobody").status_code == 404

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsf.errors import ApplyError, PlanConflictError
+from dsf.errors import ApplyError, ManifestError, PlanConflictError
 from dsf.kube.resources import PLACEMENTS, Resource
 from dsf.kube.session import ApiError
 from dsf.optimizer.backend import KubeBackend, Manifest
@@ -138,6 +138,17 @@ def test_reset_takes_everything_away_and_nothing_else(bed: Bed) -> None:
     assert service.reset(bed.namespace).deleted == []
 
 
+def test_a_reset_is_of_one_namespace_and_can_be_tried(bed: Bed) -> None:
+    service = bed.service()
+    service.apply(bed.params())
+    versions = bed.versions()
+    with pytest.raises(ManifestError, match="the namespace to reset has no name"):
+        service.reset("")
+    report = service.reset(bed.namespace, dry_run=True)
+    assert (len(report.deleted), report.dry_run) == (6, True)
+    assert bed.versions() == versions
+
+
 @pytest.mark.parametrize("after", range(6))
 def test_a_write_that_fails_undoes_those_before_it(bed: Bed, after: int) -> None:
     with pytest.raises(ApplyError, match="the plan was not applied, everything is as it was before: Placement"):
@@ -203,6 +214,42 @@ def test_somebody_elses_placement_is_left_alone(bed: Bed) -> None:
     bed.session.merge(path, {"metadata": {"labels": {GENERATED_LABEL: "true"}}})
     bed.service().apply(bed.params())
     assert bed.session.get(path)["spec"]["numberOfClusters"] == 1
+
+
+def test_undoing_gives_back_what_was_somebody_elses(bed: Bed) -> None:
+    selected = {"requiredClusterSelector": {"labelSelector": {"matchLabels": {"mine": "yes"}}}}
+    theirs = {
+        "apiVersion": PLACEMENTS.api_version,
+        "kind": "Placement",
+        "metadata": {
+            "name": "app01-placement",
+            "namespace": bed.namespace,
+            "labels": {GENERATED_LABEL: "true", "team": "gpu"},
+            "annotations": {"note": "theirs", PLAN_ID: "theirs"},
+        },
+        "spec": {"numberOfClusters": 7, "predicates": [selected], "tolerations": [{"key": "gpu"}]},
+    }
+    path = PLACEMENTS.path(bed.namespace, "app01-placement")
+    bed.session.create(PLACEMENTS.path(bed.namespace), theirs)
+    before = bed.objects()
+    for after in range(6):
+        with pytest.raises(ApplyError, match="everything is as it was before"):
+            bed.service(Failing(bed, after)).apply(bed.params())
+        assert bed.objects() == before, after
+    bed.service().apply(bed.params())
+    # One of our fields was changed, and others were added.
+    changed = {"numberOfClusters": 7, "prioritizerPolicy": {"mode": "Exact"}}
+    bed.session.merge(path, {"metadata": {"annotations": {"note": "new"}}, "spec": changed}, field_manager="somebody")
+    before = bed.objects()
+    for after in range(6):
+        with pytest.raises(ApplyError, match="everything is as it was before"):
+            bed.service(Failing(bed, after)).apply(bed.params(POWER))
+        assert bed.objects() == before, after
+    # What others added did not become ours: the next plan leaves it.
+    bed.service().apply(bed.params(POWER))
+    spec = bed.session.get(path)["spec"]
+    assert (spec["numberOfClusters"], spec["tolerations"][0]["key"]) == (1, "gpu")
+    assert spec["prioritizerPolicy"] == {"mode": "Exact"}
 
 
 def test_additions_of_others_stay_and_changes_are_repaired(bed: Bed) -> None:

@@ -97,6 +97,9 @@ def test_the_command(bed: Bed, tmp_path: Path) -> None:
     left = optimize("-f", "-", "-o", "yaml", "--dry-run", env=env, stdin=json.dumps(scarce))
     assert left.returncode == 1
     assert "reason: capacity" in left.stdout
+    shown = optimize("--reset", bed.namespace, "--dry-run", env=env)
+    assert (shown.returncode, shown.stdout.count("would be deleted")) == (0, 6)
+    assert len(bed.objects()) == 6
     undone = optimize("--reset", bed.namespace, env=env)
     assert (undone.returncode, undone.stdout.count("deleted")) == (0, 6)
     assert "no plan is in force" in optimize("--reset", bed.namespace, env=env).stdout
@@ -104,6 +107,8 @@ def test_the_command(bed: Bed, tmp_path: Path) -> None:
 
 def test_mistakes_of_the_command(bed: Bed, tmp_path: Path) -> None:
     env = environment(bed)
+    bed.service().apply(bed.params())
+    in_force = bed.versions()
     params = tmp_path / "params.yaml"
     params.write_text("namespace: default\nclusters: []\n")
     for arguments, code, message in (
@@ -111,6 +116,10 @@ def test_mistakes_of_the_command(bed: Bed, tmp_path: Path) -> None:
         (["-f", str(tmp_path / "none.json")], 1, "No such file"),
         (["-f", str(params)], 1, "targetWorkloads: Field required"),
         (["-f", str(params), "--plot", "plan.gif", "--reset", "default"], 2, "give either"),
+        # A shell variable that is not set must not reset every namespace.
+        (["--reset", ""], 2, "'' is no name of a namespace"),
+        (["--reset", ".."], 2, "'..' is no name of a namespace"),
+        (["--reset", bed.namespace, "--plot", "plan.png"], 2, "a reset makes no plan to draw"),
     ):
         done = optimize(*arguments, env=env)
         assert (done.returncode, done.stdout) == (code, ""), done
@@ -118,4 +127,4 @@ def test_mistakes_of_the_command(bed: Bed, tmp_path: Path) -> None:
     params.write_text(json.dumps(bed.body()))
     done = optimize("-f", str(params), "--plot", str(tmp_path / "plan.gif"), env=env)
     assert (done.returncode, "the name has to end in" in done.stderr) == (1, True)
-    assert bed.objects() == {}
+    assert bed.versions() == in_force

@@ -85,7 +85,7 @@ def test_the_only_option() -> None:
         (
             {"c1": {"a;half": -5, "b;half": 50, "c;half": 50}},
             Reason.NEGATIVE,
-            "its scores are below zero wherever it fits: placing it would lower the sum",
+            "its scores, weighted, are below zero wherever it fits: placing it would lower the sum",
         ),
     ],
 )

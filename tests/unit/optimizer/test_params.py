@@ -43,11 +43,25 @@ def test_both_spellings_of_the_score() -> None:
         {"targetWorkloads": [{"name": "Upper"}]},
         {"targetWorkloads": [{"name": "x" * 254}]},
         {"namespace": ""},
+        {"preference": {"addOnPlacementScore": "s", "weight": -1}},
+        {"preference": {"addOnPlacementScore": "s", "weight": 0}},
+        {
+            "preference": None,
+            "preferences": [{"addOnPlacementScore": "s", "weight": -1}, {"addOnPlacementScore": "t", "weight": -2}],
+        },
     ],
 )
 def test_what_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         OptimizeParams.model_validate(BODY | wrong)
+
+
+def test_nothing_to_gain_is_refused_with_advice() -> None:
+    with pytest.raises(ValidationError, match="mix it with a score to prefer, or let the scorer rate low use high"):
+        OptimizeParams.model_validate(BODY | {"preference": {"addOnPlacementScore": "s", "weight": -1}})
+    mixed = [{"addOnPlacementScore": "s"}, {"addOnPlacementScore": "t", "weight": -1}]
+    params = OptimizeParams.model_validate(BODY | {"preference": None, "preferences": mixed})
+    assert params.wanted() == (Preference("s"), Preference("t", -1))
 
 
 def test_every_wrong_preference_is_named() -> None:

@@ -1,0 +1,46 @@
+"""Workloads that a plan would take away because scores are missing or have expired.
+
+Whoever runs now runs on: a scorer that fails must not stop workloads. That holds for the workload without a score, and
+also for others, whose place it would take because it cannot stay where it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from dsf.optimizer.plan import Plan, Reason, UnknownPlace
+from dsf.optimizer.views import PlanView
+
+#: Why a workload is not placed when its scores are not known.
+_UNKNOWN: Final = (Reason.NO_SCORE, Reason.EXPIRED)
+#: Most places that a message names.
+_NAMED: Final = 3
+
+
+def losses(plan: Plan, previous: PlanView) -> list[str]:
+    """Why a plan must not replace the previous one, one sentence per workload; none when it may."""
+    before = Counter[str]()
+    for old in previous.assignments:
+        before[old.workload] += old.replicas
+    after = Counter[str]()
+    for new in plan.assignments:
+        after[new.workload] += new.replicas
+    found = []
+    for one in plan.unplaced:
+        if after[one.workload] >= before[one.workload]:
+            continue
+        what = f"workload {one.workload} is placed now and would be taken away, because {one.message}"
+        advice = "renew the scores, or reset the namespace first"
+        if plan.unknown_places:
+            found.append(f"{what}, while nobody knows the scores of {_names(plan.unknown_places)}; {advice}")
+        elif one.reason in _UNKNOWN:
+            found.append(f"{what}; {advice}")
+    return found
+
+
+def _names(places: Sequence[UnknownPlace]) -> str:
+    named = [f"{one.workload} where it is now, {one.cluster} with {one.device}" for one in places[:_NAMED]]
+    more = len(places) - _NAMED
+    return " and of ".join(named) + (f" and of {more} more" if more > 0 else "")
