@@ -223,7 +223,7 @@ class Fleet(Stack):
 
         found = self.until(failure, seen(), timeout) or {}
         for word in words:
-            assert word in found["message"]
+            assert word in found["message"], found["message"]
         status, _, message = self.condition(scorer, "Scoring")
         assert status == "False"
         assert reason in message

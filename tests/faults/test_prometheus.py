@@ -46,7 +46,8 @@ FAULTS = {
     ),
     "stops-halfway": Fault(half, "truncated", ("ends too early",)),
     "stops-in-a-chunk": Fault(half_chunked, "truncated", ("ends too early",)),
-    "hangs": Fault(hang, "timeout", ("no complete answer within 1 s",)),
+    # Within a second, or what the cycle has left of its own time on a busy machine.
+    "hangs": Fault(hang, "timeout", ("no complete answer within",)),
     "says-error-with-200": Fault(refusal(200, "internal", "disk is full"), "bad_answer", ("disk is full",)),
     "refuses": Fault(answer("log in", 401), "unauthorized", ("HTTP 401: log in",)),
 }
