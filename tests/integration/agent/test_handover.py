@@ -49,7 +49,7 @@ def hand_on(
     agent = SimpleNamespace(queue=QUEUE, redis=client, clock=clock, cycles=cycles)
     monkeypatch.setattr(runtime, "_current", agent)
     with Celery("test", set_as_current=False) as app:
-        task = app.task(_score, base=StageTask, name="dsf.score")
+        task = app.task(_score, base=StageTask, name="dsf.score", shared=False)
 
         def call(seconds: float) -> None:
             task.apply_async(ARGS, queue=QUEUE, expires=iso(time.time() + seconds), chain=[])
