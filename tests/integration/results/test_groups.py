@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,11 +136,7 @@ def test_they_are_bounded_in_bytes(bed: Bed, connection: kombu.Connection) -> No
 
 def test_one_bad_result_does_not_harm_those_beside_it(bed: Bed, redis_url: str, tmp_path: Path) -> None:
     (tmp_path / "_out" / "managedclusters").mkdir(parents=True)
-    bed.now = time.time() - 1
-    good = []
-    for _ in range(40):
-        bed.now += 0.001
-        good.append(bed.envelope(bed.open()))
+    good = bed.backlog(40)
     forged = {**good[3], "sig": "00" * 32}
     # What a decoder of JSON with types of its own would stumble over.
     typed = {"__type__": "datetime", "__value__": "no date"}
@@ -172,12 +167,7 @@ def decoded(text: str) -> str:
 
 def test_they_can_be_taken_one_by_one(bed: Bed, redis_url: str, tmp_path: Path) -> None:
     (tmp_path / "_out" / "managedclusters").mkdir(parents=True)
-    bed.now = time.time() - 1
-    envelopes: list[object] = []
-    for _ in range(20):
-        bed.now += 0.001
-        envelopes.append(bed.envelope(bed.open()))
-    push(bed, redis_url, envelopes)
+    push(bed, redis_url, bed.backlog(20))
     seen: list[str] = []
     with bed.client.pubsub() as events, WorkerProcess(redis_url, tmp_path, DSF_RESULTS_GROUP="1"):
         events.psubscribe("/0.celeryev/*")

@@ -115,12 +115,7 @@ def test_nothing_that_comes_along_with_a_result_is_obeyed(bed: Bed, redis_url: s
 
 def test_kill_9_in_the_middle_loses_nothing(bed: Bed, redis_url: str, folder: Path) -> None:
     number = 400
-    bed.now = time.time() - 1
-    envelopes: list[object] = []
-    for _ in range(number):
-        bed.now += 0.001
-        envelopes.append(bed.envelope(bed.open()))
-    push(bed, redis_url, envelopes)
+    push(bed, redis_url, bed.backlog(number))
     worker = WorkerProcess(redis_url, folder)
     for done in (20, 120):
         with worker:
@@ -149,7 +144,8 @@ def test_redis_goes_and_comes_back(settings_factory, folder: Path) -> None:
             waiting = [bed.envelope(bed.open()) for _ in range(50)]
             push(bed, server.url, waiting)
             server.kill()
-            time.sleep(1)  # long enough for the worker to notice
+            noticed = ("Connection to broker lost", "results wait for Redis")
+            wait_for(lambda: any(words in worker.log() for words in noticed), 20, "the worker to notice")
             server.restart()
             wait_for(lambda: bed.state().count("ok") == 51, 60, "the results that were queued", interval=0.1)
             push(bed, server.url, [bed.envelope(bed.open())])
@@ -159,12 +155,7 @@ def test_redis_goes_and_comes_back(settings_factory, folder: Path) -> None:
 
 
 def test_starting_twice_on_one_queue_shares_the_work(bed: Bed, redis_url: str, folder: Path) -> None:
-    bed.now = time.time() - 1
-    envelopes: list[object] = []
-    for _ in range(300):
-        bed.now += 0.001
-        envelopes.append(bed.envelope(bed.open()))
-    push(bed, redis_url, envelopes)
+    push(bed, redis_url, bed.backlog(300))
     other = folder / "other"
     other.mkdir()
     with (
