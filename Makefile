@@ -4,40 +4,41 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
+# Some shells forbid it: each of the hundreds of processes that tests start would then compile every module anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 # Made again when the dependencies change; removed with the environment it speaks of.
 SYNCED := $(VENV)/.synced
 # Options for the command behind a target: make demo ARGS=--once
 ARGS ?=
+# What tests/node/ makes clusters with: nothing is nodes of our own, `kind` is docker and kind.
+NODE ?=
 # Test processes at once: most tests wait for other processes.
 WORKERS ?= 3
 
-# What the tests on Kubernetes run against; scripts/controlplane says what each one is.
-CONTROLPLANE := etcd kube-apiserver kubectl kube-controller-manager placement addon work
-
-.PHONY: help setup demo test again controlplane lint types bench format clean
+.PHONY: help setup demo test test-fast node controlplane lint types bench format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(SYNCED) ## install everything into .venv
 
 demo: $(SYNCED) ## run two clusters with real Prometheus servers; ARGS=--once ends when all have scores
 	@$(VENV)/bin/dsf demo $(ARGS)
 
-test: $(SYNCED) controlplane ## run all tests; ARGS="-k words" or a path chooses some
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+test: $(SYNCED) ## run all tests but those on real pods; ARGS="-k words" or a path chooses some
+	@WORKERS=$(WORKERS) scripts/test $(ARGS)
 
-again: $(SYNCED) controlplane ## run the tests that failed last, one after the other, until one fails
-	@$(PYTHON) -m pytest --last-failed --last-failed-no-failures none --maxfail 1 $(ARGS)
+test-fast: $(SYNCED) ## run the tests of single modules, in 2 minutes; ARGS="-k words" chooses some
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup tests/unit $(ARGS)
 
-# Exit code 3: it is not there and cannot be built, and the script has said what would help. The tests that need it are
-# skipped then, or fail in CI.
+node: $(SYNCED) ## run the tests on real pods, with root on Debian; NODE=kind takes docker and kind
+	@NODE=$(NODE) $(PYTHON) -m pytest -n0 -s -p no:cacheprovider tests/node $(ARGS)
+
 controlplane: ## find the API server for the tests, or build it once with Go (minutes; into ~/.cache/dsf)
-	@scripts/controlplane $(CONTROLPLANE) >/dev/null || test $$? -eq 3
-	@scripts/controlplane crds >/dev/null || test $$? -eq 3
-	@scripts/controlplane operators >/dev/null || test $$? -eq 3
+	@scripts/test --controlplane
 
 lint: $(SYNCED) ## check format, style and layers
 	@$(VENV)/bin/ruff format --check

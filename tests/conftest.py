@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 import redis
 
@@ -19,7 +20,17 @@ SettingsFactory = Callable[..., Settings]
 # A shell that starts us in the background makes us ignore SIGINT, and every process started here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.support.controlplane_fixtures", "tests.support.distribution"]
+# How fast an example runs says nothing of the code beside other tests. CI draws the same examples each time:
+# a failure there is one of the change, and a person's machine goes on looking for new ones.
+hypothesis.settings.register_profile(
+    "busy",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=os.environ.get("CI") == "true",
+)
+hypothesis.settings.load_profile("busy")
+
+pytest_plugins = ["tests.support.controlplane_fixtures", "tests.support.distribution", "tests.support.later"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-// Builds kube-apiserver, kube-controller-manager and kubectl for the tests; see ../README.md.
+// Builds the commands of Kubernetes for the tests; see ../README.md.
 module dsf.test/controlplane/kubernetes
 
 go 1.26.0

@@ -1,0 +1,6 @@
+//go:build tools
+
+// Package tools keeps the commands built from this module in go.mod and go.sum.
+package tools
+
+import _ "helm.sh/helm/v4/cmd/helm"
