@@ -1,11 +1,13 @@
-"""How good a plan is after how long, and how much memory it takes, side by side with PuLP and CBC.
+"""How good a plan is after how long, and how much memory it takes, side by side with other solvers.
 
-    python bench/optimizer.py [--size WxCxK ...] [--seconds S] [--http WxCxK ...] [--json FILE]
+    python bench/optimizer.py [--size [mixed-]WxCxK ...] [--seconds S] [--http WxCxK ...] [--json FILE]
 
-Instances of workloads x clusters x configurations with scarce capacity, each solved in a process of its own so that
-memory is that of one solve. PuLP gets the same integer program with every option, as plain Python users would write
-it, and the same time; the largest sizes are beyond what it can build in that time. Needs the extra `optimizer` and, for
-the comparison, pulp; without it the column stays empty.
+Instances of workloads x clusters x configurations with scarce capacity; `mixed-` ones have several kinds of resources,
+replicas and weights. Each is solved in a process of its own so that memory is that of one solve. The others get the
+same integer program with every option, as plain Python users would write it, and the same time, which includes building
+it: CBC through PuLP, HiGHS through scipy, CP-SAT through OR-Tools. The largest sizes are beyond what they can build in
+that time. A solver that is not installed is left out; OR-Tools is not in `uv.lock`, whose protobuf is newer than it
+takes (`scripts/uv run --isolated --all-extras --with ortools python -m bench.optimizer`).
 
 With `--http`, also how long `POST /optimize` takes for such an instance, with a real API server behind it; that needs
 the programs of `scripts/controlplane`.
@@ -14,25 +16,38 @@ the programs of `scripts/controlplane`.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dsf.optimizer.model import Limits, Problem
 from dsf.optimizer.solve import solve
-from tests.unit.optimizer.generator import instance
+from tests.unit.optimizer.generator import sized
 
-#: Size and time limit in seconds: about two minutes in total.
-SIZES = {"10x5x3": 5, "100x50x3": 10, "500x200x3": 20, "1000x1000x3": 40}
-#: Most options that are given to PuLP.
-PULP_OPTIONS = 20_000
+#: Size and time limit in seconds: about four minutes in total.
+SIZES = {
+    "10x5x3": 5,
+    "mixed-20x10x3": 5,
+    "100x50x3": 10,
+    "mixed-100x50x3": 10,
+    "500x200x3": 20,
+    "mixed-500x200x3": 20,
+    "1000x1000x3": 40,
+}
+#: Most options that are given to the others.
+MOST_OPTIONS = 20_000
 
 
 def megabytes(who: int) -> float:
@@ -56,55 +71,158 @@ def ours(problem: Problem, seconds: float) -> dict[str, Any]:
     }
 
 
-def pulps(problem: Problem, seconds: float) -> dict[str, Any]:
-    """The same program by PuLP and CBC; the time includes building it."""
+@dataclass(frozen=True)
+class Model:
+    """The integer program in plain terms: variables are replicas per option, and a switch per configuration."""
+
+    #: Per option: number of the workload and of the configuration, value of one replica, most replicas.
+    options: list[tuple[int, int, float, int]]
+    #: Per configuration: number of its cluster, and amounts by kind.
+    columns: list[tuple[int, dict[str, int]]]
+    problem: Problem
+
+
+def model(problem: Problem) -> Model:
+    """Every option that fits and does not lower the sum."""
+    options, columns = [], []
+    for number, cluster in enumerate(problem.clusters):
+        tables = {table.score: table.items for table in cluster.scores}
+        for one in cluster.configurations:
+            for row, workload in enumerate(problem.workloads):
+                item = f"{workload.app};{one.device}"
+                value = sum(preference.weight * tables[preference.score][item] for preference in problem.preferences)
+                fitting = [one.supply.get(kind, 0) // amount for kind, amount in workload.request.items()]
+                limit = min(workload.replicas, workload.per_cluster or workload.replicas, *fitting)
+                if value >= 0 and limit:
+                    options.append((row, len(columns), value, limit))
+            columns.append((number, dict(one.supply)))
+    return Model(options, columns, problem)
+
+
+def cbc(built: Model, left: Callable[[], float]) -> float | None:
+    """PuLP and CBC; the sum that was found."""
     import pulp
 
+    program = pulp.LpProblem("placement", pulp.LpMaximize)
+    switches = [pulp.LpVariable(f"y_{number}", cat="Binary") for number in range(len(built.columns))]
+    count = [
+        pulp.LpVariable(f"x_{number}", 0, limit, cat="Integer") for number, (*_, limit) in enumerate(built.options)
+    ]
+    program.setObjective(pulp.lpSum(value * one for (_, _, value, _), one in zip(built.options, count, strict=True)))
+    for expression, most in constraints(built, count, switches, pulp.lpSum):
+        program += expression <= most
+    program.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=left()))
+    found = program.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    return float(pulp.value(program.objective) or 0) if found else None
+
+
+def cpsat(built: Model, left: Callable[[], float]) -> float | None:
+    """OR-Tools' CP-SAT on one thread, as the others."""
+    from ortools.sat.python import cp_model
+
+    program = cp_model.CpModel()
+    switches = [program.new_bool_var(f"y_{number}") for number in range(len(built.columns))]
+    count = [program.new_int_var(0, limit, f"x_{number}") for number, (*_, limit) in enumerate(built.options)]
+    for expression, most in constraints(built, count, switches, sum):
+        program.add(expression <= most)
+    # It takes whole numbers; weights have up to four decimals.
+    program.maximize(
+        sum(round(value * 10_000) * one for (_, _, value, _), one in zip(built.options, count, strict=True))
+    )
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = left()
+    solver.parameters.num_workers = 1
+    status = solver.solve(program)
+    return solver.objective_value / 10_000 if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
+
+
+def constraints(built: Model, count: list[Any], switches: list[Any], total: Callable[[list[Any]], Any]) -> Any:
+    """Every constraint as an expression and the most that it may be."""
+    by_row: dict[int, list[Any]] = {}
+    by_amount: dict[tuple[int, str], list[Any]] = {}
+    by_cluster: dict[int, list[Any]] = {}
+    for (row, column, _, limit), one in zip(built.options, count, strict=True):
+        workload = built.problem.workloads[row]
+        by_row.setdefault(row, []).append(one)
+        for kind, amount in workload.request.items():
+            by_amount.setdefault((column, kind), []).append(amount * one)
+        yield one - limit * switches[column], 0
+    for row, ones in by_row.items():
+        yield total(ones), built.problem.workloads[row].replicas
+    for (column, kind), ones in by_amount.items():
+        yield total(ones) - built.columns[column][1].get(kind, 0) * switches[column], 0
+    for (cluster, _), switch in zip(built.columns, switches, strict=True):
+        by_cluster.setdefault(cluster, []).append(switch)
+    for ones in by_cluster.values():
+        yield total(ones), 1
+
+
+def highs(built: Model, left: Callable[[], float]) -> float | None:
+    """HiGHS as scipy has it."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    options, columns = len(built.options), len(built.columns)
+    matrix: list[tuple[int, int, float]] = []
+    most: list[float] = []
+    rows: dict[object, int] = {}
+
+    def entry(key: object, variable: int, coefficient: float, bound: float) -> None:
+        if key not in rows:
+            rows[key] = len(most)
+            most.append(bound)
+        matrix.append((rows[key], variable, coefficient))
+
+    for number, (row, column, _, limit) in enumerate(built.options):
+        workload = built.problem.workloads[row]
+        entry(("workload", row), number, 1, workload.replicas)
+        entry(("link", number), number, 1, 0)
+        entry(("link", number), options + column, -limit, 0)
+        for kind, amount in workload.request.items():
+            entry((column, kind), number, amount, 0)
+    for column, (cluster, supply) in enumerate(built.columns):
+        entry(("cluster", cluster), options + column, 1, 1)
+        for kind, amount in supply.items():
+            entry((column, kind), options + column, -amount, 0)
+    at, variables, coefficients = (np.array(part) for part in zip(*matrix, strict=True))
+    sparse = csr_array((coefficients, (at, variables)), shape=(len(most), options + columns))
+    found = milp(
+        c=-np.array([*(value for _, _, value, _ in built.options), *([0.0] * columns)]),
+        constraints=[LinearConstraint(sparse, -np.inf, np.array(most))],
+        integrality=np.ones(options + columns),
+        bounds=Bounds(0, np.array([*(limit for *_, limit in built.options), *([1] * columns)])),
+        options={"time_limit": left()},
+    )
+    return None if found.x is None else -float(found.fun)
+
+
+#: What the plan is held against: the package that it needs, and the function.
+OTHERS = {"cbc": ("pulp", cbc), "highs": ("scipy", highs), "cpsat": ("ortools", cpsat)}
+
+
+def other(name: str, problem: Problem, seconds: float) -> dict[str, Any]:
+    """The same program by another solver."""
     started = time.perf_counter()
-    model = pulp.LpProblem("placement", pulp.LpMaximize)
-    used, options, by_workload = {}, [], defaultdict(list)
-    for cluster in problem.clusters:
-        items = cluster.scores[0].items
-        switches = []
-        for number, one in enumerate(cluster.configurations):
-            switch = pulp.LpVariable(f"y_{cluster.name}_{number}", cat="Binary")
-            switches.append(switch)
-            column = []
-            for workload in problem.workloads:
-                if workload.request["gpu"] <= one.supply["gpu"]:
-                    option = pulp.LpVariable(f"x_{cluster.name}_{number}_{workload.name}", cat="Binary")
-                    model += option <= switch
-                    column.append(workload.request["gpu"] * option)
-                    options.append(items[f"{workload.app};{one.device}"] * option)
-                    by_workload[workload.name].append(option)
-            model += pulp.lpSum(column) <= one.supply["gpu"] * switch
-            used[cluster.name] = switches
-        model += pulp.lpSum(switches) <= 1
-    for choices in by_workload.values():
-        model += pulp.lpSum(choices) <= 1
-    model.setObjective(pulp.lpSum(options))
-    left = max(1.0, seconds - (time.perf_counter() - started))
-    model.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=left))
-    found = model.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
-    return {
-        "seconds": time.perf_counter() - started,
-        "objective": float(pulp.value(model.objective) or 0) if found else None,
-        "status": pulp.LpSolution[model.sol_status],
-    }
+    built = model(problem)
+    found = OTHERS[name][1](built, lambda: max(1.0, seconds - (time.perf_counter() - started)))
+    return {"seconds": time.perf_counter() - started, "objective": found}
 
 
 def one(size: str, solver: str, seconds: float) -> dict[str, Any]:
     """One solve in this process; memory is what it added to that of the instance."""
-    problem = instance(*(int(number) for number in size.split("x")))
+    problem = sized(size)
     before = megabytes(resource.RUSAGE_SELF)
-    row = ours(problem, seconds) if solver == "ours" else pulps(problem, seconds)
+    started = os.times()
+    row = ours(problem, seconds) if solver == "dsf" else other(solver, problem, seconds)
+    ended = os.times()
+    row["cpu_seconds"] = sum(ended[:4]) - sum(started[:4])
     row["memory_mb"] = megabytes(resource.RUSAGE_SELF) - before + megabytes(resource.RUSAGE_CHILDREN)
     row["instance_mb"] = before
     return row
 
 
 def apart(size: str, solver: str, seconds: float) -> dict[str, Any] | None:
-    """The same in a process of its own; None when it fails, as without pulp."""
+    """The same in a process of its own; None when it fails."""
     command = [sys.executable, __file__, "--one", solver, "--size", size, "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -134,14 +252,11 @@ def over_http(size: str, seconds: float) -> dict[str, Any] | None:
     return found
 
 
-def line(size: str, mine: dict[str, Any], pulp: dict[str, Any] | None) -> str:
+def line(size: str, solver: str, found: dict[str, Any]) -> str:
     """One row of the table."""
-    gap = f"{mine['gap']:.2%}"
-    text = f"{size:>12}  {mine['seconds']:7.2f} s  {mine['objective']:9g}  {gap:>6}  {mine['memory_mb']:6.0f} MB"
-    if pulp is None:
-        return f"{text}  {'-':>9}"
-    objective = "none" if pulp["objective"] is None else f"{pulp['objective']:g}"
-    return f"{text}  {pulp['seconds']:7.2f} s  {objective:>9}  {pulp['memory_mb']:6.0f} MB  {pulp['status']}"
+    objective = "none" if found["objective"] is None else f"{found['objective']:.7g}"
+    text = f"{size:>16} {solver:>6} {found['seconds']:7.2f} s  {found['cpu_seconds']:7.2f} s  {objective:>9}"
+    return f"{text}  {found['memory_mb']:6.0f} MB" + (f"  {found['gap']:6.2%}" if "gap" in found else "")
 
 
 def main() -> int:
@@ -151,26 +266,27 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="time limit of each solve")
     parser.add_argument("--http", action="append", help="time /optimize end to end for this size; may be repeated")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--one", choices=("ours", "pulp"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", choices=("dsf", *OTHERS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(one(arguments.size[0], arguments.one, arguments.seconds)))
         return 0
-    print(f"{'':>12}  {'dsf, HiGHS':^40}  {'PuLP, CBC':^40}")
-    print(f"{'instance':>12}  {'time':>9}  {'objective':>9}  {'gap':>6}  {'memory':>9}", end="")
-    print(f"  {'time':>9}  {'objective':>9}  {'memory':>9}  status")
+    installed = [name for name, (package, _) in OTHERS.items() if importlib.util.find_spec(package)]
+    print(f"{'instance':>16} {'solver':>6} {'time':>9}  {'CPU':>9}  {'objective':>9}  {'memory':>9}  from the bound")
     rows = []
     failed = False
     for size in arguments.size or SIZES:
         seconds = arguments.seconds or SIZES.get(size, 20)
-        workloads, clusters, configurations = (int(number) for number in size.split("x"))
-        mine = apart(size, "ours", seconds)
-        pulp = apart(size, "pulp", seconds) if workloads * clusters * configurations <= PULP_OPTIONS else None
-        if mine is None:
+        workloads, clusters, configurations = (int(number) for number in size.rpartition("-")[2].split("x"))
+        few = workloads * clusters * configurations <= MOST_OPTIONS
+        found = {name: apart(size, name, seconds) for name in ("dsf", *(installed if few else ()))}
+        for name, row in found.items():
+            if row is not None:
+                print(line(size, name, row), flush=True)
+        if found["dsf"] is None:
             failed = True
             continue
-        print(line(size, mine, pulp), flush=True)
-        rows.append({"size": size, "time_limit": seconds, "dsf": mine, "pulp": pulp})
+        rows.append({"size": size, "time_limit": seconds, **found})
     for size in arguments.http or ():
         found = over_http(size, arguments.seconds or SIZES.get(size, 20))
         if found is None:

@@ -32,7 +32,7 @@ from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.policycrds import install_policy_crds
 from tests.support.wait import wait_for
-from tests.unit.optimizer.generator import instance
+from tests.unit.optimizer.generator import sized
 
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 _LABEL = "cluster-name"
@@ -46,7 +46,7 @@ def measure(size: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
 
     Raises ControlPlaneMissingError when the programs of the API server are not there.
     """
-    problem = instance(*(int(number) for number in size.split("x")))
+    problem = sized(size)
     with ControlPlane() as plane, tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         session = plane.session()
         install_policy_crds(session)

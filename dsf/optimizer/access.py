@@ -10,14 +10,15 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import dsf.log
 from dsf.errors import AccessError, SettingsError
-from dsf.kube.patience import patiently
+from dsf.kube.patience import request_with_retry
 from dsf.kube.resources import (
     ACCESS_REVIEWS,
     ADDON_PLACEMENT_SCORES,
@@ -83,25 +84,34 @@ class Caller:
     """Who asks, as the API server named them."""
 
     name: str
-    uid: str = ""
-    groups: tuple[str, ...] = ()
-    extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: The `user` of a TokenReview.
+    user: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Access(Protocol):
-    """Decides about callers. Both methods block; both raise AccessError, and BackendError when they cannot decide."""
+#: Who sent the request that is being answered; set by `middleware.AccessMiddleware`.
+current_caller: ContextVar[Caller] = ContextVar("current_caller")
+
+
+class Access:
+    """Decides about callers. Its methods block, and raise BackendError when they cannot decide."""
 
     #: Whether a token is asked for. Where it is not, requests that a foreign web page could cause are refused.
-    needs_token: bool
+    needs_token = True
 
     def authenticate(self, token: str | None) -> Caller:
         """Who holds this token. Raises AccessError (401)."""
+        if token is None:
+            raise AccessError("no token; send `Authorization: Bearer TOKEN`", 401)
+        return self._holder(token)
 
     def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
-        """Whether they may do this in a namespace, or with None in all. Raises AccessError (403)."""
+        """Whether they may do this in a namespace, or with None in all; all may here. Raises AccessError (403)."""
+
+    def _holder(self, token: str) -> Caller:
+        raise NotImplementedError
 
 
-class OpenAccess:
+class OpenAccess(Access):
     """Everybody may do everything."""
 
     needs_token = False
@@ -110,30 +120,19 @@ class OpenAccess:
         """See `Access`."""
         return Caller("anybody")
 
-    def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
-        """See `Access`."""
 
-
-class TokenAccess:
+class TokenAccess(Access):
     """Whoever holds the one token may do everything."""
-
-    needs_token = True
 
     def __init__(self, file: Path) -> None:
         """The file is read at every request, so that the token can be changed. Raises SettingsError when it cannot."""
         self._file = file
         self._read()
 
-    def authenticate(self, token: str | None) -> Caller:
-        """See `Access`."""
-        if token is None:
-            raise _no_token()
+    def _holder(self, token: str) -> Caller:
         if not hmac.compare_digest(token.encode(), self._read().encode()):
             raise AccessError("the token is not the one of DSF_OPTIMIZER_TOKEN_FILE", 401)
         return Caller("token")
-
-    def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
-        """See `Access`."""
 
     def _read(self) -> str:
         try:
@@ -146,31 +145,20 @@ class TokenAccess:
         return token
 
 
-class KubernetesAccess:
+class KubernetesAccess(Access):
     """The hub's API server says who holds a token and what they may do."""
-
-    needs_token = True
 
     def __init__(self, session: Session, scorer_namespace: str) -> None:
         """DynamicScorers are in `scorer_namespace`."""
         self._session = session
         self._scorer_namespace = scorer_namespace
 
-    def authenticate(self, token: str | None) -> Caller:
-        """See `Access`."""
-        if token is None:
-            raise _no_token()
-        answer = patiently(self._session, "POST", TOKEN_REVIEWS.path(), body=_review(TOKEN_REVIEWS, {"token": token}))
-        status = answer.get("status") or {}
+    def _holder(self, token: str) -> Caller:
+        status = self._review(TOKEN_REVIEWS, {"token": token})
         if not status.get("authenticated"):
             raise AccessError(f"the hub does not know this token: {status.get('error') or 'not authenticated'}", 401)
         user = status.get("user") or {}
-        return Caller(
-            name=user.get("username") or "",
-            uid=user.get("uid") or "",
-            groups=tuple(user.get("groups") or ()),
-            extra=user.get("extra") or {},
-        )
+        return Caller(user.get("username") or "", user)
 
     def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
         """See `Access`."""
@@ -181,9 +169,7 @@ class KubernetesAccess:
     def _check(self, caller: Caller, action: Action, right: Right, namespace: str) -> None:
         spec = {
             "user": caller.name,
-            "uid": caller.uid,
-            "groups": list(caller.groups),
-            "extra": {key: list(values) for key, values in caller.extra.items()},
+            **{key: caller.user[key] for key in ("uid", "groups", "extra") if caller.user.get(key)},
             "resourceAttributes": {
                 "namespace": namespace,
                 "verb": right.verb,
@@ -191,11 +177,14 @@ class KubernetesAccess:
                 "resource": right.resource.plural,
             },
         }
-        answer = patiently(self._session, "POST", ACCESS_REVIEWS.path(), body=_review(ACCESS_REVIEWS, spec))
-        if not (answer.get("status") or {}).get("allowed"):
+        if not self._review(ACCESS_REVIEWS, spec).get("allowed"):
             where = f"in namespace {namespace}" if namespace else "in all namespaces"
             log.warning("caller refused", caller=caller.name, action=action.value, namespace=namespace)
             raise AccessError(f"{caller.name} may not {right.verb} {right.resource} {where}; needed to {action}", 403)
+
+    def _review(self, resource: Resource, spec: Mapping[str, Any]) -> dict[str, Any]:
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+        return request_with_retry(self._session, "POST", resource.path(), body=body).get("status") or {}
 
 
 def make_access(mode: str, host: str, token_file: Path | None, session: Session, scorer_namespace: str) -> Access:
@@ -222,11 +211,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _review(resource: Resource, spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
-
-
-def _no_token() -> AccessError:
-    return AccessError("no token; send `Authorization: Bearer TOKEN`", 401)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import json
+from contextlib import AbstractAsyncContextManager
 from importlib import metadata
+from importlib.resources import files
 from typing import Annotated, Any, Final, Protocol
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
-from starlette.types import ASGIApp
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 import dsf.log
+from dsf.api.problems import brief
 from dsf.errors import (
     AccessError,
     ApplyError,
@@ -24,10 +27,8 @@ from dsf.errors import (
     SolverError,
     UnknownScorerError,
 )
-from dsf.optimizer.access import Access
-from dsf.optimizer.examples import PLAN_REPORT
-from dsf.optimizer.guarded import GuardedService
-from dsf.optimizer.middleware import PROBLEM, AccessMiddleware
+from dsf.http.apidocs import add_docs
+from dsf.optimizer.middleware import MAX_BODY, PROBLEM, AccessMiddleware, BodyLimit, problem
 from dsf.optimizer.params import Namespace, OptimizeParams, ResetParams
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.views import PlanList, PlanReport, ProblemView, ResetReport, ScoreList, ScorerView
@@ -45,10 +46,12 @@ _STATUS: Final[tuple[tuple[type[DsfError], int, str], ...]] = (
     (SolverError, 503, "No plan"),
 )
 _DESCRIPTIONS: Final = {
+    400: "The body cannot be parsed: it is nested too deeply.",
     401: "No token, or one that is not known.",
     403: "The caller may not do this.",
     404: "There is no such scorer.",
     409: "The plan cannot be applied to the hub as it is; nothing was written.",
+    413: f"The body has more than {MAX_BODY} bytes.",
     422: "What was asked for cannot be planned: every mistake is named.",
     502: "The hub cannot be used, or a write failed and was undone.",
     503: "The solver is busy, or needed far more time than it was given.",
@@ -58,38 +61,34 @@ _DESCRIPTIONS: Final = {
 class Mounted(Protocol):
     """Another interface to the same service, served beside this one."""
 
-    #: Takes every path that this service has not.
-    asgi: ASGIApp
+    async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers every path that this service has not."""
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
         """What has to run while it is served: the lifespan of a mounted application itself never does."""
 
 
-def make_app(service: OptimizerService, access: Access, mounted: Mounted | None = None) -> FastAPI:
+def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastAPI:
     """The service. Endpoints are plain functions, so FastAPI runs them in its thread pool, off the event loop."""
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        if mounted is None:
-            yield
-        else:
-            async with mounted.lifespan():
-                yield
 
     app = FastAPI(
         title="Dynamic scoring: optimiser",
         version=metadata.version("dynamic-scoring-framework"),
         summary="Where workloads run best: plans from scores, demands and selectable configurations.",
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
-        lifespan=lifespan,
+        lifespan=None if mounted is None else lambda _: mounted.lifespan(),
     )
+    add_docs(app)
     _add_probes(app, service)
-    _add_plans(app, GuardedService(service, access))
-    _add_scores(app, GuardedService(service, access))
+    _add_plans(app, service)
+    _add_scores(app, service)
     app.add_exception_handler(DsfError, _dsf_problem)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_middleware(AccessMiddleware, access=access)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_middleware(AccessMiddleware, access=service.access)
+    # Added last, it is asked first.
+    app.add_middleware(BodyLimit)
     if mounted is not None:
         app.mount("/", mounted.asgi)
     return app
@@ -122,18 +121,19 @@ def _add_probes(app: FastAPI, service: OptimizerService) -> None:
         return "ok\n"
 
 
-def _add_plans(app: FastAPI, service: GuardedService) -> None:
-    example: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"example": PLAN_REPORT}}}}
+def _add_plans(app: FastAPI, service: OptimizerService) -> None:
+    shown = json.loads(files("dsf.optimizer").joinpath("example.json").read_text(encoding="utf-8"))
+    example: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"example": shown}}}}
 
-    @app.post("/optimize", tags=["plans"], responses={**example, **_errors(401, 403, 409, 422, 502, 503)})
+    @app.post("/optimize", tags=["plans"], responses={**example, **_errors(400, 401, 403, 409, 413, 422, 502, 503)})
     def optimize(params: OptimizeParams) -> PlanReport:
         """Make the best plan and put it in force; with `dryRun` only say what it is.
 
         It replaces the plan that was in force in the namespace: all of it, or nothing.
         """
-        return service.optimize(params)
+        return service.propose(params) if params.dry_run else service.apply(params)
 
-    @app.post("/reset", tags=["plans"], responses=_errors(401, 403, 422, 502))
+    @app.post("/reset", tags=["plans"], responses=_errors(400, 401, 403, 413, 422, 502))
     def reset(params: ResetParams) -> ResetReport:
         """Delete every object that plans made in a namespace."""
         return service.reset(params.namespace)
@@ -146,7 +146,7 @@ def _add_plans(app: FastAPI, service: GuardedService) -> None:
         return service.plans(namespace)
 
 
-def _add_scores(app: FastAPI, service: GuardedService) -> None:
+def _add_scores(app: FastAPI, service: OptimizerService) -> None:
     @app.get("/addonplacementscores", tags=["scores"], responses=_errors(401, 403, 422, 502))
     def addonplacementscores(
         namespace: Annotated[
@@ -162,23 +162,24 @@ def _add_scores(app: FastAPI, service: GuardedService) -> None:
         return service.explain_scorer(name)
 
 
-def _problem(status: int, title: str, detail: str) -> JSONResponse:
-    body = ProblemView(title=title, status=status, detail=detail).model_dump()
-    return JSONResponse(body, status_code=status, media_type=PROBLEM)
-
-
 def _dsf_problem(request: Request, error: Exception) -> JSONResponse:
     for kind, status, title in _STATUS:
         if isinstance(error, kind):
             if status >= 500:
                 log.warning("request failed", path=request.url.path, error=str(error))
-            return _problem(status, title, str(error))
+            return problem(status, str(error), title)
     log.error("request failed", path=request.url.path, error=str(error))
-    return _problem(500, "Internal error", str(error))
+    return problem(500, str(error), "Internal error")
 
 
 def _invalid(_: Request, error: Exception) -> JSONResponse:
     """Mistakes in a body, in one line each, without what was sent."""
-    items = error.errors() if isinstance(error, RequestValidationError) else ()
-    detail = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in items)
-    return _problem(422, "Cannot be planned", detail)
+    detail = brief(error.errors()) if isinstance(error, RequestValidationError) else str(error)
+    return problem(422, detail, "Cannot be planned")
+
+
+def _refused(_: Request, error: Exception) -> JSONResponse:
+    """What the framework itself refuses: another path or method, a body that cannot be parsed."""
+    if not isinstance(error, HTTPException):
+        return problem(500, str(error))
+    return problem(error.status_code, error.detail, headers=error.headers)

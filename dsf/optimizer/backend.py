@@ -1,12 +1,12 @@
-"""Where the optimiser's objects are: the protocol, and the hub's API server behind it."""
+"""Where the optimiser's objects are: the hub's API server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dsf.errors import ObjectNotFoundError
-from dsf.kube.patience import patiently
+from dsf.kube.patience import request_with_retry
 from dsf.kube.resources import Resource
 from dsf.kube.session import ExpiredError, Session
 
@@ -21,48 +21,24 @@ _ONE_BY_ONE: Final = 8
 _LIST_ATTEMPTS: Final = 3
 
 
-class HubBackend(Protocol):
-    """Manifests in, manifests out. Every method raises BackendError when the hub cannot be used."""
-
-    def get(self, resource: Resource, namespace: str, name: str) -> Manifest | None:
-        """One object, or None."""
-
-    def objects(self, resource: Resource, namespace: str = "", *, labels: str = "", name: str = "") -> list[Manifest]:
-        """All objects of a kind, of one namespace or all, filtered by a label selector and by name."""
-
-    def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
-        """Those of the named objects that there are."""
-
-    def apply(self, resource: Resource, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
-        """Server-side apply: our fields only; fields that we had and that are not in the manifest go."""
-
-    def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, dry_run: bool = False
-    ) -> None:
-        """Delete an object; one that is gone is fine."""
-
-    def check(self) -> None:
-        """Whether the hub answers."""
-
-    def close(self) -> None:
-        """Close connections."""
-
-
 class KubeBackend:
-    """The hub's API server. Thread-safe."""
+    """Manifests in, manifests out. Thread-safe. Every method raises BackendError when the hub cannot be used."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def get(self, resource: Resource, namespace: str, name: str) -> Manifest | None:
-        """See `HubBackend`."""
+        """One object, or None."""
         try:
             return self._request("GET", resource.path(namespace, name))
         except ObjectNotFoundError:
             return None
 
     def objects(self, resource: Resource, namespace: str = "", *, labels: str = "", name: str = "") -> list[Manifest]:
-        """See `HubBackend`. Read in pages. A kind that the hub does not have has no objects."""
+        """All objects of a kind, of one namespace or all, filtered by a label selector and by name.
+
+        Read in pages. A kind that the hub does not have has no objects.
+        """
         query = {"limit": str(_PAGE)}
         if labels:
             query["labelSelector"] = labels
@@ -79,7 +55,7 @@ class KubeBackend:
         raise AssertionError("unreachable")
 
     def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
-        """See `HubBackend`."""
+        """Those of the named objects that there are."""
         wanted = set(names)
         if len(wanted) <= _ONE_BY_ONE:
             found = {name: self.get(resource, namespace, name) for name in wanted}
@@ -88,7 +64,7 @@ class KubeBackend:
         return {one["metadata"]["name"]: one for one in objects if one["metadata"]["name"] in wanted}
 
     def apply(self, resource: Resource, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
-        """See `HubBackend`."""
+        """Server-side apply: our fields only; fields that we had and that are not in the manifest go."""
         metadata = manifest["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
         return self._request(
@@ -102,7 +78,7 @@ class KubeBackend:
     def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, dry_run: bool = False
     ) -> None:
-        """See `HubBackend`."""
+        """Delete an object; one that is gone is fine."""
         # All of it in the body: beside one, the API server does not look at the query, and would delete in a dry run.
         options = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body = options | ({"preconditions": {"uid": uid}} if uid else {}) | ({"dryRun": ["All"]} if dry_run else {})
@@ -112,15 +88,15 @@ class KubeBackend:
             return
 
     def check(self) -> None:
-        """See `HubBackend`."""
+        """Whether the hub answers."""
         self._session.get("/version")
 
     def close(self) -> None:
-        """See `HubBackend`."""
+        """Close connections."""
         self._session.close()
 
     def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        return patiently(self._session, method, path, **options)
+        return request_with_retry(self._session, method, path, **options)
 
     def _pages(self, resource: Resource, namespace: str, query: dict[str, str]) -> list[Manifest]:
         objects: list[Manifest] = []

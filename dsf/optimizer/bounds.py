@@ -17,6 +17,8 @@ from dsf.optimizer.values import IntArray
 
 #: Relative size of rounding errors that a bound is widened by.
 _ROUNDING = 1e-9
+#: A bound that changes by less than this share in a round is good enough.
+_SETTLED = 1e-3
 #: Most rounds in which items are added to a program that began with some of them.
 _ROUNDS = 12
 
@@ -77,15 +79,19 @@ def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) 
     """Solve the relaxation over the items `start`, adding those that would raise it, at most `most` per workload a
     round, until none is left or the `share` of the time is used. Returns the best bound and the items in the end."""
     best, chosen = trivial(table), start
-    until = clock.left * share
-    watch = Clock(until)
+    watch = Clock(clock.left * share)
+    # In a large one with several kinds the simplex method takes ten times as long as the interior point's.
+    method = "highs-ipm" if len(start) < len(table.items) and len(table.kinds) > 1 else "highs"
     for _ in range(_ROUNDS):
-        prices = Program(table, table.items.subset(chosen)).prices(watch.left)
+        prices = Program(table, table.items.subset(chosen)).prices(watch.left, method)
         if prices is None:
             break
         found = relax(table, chosen, prices)
-        if found.bound < best.bound:
+        before = best.bound
+        if found.bound < before:
             best = found
+        if abs(before - found.bound) <= _SETTLED * before:
+            break
         missing = np.ones(len(table.items), dtype=bool)
         missing[chosen] = False
         raising = np.flatnonzero(missing & (found.reduced > 1e-7 * max(1.0, float(table.items.value.max()))))
@@ -96,8 +102,8 @@ def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) 
 
 
 def top(row: IntArray, value: FloatArray | IntArray, most: int, numbers: IntArray) -> IntArray:
-    """The `most` numbers of each row with the greatest values; of equal ones those that come first."""
-    order = np.lexsort((numbers, -value, row))
+    """Of `numbers`, in ascending order, the `most` of each row with the greatest values; of equal ones the first."""
+    order = np.lexsort((-value, row))
     sorted_rows = row[order]
     first = np.searchsorted(sorted_rows, sorted_rows, side="left")
     return np.sort(numbers[order[np.arange(len(order)) - first < most]])

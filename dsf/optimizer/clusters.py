@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dsf.kube.resources import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS
-from dsf.optimizer.backend import HubBackend, Manifest
+from dsf.optimizer.backend import KubeBackend, Manifest
 from dsf.optimizer.selector import COMPLIANCE_CLAIM, ClusterSelector, Selection, claims_of
 
 _SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
@@ -17,7 +17,7 @@ _AVAILABLE: Final = "ManagedClusterConditionAvailable"
 class Clusters:
     """The ManagedClusters of one plan as they are on the hub now. Raises BackendError from its constructor."""
 
-    def __init__(self, backend: HubBackend, selector: ClusterSelector, names: Iterable[str]) -> None:
+    def __init__(self, backend: KubeBackend, selector: ClusterSelector, names: Iterable[str]) -> None:
         self._backend = backend
         self._selector = selector
         wanted = sorted(set(names))
@@ -53,10 +53,11 @@ class Clusters:
             if name in self._found and not any(_holds(one, self._found[name]) for one in sets.values())
         ]
 
-    def warnings(self, configured: Iterable[str], used: Iterable[str]) -> list[str]:
+    def warnings(self, used: Iterable[str]) -> list[str]:
         """What may keep a plan from taking effect, though it can be applied."""
         found = []
-        for name in sorted({*configured, *used} & self._found.keys()):
+        names = sorted(set(used) & self._found.keys())
+        for name in names:
             cluster = self._found[name]
             found += [
                 f"ManagedCluster {name} has the taint {taint.get('key')}: Placements do not select it"
@@ -69,7 +70,7 @@ class Clusters:
         found += [
             f"ManagedCluster {name} has no claim {COMPLIANCE_CLAIM}: workloads go there only once it says compliant; "
             "does the policy watcher run there?"
-            for name in sorted(set(used) & self._found.keys())
+            for name in names
             if COMPLIANCE_CLAIM not in claims_of(self._found[name])
         ]
         return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from dsf.optimizer.plan import Explanation, Reason, Unplaced
 from dsf.optimizer.table import REFUSALS, Table
 from dsf.optimizer.values import IntArray
+from dsf.optimizer.views import ExplanationView, OptionView, Reason, UnplacedView
 
 #: Most workloads that a message names.
 _NAMED = 3
@@ -18,52 +18,45 @@ _TOO_LARGE = REFUSALS.index(Reason.TOO_LARGE)
 _NEGATIVE = REFUSALS.index(Reason.NEGATIVE)
 
 
-@dataclass(frozen=True)
-class _Why:
+class _Why(NamedTuple):
     reason: Reason
     message: str
 
 
 class Explainer:
-    """Answers for one plan, given as replicas per row and column."""
+    """Answers for one plan, given as replicas by row and column."""
 
-    def __init__(self, table: Table, placed: dict[tuple[int, int], int]) -> None:
+    def __init__(self, table: Table, placed: IntArray) -> None:
         self._table = table
-        self._free = table.supply.copy()
-        self._set_up: dict[int, int] = {}
-        self._of_row: dict[int, dict[int, int]] = {}
-        self._stays: dict[int, list[int]] = {}
-        for row, column in sorted(table.stay):
-            self._stays.setdefault(row, []).append(column)
-        self._of_column: dict[int, list[tuple[int, int]]] = {}
-        for (row, column), count in sorted(placed.items()):
-            self._free[column] -= count * table.request[row]
-            self._set_up[int(table.cluster_of[column])] = column
-            self._of_row.setdefault(row, {})[column] = count
-            self._of_column.setdefault(column, []).append((row, count))
+        self._placed = placed
+        self._free = table.supply - placed.T @ table.request
+        self._set_up = {int(table.cluster_of[column]): int(column) for column in np.flatnonzero(placed.any(axis=0))}
 
-    def explain(self, row: int) -> Explanation:
+    def explain(self, row: int) -> ExplanationView:
         """Why this workload is where it is."""
         table = self._table
         refused = table.refused[row]
-        chosen = self._of_row.get(row, {})
-        column = self._next_best(row, chosen)
+        chosen = np.flatnonzero(self._placed[row])
+        # A possible one, where there is any: that another one is impossible says nothing of the choice.
+        column = self._next_best(row, chosen, usable=True)
+        if column is None:
+            column = self._next_best(row, chosen, usable=False)
         why = self._why_not(row, column, chosen) if column is not None else self._nothing_else(row, chosen)
-        return Explanation(
+        return ExplanationView(
             workload=table.workloads[row].name,
-            chosen=tuple(self._option(row, one) for one in chosen),
-            alternative=None if column is None else self._option(row, column),
+            chosen=[self._option(row, one) for one in chosen.tolist()],
+            next_best=None if column is None else self._option(row, column),
             reason=why.reason,
             message=why.message,
-            without_score=int((refused == _NO_SCORE).sum()),
-            expired=int((refused == _EXPIRED).sum()),
+            options_without_score=int((refused == _NO_SCORE).sum()),
+            options_with_expired_score=int((refused == _EXPIRED).sum()),
         )
 
-    def unplaced(self, row: int) -> Unplaced | None:
+    def unplaced(self, row: int) -> UnplacedView | None:
         """Why replicas of this workload are placed nowhere; None when all are placed."""
         table = self._table
-        chosen = self._of_row.get(row, {})
-        count = int(table.replicas[row]) - sum(chosen.values())
+        chosen = np.flatnonzero(self._placed[row])
+        count = int(table.replicas[row] - self._placed[row].sum())
         if count == 0:
             return None
         column = self._next_best(row, chosen, usable=True)
@@ -71,45 +64,50 @@ class Explainer:
             why = self._nothing_usable(row, chosen)
         else:
             why = self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before it could be placed")
-            cluster, device, score = self._option(row, column)
-            why = _Why(why.reason, f"best option left is {cluster} with {device} ({score:g}): {why.message}")
-        return Unplaced(table.workloads[row].name, count, why.reason, why.message)
+            best = self._option(row, column)
+            message = f"best option left is {best.cluster} with {best.device} ({best.score:g}): {why.message}"
+            why = _Why(why.reason, message)
+        name = table.workloads[row].name
+        return UnplacedView(workload=name, replicas=count, reason=why.reason, message=why.message)
 
-    def _option(self, row: int, column: int) -> tuple[str, str, float]:
+    def _option(self, row: int, column: int) -> OptionView:
         table = self._table
-        cluster = table.clusters[table.cluster_of[column]]
-        return cluster, table.configurations[column].device, table.score(float(table.value[row, column]))
+        return OptionView(
+            cluster=table.clusters[table.cluster_of[column]],
+            device=table.configurations[column].device,
+            score=table.score(float(table.value[row, column])),
+        )
 
     def _worth(self, row: int) -> IntArray:
         """Units of one replica in every column, staying included."""
-        worth: IntArray = self._table.value[row].copy()
-        worth[self._stays.get(row, [])] += self._table.scores.keep
+        worth: IntArray = self._table.value[row] + self._table.scores.keep * (self._table.stay[row] > 0)
         return worth
 
-    def _next_best(self, row: int, chosen: dict[int, int], *, usable: bool = False) -> int | None:
+    def _next_best(self, row: int, chosen: IntArray, *, usable: bool) -> int | None:
         """The column of the greatest value, the first by name of equal ones, among those not chosen."""
         refused = self._table.refused[row]
         known = refused == 0 if usable else (refused != _NO_SCORE) & (refused != _EXPIRED)
-        known[list(chosen)] = False
+        known[chosen] = False
         if not known.any():
             return None
         return int(np.where(known, self._worth(row), np.iinfo(np.int64).min).argmax())
 
-    def _why_not(self, row: int, column: int, chosen: dict[int, int]) -> _Why:
+    def _why_not(self, row: int, column: int, chosen: IntArray) -> _Why:
         table = self._table
         refused = table.refused[row, column]
         if refused == _TOO_LARGE:
             return _Why(Reason.TOO_LARGE, self._too_small(row, column))
         if refused == _NEGATIVE:
             return _Why(Reason.NEGATIVE, "its score, weighted, is below zero: being there would lower the sum")
-        if not chosen:
+        if not len(chosen):
             return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
         worth = self._worth(row)
         worst = min(chosen, key=lambda one: (worth[one], one))
         score, other = (table.score(float(table.value[row, one])) for one in (worst, column))
         if worth[column] < worth[worst]:
-            if other > score:
-                return _Why(Reason.KEPT, f"scores {other - score:g} more, less than moving costs")
+            if other >= score:
+                more = f"{other - score:g} more" if other > score else "the same"
+                return _Why(Reason.KEPT, f"scores {more}, and staying is worth {table.score(table.scores.keep):g}")
             return _Why(Reason.LOWER_SCORE, f"scores {score - other:g} less")
         if worth[column] == worth[worst]:
             obstacle = self._obstacle(row, column)
@@ -138,7 +136,8 @@ class Explainer:
 
     def _names(self, column: int, without: int) -> str:
         table = self._table
-        takers = [(row, count) for row, count in self._of_column.get(column, []) if row != without]
+        placed = self._placed[:, column]
+        takers = [(row, placed[row]) for row in np.flatnonzero(placed) if row != without]
         named = [table.workloads[row].name + (f" x{count}" if count > 1 else "") for row, count in takers[:_NAMED]]
         return ", ".join(named) + (f" and {len(takers) - _NAMED} more" if len(takers) > _NAMED else "")
 
@@ -148,21 +147,21 @@ class Explainer:
         supply = table.configurations[column].supply.get(kind, 0)
         return f"supplies {supply} of {kind}; {table.workloads[row].request[kind]} needed"
 
-    def _nothing_else(self, row: int, chosen: dict[int, int]) -> _Why:
-        if not chosen:
+    def _nothing_else(self, row: int, chosen: IntArray) -> _Why:
+        if not len(chosen):
             return self._nothing_usable(row, chosen)
-        refused = np.delete(self._table.refused[row], list(chosen))
+        refused = np.delete(self._table.refused[row], chosen)
         if not len(refused):
             return _Why(Reason.NO_CONFIGURATION, "there is no other option")
         reason = Reason.NO_SCORE if (refused == _NO_SCORE).any() else Reason.EXPIRED
         return _Why(reason, "no other option has a score that can be used")
 
-    def _nothing_usable(self, row: int, chosen: dict[int, int]) -> _Why:
+    def _nothing_usable(self, row: int, chosen: IntArray) -> _Why:
         """Why there is no option (left) for a workload at all."""
         table = self._table
         if not table.configurations:
             return _Why(Reason.NO_CONFIGURATION, "no cluster has a configuration to choose")
-        if chosen:
+        if len(chosen):
             return _Why(Reason.CAPACITY, "no cluster is left that could take one more replica")
         refused = table.refused[row]
         if (refused == _NEGATIVE).any():
@@ -170,10 +169,8 @@ class Explainer:
             return _Why(Reason.NEGATIVE, message)
         if (refused == _TOO_LARGE).any():
             best = int(np.where(refused == _TOO_LARGE, table.value[row], np.iinfo(np.int64).min).argmax())
-            cluster, device, _ = self._option(row, best)
-            message = (
-                f"no configuration with a score is large enough; {cluster} with {device} {self._too_small(row, best)}"
-            )
+            option, small = self._option(row, best), self._too_small(row, best)
+            message = f"no configuration with a score is large enough; {option.cluster} with {option.device} {small}"
             return _Why(Reason.TOO_LARGE, message)
         if (refused == _EXPIRED).all():
             return _Why(Reason.EXPIRED, f"all scores of app {table.workloads[row].app} have expired")

@@ -26,6 +26,7 @@ from dsf.optimizer.model import (
     Problem,
     ScoreTable,
     Workload,
+    refuse,
 )
 
 Manifest = Mapping[str, Any]
@@ -83,9 +84,54 @@ def read_problem(
         supplied = tuple(one for manifest in manifests for one in reading(read_configuration, manifest))
         clusters += reading(Cluster, cluster, supplied, tuple(tables[cluster]))
     problem = reading(Problem, tuple(asked), tuple(clusters), tuple(preferences), now, keep_current)
-    if mistakes:
-        raise ManifestError("; ".join(mistakes))
+    refuse(mistakes)
     return problem[0]
+
+
+class _Reader:
+    """Reads one object; `mistakes` has what is wrong with it. Raises ManifestError when it is no such object."""
+
+    def __init__(self, manifest: Manifest, kind: str) -> None:
+        self.what = _what(manifest, kind)
+        self.mistakes: list[str] = []
+        self._labels = _mapping(_metadata(manifest).get("labels"))
+
+    def text(self, label: str, meaning: str) -> str:
+        """The text of a label, which is never empty."""
+        value = self._labels.get(label)
+        if isinstance(value, str) and value:
+            return value
+        self._wrong(label, f"it has to be {meaning}")
+        return ""
+
+    def number(self, label: str, least: int, most: int, default: int | None = None) -> int:
+        """The number in a label."""
+        if default is not None and label not in self._labels:
+            return default
+        value = self._labels.get(label)
+        # Not int(): that takes signs, spaces, underscores and the digits of other scripts.
+        if isinstance(value, str) and value.isascii() and value.isdigit() and least <= int(value) <= most:
+            return int(value)
+        self._wrong(label, f"allowed is a whole number from {least} to {most}, as text")
+        return least
+
+    def moment(self, value: Any) -> datetime | None:
+        """The time when a score ends."""
+        if value is None:
+            return None
+        try:
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            allowed = "allowed is an RFC 3339 time, such as 2030-01-01T00:00:00Z"
+            self.mistakes.append(f"{self.what}: status.validUntil is {reprlib.repr(value)}; {allowed}")
+            return None
+        return moment
+
+    def _wrong(self, label: str, allowed: str) -> None:
+        found = f"is {reprlib.repr(self._labels[label])}" if label in self._labels else "is missing"
+        self.mistakes.append(f"{self.what}: label {label} {found}; {allowed}")
 
 
 def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Workload:
@@ -93,21 +139,16 @@ def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Worklo
 
     A Placement selects a cluster at most once, so its replicas go to different clusters.
     """
-    what = _what(manifest, WORKLOAD_KIND)
-    labels = _labels(manifest)
-    mistakes: list[str] = []
-    app = _text(what, labels, APP_LABEL, "the app of the score items", mistakes)
-    kind = _text(what, labels, REQUEST_KIND_LABEL, "the kind of resource it needs, such as gpu", mistakes)
-    amount = _number(what, labels, REQUEST_AMOUNT_LABEL, 0, MAX_AMOUNT, mistakes)
-    replicas = 1
-    if REQUEST_REPLICAS_LABEL in labels:
-        replicas = _number(what, labels, REQUEST_REPLICAS_LABEL, 1, MAX_REPLICAS, mistakes)
+    read = _Reader(manifest, WORKLOAD_KIND)
+    app = read.text(APP_LABEL, "the app of the score items")
+    kind = read.text(REQUEST_KIND_LABEL, "the kind of resource it needs, such as gpu")
+    amount = read.number(REQUEST_AMOUNT_LABEL, 0, MAX_AMOUNT)
+    replicas = read.number(REQUEST_REPLICAS_LABEL, 1, MAX_REPLICAS, default=1)
     try:
         placement_name(manifest)
     except ManifestError as error:
-        mistakes.append(str(error))
-    if mistakes:
-        raise ManifestError("; ".join(mistakes))
+        read.mistakes.append(str(error))
+    refuse(read.mistakes)
     return Workload(_name(manifest), app, {kind: amount}, replicas, per_cluster=1, current=tuple(current))
 
 
@@ -126,73 +167,33 @@ def placement_name(manifest: Manifest) -> str:
 
 def read_configuration(manifest: Manifest) -> Configuration:
     """What a cluster supplies under a Policy. Raises ManifestError, also for a disabled one, which takes no effect."""
-    what = _what(manifest, POLICY_KIND)
-    labels = _labels(manifest)
-    mistakes: list[str] = []
-    kind = _text(what, labels, SUPPLY_KIND_LABEL, "the kind of resource it supplies, such as gpu", mistakes)
-    amount = _number(what, labels, SUPPLY_AMOUNT_LABEL, 0, MAX_AMOUNT, mistakes)
-    device = _text(what, labels, SUPPLY_DEVICE_LABEL, "the device of the score items, such as 3g.48gb", mistakes)
+    read = _Reader(manifest, POLICY_KIND)
+    kind = read.text(SUPPLY_KIND_LABEL, "the kind of resource it supplies, such as gpu")
+    amount = read.number(SUPPLY_AMOUNT_LABEL, 0, MAX_AMOUNT)
+    device = read.text(SUPPLY_DEVICE_LABEL, "the device of the score items, such as 3g.48gb")
     if _mapping(manifest.get("spec")).get("disabled") is True:
-        mistakes.append(f"{what}: spec.disabled is true; enable it or leave it out of availablePolicies")
-    if mistakes:
-        raise ManifestError("; ".join(mistakes))
+        read.mistakes.append(f"{read.what}: spec.disabled is true; enable it or leave it out of availablePolicies")
+    refuse(read.mistakes)
     return Configuration(_name(manifest), device, {kind: amount})
 
 
 def read_score(manifest: Manifest) -> ScoreTable:
     """The items of an AddOnPlacementScore; none when nobody has written its status yet. Raises ManifestError."""
-    what = _what(manifest, SCORE_KIND)
+    read = _Reader(manifest, SCORE_KIND)
     status = _mapping(manifest.get("status"))
     items: dict[str, int] = {}
-    mistakes: list[str] = []
     for index, item in enumerate(status.get("scores") or ()):
         name, value = _mapping(item).get("name"), _mapping(item).get("value")
         if not isinstance(name, str) or type(value) is not int or not MIN_VALUE <= value <= MAX_VALUE:
-            mistakes.append(
-                f"{what}: status.scores[{index}] is {reprlib.repr(item)}; allowed is a name and a whole number from "
-                f"{MIN_VALUE} to {MAX_VALUE}"
+            read.mistakes.append(
+                f"{read.what}: status.scores[{index}] is {reprlib.repr(item)}; allowed is a name and a whole number "
+                f"from {MIN_VALUE} to {MAX_VALUE}"
             )
         else:
             items[name] = value
-    valid_until = _moment(what, status.get("validUntil"), mistakes)
-    if mistakes:
-        raise ManifestError("; ".join(mistakes))
+    valid_until = read.moment(status.get("validUntil"))
+    refuse(read.mistakes)
     return ScoreTable(_name(manifest), items, valid_until)
-
-
-def _moment(what: str, value: Any, mistakes: list[str]) -> datetime | None:
-    if value is None:
-        return None
-    try:
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        mistakes.append(
-            f"{what}: status.validUntil is {reprlib.repr(value)}; allowed is an RFC 3339 time, "
-            "such as 2030-01-01T00:00:00Z"
-        )
-        return None
-    return moment
-
-
-def _text(what: str, labels: Mapping[str, Any], label: str, meaning: str, mistakes: list[str]) -> str:
-    value = labels.get(label)
-    if isinstance(value, str) and value:
-        return value
-    found = f"is {reprlib.repr(value)}" if label in labels else "is missing"
-    mistakes.append(f"{what}: label {label} {found}; it has to be {meaning}")
-    return ""
-
-
-def _number(what: str, labels: Mapping[str, Any], label: str, least: int, most: int, mistakes: list[str]) -> int:
-    value = labels.get(label)
-    # Not int(): that takes signs, spaces, underscores and the digits of other scripts.
-    if isinstance(value, str) and value.isascii() and value.isdigit() and least <= int(value) <= most:
-        return int(value)
-    found = f"is {reprlib.repr(value)}" if label in labels else "is missing"
-    mistakes.append(f"{what}: label {label} {found}; allowed is a whole number from {least} to {most}, as text")
-    return least
 
 
 def _what(manifest: Manifest, kind: str) -> str:
@@ -209,10 +210,6 @@ def _what(manifest: Manifest, kind: str) -> str:
 def _name(manifest: Manifest) -> str:
     name = _metadata(manifest).get("name")
     return name if isinstance(name, str) else ""
-
-
-def _labels(manifest: Manifest) -> Mapping[str, Any]:
-    return _mapping(_metadata(manifest).get("labels"))
 
 
 def _metadata(manifest: Manifest) -> Mapping[str, Any]:

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from dsf.optimizer.plan import Plan, Reason, UnknownPlace
-from dsf.optimizer.views import PlanView
+from dsf.optimizer.plan import Plan, UnknownPlace
+from dsf.optimizer.views import PlanView, Reason
 
 #: Why a workload is not placed when its scores are not known.
 _UNKNOWN: Final = (Reason.NO_SCORE, Reason.EXPIRED)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import closing
 
 import uvicorn
 
 import dsf.log
+from dsf.http.protocol import PatientProtocol
 from dsf.http.serving import end_on_signals, listen
 from dsf.kube.session import Session
 from dsf.optimizer.access import Access, make_access
 from dsf.optimizer.app import Mounted, make_app
 from dsf.optimizer.backend import KubeBackend
-from dsf.optimizer.guarded import GuardedService
 from dsf.optimizer.selector import ClusterSelector
 from dsf.optimizer.service import OptimizerService, Rescore
 from dsf.optimizer.solver import SolverProcess
@@ -22,19 +23,20 @@ from dsf.settings import Settings
 log = dsf.log.get(__name__)
 
 #: Makes another interface to the service, to be served beside its HTTP one.
-Mount = Callable[[GuardedService, Settings], Mounted]
+Mount = Callable[[OptimizerService], Mounted]
 
 #: Seconds that requests under way get at the end.
 _SHUTDOWN_TIMEOUT = 5
 
 
-def make_service(settings: Settings, rescore: Rescore | None = None) -> OptimizerService:
+def make_service(settings: Settings, rescore: Rescore | None = None, access: Access | None = None) -> OptimizerService:
     """The service over the hub of the settings. Raises SettingsError."""
     selector = ClusterSelector.parse(settings.optimizer_cluster_selector)
     return OptimizerService(
         KubeBackend(Session.load(settings.kubeconfig)),
         SolverProcess(patience=settings.optimizer_patience),
         selector,
+        access=access,
         rescore=rescore,
         time_limit=settings.optimizer_time_limit,
     )
@@ -47,8 +49,7 @@ def run(settings: Settings, rescore: Rescore | None = None, mount: Mount | None 
     open to others.
     """
     dsf.log.setup(settings)
-    session = Session.load(settings.kubeconfig)
-    try:
+    with closing(Session.load(settings.kubeconfig)) as session:
         access = make_access(
             settings.optimizer_auth,
             settings.optimizer_host,
@@ -56,30 +57,27 @@ def run(settings: Settings, rescore: Rescore | None = None, mount: Mount | None 
             session,
             settings.namespace,
         )
-        service = make_service(settings, rescore)
-        try:
-            with listen(settings.optimizer_host, settings.optimizer_port, "DSF_OPTIMIZER_PORT") as listener:
-                mounted = mount(GuardedService(service, access), settings) if mount is not None else None
-                _serve(listener, service, access, mounted)
-        finally:
-            service.close()
-    finally:
-        session.close()
+        with (
+            closing(make_service(settings, rescore, access)) as service,
+            listen(settings.optimizer_host, settings.optimizer_port, "DSF_OPTIMIZER_PORT") as listener,
+        ):
+            _serve(listener, service, mount(service) if mount is not None else None)
     log.info("optimizer ended")
     return 0
 
 
-def _serve(listener: socket.socket, service: OptimizerService, access: Access, mounted: Mounted | None) -> None:
+def _serve(listener: socket.socket, service: OptimizerService, mounted: Mounted | None) -> None:
     config = uvicorn.Config(
-        make_app(service, access, mounted),
+        make_app(service, mounted),
         # Our logging stays as it is; an access log line per probe says nothing.
         log_config=None,
         access_log=False,
+        http=PatientProtocol,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
     )
     server = uvicorn.Server(config)
     end_on_signals(server)
     host, port = listener.getsockname()[:2]
     service.warm_up()
-    log.info("optimizer listens", host=host, port=port, auth=type(access).__name__)
+    log.info("optimizer listens", host=host, port=port, auth=type(service.access).__name__)
     server.run(sockets=[listener])

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
 from importlib import metadata
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import anyio
 import redis
@@ -21,14 +22,18 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import BaseModel, ValidationError
-from starlette.types import ASGIApp
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 import dsf.log
+from dsf.api.problems import brief
 from dsf.errors import DsfError
-from dsf.optimizer.guarded import GuardedService, current_caller
+from dsf.optimizer.access import current_caller, is_loopback
 from dsf.optimizer.main import make_service
-from dsf.optimizer.mcp_http import Gate
-from dsf.optimizer.mcp_tools import TOOLS, Arguments, Service, Tool
+from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
+from dsf.optimizer.middleware import MAX_BODY, problem
+from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.service import Rescore as SendTicks
 from dsf.settings import Settings
 
@@ -36,8 +41,6 @@ log = dsf.log.get(__name__)
 
 #: Where it is served over HTTP.
 PATH: Final = "/mcp"
-#: Bytes of a request's body.
-_MAX_BODY: Final = 4 * 1024 * 1024
 #: Calls at the same time; more wait. Not the threads of the HTTP API, which must stay free for its probes.
 _MAX_CALLS: Final = 16
 
@@ -53,29 +56,56 @@ _INSTRUCTIONS: Final = (
 class McpMount:
     """The server as a part of the HTTP service; see `dsf.optimizer.app.Mounted`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: OptimizerService) -> None:
         _quiet()
-        server = make_server(service)
-        app = server.streamable_http_app(
+        self._server = make_server(service)
+        self._app = self._server.streamable_http_app(
             streamable_http_path=PATH,
             # Every request stands alone: any replica can answer it, and each is answered for the one who sent it.
             stateless_http=True,
             json_response=True,
-            max_request_body_size=_MAX_BODY,
+            max_request_body_size=MAX_BODY,
             # Hosts and origins are checked for the whole service, not here.
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
-        self.asgi: ASGIApp = Gate(app, PATH)
-        self._server = server
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
         """What has to run while it is served."""
         return self._server.session_manager.run()
 
+    async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, unless a foreign web page made its reader's browser send it.
 
-def mount(service: GuardedService, settings: Settings) -> McpMount:
-    """For `dsf.optimizer.main.run`."""
-    return McpMount(service)
+        The protocol asks every server for that. What no browser sent, a page of this machine and a page of this service
+        may. Without tokens `dsf.optimizer.middleware` does more: it also looks at the name by which the server was
+        found. With tokens that is not needed, as a page does not have one.
+        """
+        refusal = _refusal(scope) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, send)
+
+
+def _refusal(scope: Scope) -> JSONResponse | None:
+    headers = Headers(scope=scope)
+    origin = headers.get("origin")
+    if origin is not None and not _is_known(origin, headers.get("host", "")):
+        return problem(
+            403, f"requests of the web page {origin!r} are refused; use an MCP client that is not a web page"
+        )
+    if scope["path"] != PATH:
+        return problem(404, f"there is no {scope['path']}; see /docs")
+    if scope["method"] != "POST":
+        # A GET has nothing to listen to and would stay open for good.
+        detail = f"{scope['method']} is not for {PATH}: every message is a POST, there are no sessions"
+        return problem(405, detail, headers={"Allow": "POST"})
+    return None
+
+
+def _is_known(origin: str, host: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+        return is_loopback(parts.hostname or "") or (bool(host) and parts.netloc == host)
+    except ValueError:
+        return False
 
 
 def run_stdio(settings: Settings, rescore: SendTicks | None = None) -> int:
@@ -88,11 +118,8 @@ def run_stdio(settings: Settings, rescore: SendTicks | None = None) -> int:
     """
     dsf.log.setup(settings)
     _quiet()
-    service = make_service(settings, rescore)
-    try:
+    with closing(make_service(settings, rescore)) as service:
         anyio.run(_serve_stdio, make_server(service))
-    finally:
-        service.close()
     return 0
 
 
@@ -106,7 +133,7 @@ def _quiet() -> None:
     logging.getLogger("mcp").setLevel(logging.WARNING)
 
 
-def make_server(service: Service) -> Server[Any]:
+def make_server(service: OptimizerService) -> Server[Any]:
     """The server with all tools. Those of a service with rights ask for the caller's in each call."""
     limiter = anyio.CapacityLimiter(_MAX_CALLS)
 
@@ -147,14 +174,14 @@ def _without_notes(schema: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key not in ("title", "description")}
 
 
-def _call(service: Service, tool: Tool, given: dict[str, Any]) -> types.CallToolResult:
+def _call(service: OptimizerService, tool: Tool, given: dict[str, Any]) -> types.CallToolResult:
     """One call. Every error is an answer that the assistant can read; what it cannot help is only in the log."""
     began = time.monotonic()
     problem = ""
     try:
         answer = tool.call(service, tool.arguments.model_validate(_unwrapped(tool.arguments, given)))
     except ValidationError as error:
-        problem = f"wrong arguments: {_mistakes(error)}"
+        problem = f"wrong arguments: {brief(error.errors(include_url=False, include_input=False))}"
     except DsfError as error:
         problem = str(error)
     except redis.RedisError as error:
@@ -185,14 +212,6 @@ def _unwrapped(arguments: type[Arguments], given: dict[str, Any]) -> dict[str, A
                 except (ValueError, RecursionError):
                     continue
     return plain
-
-
-def _mistakes(error: ValidationError) -> str:
-    """Each mistake with its place, without what was sent."""
-    return "; ".join(
-        f"{'.'.join(str(part) for part in item['loc']) or 'arguments'}: {item['msg']}"
-        for item in error.errors(include_url=False, include_input=False)
-    )
 
 
 def _answered(answer: BaseModel) -> types.CallToolResult:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final
 
 from mcp.types import ToolAnnotations
 from pydantic import ConfigDict, Field, create_model
 
 from dsf.api.meta import ApiModel
+from dsf.api.naming import sanitize_resource_name
 from dsf.optimizer.mcp_views import (
     MAX_LISTED,
     PlanAnswer,
@@ -23,33 +25,9 @@ from dsf.optimizer.mcp_views import (
     score_brief,
     scorer_answer,
 )
-from dsf.optimizer.params import Name, Namespace, OptimizeParams
-from dsf.optimizer.views import PlanList, PlanReport, RescoreReport, ResetReport, ScoreList, ScorerView, View
-
-
-class Service(Protocol):
-    """What the tools are made of: `OptimizerService`, or the same with rights."""
-
-    def list_scores(self, namespace: str | None = None) -> ScoreList:
-        """The scores of one cluster or all."""
-
-    def explain_scorer(self, name: str) -> ScorerView:
-        """What a scorer is and how it does."""
-
-    def propose(self, params: OptimizeParams) -> PlanReport:
-        """The best plan; nothing is written."""
-
-    def apply(self, params: OptimizeParams) -> PlanReport:
-        """Put the best plan in force."""
-
-    def reset(self, namespace: str) -> ResetReport:
-        """Delete what plans made in a namespace."""
-
-    def plans(self, namespace: str | None = None) -> PlanList:
-        """The plans in force."""
-
-    def rescore(self, scorer: str, cluster: str | None = None) -> RescoreReport:
-        """Send a tick now."""
+from dsf.optimizer.params import Name, Namespace, OptimizeParams, ScoreName
+from dsf.optimizer.service import OptimizerService
+from dsf.optimizer.views import PlanList, RescoreReport, ResetReport, View
 
 
 class Arguments(ApiModel):
@@ -62,14 +40,14 @@ class ListScores(Arguments):
     """See the tool."""
 
     cluster: Name | None = Field(default=None, description="Only this cluster's.")
-    score: Name | None = Field(default=None, description="Only AddOnPlacementScores of this name.")
+    score: ScoreName | None = Field(default=None, description="Only scores of this name.")
     max_items: int = Field(default=30, ge=1, le=1000, description="Most items of each score.")
 
 
 class ExplainScorer(Arguments):
     """See the tool."""
 
-    name: Name = Field(description="Name of the DynamicScorer, or of its AddOnPlacementScores.")
+    name: ScoreName = Field(description="Name of the DynamicScorer, of its score, or of its AddOnPlacementScores.")
 
 
 class InNamespace(Arguments):
@@ -91,6 +69,12 @@ class Rescore(Arguments):
     cluster: Name | None = Field(default=None, description="Only on this cluster; without it wherever the scorer runs.")
 
 
+#: The arguments of a plan: all that the HTTP API takes, without what the tool itself says.
+_PLAN: Final[dict[str, Any]] = {
+    key: (field.annotation, field)
+    for key, field in OptimizeParams.model_fields.items()
+    if key not in ("dry_run", "plan_id")
+}
 _INCLUDE_YAML: Final[tuple[Any, Any]] = (
     bool,
     Field(default=False, description="Also answer the objects of the plan as YAML, which may be long."),
@@ -103,21 +87,8 @@ _PLAN_ID: Final[tuple[Any, Any]] = (
         description="The plan_id of the proposal that was agreed to. No other plan is applied.",
     ),
 )
-
-
-def _plan_arguments(name: str, **more: tuple[Any, Any]) -> type[Arguments]:
-    """The arguments of a plan: all that the HTTP API takes, without what the tool itself says."""
-    fields: dict[str, Any] = {
-        key: (field.annotation, field)
-        for key, field in OptimizeParams.model_fields.items()
-        if key not in ("dry_run", "plan_id")
-    }
-    fields |= more
-    return create_model(name, __base__=Arguments, **fields)
-
-
-ProposePlan: Final = _plan_arguments("ProposePlan", include_yaml=_INCLUDE_YAML)
-ApplyPlan: Final = _plan_arguments("ApplyPlan", plan_id=_PLAN_ID, include_yaml=_INCLUDE_YAML)
+ProposePlan: Final = create_model("ProposePlan", __base__=Arguments, **_PLAN, include_yaml=_INCLUDE_YAML)
+ApplyPlan: Final = create_model("ApplyPlan", __base__=Arguments, **_PLAN, plan_id=_PLAN_ID, include_yaml=_INCLUDE_YAML)
 
 
 @dataclass(frozen=True)
@@ -129,53 +100,31 @@ class Tool:
     description: str
     arguments: type[Arguments]
     answer: type[View]
-    call: Callable[[Service, Any], View]
+    call: Callable[[OptimizerService, Any], View]
     annotations: ToolAnnotations
 
 
-def _list_scores(service: Service, asked: ListScores) -> ScoresAnswer:
-    found = [one for one in service.list_scores(asked.cluster).items if asked.score in (None, one.metadata["name"])]
+def _list_scores(service: OptimizerService, asked: ListScores) -> ScoresAnswer:
+    wanted = None if asked.score is None else sanitize_resource_name(asked.score)
+    found = [one for one in service.list_scores(asked.cluster).items if wanted in (None, one.metadata["name"])]
     return ScoresAnswer(
         scores=[score_brief(one, asked.max_items) for one in found[:MAX_LISTED]],
         left_out=max(0, len(found) - MAX_LISTED),
     )
 
 
-def _explain_scorer(service: Service, asked: ExplainScorer) -> ScorerAnswer:
-    return scorer_answer(service.explain_scorer(asked.name))
+def _plan(service: OptimizerService, asked: Any, *, apply: bool) -> PlanAnswer:
+    # Raises ValidationError for what only the whole of it can tell.
+    params = OptimizeParams.model_validate(
+        asked.model_dump(by_alias=True, exclude={"include_yaml"}, exclude_unset=True)
+    )
+    return plan_answer(service.apply(params) if apply else service.propose(params), include_yaml=asked.include_yaml)
 
 
-def _propose(service: Service, asked: Any) -> PlanAnswer:
-    return plan_answer(service.propose(_params(asked)), include_yaml=asked.include_yaml)
-
-
-def _apply(service: Service, asked: Any) -> PlanAnswer:
-    return plan_answer(service.apply(_params(asked)), include_yaml=asked.include_yaml)
-
-
-def _reset(service: Service, asked: InNamespace) -> ResetReport:
-    return service.reset(asked.namespace)
-
-
-def _list_plans(service: Service, asked: ListPlans) -> PlanList:
-    return service.plans(asked.namespace)
-
-
-def _rescore(service: Service, asked: Rescore) -> RescoreReport:
-    return service.rescore(asked.scorer, asked.cluster)
-
-
-def _params(asked: Arguments) -> OptimizeParams:
-    """The same as a request of the HTTP API. Raises ValidationError for what only the whole of it can tell."""
-    return OptimizeParams.model_validate(asked.model_dump(by_alias=True, exclude={"include_yaml"}, exclude_unset=True))
-
-
-def _reads() -> ToolAnnotations:
-    return ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-
-
-def _replaces() -> ToolAnnotations:
-    return ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+def _hints(*, reads: bool = False, replaces: bool = False, outside: bool = False) -> ToolAnnotations:
+    return ToolAnnotations(
+        read_only_hint=reads, destructive_hint=replaces, idempotent_hint=reads or replaces, open_world_hint=outside
+    )
 
 
 _ALL: Final = (
@@ -189,7 +138,7 @@ _ALL: Final = (
         ListScores,
         ScoresAnswer,
         _list_scores,
-        _reads(),
+        _hints(reads=True),
     ),
     Tool(
         "explain_scorer",
@@ -198,8 +147,8 @@ _ALL: Final = (
         "are on each cluster. Use it when a score is missing, old or surprising.",
         ExplainScorer,
         ScorerAnswer,
-        _explain_scorer,
-        _reads(),
+        lambda service, asked: scorer_answer(service.explain_scorer(asked.name)),
+        _hints(reads=True),
     ),
     Tool(
         "propose_plan",
@@ -212,8 +161,8 @@ _ALL: Final = (
         "parameter file; list_scores knows the scores.",
         ProposePlan,
         PlanAnswer,
-        _propose,
-        _reads(),
+        partial(_plan, apply=False),
+        _hints(reads=True),
     ),
     Tool(
         "apply_plan",
@@ -225,8 +174,8 @@ _ALL: Final = (
         "answer says so. All is written or nothing.",
         ApplyPlan,
         PlanAnswer,
-        _apply,
-        _replaces(),
+        partial(_plan, apply=True),
+        _hints(replaces=True),
     ),
     Tool(
         "reset",
@@ -235,8 +184,8 @@ _ALL: Final = (
         "taken away and policies are unbound, so call it only when the person who asked wants exactly that.",
         InNamespace,
         ResetReport,
-        _reset,
-        _replaces(),
+        lambda service, asked: service.reset(asked.namespace),
+        _hints(replaces=True),
     ),
     Tool(
         "list_plans",
@@ -245,8 +194,8 @@ _ALL: Final = (
         "are set up for it. Use it before a reset, and to see whether a plan is still complete.",
         ListPlans,
         PlanList,
-        _list_plans,
-        _reads(),
+        lambda service, asked: service.plans(asked.namespace),
+        _hints(reads=True),
     ),
     Tool(
         "rescore",
@@ -256,9 +205,9 @@ _ALL: Final = (
         "repeat it in a loop.",
         Rescore,
         RescoreReport,
-        _rescore,
+        lambda service, asked: service.rescore(asked.scorer, asked.cluster),
         # It calls scoring APIs, whoever runs them.
-        ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True),
+        _hints(outside=True),
     ),
 )
 

@@ -5,22 +5,23 @@ Whatever is left out is counted, and the answer says how to ask for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import Field
 
 from dsf.optimizer.scores import DESCRIPTION, DIMENSION_FORMAT
 from dsf.optimizer.views import (
+    AssignmentView,
     ChangeView,
     ConfigurationView,
-    ExplanationView,
+    Coverage,
     Freshness,
     OptionView,
     PlanReport,
     ScoreGapView,
     ScoreObject,
     ScorerView,
+    Status,
     UnplacedView,
     View,
 )
@@ -55,16 +56,9 @@ class ScorerAnswer(ScorerView):
     expired: int = Field(description="On how many of them they have expired. Those come first in scores.")
 
 
-class PlacedWorkload(View):
+class PlacedWorkload(AssignmentView):
     """Replicas of a workload on one cluster, and why there."""
 
-    workload: str
-    cluster: str
-    policy: str
-    device: str
-    score: float = Field(description="Of one replica.")
-    replicas: int
-    kept: int = Field(description="How many of them were planned there before.")
     next_best: OptionView | None = Field(description="The best option that was not taken.")
     why_not: str = Field(description="Why it was not taken.")
 
@@ -76,8 +70,9 @@ class PlanAnswer(View):
     namespace: str
     plan_id: str
     applied: bool
-    status: str = Field(
-        description="Optimal: no better plan exists. Feasible: a good one, see gap. NothingPlaced, NothingToPlace."
+    status: Status = Field(description="Optimal: no better plan exists. Feasible: a good one, see gap.")
+    coverage: Coverage = Field(
+        description="What of the workloads is placed: AllPlaced, PartPlaced, NothingPlaced; NothingToPlace."
     )
     objective_value: float = Field(description="Sum of the scores of all that is placed.")
     gap: float = Field(description="How far below the best one the plan can be at most, as a share; 0: it is the best.")
@@ -110,7 +105,7 @@ def score_brief(score: ScoreObject, max_items: int) -> ScoreBrief:
 def scorer_answer(view: ScorerView) -> ScorerAnswer:
     """A scorer with the scores that somebody has to look at first."""
     scores = sorted(view.scores, key=lambda one: (not one.freshness.expired, one.cluster))
-    fields = {name: getattr(view, name) for name in ScorerView.model_fields} | {"scores": scores[:MAX_LISTED]}
+    fields = dict(view) | {"scores": scores[:MAX_LISTED]}
     expired = sum(one.freshness.expired for one in scores)
     return ScorerAnswer(**fields, clusters=len(scores), expired=expired)
 
@@ -118,41 +113,25 @@ def scorer_answer(view: ScorerView) -> ScorerAnswer:
 def plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:
     """A plan with the reasons beside the workloads that they are about."""
     reasons = {one.workload: one for one in report.explanation}
-    changes = [one for one in report.changes if one.change != "unchanged"]
-    lists: dict[str, Sequence[object]] = {
+    workloads = []
+    for one in report.plan.assignments[:MAX_LISTED]:
+        reason = reasons.get(one.workload)
+        best, why_not = (reason.next_best, reason.message) if reason else (None, "")
+        workloads.append(PlacedWorkload(**dict(one), next_best=best, why_not=why_not))
+    lists: dict[str, list[Any]] = {
         "workloads": report.plan.assignments,
         "policies": report.plan.configurations,
         "unplaced": report.unplaced,
         "missing_scores": report.missing_scores,
-        "changes": changes,
+        "changes": [one for one in report.changes if one.change != "unchanged"],
+        "warnings": report.warnings,
     }
-    return PlanAnswer(
-        next_step=_next_step(report),
-        namespace=report.namespace,
-        plan_id=report.plan_id,
-        applied=report.applied,
-        status=report.status,
-        objective_value=report.objective_value,
-        gap=report.gap,
-        warnings=report.warnings[:MAX_LISTED],
-        workloads=[
-            PlacedWorkload(
-                **{name: getattr(one, name) for name in type(one).model_fields},
-                **_why(reasons.get(one.workload)),
-            )
-            for one in report.plan.assignments[:MAX_LISTED]
-        ],
-        policies=report.plan.configurations[:MAX_LISTED],
-        unplaced=report.unplaced[:MAX_LISTED],
-        missing_scores=report.missing_scores[:MAX_LISTED],
-        changes=changes[:MAX_LISTED],
-        left_out={name: len(found) - MAX_LISTED for name, found in lists.items() if len(found) > MAX_LISTED},
-        output_yaml=report.output_yaml if include_yaml else None,
-    )
-
-
-def _why(reason: ExplanationView | None) -> dict[str, Any]:
-    return {"next_best": reason.next_best if reason else None, "why_not": reason.message if reason else ""}
+    values = {name: value for name, value in report if name in PlanAnswer.model_fields}
+    values |= {name: found[:MAX_LISTED] for name, found in lists.items()} | {"workloads": workloads}
+    values["next_step"] = _next_step(report)
+    values["left_out"] = {name: len(found) - MAX_LISTED for name, found in lists.items() if len(found) > MAX_LISTED}
+    values["output_yaml"] = report.output_yaml if include_yaml else None
+    return PlanAnswer(**values)
 
 
 def _next_step(report: PlanReport) -> str:

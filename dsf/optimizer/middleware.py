@@ -5,25 +5,71 @@ Plain ASGI, so that it holds for everything below it, mounted applications and s
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dsf.log
 from dsf.errors import AccessError, BackendError, SettingsError
-from dsf.optimizer.access import Access, is_loopback
-from dsf.optimizer.guarded import current_caller
+from dsf.http import apidocs
+from dsf.optimizer.access import Access, current_caller, is_loopback
+from dsf.optimizer.views import ProblemView
 
 log = dsf.log.get(__name__)
 
 #: Paths that everybody may ask for: probes, and what the API looks like.
-PUBLIC: Final = ("/healthz", "/readyz", "/docs", "/openapi.json")
+PUBLIC: Final = ("/healthz", "/readyz", "/openapi.json", apidocs.PATH, *apidocs.ASSETS)
 PROBLEM: Final = "application/problem+json"
+#: Bytes of a request's body. That of a plan for 10,000 clusters with three policies each has two million; what is made
+#: of a body takes some ten times as much memory.
+MAX_BODY: Final = 4 * 1024 * 1024
+
+
+class BodyLimit:
+    """Answers 413 to a body of more than `MAX_BODY` bytes, whether its length was said or not."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isascii() and length.isdigit() and int(length) > MAX_BODY:
+            await _too_large()(scope, receive, send)
+            return
+        received = 0
+        started = False
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            # To whoever reads on, the client has gone.
+            return message if received <= MAX_BODY else {"type": "http.disconnect"}
+
+        async def answer(message: Message) -> None:
+            nonlocal started
+            if received <= MAX_BODY or started:
+                started = True
+                await send(message)
+
+        try:
+            await self._app(scope, limited, answer)
+        except ClientDisconnect:
+            if received <= MAX_BODY:
+                raise
+        if received > MAX_BODY and not started:
+            await _too_large()(scope, receive, send)
 
 
 class AccessMiddleware:
@@ -40,16 +86,16 @@ class AccessMiddleware:
             return
         headers = Headers(scope=scope)
         if not self._access.needs_token and (reason := _foreign(headers)):
-            await _refuse(send, 403, "Forbidden", reason)
+            await problem(403, reason)(scope, receive, send)
             return
         try:
             caller = await run_in_threadpool(self._access.authenticate, _token(headers))
         except AccessError as error:
-            await _refuse(send, error.status, "Unauthorized", str(error))
+            await problem(error.status, str(error), headers={"WWW-Authenticate": "Bearer"})(scope, receive, send)
             return
         except (BackendError, SettingsError) as error:
             log.warning("caller cannot be known", error=str(error))
-            await _refuse(send, 503, "Service Unavailable", str(error))
+            await problem(503, str(error))(scope, receive, send)
             return
         reset = current_caller.set(caller)
         try:
@@ -84,10 +130,11 @@ def _host(value: str) -> str:
         return ""
 
 
-async def _refuse(send: Send, status: int, title: str, detail: str) -> None:
-    body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail}).encode()
-    headers: Iterable[tuple[bytes, bytes]] = [(b"content-type", PROBLEM.encode())]
-    if status == 401:
-        headers = [*headers, (b"www-authenticate", b"Bearer")]
-    await send({"type": "http.response.start", "status": status, "headers": list(headers)})
-    await send({"type": "http.response.body", "body": body})
+def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """An error as RFC 9457 has it; without `title` that of the status."""
+    body = ProblemView(title=title or HTTPStatus(status).phrase, status=status, detail=detail).model_dump()
+    return JSONResponse(body, status_code=status, media_type=PROBLEM, headers=headers)
+
+
+def _too_large() -> JSONResponse:
+    return problem(413, f"the body has more than {MAX_BODY} bytes, the most that is taken", "Content Too Large")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -119,8 +119,14 @@ class Preference:
     #: Below zero: less of the score is better.
     weight: float = 1.0
     dimension_format: str = DEFAULT_DIMENSION_FORMAT
-    #: What `${scoreName}` in the format stands for, when it is not the object's name.
+    #: What `${scoreName}` in the format stands for: the scorer's name of the score, of which the object's name is made;
+    #: empty: the object's name.
     score_name: str = ""
+
+    @property
+    def needs_score_name(self) -> bool:
+        """Whether items cannot be found without the score name, which is not known yet."""
+        return not self.score_name and "${scoreName}" in self.dimension_format
 
     def __post_init__(self) -> None:
         what = f"weight {self.weight} of score {self.score}"
@@ -165,17 +171,18 @@ class Limits:
     time_limit: float = 30.0
     #: Stop when the plan is proven to be within this share of the best one. 0: look for the best.
     mip_gap: float = 0.0
-    #: Options per workload to start from in an instance too large for all of them; None: chosen by size.
-    #: Where a workload is now is always among them, and more come in where the linear relaxation asks for them.
-    top_k: int | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.time_limit) and self.time_limit > 0):
             raise ManifestError(f"time limit {self.time_limit}; allowed is a number of seconds above 0")
         if not 0 <= self.mip_gap <= 1:
             raise ManifestError(f"gap {self.mip_gap}; allowed is 0 to 1")
-        if self.top_k is not None and self.top_k < 1:
-            raise ManifestError(f"{self.top_k} candidates per workload; allowed is 1 or more")
+
+
+def refuse(mistakes: Sequence[str]) -> None:
+    """Raises ManifestError with all of them, when there are any."""
+    if mistakes:
+        raise ManifestError("; ".join(mistakes))
 
 
 def weight_units(weight: float, what: str) -> int:

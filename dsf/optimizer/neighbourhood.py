@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from dsf.optimizer.bounds import Relaxation, top
-from dsf.optimizer.heuristic import allowed
+from dsf.optimizer.greedy import allowed
 from dsf.optimizer.program import Clock, Program
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
@@ -19,6 +19,8 @@ _OPTIONS: Final = 12
 #: About how many workloads a part has at first, and how much it grows when parts of a size do not help any more.
 _WORKLOADS: Final = 120
 _GROWTH: Final = 1.3
+#: Fewest clusters of a part.
+_LEAST: Final = 4
 #: One of so many clusters of a part may get another configuration.
 _FREE: Final = 8
 #: So many parts in a row that change nothing, for each cluster and part's size, make the parts grow.
@@ -44,28 +46,29 @@ class Neighbourhoods:
         # Always the same parts for the same problem.
         self._random = np.random.default_rng(0)
 
-    def run(self, clock: Clock, *, patient: bool) -> None:
-        """Improve until the time is over, or parts as large as everything change nothing any more.
-
-        Without patience it ends when the configurations as they are leave nothing more to be found.
-        """
+    def run(self, clock: Clock) -> None:
+        """Improve until the time is over, or parts as large as everything change nothing any more."""
         clusters = len(self._table.clusters)
-        size = min(clusters, max(4, round(_WORKLOADS * clusters / max(1, len(self._table.workloads)))))
+        size = min(clusters, max(_LEAST, round(_WORKLOADS * clusters / max(1, len(self._table.workloads)))))
         # First without other configurations: much of what can be gained is there, and it is quickly found.
-        share = _FREE if patient else 0
+        share = 0
         idle = 0
         while not clock.over:
-            changed = self._plan(self._related(int(self._random.integers(clusters)), size), share, clock)
-            idle = 0 if changed else idle + 1
+            before = self.counts
+            if not self._plan(self._related(int(self._random.integers(clusters)), size), share, clock):
+                # Too large for this machine, or for what else it does.
+                size = max(min(clusters, _LEAST), int(size / _GROWTH))
+            idle = idle + 1 if before is self.counts else 0
             if idle <= _PATIENCE * clusters / size:
                 continue
-            if not patient:
-                return
-            if size == clusters and share == 1:
-                return
-            share = max(1, share - 1)
-            size = min(clusters, max(size + 1, int(size * _GROWTH)))
             idle = 0
+            if share == 0:
+                share = _FREE
+            elif size == clusters and share == 1:
+                return
+            else:
+                share = max(1, share - 1)
+                size = min(clusters, max(size + 1, int(size * _GROWTH)))
 
     def _related(self, seed: int, size: int) -> IntArray:
         """Clusters that the workloads of a cluster would go to, and the workloads of those, and so on."""
@@ -85,7 +88,7 @@ class Neighbourhoods:
         return np.flatnonzero(part)
 
     def _plan(self, part: IntArray, share: int, clock: Clock) -> bool:
-        """Plan the clusters of `part` anew, one in `share` with any configuration; whether that was better."""
+        """Plan the clusters of `part` anew, one in `share` with any configuration; whether the solver ended in time."""
         table, items = self._table, self._table.items
         within = np.zeros(len(table.clusters), dtype=bool)
         within[part] = True
@@ -119,11 +122,9 @@ class Neighbourhoods:
             lower=fixed,
             upper=np.where(inside[numbers], chosen.limit, fixed),
         )
-        if answer.counts is None or int(answer.counts @ chosen.value) <= int(self.counts[numbers] @ chosen.value):
-            return False
-        counts = self.counts.copy()
-        counts[numbers] = answer.counts
-        if not allowed(table, counts):
-            return False
-        self.counts = counts
-        return True
+        if answer.counts is not None and int(answer.counts @ chosen.value) > int(self.counts[numbers] @ chosen.value):
+            counts = self.counts.copy()
+            counts[numbers] = answer.counts
+            if allowed(table, counts):
+                self.counts = counts
+        return answer.finished

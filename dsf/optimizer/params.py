@@ -11,9 +11,9 @@ from pydantic import AliasChoices, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from dsf.api.meta import ApiModel
-from dsf.api.naming import MAX_NAME_LENGTH
+from dsf.api.naming import MAX_NAME_LENGTH, sanitize_resource_name
 from dsf.errors import ManifestError
-from dsf.optimizer.model import DEFAULT_DIMENSION_FORMAT, MAX_WEIGHT, Preference
+from dsf.optimizer.model import DEFAULT_DIMENSION_FORMAT, MAX_WEIGHT, Preference, refuse
 
 #: Names of Kubernetes objects: what goes into a request's path is checked here once.
 _NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -25,11 +25,14 @@ MAX_POLICIES: Final = 100
 MAX_TIME_LIMIT: Final = 600.0
 
 Name = Annotated[str, Field(pattern=_NAME, max_length=MAX_NAME_LENGTH)]
+#: As a scorer has it, or that of its AddOnPlacementScores, which is made of it.
+ScoreName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
 
 class _Params(ApiModel):
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel)
+    # Built at once: FastAPI silences pydantic about the names of its own parameters only while it builds them.
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, defer_build=False)
 
 
 class PolicyRef(_Params):
@@ -56,10 +59,11 @@ class WorkloadRef(_Params):
 class PreferenceParams(_Params):
     """A score that says what is better."""
 
-    score: Name = Field(
+    score: ScoreName = Field(
         validation_alias=AliasChoices("addOnPlacementScore", "addonPlacementScore"),
         serialization_alias="addOnPlacementScore",
-        description="Name of the AddOnPlacementScore. `addonPlacementScore` is understood, too.",
+        description="Name of the AddOnPlacementScore, or of the score as its scorer has it (`my_score`). "
+        "`addonPlacementScore` is understood, too.",
     )
     score_dimension_format: str = Field(
         default=DEFAULT_DIMENSION_FORMAT,
@@ -151,11 +155,12 @@ class OptimizeParams(_Params):
         found: list[Preference] = []
         for one in self._asked():
             try:
-                found.append(Preference(one.score, one.weight, one.score_dimension_format))
+                name = sanitize_resource_name(one.score)
+                raw = one.score if one.score != name else ""
+                found.append(Preference(name, one.weight, one.score_dimension_format, raw))
             except ManifestError as error:
                 mistakes.append(str(error))
-        if mistakes:
-            raise ManifestError("; ".join(mistakes))
+        refuse(mistakes)
         return tuple(found)
 
     def _asked(self) -> list[PreferenceParams]:

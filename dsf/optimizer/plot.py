@@ -6,11 +6,13 @@ A block is as high as the share of the configuration that the workload takes; it
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dsf.errors import ToolError
-from dsf.optimizer.plan import Assignment, Chosen, Plan
+from dsf.optimizer.plan import Plan
+from dsf.optimizer.views import AssignmentView, ConfigurationView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +79,9 @@ def plot(plan: Plan, path: str | Path) -> None:
         _cluster(axes, x, y, name, chosen)
         if chosen:
             blocks = [one for one in plan.assignments if one.cluster == name]
-            _blocks(axes, x, y - _HEAD - _BAND, chosen, blocks, lambda score: palette(_shade(score, low, high)))
+            shares = [_share(one, chosen, plan.requests[one.workload]) for one in blocks]
+            colours = [palette(_shade(one.score, low, high)) for one in blocks]
+            _blocks(axes, x, y - _HEAD - _BAND, list(zip(blocks, shares, colours, strict=True)))
     for index, line in enumerate(notes):
         ink = _INK if index < len(notes) - 1 else _MUTED
         axes.text(0, -height - 0.12 - 0.2 * index, line, fontsize=8, color=ink, va="top")
@@ -112,7 +116,7 @@ def _title(axes: Axes, plan: Plan) -> None:
     axes.text(0, 0.18, f"{counts} clusters in use", fontsize=9, color=_MUTED, va="center")
 
 
-def _cluster(axes: Axes, x: float, y: float, name: str, chosen: Chosen | None) -> None:
+def _cluster(axes: Axes, x: float, y: float, name: str, chosen: ConfigurationView | None) -> None:
     _box(axes, x, y - _HEAD, _HEAD, _INK)
     _fit(axes, x, y - _HEAD / 2, name, 9.5, color="white", weight="bold")
     _box(axes, x, y - _HEAD - _BAND, _BAND, _HEADER)
@@ -122,18 +126,16 @@ def _cluster(axes: Axes, x: float, y: float, name: str, chosen: Chosen | None) -
         return
     amounts = ", ".join(f"{kind} {chosen.used.get(kind, 0)} of {supply}" for kind, supply in chosen.supply.items())
     _fit(axes, x, y - _HEAD - 0.1, chosen.device, 9, color=_INK, weight="bold")
-    _fit(axes, x, y - _HEAD - 0.24, chosen.configuration, 6.5, color=_MUTED)
+    _fit(axes, x, y - _HEAD - 0.24, chosen.policy, 6.5, color=_MUTED)
     _fit(axes, x, y - _HEAD - 0.37, amounts, 6.5, color=_MUTED)
 
 
-def _blocks(axes: Axes, x: float, y: float, chosen: Chosen, blocks: list[Assignment], colour: Any) -> None:
+def _blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentView, float, Any]]) -> None:
     """Blocks from the top down, as high as what they take of the resource they take most of."""
-    shares = [max(_SMALLEST, _share(one, chosen)) for one in blocks]
-    scale = _BODY / max(1.0, sum(shares))
-    for one, share in zip(blocks, shares, strict=True):
+    scale = _BODY / max(1.0, sum(share for _, share, _ in blocks))
+    for one, share, shade in blocks:
         each = share * scale
         y -= each
-        shade = colour(one.score)
         _box(axes, x + 0.03, y + 0.015, each - 0.03, shade, width=_WIDTH - 0.06)
         times = f" x{one.replicas}" if one.replicas > 1 else ""
         stays = " (stays)" if one.kept else ""
@@ -144,9 +146,9 @@ def _blocks(axes: Axes, x: float, y: float, chosen: Chosen, blocks: list[Assignm
             _fit(axes, x, y + each / 2, f"{one.workload}{times} · {one.score:g}{stays}", 7, color=_INK)
 
 
-def _share(one: Assignment, chosen: Chosen) -> float:
-    amounts = ((amount, chosen.supply.get(kind, 0)) for kind, amount in one.request.items())
-    return max((amount * one.replicas / supply for amount, supply in amounts if supply), default=0.0)
+def _share(one: AssignmentView, chosen: ConfigurationView, request: Mapping[str, int]) -> float:
+    amounts = ((amount, chosen.supply.get(kind, 0)) for kind, amount in request.items())
+    return max([_SMALLEST, *(amount * one.replicas / supply for amount, supply in amounts if supply)])
 
 
 def _notes(plan: Plan, drawn: int) -> list[str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import block_array, csr_array, diags_array, eye_array
 
 from dsf.optimizer.table import Items, Table
 from dsf.optimizer.values import IntArray
@@ -99,30 +99,25 @@ class Program:
         self._rows, row_place = np.unique(items.row, return_inverse=True)
         self._clusters, cluster_place = np.unique(table.cluster_of[self.columns], return_inverse=True)
         count, chosen = len(items), len(self.columns)
-        number, switches = np.arange(count), np.arange(chosen)
-        blocks = [
-            _sparse(row_place, number, np.ones(count), (len(self._rows), count + chosen)),
-            _sparse(cluster_place, count + switches, np.ones(chosen), (len(self._clusters), count + chosen)),
+        capacity = [
+            [
+                _of(self._place, table.request[items.row, kind]),
+                -diags_array(table.supply[self.columns, kind].astype(float)),
+            ]
+            for kind in range(len(table.kinds))
         ]
-        bounds = [table.replicas[self._rows].astype(float), np.ones(len(self._clusters))]
-        for kind in range(len(table.kinds)):
-            rows = np.concatenate([self._place, switches])
-            columns = np.concatenate([number, count + switches])
-            amounts = np.concatenate([table.request[items.row, kind], -table.supply[self.columns, kind]])
-            blocks.append(_sparse(rows, columns, amounts, (chosen, count + chosen)))
-            bounds.append(np.zeros(chosen))
-        links = np.concatenate([np.ones(count), -items.limit])
-        blocks.append(
-            _sparse(
-                np.concatenate([number, number]),
-                np.concatenate([number, count + self._place]),
-                links,
-                (count, count + chosen),
-            )
+        self._matrix = block_array(
+            [
+                [_of(row_place, np.ones(count)), None],
+                [None, _of(cluster_place, np.ones(chosen))],
+                *capacity,
+                [eye_array(count), -_of(self._place, items.limit).T],
+            ],
+            format="csr",
         )
-        bounds.append(np.zeros(count))
-        self._matrix = vstack(blocks, format="csr")
-        self._bound = np.concatenate(bounds)
+        self._matrix.eliminate_zeros()
+        most = [table.replicas[self._rows], np.ones(len(self._clusters)), np.zeros(chosen * len(capacity) + count)]
+        self._bound = np.concatenate(most)
 
     def maximise(
         self,
@@ -159,8 +154,8 @@ class Program:
         counts = None if found.x is None else np.rint(found.x[:count]).astype(np.int64)
         return Answer(counts, bound if math.isfinite(bound) else math.inf, found.status == 0)
 
-    def prices(self, seconds: float) -> Prices | None:
-        """The dual values of the linear relaxation; None when it was not solved in time."""
+    def prices(self, seconds: float, method: str) -> Prices | None:
+        """The dual values of the linear relaxation, by a method of scipy; None when it was not solved in time."""
         table, items = self._table, self.items
         count, chosen = len(items), len(self.columns)
         if count == 0 or seconds < MIN_SECONDS:
@@ -171,7 +166,7 @@ class Program:
             A_ub=self._matrix,
             b_ub=self._bound,
             bounds=np.column_stack([np.zeros(count + chosen), high]),
-            method="highs",
+            method=method,
             options={"time_limit": seconds},
         )
         if found.status != 0:
@@ -185,7 +180,6 @@ class Program:
         return Prices(row, cluster, amount, parts[3])
 
 
-def _sparse(rows: IntArray, columns: IntArray, data: npt.NDArray[np.generic], shape: tuple[int, int]) -> csr_array:
-    block = csr_array((data.astype(float), (rows, columns)), shape=shape)
-    block.eliminate_zeros()
-    return block
+def _of(place: IntArray, data: npt.NDArray[np.generic]) -> csr_array:
+    """A matrix with one entry in each column: `data` in the row `place`."""
+    return csr_array((data.astype(float), (place, np.arange(len(place)))))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from dsf.errors import ManifestError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANIFEST_WORK_REPLICA_SETS, POLICIES, Resource
-from dsf.optimizer.backend import HubBackend, Manifest
+from dsf.optimizer.backend import KubeBackend, Manifest
 from dsf.optimizer.clusters import Clusters
 from dsf.optimizer.labels import placement_name, read_problem
 from dsf.optimizer.manifests import MAX_PLACEMENT_NAME, current_places
-from dsf.optimizer.model import Problem
+from dsf.optimizer.model import Preference, Problem, refuse
 from dsf.optimizer.params import OptimizeParams
+from dsf.optimizer.scores import Scores
 from dsf.optimizer.selector import ClusterSelector
 from dsf.optimizer.views import PlanView
 
@@ -29,13 +30,13 @@ class Asked:
 
 
 def read(
-    backend: HubBackend, selector: ClusterSelector, params: OptimizeParams, previous: PlanView, *, now: datetime
+    backend: KubeBackend, selector: ClusterSelector, params: OptimizeParams, previous: PlanView, *, now: datetime
 ) -> Asked:
     """What is asked for. Scores that ended before `now` are not used; `previous` says where workloads are.
 
     Raises ManifestError with everything that is wrong, and BackendError.
     """
-    preferences = params.wanted()
+    preferences: Sequence[Preference] = params.wanted()
     names = [cluster.name for cluster in params.clusters]
     clusters = Clusters(backend, selector, names)
     mistakes = clusters.missing(names)
@@ -44,13 +45,15 @@ def read(
     available = {one.name: [policy.name for policy in one.available_policies] for one in params.clusters}
     policy_names = sorted({name for listed in available.values() for name in listed})
     policies = _named(backend, POLICIES, params.namespace, policy_names, mistakes)
-    if mistakes:
-        raise ManifestError("; ".join(mistakes))
+    refuse(mistakes)
     scores = [
         score
         for name in sorted({preference.score for preference in preferences})
         for score in backend.objects(ADDON_PLACEMENT_SCORES, name=name)
     ]
+    if any(one.needs_score_name for one in preferences):
+        known = Scores(backend).score_names(scores)
+        preferences = [replace(one, score_name=one.score_name or known.get(one.score, "")) for one in preferences]
     problem = read_problem(
         [workloads[name] for name in workload_names],
         {cluster: [policies[name] for name in listed] for cluster, listed in available.items()},
@@ -66,7 +69,7 @@ def read(
 
 
 def _named(
-    backend: HubBackend, resource: Resource, namespace: str, names: Sequence[str], mistakes: list[str]
+    backend: KubeBackend, resource: Resource, namespace: str, names: Sequence[str], mistakes: list[str]
 ) -> dict[str, Manifest]:
     found = backend.fetch(resource, namespace, names)
     missing = sorted(set(names) - found.keys())
@@ -91,6 +94,5 @@ def _placements(workloads: dict[str, Manifest]) -> dict[str, str]:
         for placement, names in owners.items()
         if len(names) > 1
     ]
-    if mistakes:
-        raise ManifestError("; ".join(mistakes))
+    refuse(mistakes)
     return found

@@ -16,7 +16,7 @@ from dsf.api.scorer import DynamicScorer
 from dsf.api.types import GROUP, SCORE_CONDITION, SCORER_NAME_LABEL
 from dsf.errors import ResolutionError, UnknownScorerError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS
-from dsf.optimizer.backend import HubBackend, Manifest
+from dsf.optimizer.backend import KubeBackend, Manifest
 from dsf.optimizer.views import ClusterScoreView, ConditionView, Freshness, ScoreList, ScoreObject, ScorerView
 
 DESCRIPTION: Final = f"{GROUP}/description"
@@ -29,7 +29,7 @@ _FAILURES: Final = 3
 class Scores:
     """Reads scores and scorers. Every method raises BackendError."""
 
-    def __init__(self, backend: HubBackend) -> None:
+    def __init__(self, backend: KubeBackend) -> None:
         self._backend = backend
 
     def read(self, namespace: str | None, now: datetime) -> ScoreList:
@@ -43,7 +43,7 @@ class Scores:
         """One scorer, by its own name or that of its scores. Raises UnknownScorerError."""
         scorers = self._scorers()
         found = next((one for one in scorers if one.metadata.name == name), None)
-        found = found or next((one for one in scorers if score_object(one) == name), None)
+        found = found or next((one for one in scorers if score_object(one) == sanitize_resource_name(name)), None)
         if found is None:
             known = ", ".join(sorted(one.metadata.name for one in scorers)) or "none"
             raise UnknownScorerError(
@@ -52,6 +52,12 @@ class Scores:
         target = score_object(found)
         objects = self._backend.objects(ADDON_PLACEMENT_SCORES, name=target) if target else []
         return _view(found, target, [one for one in objects if _scorer_of(one, scorers) is found], now)
+
+    def score_names(self, objects: Iterable[Manifest]) -> dict[str, str]:
+        """The score name as its scorer has it, by the name of these AddOnPlacementScores."""
+        scorers = self._scorers()
+        owners = ((one["metadata"]["name"], _scorer_of(one, scorers)) for one in objects)
+        return {name: score_name(owner) for name, owner in owners if owner is not None}
 
     def _scorers(self) -> list[DynamicScorer]:
         """All that can be read; the hub controller tells about the others."""
@@ -64,15 +70,20 @@ class Scores:
         return found
 
 
+def score_name(scorer: DynamicScorer) -> str:
+    """What `${scoreName}` stands for in the names of a scorer's items; empty while that is not known."""
+    if scorer.status.score_name:
+        return scorer.status.score_name
+    try:
+        return resolve(scorer).score_name
+    except ResolutionError:
+        return ""
+
+
 def score_object(scorer: DynamicScorer) -> str:
     """Name of the AddOnPlacementScores that a scorer writes; empty while that is not known."""
-    name = scorer.status.score_name
-    if not name:
-        try:
-            name = resolve(scorer).score_name
-        except ResolutionError:
-            return ""
-    return sanitize_resource_name(name)
+    name = score_name(scorer)
+    return sanitize_resource_name(name) if name else ""
 
 
 def freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
@@ -141,10 +152,7 @@ def _view(scorer: DynamicScorer, target: str, objects: Iterable[Manifest], now: 
         score_dimension_format=scorer.spec.score_dimension_format or DEFAULT_FORMAT,
         interval_seconds=status.interval,
         health=status.health_status.value,
-        conditions=[
-            ConditionView(type=one.type, status=one.status, reason=one.reason, message=one.message)
-            for one in status.conditions
-        ],
+        conditions=[ConditionView.model_validate(one, from_attributes=True) for one in status.conditions],
         failures=[f"{one.cluster}: {one.stage} {one.reason}: {one.message}" for one in status.failures[:_FAILURES]],
         scores=sorted((_cluster_score(one, now) for one in objects), key=lambda one: one.cluster),
     )

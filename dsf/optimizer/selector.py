@@ -108,15 +108,12 @@ class ClusterSelector:
         return value if isinstance(value, str) and value else None
 
     def _missing(self, name: str) -> str:
+        advice = "make the ClusterClaim there"
         if self.by == "label":
-            return (
-                f"ManagedCluster {name} has no label {self.key}, by which Placements select it; set it with: "
-                f"kubectl label managedcluster {name} {self.key}={name}, or choose another one with "
-                "DSF_OPTIMIZER_CLUSTER_SELECTOR"
-            )
+            advice = f"set it with: kubectl label managedcluster {name} {self.key}={name}"
         return (
-            f"ManagedCluster {name} has no claim {self.key}, by which Placements select it; make the ClusterClaim "
-            "there, or choose another one with DSF_OPTIMIZER_CLUSTER_SELECTOR"
+            f"ManagedCluster {name} has no {self.by} {self.key}, by which Placements select it; {advice}, or choose "
+            "another one with DSF_OPTIMIZER_CLUSTER_SELECTOR"
         )
 
 

@@ -1,27 +1,25 @@
 """What can be asked of the optimiser, whoever asks: HTTP, an assistant, the command line.
 
-Plain methods that take milliseconds to seconds and block; call them on a thread. Nothing here knows who calls: whether
-a caller may is decided before (`access`).
+Plain methods that take milliseconds to seconds and block; call them on a thread.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import dsf.log
 from dsf.errors import ManifestError, PlanConflictError, SettingsError
-from dsf.optimizer.backend import FIELD_MANAGER, HubBackend, Manifest
+from dsf.optimizer.access import Access, Action, Caller, OpenAccess, current_caller
+from dsf.optimizer.backend import FIELD_MANAGER, KubeBackend, Manifest
 from dsf.optimizer.losses import losses
 from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, dump, plan_id, read_plan, render
 from dsf.optimizer.model import Limits
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.reading import read
-from dsf.optimizer.report import explanation_views, gap_views, plan_view, unplaced_views
 from dsf.optimizer.scores import Scores
 from dsf.optimizer.selector import ClusterSelector
 from dsf.optimizer.solver import SolverProcess
@@ -42,37 +40,35 @@ log = dsf.log.get(__name__)
 #: Sends one tick to each of these clusters, or with None to all on which the scorer runs.
 Rescore = Callable[[str, Sequence[str] | None], Sequence[RescoreRun]]
 
+#: Who asks where there are no requests.
+_OWNER: Final = Caller("owner")
 #: Seconds of a search when neither the request nor a setting says how many.
 DEFAULT_TIME_LIMIT: Final = 30.0
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """A plan that could be written now."""
-
-    report: PlanReport
-    solution: Plan
-    changes: tuple[Change, ...]
-    problems: tuple[str, ...]
-
-
 class OptimizerService:
-    """Thread-safe. Close it when done."""
+    """Thread-safe. Close it when done.
+
+    Each method first asks `access` whether the caller of the request at hand may, and raises AccessError when not. What
+    looks at the hub raises BackendError.
+    """
 
     def __init__(
         self,
-        backend: HubBackend,
+        backend: KubeBackend,
         solver: SolverProcess,
         selector: ClusterSelector,
         *,
+        access: Access | None = None,
         rescore: Rescore | None = None,
         time_limit: float = DEFAULT_TIME_LIMIT,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`time_limit`: seconds of a search, and the most that a request may ask for."""
+        """`time_limit`: seconds of a search, and the most that a request may ask for. Without `access` all may."""
         self._backend = backend
         self._solver = solver
         self._selector = selector
+        self.access = access or OpenAccess()
         self._rescore = rescore
         self._time_limit = time_limit
         self._now = now
@@ -84,65 +80,58 @@ class OptimizerService:
     def list_scores(self, namespace: str | None = None) -> ScoreList:
         """The AddOnPlacementScores of one cluster (its namespace), or of all.
 
-        Each has as annotations what its scorer says about it, and how fresh it is. Raises BackendError.
+        Each has as annotations what its scorer says about it, and how fresh it is.
         """
+        self._allow(Action.LIST_SCORES, namespace)
         return self._scores.read(namespace, self._now())
 
     def explain_scorer(self, name: str) -> ScorerView:
         """What the DynamicScorer of this name measures, whether it works, and its scores.
 
-        `name` may also be that of its AddOnPlacementScores. Raises UnknownScorerError naming those that there are, and
-        BackendError.
+        `name` may also be that of its AddOnPlacementScores. Raises UnknownScorerError naming those that there are.
         """
+        self._allow(Action.EXPLAIN_SCORER, None)
         return self._scores.explain(name, self._now())
 
     def propose(self, params: OptimizeParams) -> PlanReport:
-        """The best plan; nothing is written, whatever `params.dry_run` says.
-
-        What stands against applying it is among its warnings. Raises ManifestError (what was asked for cannot be
-        planned), SolverError and BackendError.
-        """
-        return self._prepare(params).report
-
-    def plan(self, params: OptimizeParams) -> tuple[PlanReport, Plan]:
-        """As `propose`, with the plan as it came from the solver, to draw it."""
-        prepared = self._prepare(params)
-        return prepared.report, prepared.solution
+        """The best plan; nothing is written, whatever `params.dry_run` says. Raises as `plan` does."""
+        return self.plan(params, apply=False)[0]
 
     def apply(self, params: OptimizeParams) -> PlanReport:
-        """Make the best plan and put it in force in place of the namespace's previous one, whatever `dry_run` says.
+        """The best plan, put in force whatever `params.dry_run` says. Raises as `plan` does."""
+        return self.plan(params, apply=True)[0]
 
-        With `params.plan_id` only if the plan is that one. Raises as `propose` does, PlanConflictError when the plan
-        cannot be applied or is another one by now, and ApplyError when a write failed: then the previous plan is in
-        force again, or the message says what could not be undone.
+    def plan(self, params: OptimizeParams, *, apply: bool) -> tuple[PlanReport, Plan]:
+        """The best plan, also as it came from the solver, to draw it; `apply` puts it in the place of the one in force.
+
+        What stands against applying it is among its warnings. With `params.plan_id` only that plan is applied. Raises
+        ManifestError (what was asked for cannot be planned) and SolverError; and to apply PlanConflictError when the
+        plan cannot be applied or is another one by now, and ApplyError when a write failed: then the previous plan is
+        in force again, or the message says what could not be undone.
         """
-        return self.apply_plan(params)[0]
-
-    def apply_plan(self, params: OptimizeParams) -> tuple[PlanReport, Plan]:
-        """As `apply`, with the plan as it came from the solver, to draw it."""
+        self._allow(Action.APPLY if apply else Action.PROPOSE, params.namespace)
+        if not apply:
+            report, plan, _, _ = self._prepare(params)
+            return report, plan
         with self._writing:
-            prepared = self._prepare(params)
-            report = prepared.report
-            if prepared.problems:
-                raise PlanConflictError("the plan cannot be applied: " + "; ".join(prepared.problems))
+            report, plan, changes, problems = self._prepare(params)
+            if problems:
+                raise PlanConflictError("the plan cannot be applied: " + "; ".join(problems))
             if params.plan_id and params.plan_id != report.plan_id:
                 raise PlanConflictError(
                     f"the plan is not {params.plan_id} any more but {report.plan_id}: scores, workloads or policies "
                     "have changed since; look at a new dry run"
                 )
-            self._writer.write(prepared.changes)
-        log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count(prepared.changes))
-        return report.model_copy(update={"applied": True}), prepared.solution
-
-    def optimize(self, params: OptimizeParams) -> PlanReport:
-        """`propose` or `apply`, as `params.dry_run` says."""
-        return self.propose(params) if params.dry_run else self.apply(params)
+            self._writer.write(changes)
+        log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count(changes))
+        return report.model_copy(update={"applied": True}), plan
 
     def reset(self, namespace: str, *, dry_run: bool = False) -> ResetReport:
         """Delete everything that plans made in a namespace; with `dry_run` only say what that is.
 
-        Raises ManifestError for an empty name, ApplyError and BackendError.
+        Raises ManifestError for an empty name, and ApplyError.
         """
+        self._allow(Action.RESET, namespace)
         if not namespace:
             # To the API server that means all of them.
             raise ManifestError("the namespace to reset has no name; say which one")
@@ -154,7 +143,8 @@ class OptimizerService:
         return ResetReport(namespace=namespace, deleted=[change.view() for change in changes], dry_run=dry_run)
 
     def plans(self, namespace: str | None = None) -> PlanList:
-        """The plans in force, one per namespace, of one namespace or all. Raises BackendError."""
+        """The plans in force, one per namespace, of one namespace or all."""
+        self._allow(Action.LIST_PLANS, namespace)
         by_namespace: dict[str, list[Manifest]] = {}
         for one in self._writer.existing(namespace or ""):
             by_namespace.setdefault(one["metadata"]["namespace"], []).append(one)
@@ -166,12 +156,13 @@ class OptimizerService:
         Raises UnknownScorerError, UnknownClusterError, SettingsError when there is no Redis to send it through, and
         redis.RedisError.
         """
+        self._allow(Action.RESCORE, None)
         if self._rescore is None:
             raise SettingsError("DSF_REDIS_URL is not set, so nothing can be scored now; set it to the hub's Redis")
         return RescoreReport(scorer=scorer, runs=list(self._rescore(scorer, [cluster] if cluster else None)))
 
     def check(self) -> None:
-        """Whether the hub answers, for a readiness probe. Raises BackendError."""
+        """Whether the hub answers, for a readiness probe."""
         self._backend.check()
 
     def warm_up(self) -> None:
@@ -183,16 +174,19 @@ class OptimizerService:
         self._solver.close()
         self._backend.close()
 
-    def _prepare(self, params: OptimizeParams) -> _Prepared:
+    def _allow(self, action: Action, namespace: str | None) -> None:
+        self.access.authorize(current_caller.get(_OWNER), action, namespace)
+
+    def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, list[Change], list[str]]:
+        """A plan that could be written now, the changes to write, and what stands against that."""
         existing = self._writer.existing(params.namespace)
         previous = read_plan(existing)
         asked = read(self._backend, self._selector, params, previous, now=self._now())
         limit = min(params.time_limit or self._time_limit, self._time_limit)
         plan = self._solver.solve(asked.problem, Limits(time_limit=limit, mip_gap=params.gap))
-        view = plan_view(plan)
-        used = {one.cluster for one in view.configurations}
+        used = {one.cluster for one in plan.configurations}
         selection = asked.clusters.selection(used)
-        desired = render(params.namespace, view, asked.placements, self._selector, selection.values)
+        desired = render(params.namespace, plan.placed, asked.placements, self._selector, selection.values)
         changes = self._writer.changes(desired, existing)
         problems = [
             *selection.problems,
@@ -200,25 +194,25 @@ class OptimizerService:
             *self._writer.obstacles(changes),
             *losses(plan, previous),
         ]
-        warnings = asked.clusters.warnings(used, {one.cluster for one in view.assignments})
         report = PlanReport(
-            status=plan.status.value,
+            status=plan.status,
+            coverage=plan.coverage,
             objective_value=plan.score_sum,
             output_yaml=dump(desired),
-            plan=view,
-            unplaced=unplaced_views(plan),
+            plan=plan.placed,
+            unplaced=plan.unplaced,
             gap=plan.gap,
             bound=plan.bound,
-            explanation=explanation_views(plan),
-            missing_scores=gap_views(plan),
-            warnings=[*(f"cannot be applied: {problem}" for problem in problems), *warnings],
-            plan_id=plan_id(params.namespace, view),
+            explanation=plan.explanation,
+            missing_scores=plan.score_gaps,
+            warnings=[*(f"cannot be applied: {problem}" for problem in problems), *asked.clusters.warnings(used)],
+            plan_id=plan_id(params.namespace, plan.placed),
             namespace=params.namespace,
             applied=False,
             changes=[change.view() for change in changes],
             seconds=round(plan.seconds, 3),
         )
-        return _Prepared(report, plan, tuple(changes), tuple(problems))
+        return report, plan, changes, problems
 
 
 def _applied(namespace: str, objects: Sequence[Manifest]) -> AppliedPlan:

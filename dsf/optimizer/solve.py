@@ -6,16 +6,19 @@ ends by itself. It takes up to `limits.time_limit` seconds of one core, so it be
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dsf.optimizer.explain import Explainer
 from dsf.optimizer.model import Limits, Problem
-from dsf.optimizer.plan import Assignment, Chosen, Plan, Reason, Status, UnknownPlace
+from dsf.optimizer.plan import Plan, UnknownPlace
 from dsf.optimizer.program import Clock
-from dsf.optimizer.search import Found, Search
+from dsf.optimizer.search import Found, search
 from dsf.optimizer.table import REFUSALS, Table, make_table
 from dsf.optimizer.ties import break_ties
 from dsf.optimizer.values import IntArray
+from dsf.optimizer.views import AssignmentView, ConfigurationView, Coverage, PlanView, Reason, Status, UnplacedView
 
 _DEFAULT = Limits()
 
@@ -27,7 +30,7 @@ def solve(problem: Problem, limits: Limits = _DEFAULT) -> Plan:
     """
     clock = Clock(limits.time_limit)
     table = make_table(problem)
-    found = Search(table, limits, clock).run()
+    found = search(table, limits.mip_gap, clock)
     counts, exact = found.counts, False
     if found.good(limits.mip_gap):
         counts, exact = break_ties(table, found, clock)
@@ -36,88 +39,78 @@ def solve(problem: Problem, limits: Limits = _DEFAULT) -> Plan:
 
 
 def _report(table: Table, found: Found, *, exact: bool, clock: Clock) -> Plan:
-    placed = _placed(table, found.counts)
+    placed = np.zeros_like(table.stay)
+    np.add.at(placed, (table.items.row, table.items.column), found.counts)
+    kept = np.minimum(placed, table.stay)
     bound = max(found.bound, found.value)
     explainer = Explainer(table, placed)
     rows = range(len(table.workloads))
-    stays = sum(min(count, table.stay.get(place, 0)) for place, count in placed.items())
+    unplaced = [one for row in rows if (one := explainer.unplaced(row)) is not None]
     return Plan(
-        status=_status(table, placed, proven=bound == found.value),
-        assignments=tuple(_assignment(table, place, count) for place, count in sorted(placed.items())),
-        configurations=_configurations(table, placed),
-        unplaced=tuple(one for row in rows if (one := explainer.unplaced(row)) is not None),
+        status=Status.OPTIMAL if bound == found.value else Status.FEASIBLE,
+        coverage=_coverage(table, placed, unplaced),
+        placed=PlanView(
+            assignments=[_assignment(table, place, placed, kept) for place in zip(*np.nonzero(placed), strict=True)],
+            configurations=[
+                _configuration(table, column, placed) for column in np.flatnonzero(placed.any(axis=0)).tolist()
+            ],
+        ),
+        unplaced=unplaced,
         objective=table.score(found.value),
-        score_sum=table.score(found.value - stays * table.scores.keep),
+        score_sum=table.score(found.value - int(kept.sum()) * table.scores.keep),
         bound=table.score(bound),
         gap=(bound - found.value) / bound if bound else 0.0,
         ties_exact=exact,
-        explanation=tuple(explainer.explain(row) for row in rows),
+        explanation=[explainer.explain(row) for row in rows],
         score_gaps=table.scores.gaps,
         unknown_places=_unknown_places(table),
         clusters=table.clusters,
+        requests={workload.name: workload.request for workload in table.workloads},
         seconds=clock.passed,
     )
 
 
-def _placed(table: Table, counts: IntArray) -> dict[tuple[int, int], int]:
-    """Replicas by row and column."""
-    placed: dict[tuple[int, int], int] = {}
-    for item in np.flatnonzero(counts):
-        place = (int(table.items.row[item]), int(table.items.column[item]))
-        placed[place] = placed.get(place, 0) + int(counts[item])
-    return placed
-
-
-def _status(table: Table, placed: dict[tuple[int, int], int], *, proven: bool) -> Status:
+def _coverage(table: Table, placed: IntArray, unplaced: list[UnplacedView]) -> Coverage:
     if not table.workloads:
-        return Status.NOTHING_TO_PLACE
-    if not placed and proven:
-        return Status.NOTHING_PLACED
-    return Status.OPTIMAL if proven else Status.FEASIBLE
+        return Coverage.NOTHING_TO_PLACE
+    if not placed.any():
+        return Coverage.NOTHING_PLACED
+    return Coverage.PART_PLACED if unplaced else Coverage.ALL_PLACED
 
 
-def _assignment(table: Table, place: tuple[int, int], count: int) -> Assignment:
+def _assignment(table: Table, place: tuple[int, int], placed: IntArray, kept: IntArray) -> AssignmentView:
     row, column = place
-    return Assignment(
+    return AssignmentView(
         workload=table.workloads[row].name,
-        cluster=table.clusters[table.cluster_of[column]],
-        configuration=table.configurations[column].name,
-        device=table.configurations[column].device,
+        **_configured(table, column),
         score=table.score(int(table.value[place])),
-        replicas=count,
-        kept=min(count, table.stay.get(place, 0)),
-        request=dict(sorted(table.workloads[row].request.items())),
+        replicas=int(placed[place]),
+        kept=int(kept[place]),
     )
+
+
+def _configuration(table: Table, column: int, placed: IntArray) -> ConfigurationView:
+    used: dict[str, int] = {}
+    for row in np.flatnonzero(placed[:, column]):
+        for kind, amount in sorted(table.workloads[row].request.items()):
+            used[kind] = used.get(kind, 0) + amount * int(placed[row, column])
+    supply = dict(sorted(table.configurations[column].supply.items()))
+    return ConfigurationView(**_configured(table, column), supply=supply, used=used)
+
+
+def _configured(table: Table, column: int) -> dict[str, Any]:
+    one = table.configurations[column]
+    return {"cluster": table.clusters[table.cluster_of[column]], "policy": one.name, "device": one.device}
 
 
 def _unknown_places(table: Table) -> tuple[UnknownPlace, ...]:
-    columns: dict[str, list[int]] = {}
-    for column, cluster in enumerate(table.cluster_of):
-        columns.setdefault(table.clusters[cluster], []).append(column)
     found = {
-        UnknownPlace(workload.name, place.cluster, table.configurations[column].device)
-        for row, workload in enumerate(table.workloads)
-        for place in workload.current
-        for column in columns.get(place.cluster, ())
-        if place.device in (None, table.configurations[column].device)
-        and REFUSALS[table.refused[row, column]] in (Reason.NO_SCORE, Reason.EXPIRED)
+        UnknownPlace(
+            table.workloads[row].name,
+            table.clusters[table.cluster_of[column]],
+            table.configurations[column].device,
+        )
+        for row, column, _ in table.current
+        if REFUSALS[table.refused[row, column]] in (Reason.NO_SCORE, Reason.EXPIRED)
     }
     return tuple(sorted(found, key=lambda one: (one.workload, one.cluster, one.device)))
-
-
-def _configurations(table: Table, placed: dict[tuple[int, int], int]) -> tuple[Chosen, ...]:
-    used: dict[int, dict[str, int]] = {}
-    for (row, column), count in sorted(placed.items()):
-        amounts = used.setdefault(column, {})
-        for kind, amount in sorted(table.workloads[row].request.items()):
-            amounts[kind] = amounts.get(kind, 0) + amount * count
-    return tuple(
-        Chosen(
-            cluster=table.clusters[table.cluster_of[column]],
-            configuration=table.configurations[column].name,
-            device=table.configurations[column].device,
-            supply=dict(sorted(table.configurations[column].supply.items())),
-            used=used[column],
-        )
-        for column in sorted(used)
-    )

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsf.optimizer.model import Configuration, Problem, Workload
-from dsf.optimizer.plan import Reason
 from dsf.optimizer.values import EXPIRED, MISSING, CodeArray, IntArray, Values, score_values
+from dsf.optimizer.views import Reason
 
 #: Codes of `Table.refused`; 0 is usable.
 REFUSALS: tuple[Reason | None, ...] = (None, Reason.NO_SCORE, Reason.EXPIRED, Reason.TOO_LARGE, Reason.NEGATIVE)
@@ -58,8 +58,10 @@ class Table:
     value: IntArray
     limit: IntArray
     refused: CodeArray
-    #: Replicas that can stay, by (row, column).
-    stay: dict[tuple[int, int], int]
+    #: Rows x columns: replicas that can stay.
+    stay: IntArray
+    #: Row, column and replicas of the places where workloads are now.
+    current: list[tuple[int, int, int]]
     items: Items
     scores: Values
 
@@ -90,13 +92,18 @@ def make_table(problem: Problem) -> Table:
     limit = _limits(workloads, request, supply)
     value = scores.value[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.int64)
     state = scores.state[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.uint8)
-    stay = _stay(workloads, [cluster.name for cluster in clusters], columns, limit)
-    refused = _refused(value, state, limit, stay, scores.keep)
+    current = _current(workloads, [(clusters[index].name, one.device) for index, one in columns])
+    stay = np.zeros_like(limit)
+    for row, column, count in current:
+        stay[row, column] = min(count, limit[row, column])
+    # A replica that lowers the sum is never placed: leaving it out is always possible.
+    refused = np.where(value + scores.keep * (stay > 0) < 0, _code(Reason.NEGATIVE), 0).astype(np.uint8)
+    refused[limit == 0] = _code(Reason.TOO_LARGE)
+    refused[state == EXPIRED] = _code(Reason.EXPIRED)
+    refused[state == MISSING] = _code(Reason.NO_SCORE)
     limit[refused != 0] = 0
-    stay = {place: count for place, count in stay.items() if limit[place]}
-    for place, count in stay.items():
-        if value[place] < 0:
-            limit[place] = count
+    stay[refused != 0] = 0
+    limit = np.where((stay > 0) & (value < 0), stay, limit)
     return Table(
         workloads=workloads,
         clusters=tuple(cluster.name for cluster in clusters),
@@ -110,6 +117,7 @@ def make_table(problem: Problem) -> Table:
         limit=limit,
         refused=refused,
         stay=stay,
+        current=current,
         items=_items(value, limit, stay, scores.keep),
         scores=scores,
     )
@@ -137,53 +145,29 @@ def _limits(workloads: Sequence[Workload], request: IntArray, supply: IntArray) 
     return limit
 
 
-def _stay(
-    workloads: Sequence[Workload],
-    clusters: Sequence[str],
-    columns: Sequence[tuple[int, Configuration]],
-    limit: IntArray,
-) -> dict[tuple[int, int], int]:
+def _current(workloads: Sequence[Workload], columns: Sequence[tuple[str, str]]) -> list[tuple[int, int, int]]:
+    """Where workloads are now, in `columns` by cluster and device."""
     of_cluster: dict[str, list[int]] = {}
-    for column, (index, _) in enumerate(columns):
-        of_cluster.setdefault(clusters[index], []).append(column)
-    stay = {}
-    for row, workload in enumerate(workloads):
-        for place in workload.current:
-            for column in of_cluster.get(place.cluster, ()):
-                count = min(place.replicas, int(limit[row, column]))
-                if count > 0 and place.device in (None, columns[column][1].device):
-                    stay[row, column] = count
-    return stay
+    for column, (cluster, _) in enumerate(columns):
+        of_cluster.setdefault(cluster, []).append(column)
+    return [
+        (row, column, place.replicas)
+        for row, workload in enumerate(workloads)
+        for place in workload.current
+        for column in of_cluster.get(place.cluster, ())
+        if place.device in (None, columns[column][1])
+    ]
 
 
-def _refused(
-    value: IntArray, state: CodeArray, limit: IntArray, stay: dict[tuple[int, int], int], keep: int
-) -> CodeArray:
-    refused = np.zeros(value.shape, dtype=np.uint8)
-    # A replica that lowers the sum is never placed: leaving it out is always possible.
-    refused[value < 0] = REFUSALS.index(Reason.NEGATIVE)
-    for row, column in stay:
-        if value[row, column] + keep >= 0:
-            refused[row, column] = 0
-    refused[limit == 0] = REFUSALS.index(Reason.TOO_LARGE)
-    refused[state == EXPIRED] = REFUSALS.index(Reason.EXPIRED)
-    refused[state == MISSING] = REFUSALS.index(Reason.NO_SCORE)
-    return refused
+def _code(reason: Reason) -> int:
+    return REFUSALS.index(reason)
 
 
-def _items(value: IntArray, limit: IntArray, stay: dict[tuple[int, int], int], keep: int) -> Items:
-    new = limit.copy()
-    places = sorted(stay)
-    for place in places:
-        new[place] = limit[place] - stay[place]
-    row, column = np.nonzero(new)
-    stay_row = np.array([place[0] for place in places], dtype=np.int64)
-    stay_column = np.array([place[1] for place in places], dtype=np.int64)
-    stay_limit = np.array([stay[place] for place in places], dtype=np.int64)
-    rows = np.concatenate([row, stay_row])
-    columns = np.concatenate([column, stay_column])
-    kept = np.concatenate([np.zeros(len(row), dtype=np.int64), np.ones(len(places), dtype=np.int64)])
-    values = value[rows, columns] + keep * kept
-    limits = np.concatenate([new[row, column], stay_limit])
-    order = np.lexsort((kept, columns, rows))
-    return Items(rows[order], columns[order], values[order], limits[order], kept[order])
+def _items(value: IntArray, limit: IntArray, stay: IntArray, keep: int) -> Items:
+    new, old = np.nonzero(limit - stay), np.nonzero(stay)
+    row, column = np.concatenate([new, old], axis=1)
+    kept = np.repeat([0, 1], [len(new[0]), len(old[0])])
+    most = np.concatenate([(limit - stay)[new], stay[old]])
+    order = np.lexsort((kept, column, row))
+    row, column, kept = row[order], column[order], kept[order]
+    return Items(row, column, value[row, column] + keep * kept, most[order], kept)

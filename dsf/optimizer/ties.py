@@ -2,8 +2,7 @@
 
 By names means: with workloads in the order of their names, and options in the order of cluster and configuration name,
 as many replicas of the first workload as possible on its first option, then on its second one, and so on. That leaves
-exactly one plan. Each step is a program of its own in which what the steps before have gained must not be lost; most
-steps by names need none, since what is decided already or an exchange of places settles them.
+exactly one plan. Each step is a program of its own in which what the steps before have gained must not be lost.
 
 A step that cannot be finished is undone as a whole, so that the plan does not depend on how fast the machine is.
 """
@@ -14,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from dsf.optimizer.exchange import exchanges
-from dsf.optimizer.heuristic import allowed
+from dsf.optimizer.greedy import allowed
 from dsf.optimizer.program import Clock, Hold, Program
 from dsf.optimizer.search import Found
 from dsf.optimizer.table import Table
@@ -26,8 +24,17 @@ _ANSWERS: Final = 50_000
 #: Most work for names: programs solved x items. What is more takes long and few would miss it.
 _WORK: Final = 40_000
 
-#: Items that are decided together, and how much each adds to the digit; the greatest digit wins.
-_Digit = tuple[IntArray, IntArray]
+
+def break_ties(table: Table, found: Found, clock: Clock) -> tuple[IntArray, bool]:
+    """Replicas per item of the plan that wins among those as good as `found`, and whether all steps were finished.
+
+    Without a full proof that `found` is the best plan, the result is still at least as good.
+    """
+    if not len(table.items):
+        return found.counts, True
+    steps = _Steps(table, found, clock)
+    exact = steps.run()
+    return steps.whole(steps.counts), exact and found.bound == found.value
 
 
 class _Steps:
@@ -41,7 +48,7 @@ class _Steps:
         self._program = Program(table, self._items)
         self.counts = found.counts[self._numbers]
         self._held = [Hold(self._items.value, found.value, found.bound)]
-        self._lower = np.zeros(len(self._items), dtype=np.int64)
+        self._lower = np.zeros_like(self._items.limit)
         self._upper = self._items.limit.copy()
         #: What the items that are decided leave.
         self._free = table.supply.copy()
@@ -49,9 +56,9 @@ class _Steps:
 
     def run(self) -> bool:
         """Do all steps; whether each of them was finished."""
-        ones = np.ones(len(self._items), dtype=np.int64)
         most = int(self._table.replicas[np.unique(self._items.row)].sum())
-        if not (self._raise(ones, most) and self._raise(self._items.kept, int(self._items.limit @ self._items.kept))):
+        most_kept = int(self._items.limit @ self._items.kept)
+        if not (self._raise(np.ones_like(self._items.limit), most) and self._raise(self._items.kept, most_kept)):
             return False
         before = self.counts
         if not self._by_names():
@@ -59,19 +66,15 @@ class _Steps:
             return False
         return True
 
-    def whole(self) -> IntArray:
-        """The plan for all items of the table."""
-        return self._in_table(self.counts)
-
-    def _in_table(self, counts: IntArray) -> IntArray:
+    def whole(self, counts: IntArray) -> IntArray:
+        """For all items of the table."""
         whole = np.zeros(len(self._table.items), dtype=np.int64)
         whole[self._numbers] = counts
         return whole
 
     def _raise(self, weight: IntArray, most: int) -> bool:
         """One step: make the sum of `weight` greatest (it cannot be more than `most`) and hold it from then on."""
-        reached = int(weight @ self.counts)
-        if reached < most and not self._maximise(weight):
+        if int(weight @ self.counts) < most and not self._maximise(weight):
             return False
         reached = int(weight @ self.counts)
         self._held.append(Hold(weight, reached, reached))
@@ -82,89 +85,68 @@ class _Steps:
         answer = self._program.maximise(
             weight, seconds=self._clock.left, hold=self._held, lower=self._lower, upper=self._upper
         )
-        if answer.counts is None or not answer.finished or not self._valid(answer.counts):
+        counts = answer.counts
+        if counts is None or not answer.finished or not self._valid(counts):
             return False
-        if int(weight @ answer.counts) > int(weight @ self.counts):
-            self.counts = answer.counts
+        if int(weight @ counts) > int(weight @ self.counts):
+            self.counts = counts
         return True
 
     def _valid(self, counts: IntArray) -> bool:
         held = all(int(one.weight @ counts) >= one.least for one in self._held)
         fixed = bool(((counts >= self._lower) & (counts <= self._upper)).all())
-        return held and fixed and allowed(self._table, self._in_table(counts))
+        return held and fixed and allowed(self._table, self.whole(counts))
 
     def _by_names(self) -> bool:
-        batch: list[_Digit] = []
+        batch: list[IntArray] = []
         answers = 1
         for numbers in self._decisions():
-            digit = (numbers, self._digit_values(numbers))
-            count = int(self._most(digit)) + 1
-            if batch and answers * count > _ANSWERS:
+            if batch and answers * (self._digit(numbers)[1] + 1) > _ANSWERS:
                 if not self._settle(batch):
                     return False
                 batch, answers = [], 1
-                digit = (numbers, self._digit_values(numbers))
-                count = int(self._most(digit)) + 1
-            if not batch and self._reached(digit):
+            values, most = self._digit(numbers)
+            if not batch and int(values @ self.counts[numbers]) == most:
                 self._fix(numbers)
                 continue
-            batch.append(digit)
-            answers *= count
+            batch.append(numbers)
+            answers *= most + 1
         return not batch or self._settle(batch)
 
     def _decisions(self) -> list[IntArray]:
         """Items that are decided together, in the order in which they are."""
-        items, decisions = self._items, []
-        for numbers in np.split(np.arange(len(items)), np.flatnonzero(np.diff(items.row)) + 1):
-            if self._table.replicas[items.row[numbers[0]]] == 1:
-                decisions.append(numbers)
-            else:
-                decisions += np.split(numbers, np.flatnonzero(np.diff(items.column[numbers])) + 1)
-        return decisions
+        items = self._items
+        alone = self._table.replicas[items.row] == 1
+        same = (np.diff(items.row) == 0) & (alone[1:] | (np.diff(items.column) == 0))
+        return np.split(np.arange(len(items)), np.flatnonzero(~same) + 1)
 
-    def _single(self, numbers: IntArray) -> bool:
-        return bool(self._table.replicas[self._items.row[numbers[0]]] == 1)
+    def _digit(self, numbers: IntArray) -> tuple[IntArray, int]:
+        """How much a replica on each of these items adds, and the greatest sum of that; the greatest wins.
 
-    def _digit_values(self, numbers: IntArray) -> IntArray:
-        """Of one replica: the earlier an option that is still possible, the more. Of several: one for each."""
-        if not self._single(numbers):
-            return np.ones(len(numbers), dtype=np.int64)
-        possible = self._upper[numbers] > 0
-        return np.where(possible, np.cumsum(possible[::-1])[::-1], 0)
+        Of one replica: the earlier an option that is still possible, the more. Of several: one for each.
+        """
+        replicas = int(self._table.replicas[self._items.row[numbers[0]]])
+        upper = self._upper[numbers]
+        if replicas > 1:
+            return np.ones_like(upper), min(int(upper.sum()), replicas)
+        possible = upper > 0
+        values = np.where(possible, np.cumsum(possible[::-1])[::-1], 0)
+        return values, int(values.max())
 
-    def _most(self, digit: _Digit) -> int:
-        numbers, values = digit
-        if self._single(numbers):
-            return int(values.max())
-        return int(min(self._upper[numbers].sum(), self._table.replicas[self._items.row[numbers[0]]]))
-
-    def _reached(self, digit: _Digit) -> bool:
-        """Whether the first choice is what the plan has, or can have after an exchange."""
-        numbers, values = digit
-        if int(values @ self.counts[numbers]) == self._most(digit):
-            return True
-        if not self._single(numbers):
-            return False
-        target = int(numbers[int(values.argmax())])
-        for counts in exchanges(self._table, self._items, self.counts, self._lower, target):
-            if self._valid(counts):
-                self.counts = counts
-                return True
-        return False
-
-    def _settle(self, batch: list[_Digit]) -> bool:
+    def _settle(self, batch: list[IntArray]) -> bool:
         """Make the digits of a batch greatest, the first one first, and fix its items."""
         self._work += len(self._items)
         if self._work > _WORK:
             return False
-        weight = np.zeros(len(self._items), dtype=np.int64)
+        weight = np.zeros_like(self._items.limit)
         scale = 1
-        for numbers, values in reversed(batch):
+        for numbers in reversed(batch):
+            values, most = self._digit(numbers)
             weight[numbers] = values * scale
-            scale *= self._most((numbers, values)) + 1
+            scale *= most + 1
         if not self._maximise(weight):
             return False
-        for numbers, _ in batch:
+        for numbers in batch:
             self._fix(numbers)
         return True
 
@@ -177,21 +159,9 @@ class _Steps:
             column = items.column[number]
             self._free[column] -= self.counts[number] * table.request[items.row[number]]
             later = np.arange(len(items)) > numbers[-1]
-            cluster = later & (table.cluster_of[items.column] == table.cluster_of[column])
-            self._upper[cluster & (items.column != column)] = 0
-            for other in np.flatnonzero(cluster & (items.column == column)):
+            later &= table.cluster_of[items.column] == table.cluster_of[column]
+            self._upper[later & (items.column != column)] = 0
+            for other in np.flatnonzero(later & (items.column == column)):
                 for asked, free in zip(table.request[items.row[other]], self._free[column], strict=True):
                     if asked:
                         self._upper[other] = min(self._upper[other], free // asked)
-
-
-def break_ties(table: Table, found: Found, clock: Clock) -> tuple[IntArray, bool]:
-    """Replicas per item of the plan that wins among those as good as `found`, and whether all steps were finished.
-
-    Without a full proof that `found` is the best plan, the result is still at least as good.
-    """
-    if len(table.items) == 0:
-        return found.counts, True
-    steps = _Steps(table, found, clock)
-    exact = steps.run()
-    return steps.whole(), exact and found.bound == found.value

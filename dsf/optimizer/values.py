@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from dsf.api.dimension import DimensionFormat
 from dsf.errors import ManifestError
-from dsf.optimizer.model import WEIGHT_DECIMALS, Cluster, Configuration, Preference, Problem, weight_units
-from dsf.optimizer.plan import Reason, ScoreGap
+from dsf.optimizer.model import WEIGHT_DECIMALS, Cluster, Configuration, Preference, Problem, ScoreTable, weight_units
+from dsf.optimizer.views import Reason, ScoreGapView
 
 IntArray = npt.NDArray[np.int64]
 CodeArray = npt.NDArray[np.uint8]
@@ -48,7 +48,7 @@ class Values:
     per_score: float
     #: Units that a replica is worth which stays.
     keep: int
-    gaps: tuple[ScoreGap, ...]
+    gaps: list[ScoreGapView]
 
 
 def score_values(problem: Problem, clusters: Sequence[Cluster], columns: Sequence[tuple[int, Configuration]]) -> Values:
@@ -62,7 +62,7 @@ def score_values(problem: Problem, clusters: Sequence[Cluster], columns: Sequenc
     unit = math.gcd(keep, *weights)
     value = np.zeros((len(apps), len(columns)), dtype=np.float64)
     state = np.zeros((len(apps), len(columns)), dtype=np.uint8)
-    gaps: list[ScoreGap] = []
+    gaps: list[ScoreGapView] = []
     for weight, preference in sorted(zip(weights, problem.preferences, strict=True), key=lambda pair: pair[1].score):
         one, one_state, one_gaps = _scores(problem, preference, apps, clusters, columns)
         value += one * (weight // unit)
@@ -78,7 +78,7 @@ def score_values(problem: Problem, clusters: Sequence[Cluster], columns: Sequenc
         state=state,
         per_score=10**WEIGHT_DECIMALS / unit,
         keep=keep // unit,
-        gaps=tuple(sorted(gaps, key=lambda gap: (gap.cluster, gap.score))),
+        gaps=sorted(gaps, key=lambda gap: (gap.cluster, gap.score)),
     )
 
 
@@ -88,30 +88,34 @@ def _scores(
     apps: tuple[str, ...],
     clusters: Sequence[Cluster],
     columns: Sequence[tuple[int, Configuration]],
-) -> tuple[npt.NDArray[np.float64], CodeArray, list[ScoreGap]]:
+) -> tuple[npt.NDArray[np.float64], CodeArray, list[ScoreGapView]]:
     """Scores of one preference, their states, and what is missing."""
     found = np.zeros((len(apps), len(columns)), dtype=np.float64)
     state = np.zeros((len(apps), len(columns)), dtype=np.uint8)
-    names = _Names(preference, apps)
-    gaps = []
-    missing: dict[int, dict[str, None]] = {}
+    tables = [next((one for one in cluster.scores if one.score == preference.score), None) for cluster in clusters]
+    missing: dict[int, set[str]] = {}
+    # Made once for a device where the format does not name the cluster.
+    names: dict[tuple[str, str], list[str]] = {}
     for column, (index, configuration) in enumerate(columns):
-        cluster = clusters[index]
-        table = next((table for table in cluster.scores if table.score == preference.score), None)
+        cluster, table = clusters[index], tables[index]
         if table is None:
             state[:, column] = MISSING
-            missing.setdefault(index, {})
+            missing.setdefault(index, set())
             continue
         if problem.now is not None and table.valid_until is not None and table.valid_until <= problem.now:
             state[:, column] = EXPIRED
-            missing.setdefault(index, {})
+            missing.setdefault(index, set())
             continue
-        wanted = names.of(cluster.name, configuration.device)
-        scores = np.fromiter(map(table.items.get, wanted, repeat(math.nan)), np.float64, len(wanted))
-        absent = np.isnan(scores)
-        if absent.any():
+        key = (cluster.name if "${cluster}" in preference.dimension_format else "", configuration.device)
+        if key not in names:
+            score_name = preference.score_name or preference.score
+            dimension = DimensionFormat(preference.dimension_format, cluster.name, score_name)
+            names[key] = [dimension.render({"app": app, "device": configuration.device}) for app in apps]
+        scores = np.fromiter(map(table.items.get, names[key], repeat(math.nan)), np.float64, len(apps))
+        absent = np.flatnonzero(np.isnan(scores))
+        if len(absent):
             state[absent, column] = MISSING
-            missing.setdefault(index, {}).update(dict.fromkeys(wanted[row] for row in np.flatnonzero(absent)))
+            missing.setdefault(index, set()).update(names[key][row] for row in absent)
             scores[absent] = 0
         if scores.size and np.abs(scores).max() > MAX_SCORE:
             raise ManifestError(
@@ -119,38 +123,18 @@ def _scores(
                 f"allowed are whole numbers from -100 to 100"
             )
         found[:, column] = scores
-    for index, items in missing.items():
-        gaps.append(_gap(clusters[index], preference, tuple(sorted(items))))
+    gaps = [_gap(clusters[index], tables[index], preference.score, sorted(items)) for index, items in missing.items()]
     return found, state, gaps
 
 
-class _Names:
-    """Item names of all apps for a device, made once where the format does not name the cluster."""
-
-    def __init__(self, preference: Preference, apps: tuple[str, ...]) -> None:
-        self._preference = preference
-        self._apps = apps
-        self._per_cluster = "${cluster}" in preference.dimension_format
-        self._made: dict[tuple[str, str], list[str]] = {}
-
-    def of(self, cluster: str, device: str) -> list[str]:
-        key = (cluster if self._per_cluster else "", device)
-        if key not in self._made:
-            preference = self._preference
-            dimension = DimensionFormat(preference.dimension_format, cluster, preference.score_name or preference.score)
-            self._made[key] = [dimension.render({"app": app, "device": device}) for app in self._apps]
-        return self._made[key]
-
-
-def _gap(cluster: Cluster, preference: Preference, items: tuple[str, ...]) -> ScoreGap:
-    name = preference.score
+def _gap(cluster: Cluster, table: ScoreTable | None, name: str, items: list[str]) -> ScoreGapView:
+    reason = Reason.NO_SCORE
     if items:
         listed = ", ".join(items[:_LISTED]) + (f" and {len(items) - _LISTED} more" if len(items) > _LISTED else "")
         message = f"AddOnPlacementScore {name} of cluster {cluster.name} has no item {listed}"
-        return ScoreGap(cluster.name, name, Reason.NO_SCORE, message, items[:_LISTED], len(items))
-    table = next((table for table in cluster.scores if table.score == name), None)
-    if table is None or table.valid_until is None:
+    elif table is None or table.valid_until is None:
         message = f"there is no AddOnPlacementScore {name} in namespace {cluster.name}"
-        return ScoreGap(cluster.name, name, Reason.NO_SCORE, message)
-    message = f"AddOnPlacementScore {name} of cluster {cluster.name} expired at {table.valid_until.isoformat()}"
-    return ScoreGap(cluster.name, name, Reason.EXPIRED, message)
+    else:
+        reason = Reason.EXPIRED
+        message = f"AddOnPlacementScore {name} of cluster {cluster.name} expired at {table.valid_until.isoformat()}"
+    return ScoreGapView(cluster=cluster.name, score=name, reason=reason, message=message)

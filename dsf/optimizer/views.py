@@ -5,11 +5,54 @@ Names are in snake_case, because `objective_value` and `output_yaml`, which othe
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from dsf.api.meta import Time
+
+
+class Status(StrEnum):
+    """What is known about a plan."""
+
+    #: No other plan has a greater sum.
+    OPTIMAL = "Optimal"
+    #: A good plan; `gap` says how far from the best one it can be at most.
+    FEASIBLE = "Feasible"
+
+
+class Coverage(StrEnum):
+    """How much of what was to be placed is placed; a plan that places nothing can be the best one."""
+
+    ALL_PLACED = "AllPlaced"
+    #: `unplaced` has the rest, with the reasons; likewise of the next one.
+    PART_PLACED = "PartPlaced"
+    NOTHING_PLACED = "NothingPlaced"
+    #: There are no workloads.
+    NOTHING_TO_PLACE = "NothingToPlace"
+
+
+class Reason(StrEnum):
+    """Why an option was not taken."""
+
+    NO_CONFIGURATION = "no_configuration"
+    NO_SCORE = "no_score"
+    EXPIRED = "expired"
+    TOO_LARGE = "too_large"
+    NEGATIVE = "negative_score"
+    #: The cluster has another configuration.
+    CONFIGURATION = "configuration_conflict"
+    #: Others take what it would need.
+    CAPACITY = "capacity"
+    #: What was chosen instead scores more.
+    LOWER_SCORE = "lower_score"
+    #: What was chosen scores the same and is where the workload is now, or comes first by name, or helps another.
+    TIE = "tie"
+    #: Moving is not worth what `keep_current` says it costs.
+    KEPT = "kept"
+    #: The search ended before this could be tried.
+    NOT_PROVEN = "not_proven"
 
 
 class View(BaseModel):
@@ -31,7 +74,7 @@ class AssignmentView(View):
 
 
 class ConfigurationView(View):
-    """The Policy that a cluster is given."""
+    """The Policy that a cluster is given. A cluster that gets no workload is given none."""
 
     cluster: str
     policy: str
@@ -52,7 +95,7 @@ class UnplacedView(View):
 
     workload: str
     replicas: int
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -65,12 +108,12 @@ class OptionView(View):
 
 
 class ExplanationView(View):
-    """Why a workload is where it is, and why not at the next best option."""
+    """Why a workload is where it is, and why not at the next best option; None when no other option has a score."""
 
     workload: str
     chosen: list[OptionView] = []
     next_best: OptionView | None = None
-    reason: str
+    reason: Reason
     message: str
     options_without_score: int = 0
     options_with_expired_score: int = 0
@@ -81,7 +124,7 @@ class ScoreGapView(View):
 
     cluster: str
     score: str
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -97,8 +140,9 @@ class ChangeView(View):
 class PlanReport(View):
     """Answer of /optimize."""
 
-    status: str = Field(
-        description="Optimal: no better plan exists. Feasible: a good one, see gap. NothingPlaced, NothingToPlace."
+    status: Status = Field(description="Optimal: no better plan exists. Feasible: a good one, see gap.")
+    coverage: Coverage = Field(
+        description="What of the workloads is placed: AllPlaced, PartPlaced, NothingPlaced; NothingToPlace."
     )
     objective_value: float = Field(description="Sum of the scores of all that is placed.")
     output_yaml: str = Field(description="The objects of the plan.")

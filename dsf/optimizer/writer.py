@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import dsf.log
 from dsf.errors import ApplyError, BackendError
 from dsf.kube.resources import Resource
-from dsf.optimizer.backend import FIELD_MANAGER, HubBackend, Manifest
+from dsf.optimizer.backend import FIELD_MANAGER, KubeBackend, Manifest
 from dsf.optimizer.manifests import GENERATED, GENERATED_LABEL, KINDS, resource_of
 from dsf.optimizer.views import ChangeView
 
@@ -42,42 +42,29 @@ class Change:
     change: Literal["created", "updated", "unchanged", "deleted"]
 
     @property
-    def namespace(self) -> str:
-        """Of the object."""
-        return str(self._metadata["namespace"])
-
-    @property
-    def name(self) -> str:
-        """Of the object."""
-        return str(self._metadata["name"])
-
-    @property
-    def _metadata(self) -> Mapping[str, Any]:
-        metadata: Mapping[str, Any] = ((self.after or self.before) or {})["metadata"]
-        return metadata
+    def place(self) -> tuple[str, str]:
+        """Namespace and name of the object."""
+        metadata = ((self.after or self.before) or {})["metadata"]
+        return str(metadata["namespace"]), str(metadata["name"])
 
     def view(self) -> ChangeView:
         """For an answer."""
-        return ChangeView(kind=self.resource.kind, namespace=self.namespace, name=self.name, change=self.change)
+        namespace, name = self.place
+        return ChangeView(kind=self.resource.kind, namespace=namespace, name=name, change=self.change)
 
     def __str__(self) -> str:
-        return f"{self.resource.kind} {self.namespace}/{self.name}"
+        return f"{self.resource.kind} {'/'.join(self.place)}"
 
 
 class PlanWriter:
     """Reads and writes the objects of plans. Its caller lets one plan be written at a time."""
 
-    def __init__(self, backend: HubBackend) -> None:
+    def __init__(self, backend: KubeBackend) -> None:
         self._backend = backend
 
-    def existing(self, namespace: str = "") -> list[Manifest]:
+    def existing(self, namespace: str = "", labels: str = GENERATED) -> list[Manifest]:
         """The objects of the plans in a namespace, or of all. Raises BackendError."""
-        return [one for resource in KINDS for one in self._backend.objects(resource, namespace, labels=GENERATED)]
-
-    def others(self, namespace: str) -> set[Key]:
-        """Kind and name of the objects in a namespace that no plan made. Raises BackendError."""
-        labels = f"{GENERATED_LABEL}!=true"
-        return {_key(one) for resource in KINDS for one in self._backend.objects(resource, namespace, labels=labels)}
+        return [one for resource in KINDS for one in self._backend.objects(resource, namespace, labels=labels)]
 
     def changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[Change]:
         """What has to be done, in the order in which to do it."""
@@ -99,12 +86,13 @@ class PlanWriter:
     def obstacles(self, changes: Iterable[Change]) -> list[str]:
         """Objects that are in the way: of the same name, and not made by a plan. Raises BackendError."""
         created = [change for change in changes if change.change == "created"]
-        others = self.others(created[0].namespace) if created else set()
+        others = self.existing(created[0].place[0], f"{GENERATED_LABEL}!=true") if created else []
+        taken = {_key(one) for one in others}
         return [
             f"{change} is there and was not made by a plan; delete it, or hand it over with: kubectl label -n "
-            f"{change.namespace} {change.resource.plural} {change.name} {GENERATED_LABEL}=true"
+            f"{change.place[0]} {change.resource.plural} {change.place[1]} {GENERATED_LABEL}=true"
             for change in created
-            if (change.resource.kind, change.name) in others
+            if (change.resource.kind, change.place[1]) in taken
         ]
 
     def write(self, changes: Sequence[Change]) -> None:
@@ -152,15 +140,11 @@ class PlanWriter:
             self._backend.apply(change.resource, change.after, dry_run=dry_run)
         elif change.before is not None:
             uid = change.before["metadata"].get("uid")
-            self._backend.delete(change.resource, change.namespace, change.name, uid=uid, dry_run=dry_run)
+            self._backend.delete(change.resource, *change.place, uid=uid, dry_run=dry_run)
 
     def _undo(self, done: Sequence[Change]) -> list[str]:
         """Undo, the last first; what could not be undone, and why."""
-        left = []
-        for change in reversed(done):
-            error = self._undo_one(change)
-            if error is not None:
-                left.append(f"{change}: {error}")
+        left = [f"{change}: {error}" for change in reversed(done) if (error := self._undo_one(change)) is not None]
         log.warning("plan undone", objects=len(done), left=len(left))
         return left
 
@@ -168,7 +152,7 @@ class PlanWriter:
         for wait in (*_UNDO_WAITS, None):
             try:
                 if change.before is None:
-                    self._backend.delete(change.resource, change.namespace, change.name)
+                    self._backend.delete(change.resource, *change.place)
                 elif change.after is None:
                     # Also what others had added to it.
                     self._backend.apply(change.resource, _without_server_fields(change.before))

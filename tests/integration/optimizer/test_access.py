@@ -38,7 +38,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def client(bed: Bed, access: Access, host: str = "localhost") -> TestClient:
-    return TestClient(make_app(bed.service(), access), base_url=f"http://{host}", raise_server_exceptions=False)
+    return TestClient(make_app(bed.service(access=access)), base_url=f"http://{host}", raise_server_exceptions=False)
 
 
 def test_the_hub_judges_tokens_and_rights(bed: Bed) -> None:
@@ -76,7 +76,7 @@ def test_the_hub_judges_tokens_and_rights(bed: Bed) -> None:
     assert http.get("/plans", headers=writer).status_code == 403
     assert http.post("/reset", json={"namespace": bed.namespace}, headers=writer).status_code == 200
     # Probes and the description of the API are for everybody.
-    for path in ("/healthz", "/readyz", "/openapi.json", "/docs"):
+    for path in ("/healthz", "/readyz", "/openapi.json", "/docs", "/docs/swagger-ui.css"):
         assert http.get(path).status_code == 200
 
 
@@ -166,8 +166,8 @@ def test_answers_and_errors_over_http(bed: Bed) -> None:
 def test_a_hub_that_is_away(bed: Bed, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(bed.plane.url, f"https://127.0.0.1:{free_port()}"))
-    service = bed.service(KubeBackend(bed.plane.session(kubeconfig)))
-    http = TestClient(make_app(service, OpenAccess()), base_url="http://localhost")
+    service = bed.service(KubeBackend(bed.plane.session(kubeconfig)), access=OpenAccess())
+    http = TestClient(make_app(service), base_url="http://localhost")
     for answer in (http.get("/readyz"), http.post("/optimize", json=bed.body()), http.get("/plans")):
         assert (answer.status_code, answer.json()["title"]) == (502, "The hub cannot be used")
     assert http.get("/healthz").status_code == 200

@@ -86,7 +86,7 @@ def test_what_is_written(bed: Bed) -> None:
 
 
 def test_a_dry_run_writes_nothing(bed: Bed) -> None:
-    report = bed.service().optimize(bed.params(dryRun=True))
+    report = bed.service().propose(bed.params(dryRun=True))
     assert (report.applied, report.objective_value) == (False, 115)
     assert [change.change for change in report.changes] == ["created"] * 6
     assert bed.objects() == {}

@@ -76,7 +76,8 @@ def test_a_plan_is_applied_only_if_it_still_is_the_one(bed: Bed) -> None:
 def test_expired_scores_are_not_used(bed: Bed) -> None:
     bed.score(PERFORMANCE, upstream.PERFORMANCE, valid=-1)
     report = bed.service().apply(bed.params())
-    assert (report.status, report.objective_value) == ("NothingPlaced", 0)
+    # Upstream's clients test for Optimal, and no plan is better.
+    assert (report.status, report.coverage, report.objective_value) == ("Optimal", "NothingPlaced", 0)
     assert {one.reason for one in report.unplaced} == {"expired"}
     assert {one.reason for one in report.missing_scores} == {"expired"}
     assert bed.objects() == {}
@@ -187,7 +188,8 @@ def test_a_cluster_outside_of_the_bound_sets(bed: Bed) -> None:
         bed.service().apply(bed.params())
 
 
-def test_scores_with_what_they_mean(bed: Bed) -> None:
+def register(bed: Bed) -> str:
+    """A DynamicScorer, which the scores of performance are from; its name."""
     scorer = f"{bed.namespace}-scorer"
     manifest = {
         "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
@@ -207,6 +209,35 @@ def test_scores_with_what_they_mean(bed: Bed) -> None:
     labels = {"dynamic-scoring.open-cluster-management.io/scorer-name": scorer}
     for cluster in bed.clusters:
         bed.session.merge(ADDON_PLACEMENT_SCORES.path(cluster, PERFORMANCE), {"metadata": {"labels": labels}})
+    return scorer
+
+
+def unregister(bed: Bed, scorer: str) -> None:
+    """Everybody sees scorers."""
+    bed.session.delete(
+        f"/apis/dynamic-scoring.open-cluster-management.io/v1alpha1/namespaces/{bed.namespace}/dynamicscorers/{scorer}"
+    )
+
+
+def test_the_score_name_in_names_of_items_is_the_scorers(bed: Bed) -> None:
+    scorer = register(bed)
+    for cluster in bed.clusters:
+        path = ADDON_PLACEMENT_SCORES.path(cluster, PERFORMANCE, "status")
+        status = bed.session.get(path)["status"]
+        items = [{**one, "name": f"example_performance_score;{one['name']}"} for one in status["scores"]]
+        bed.session.merge(path, {"status": {"scores": items}})
+    for name in (PERFORMANCE, "example_performance_score"):
+        preference = {"addOnPlacementScore": name, "scoreDimensionFormat": "${scoreName};${app};${device}"}
+        report = bed.service().propose(bed.params(preference=preference))
+        assert report.missing_scores == []
+        assert report.objective_value == 115
+    unregister(bed, scorer)
+    # Without the scorer the name that the request has is the one that is left.
+    assert bed.service().propose(bed.params(preference=preference)).objective_value == 115
+
+
+def test_scores_with_what_they_mean(bed: Bed) -> None:
+    scorer = register(bed)
     service = bed.service()
     found = service.list_scores(bed.clusters[0]).items
     assert [(one.metadata["name"], one.metadata["namespace"]) for one in found] == [
@@ -217,7 +248,7 @@ def test_scores_with_what_they_mean(bed: Bed) -> None:
     assert not found[0].freshness.expired
     assert 590 < (found[0].freshness.seconds_left or 0) <= 600
     assert len(service.list_scores().items) >= 4
-    for name in (scorer, PERFORMANCE):
+    for name in (scorer, PERFORMANCE, "example_performance_score"):
         view = service.explain_scorer(name)
         assert (view.name, view.description, view.score_object) == (scorer, "How fast", PERFORMANCE)
     # Scores without a label are those of the scorer whose scores have their name: other tests have left some.
@@ -227,6 +258,4 @@ def test_scores_with_what_they_mean(bed: Bed) -> None:
     ]
     with pytest.raises(UnknownScorerError, match=f"there are: .*{scorer}"):
         service.explain_scorer("nobody")
-    bed.session.delete(
-        f"/apis/dynamic-scoring.open-cluster-management.io/v1alpha1/namespaces/{bed.namespace}/dynamicscorers/{scorer}"
-    )
+    unregister(bed, scorer)

@@ -84,7 +84,7 @@ def test_the_command(bed: Bed, tmp_path: Path) -> None:
     picture = tmp_path / "plan.png"
     shown = optimize("-f", str(file), "--dry-run", "--plot", str(picture), env=env)
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert re.search(r"mwrs-app01 +\S+ +3g\.48gb +60 +\S+ with all \(80\): supplies 1 of gpu; 2 needed", shown.stdout)
+    assert re.search(r"mwrs-app01 +\S+ +3g\.48gb +60 +\S+ with 3g\.48gb \(60\): is worth the same", shown.stdout)
     assert "Optimal, sum of scores 115" in shown.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert bed.objects() == {}

@@ -31,7 +31,7 @@ def test_the_account_may_do_what_is_needed(bed: Bed) -> None:
     service = bed.service(KubeBackend(session))
     assert service.apply(bed.params()).objective_value == 115
     assert service.apply(bed.params(POWER)).objective_value == 170
-    assert service.apply(bed.params(targetWorkloads=[])).status == "NothingToPlace"
+    assert service.apply(bed.params(targetWorkloads=[])).coverage == "NothingToPlace"
     service.apply(bed.params())
     assert service.plans(bed.namespace).items[0].complete
     assert service.list_scores(bed.clusters[0]).items
@@ -49,7 +49,7 @@ def test_the_account_may_do_what_is_needed(bed: Bed) -> None:
 def test_the_deployment_runs_the_command_with_tokens_asked_for() -> None:
     found = manifests()
     (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert container["args"] == ["optimizer", "--host", "0.0.0.0", "--auth", "kubernetes"]
+    assert container["args"] == ["optimizer", "--host", "::", "--auth", "kubernetes"]
     account = found["ServiceAccount"]["metadata"]
     (subject,) = found["ClusterRoleBinding"]["subjects"]
     assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])

@@ -110,7 +110,7 @@ def _key(problem: Problem, workloads: list[Workload], options: list[tuple[str, s
 
 def counts_of(plan: Plan) -> Counts:
     """The plan as the brute force writes one."""
-    return {(one.workload, one.cluster, one.configuration): one.replicas for one in plan.assignments}
+    return {(one.workload, one.cluster, one.policy): one.replicas for one in plan.assignments}
 
 
 def random_problem(seed: int) -> Problem:

@@ -7,29 +7,71 @@ import random
 from dsf.optimizer.model import Cluster, Configuration, Preference, Problem, ScoreTable, Workload
 
 
-def instance(workloads: int, clusters: int, configurations: int, *, seed: int = 0, load: float = 0.7) -> Problem:
-    """`load` is the sum of all requests as a share of what the average configurations supply."""
+def sized(size: str) -> Problem:
+    """The instance of a size such as `100x50x3`, or `mixed-100x50x3`: several kinds, replicas and weights."""
+    mixed, _, numbers = size.rpartition("-")
+    workloads, clusters, configurations = (int(number) for number in numbers.split("x"))
+    if mixed:
+        weights = {"s": 1.0, "t": 0.5, "u": -0.3}
+        return instance(workloads, clusters, configurations, kinds=3, replicas=3, weights=weights)
+    return instance(workloads, clusters, configurations)
+
+
+def instance(
+    workloads: int,
+    clusters: int,
+    configurations: int,
+    *,
+    seed: int = 0,
+    load: float = 0.7,
+    kinds: int = 1,
+    replicas: int = 1,
+    weights: dict[str, float] | None = None,
+) -> Problem:
+    """`load` is the sum of all requests as a share of what the average configurations supply.
+
+    Half of the workloads have one replica, the others up to `replicas`. A workload asks for one of the `kinds` or more.
+    """
     rng = random.Random(seed)
-    sizes = [rng.choice([1, 1, 2, 2, 3, 4]) for _ in range(workloads)]
+    named = ["gpu", *(f"kind{number}" for number in range(1, kinds))]
+    requests = [
+        {
+            kind: rng.choice([1, 1, 2, 2, 3, 4])
+            for kind in (rng.sample(named, rng.randint(1, kinds)) if kinds > 1 else named)
+        }
+        for _ in range(workloads)
+    ]
+    wanted = [rng.choice([1, rng.randint(1, replicas)]) if replicas > 1 else 1 for _ in range(workloads)]
     devices = [f"device{number}" for number in range(configurations)]
     apps = [f"app{number:04}" for number in range(workloads)]
     names = [f"{app};{device}" for app in apps for device in devices]
-    mean = sum(sizes) / clusters / load
+    mean = {
+        kind: sum(request.get(kind, 0) * count for request, count in zip(requests, wanted, strict=True))
+        / clusters
+        / load
+        for kind in named
+    }
 
     def cluster(number: int) -> Cluster:
-        supplies = [{"gpu": max(1, round(mean * rng.uniform(0.6, 1.4)))} for _ in devices]
-        base = rng.randint(0, 40)
+        supplies = [{kind: max(1, round(mean[kind] * rng.uniform(0.6, 1.4))) for kind in named} for _ in devices]
+        tables = []
+        for score in weights or {"s": 1.0}:
+            base = rng.randint(0, 40)
+            tables.append(ScoreTable(score, {name: base + rng.randint(0, 60) for name in names}))
         return Cluster(
             f"cluster{number:04}",
             tuple(
                 Configuration(f"policy-{device}", device, supply)
                 for device, supply in zip(devices, supplies, strict=True)
             ),
-            (ScoreTable("s", {name: base + rng.randint(0, 60) for name in names}),),
+            tuple(tables),
         )
 
     return Problem(
-        tuple(Workload(f"workload{number:04}", apps[number], {"gpu": size}) for number, size in enumerate(sizes)),
+        tuple(
+            Workload(f"workload{number:04}", apps[number], request, count, per_cluster=1 if replicas > 1 else None)
+            for number, (request, count) in enumerate(zip(requests, wanted, strict=True))
+        ),
         tuple(cluster(number) for number in range(clusters)),
-        (Preference("s"),),
+        tuple(Preference(score, weight) for score, weight in (weights or {"s": 1.0}).items()),
     )

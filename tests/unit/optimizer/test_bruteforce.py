@@ -7,13 +7,14 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsf.optimizer import search, ties
 from dsf.optimizer.model import Cluster, Configuration, Current, Limits, Preference, Problem, ScoreTable, Workload
-from dsf.optimizer.plan import Plan, Status
+from dsf.optimizer.plan import Plan
 from dsf.optimizer.solve import solve
+from dsf.optimizer.views import Coverage, Status
 from tests.unit.optimizer.bruteforce import best, counts_of, random_problem, shuffled
 
 CHUNK = 50
@@ -27,7 +28,9 @@ def check(problem: Problem) -> Plan:
     assert plan.bound == plan.objective
     assert plan.gap == 0
     assert plan.ties_exact
-    assert plan.status is (Status.OPTIMAL if counts else Status.NOTHING_PLACED)
+    assert plan.status is Status.OPTIMAL
+    assert (plan.coverage in (Coverage.ALL_PLACED, Coverage.PART_PLACED)) == bool(counts)
+    assert (plan.coverage is Coverage.ALL_PLACED) == bool(counts and not plan.unplaced)
     assert sum(one.replicas for one in plan.assignments) == placed
     assert sum(one.kept for one in plan.assignments) == stays
     check_books(problem, plan)
@@ -38,13 +41,13 @@ def check_books(problem: Problem, plan: Plan) -> None:
     """Never over capacity, one configuration a cluster and none without a workload, every replica accounted for."""
     chosen = {one.cluster: one for one in plan.configurations}
     assert len(chosen) == len(plan.configurations)
-    assert {(one.cluster, one.configuration) for one in plan.assignments} == {
-        (one.cluster, one.configuration) for one in plan.configurations
+    assert {(one.cluster, one.policy) for one in plan.assignments} == {
+        (one.cluster, one.policy) for one in plan.configurations
     }
     workloads = {one.name: one for one in problem.workloads}
     clusters = {one.name: one for one in problem.clusters}
     for cluster, one in chosen.items():
-        supply = next(conf.supply for conf in clusters[cluster].configurations if conf.name == one.configuration)
+        supply = next(conf.supply for conf in clusters[cluster].configurations if conf.name == one.policy)
         used: Counter[str] = Counter()
         for assignment in plan.assignments:
             if assignment.cluster == cluster:
@@ -69,9 +72,8 @@ def test_random_problems_have_the_best_plan(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(5000, 5300, CHUNK))
 def test_the_way_of_large_problems_gives_the_same(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_SMALL", 0)
     monkeypatch.setattr(search, "_MEDIUM", 0)
-    monkeypatch.setattr(search, "_TOP_K", 1)
+    monkeypatch.setattr(search, "_PER_ROW", 1)
     monkeypatch.setattr(search, "_CORE", 1)
     monkeypatch.setattr(ties, "_ANSWERS", 6)
     for seed in range(first, first + CHUNK):
@@ -114,14 +116,14 @@ def problems(draw: st.DrawFn) -> Problem:
     return Problem(workloads, clusters, (Preference("s", weight),), keep_current=draw(st.sampled_from([0.0, 1.0, 0.7])))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(problems(), st.integers(0, 100))
 def test_drawn_problems_have_the_best_plan_in_any_order(problem: Problem, seed: int) -> None:
     plan = solve(problem)
     if problem.workloads:
         assert check(problem) == plan
     else:
-        assert plan.status is Status.NOTHING_TO_PLACE
+        assert (plan.status, plan.coverage) == (Status.OPTIMAL, Coverage.NOTHING_TO_PLACE)
     assert solve(shuffled(problem, random.Random(seed))) == plan
 
 

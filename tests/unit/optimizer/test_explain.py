@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dsf.optimizer.model import Cluster, Configuration, Limits, Preference, Problem, ScoreTable, Workload
-from dsf.optimizer.plan import Explanation, Plan, Reason
+from dsf.optimizer.plan import Plan
 from dsf.optimizer.solve import solve
+from dsf.optimizer.table import make_table
+from dsf.optimizer.views import ExplanationView, OptionView, Reason
+from tests.unit.optimizer.bruteforce import random_problem
 
 DEVICES = {"all": 1, "half": 2}
 
@@ -24,39 +27,67 @@ def planned(scores: dict[str, dict[str, int]], sizes: dict[str, int]) -> Plan:
     return solve(Problem(workloads, clusters, (Preference("s"),)))
 
 
-def why(plan: Plan, name: str) -> Explanation:
+def why(plan: Plan, name: str) -> ExplanationView:
     return next(one for one in plan.explanation if one.workload == name)
+
+
+def option(cluster: str, device: str, score: float) -> OptionView:
+    return OptionView(cluster=cluster, device=device, score=score)
 
 
 def test_another_configuration_is_worth_more() -> None:
     plan = planned({"c1": {"a;all": 50, "a;half": 45, "b;all": 10, "b;half": 40}}, {"a": 1, "b": 1})
-    assert why(plan, "a") == Explanation(
-        "a",
-        (("c1", "half", 45.0),),
-        ("c1", "all", 50.0),
-        Reason.CONFIGURATION,
-        "c1 is set up with half for b",
+    assert why(plan, "a") == ExplanationView(
+        workload="a",
+        chosen=[option("c1", "half", 45.0)],
+        next_best=option("c1", "all", 50.0),
+        reason=Reason.CONFIGURATION,
+        message="c1 is set up with half for b",
     )
     assert (why(plan, "b").reason, why(plan, "b").message) == (Reason.LOWER_SCORE, "scores 30 less")
 
 
 def test_others_take_what_it_needs() -> None:
     plan = planned({"c1": {"a;half": 50, "b;half": 60, "c;half": 60}, "c2": {"a;all": 10}}, {"a": 1, "b": 1, "c": 1})
-    assert why(plan, "a").alternative == ("c1", "half", 50.0)
+    assert why(plan, "a").next_best == option("c1", "half", 50.0)
     assert why(plan, "a").reason is Reason.CAPACITY
     assert why(plan, "a").message == "gpu of c1 (2) is taken by b, c; 1 needed"
 
 
 def test_too_large_for_what_scores_more() -> None:
     plan = planned({"c1": {"a;all": 80, "a;half": 20}}, {"a": 2})
-    assert why(plan, "a").alternative == ("c1", "all", 80.0)
+    assert why(plan, "a").next_best == option("c1", "all", 80.0)
     assert (why(plan, "a").reason, why(plan, "a").message) == (Reason.TOO_LARGE, "supplies 1 of gpu; 2 needed")
+
+
+def test_what_is_possible_is_named_before_what_is_not() -> None:
+    plan = planned({"c1": {"a;all": 80, "a;half": 20}, "c2": {"a;half": 10}}, {"a": 2})
+    assert why(plan, "a").next_best == option("c2", "half", 10.0)
+    assert (why(plan, "a").reason, why(plan, "a").message) == (Reason.LOWER_SCORE, "scores 10 less")
+
+
+def test_explanations_of_drawn_problems_hold() -> None:
+    for seed in range(60):
+        problem = random_problem(seed)
+        table = make_table(problem)
+        rows = {workload.name: row for row, workload in enumerate(table.workloads)}
+        options = [
+            (table.clusters[table.cluster_of[column]], configuration.device)
+            for column, configuration in enumerate(table.configurations)
+        ]
+        for one in solve(problem).explanation:
+            assert "scores 0 " not in one.message
+            refused = table.refused[rows[one.workload]]
+            usable = [option for column, option in enumerate(options) if not refused[column]]
+            if len(usable) > len(one.chosen):
+                assert one.next_best is not None
+                assert (one.next_best.cluster, one.next_best.device) in usable
 
 
 def test_equal_ones() -> None:
     plan = planned({"c1": {"a;all": 5}, "c2": {"a;all": 5}}, {"a": 1})
     assert (why(plan, "a").reason, why(plan, "a").message) == (Reason.TIE, "is worth the same")
-    assert why(plan, "a").alternative == ("c2", "all", 5.0)
+    assert why(plan, "a").next_best == option("c2", "all", 5.0)
 
 
 def test_the_only_option() -> None:

@@ -11,8 +11,8 @@ import pytest
 from dsf.errors import ManifestError
 from dsf.optimizer.labels import placement_name, read_configuration, read_problem, read_score, read_workload
 from dsf.optimizer.model import Current, Preference
-from dsf.optimizer.plan import Reason, Status
 from dsf.optimizer.solve import solve
+from dsf.optimizer.views import Coverage, Reason, Status
 from tests.unit.optimizer import upstream
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -25,13 +25,13 @@ def test_the_walk_through(values: dict[str, tuple[int, int]], device: str, objec
     scores = upstream.scores("score", values, "2030-01-01T00:05:00Z")
     problem = read_problem(upstream.workloads(), upstream.policies(), scores, [Preference("score")], now=NOW)
     plan = solve(problem)
-    assert (plan.status, plan.objective, plan.gap, plan.unplaced) == (Status.OPTIMAL, objective, 0, ())
+    assert (plan.status, plan.objective, plan.gap, plan.unplaced) == (Status.OPTIMAL, objective, 0, [])
     assert [(one.cluster, one.device) for one in plan.configurations] == [("cluster1", device), ("cluster2", device)]
     assert [(one.workload, one.cluster) for one in plan.assignments] == [
         ("mwrs-app01", "cluster1"),
         ("mwrs-app02", "cluster2"),
     ]
-    assert plan.score_gaps == ()
+    assert plan.score_gaps == []
 
 
 def test_both_scores_mixed_and_where_workloads_are_now() -> None:
@@ -61,7 +61,7 @@ def test_scores_of_others_and_expired_ones() -> None:
         {"metadata": {"name": "another", "namespace": "cluster1"}, "status": {"scores": "no list"}},
     ]
     plan = solve(read_problem(upstream.workloads(), upstream.policies(), scores, [Preference("score")], now=NOW))
-    assert plan.status is Status.NOTHING_PLACED
+    assert (plan.status, plan.coverage) == (Status.OPTIMAL, Coverage.NOTHING_PLACED)
     assert {one.reason for one in plan.unplaced} == {Reason.EXPIRED}
 
 

@@ -45,7 +45,6 @@ WORKLOAD = Workload("a", "a", {})
         (lambda: Problem((), (), (Preference("s"),), None, -1), "keepCurrent -1; allowed is 0 to 1000"),
         (lambda: Limits(time_limit=0), "time limit 0; allowed is a number of seconds above 0"),
         (lambda: Limits(mip_gap=2), "gap 2; allowed is 0 to 1"),
-        (lambda: Limits(top_k=0), "0 candidates per workload; allowed is 1 or more"),
     ],
 )
 def test_values_out_of_range(make: Callable[[], object], message: str) -> None:

@@ -64,6 +64,11 @@ def test_nothing_to_gain_is_refused_with_advice() -> None:
     assert params.wanted() == (Preference("s"), Preference("t", -1))
 
 
+def test_a_score_may_be_named_as_its_scorer_names_it() -> None:
+    params = OptimizeParams.model_validate(BODY | {"preference": {"addOnPlacementScore": "My_score"}})
+    assert params.wanted() == (Preference("my-score", score_name="My_score"),)
+
+
 def test_every_wrong_preference_is_named() -> None:
     body = BODY | {
         "preference": None,

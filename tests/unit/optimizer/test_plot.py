@@ -49,7 +49,7 @@ def test_many_clusters_and_unplaced_workloads(tmp_path: Path) -> None:
 
 def test_an_empty_plan(tmp_path: Path) -> None:
     plot(solve(instance(0, 1, 1)), tmp_path / "plan.svg")
-    assert "NothingToPlace" in (tmp_path / "plan.svg").read_text()
+    assert "0 placed, 0 unplaced" in (tmp_path / "plan.svg").read_text()
 
 
 def test_errors(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dsf.errors import ManifestError
+from dsf.optimizer import search
 from dsf.optimizer.model import Cluster, Configuration, Current, Limits, Preference, Problem, ScoreTable, Workload
-from dsf.optimizer.plan import Plan, Reason, Status
+from dsf.optimizer.plan import Plan
 from dsf.optimizer.solve import solve
+from dsf.optimizer.views import Coverage, Reason, Status
 from tests.unit.optimizer.generator import instance
 from tests.unit.optimizer.test_bruteforce import check_books
 
@@ -43,14 +45,15 @@ def where(plan: Plan) -> list[tuple[str, str, int]]:
 
 def test_nothing_to_place() -> None:
     plan = plan_of([], [cluster("c1", {"all": 1}, {})])
-    assert (plan.status, plan.objective, plan.bound, plan.gap) == (Status.NOTHING_TO_PLACE, 0, 0, 0)
-    assert plan.configurations == ()
+    assert (plan.status, plan.objective, plan.bound, plan.gap) == (Status.OPTIMAL, 0, 0, 0)
+    assert plan.coverage is Coverage.NOTHING_TO_PLACE
+    assert plan.configurations == []
 
 
 def test_no_clusters_and_no_configurations() -> None:
     for clusters in ([], [Cluster("c1")]):
         plan = plan_of([workload("a")], clusters)
-        assert plan.status is Status.NOTHING_PLACED
+        assert (plan.status, plan.coverage) == (Status.OPTIMAL, Coverage.NOTHING_PLACED)
         assert [(one.workload, one.reason) for one in plan.unplaced] == [("a", Reason.NO_CONFIGURATION)]
 
 
@@ -68,19 +71,18 @@ def test_a_missing_score_forbids_only_that_option() -> None:
     plan = plan_of([workload("a")], clusters)
     assert where(plan) == [("a", "c1", 1)]
     assert plan.assignments[0].device == "half"
-    assert [(gap.cluster, gap.reason, gap.items) for gap in plan.score_gaps] == [
-        ("c1", Reason.NO_SCORE, ("a;all",)),
-        ("c2", Reason.NO_SCORE, ("a;all",)),
+    assert [(gap.cluster, gap.reason, gap.message) for gap in plan.score_gaps] == [
+        ("c1", Reason.NO_SCORE, "AddOnPlacementScore s of cluster c1 has no item a;all"),
+        ("c2", Reason.NO_SCORE, "AddOnPlacementScore s of cluster c2 has no item a;all"),
     ]
-    assert plan.score_gaps[0].message == "AddOnPlacementScore s of cluster c1 has no item a;all"
     explanation = plan.explanation[0]
-    assert (explanation.reason, explanation.alternative, explanation.without_score) == (Reason.NO_SCORE, None, 2)
+    assert (explanation.reason, explanation.next_best, explanation.options_without_score) == (Reason.NO_SCORE, None, 2)
 
 
 def test_a_cluster_that_gets_nothing_gets_no_configuration() -> None:
     clusters = [cluster(name, {"all": 2, "half": 4}, {"a;all": value}) for name, value in (("c1", 5), ("c2", 9))]
     plan = plan_of([workload("a"), workload("b")], clusters)
-    assert [(one.cluster, one.configuration) for one in plan.configurations] == [("c2", "p-all")]
+    assert [(one.cluster, one.policy) for one in plan.configurations] == [("c2", "p-all")]
     assert [(one.workload, one.reason) for one in plan.unplaced] == [("b", Reason.NO_SCORE)]
     assert plan.unplaced[0].message == "no cluster has a score of app b"
 
@@ -97,9 +99,9 @@ def test_expired_scores_are_not_used() -> None:
         ("c1", Reason.EXPIRED, "AddOnPlacementScore s of cluster c1 expired at 2030-01-01T00:00:00+00:00"),
         ("c3", Reason.NO_SCORE, "there is no AddOnPlacementScore s in namespace c3"),
     ]
-    assert (plan.explanation[0].expired, plan.explanation[0].without_score) == (1, 1)
+    assert (plan.explanation[0].options_with_expired_score, plan.explanation[0].options_without_score) == (1, 1)
     only = plan_of([workload("a")], clusters[:1])
-    assert (only.status, only.unplaced[0].reason) == (Status.NOTHING_PLACED, Reason.EXPIRED)
+    assert (only.coverage, only.unplaced[0].reason) == (Coverage.NOTHING_PLACED, Reason.EXPIRED)
     assert only.unplaced[0].message == "all scores of app a have expired"
 
 
@@ -122,6 +124,22 @@ def test_ties_prefer_more_placed_then_staying_then_names() -> None:
     assert where(plan_of([workload("a", current="c3"), workload("b")], alike)) == [("a", "c3", 1), ("b", "c1", 1)]
 
 
+def test_where_every_option_is_worth_the_same_names_decide() -> None:
+    names = [f"c{number}" for number in range(3)]
+    workloads = [workload(f"w{number}") for number in range(6)]
+    scores = {f"w{number};{device}": 1 for number in range(6) for device in ("all", "half")}
+    plan = plan_of(workloads, [cluster(name, {"all": 1, "half": 3}, scores) for name in names])
+    # One on c0 with `all`, which comes first by name, and six places on the others.
+    assert [(one.workload, one.cluster, one.device) for one in plan.assignments] == [
+        ("w0", "c0", "all"),
+        ("w1", "c1", "half"),
+        ("w2", "c1", "half"),
+        ("w3", "c1", "half"),
+        ("w4", "c2", "half"),
+        ("w5", "c2", "half"),
+    ]
+
+
 def test_keep_current_outweighs_small_gains() -> None:
     clusters = [cluster("c1", {"all": 1}, {"a;all": 50}), cluster("c2", {"all": 1}, {"a;all": 54})]
     here = [workload("a", current="c1")]
@@ -131,7 +149,13 @@ def test_keep_current_outweighs_small_gains() -> None:
     assert (plan.objective, plan.score_sum, plan.assignments[0].kept) == (54.5, 50, 1)
     assert (plan.explanation[0].reason, plan.explanation[0].message) == (
         Reason.KEPT,
-        "scores 4 more, less than moving costs",
+        "scores 4 more, and staying is worth 4.5",
+    )
+    even = [cluster("c1", {"all": 1}, {"a;all": 50}), cluster("c2", {"all": 1}, {"a;all": 50})]
+    plan = plan_of(here, even, keep_current=0.5)
+    assert (plan.explanation[0].reason, plan.explanation[0].message) == (
+        Reason.KEPT,
+        "scores the same, and staying is worth 0.5",
     )
     assert where(plan_of(here, clusters, keep_current=3.5)) == [("a", "c2", 1)]
 
@@ -164,7 +188,9 @@ def test_a_mix_of_scores_needs_all_of_them() -> None:
     plan = solve(Problem((workload("a"),), clusters, preferences))
     assert where(plan) == [("a", "c2", 1)]
     assert plan.objective == 34
-    assert [(gap.cluster, gap.score, gap.items) for gap in plan.score_gaps] == [("c3", "power", ("c3/a",))]
+    assert [(gap.score, gap.message) for gap in plan.score_gaps] == [
+        ("power", "AddOnPlacementScore power of cluster c3 has no item c3/a")
+    ]
 
 
 def test_sums_are_exact_where_floats_are_not() -> None:
@@ -194,19 +220,23 @@ def test_a_time_limit_gives_a_plan_and_how_far_it_can_be(seconds: float) -> None
     check_books(problem, plan)
 
 
-def test_a_medium_problem_is_solved_within_a_small_gap() -> None:
+def test_a_medium_problem_is_solved_within_a_small_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = instance(40, 15, 3, load=0.5)
     whole = solve(problem, Limits(time_limit=2))
-    few = solve(problem, Limits(time_limit=2, top_k=1))
+    monkeypatch.setattr(search, "_LARGEST", 0)
+    few = solve(problem, Limits(time_limit=2))
     for plan in (whole, few):
         assert plan.gap < 0.1
         check_books(problem, plan)
     assert max(whole.objective, few.objective) <= min(whole.bound, few.bound)
 
 
-def test_where_a_workload_is_now_is_a_candidate_however_low_it_scores() -> None:
+def test_where_a_workload_is_now_is_a_candidate_however_low_it_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_MEDIUM", 0)
+    monkeypatch.setattr(search, "_PER_ROW", 1)
+    monkeypatch.setattr(search, "_PER_COLUMN", 0)
     clusters = [cluster(f"c{number:02}", {"all": 1}, {"a;all": 60 + number}) for number in range(30)]
-    plan = plan_of([workload("a", current="c00")], clusters, keep_current=100, top_k=1)
+    plan = plan_of([workload("a", current="c00")], clusters, keep_current=100)
     assert where(plan) == [("a", "c00", 1)]
 
 

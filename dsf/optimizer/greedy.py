@@ -1,0 +1,105 @@
+"""A plan without a solver, to start from; and the check of every plan."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from dsf.optimizer.bounds import top
+from dsf.optimizer.program import Clock, FloatArray
+from dsf.optimizer.table import Table
+from dsf.optimizer.values import IntArray
+
+#: Items per workload that are looked at one by one; then all of those that fit are.
+_LOOKED_AT: Final = 30
+#: Most passes over all workloads that improve the plan.
+_PASSES: Final = 20
+
+
+def greedy(table: Table, worth: IntArray | FloatArray, clock: Clock) -> IntArray:
+    """Replicas per item: in the order of `worth`, small requests first, as many as are left and fit; then improved."""
+    items = table.items
+    looked_at = top(items.row, worth, _LOOKED_AT, np.arange(len(items)))
+    size = table.request[items.row[looked_at]].sum(axis=1)
+    placement = _Placement(table)
+    for item in looked_at[np.lexsort((size, -worth[looked_at]))]:
+        placement.fill(int(item))
+    for _ in range(_PASSES):
+        # Not any(): every row has its turn.
+        if clock.over or not sum([placement.improve(row) for row in range(len(table.workloads))]):
+            break
+    return placement.counts
+
+
+class _Placement:
+    """Replicas per item, with what is left of workloads, clusters and resources."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.counts = np.zeros(len(table.items), dtype=np.int64)
+        self._left, self._free = table.replicas.copy(), table.supply.copy()
+        self._in_column = np.zeros(len(table.configurations), dtype=np.int64)
+        #: Column that a cluster is set up with; -1 while it has nothing.
+        self._set_up = np.full(len(table.clusters), -1, dtype=np.int64)
+        self._first = np.searchsorted(table.items.row, np.arange(len(table.workloads) + 1))
+
+    def fill(self, item: int) -> None:
+        """Put as many replicas on an item as there are left and fit."""
+        items, table = self._table.items, self._table
+        row, column = items.row[item], items.column[item]
+        if not self._left[row] or self._set_up[table.cluster_of[column]] not in (-1, column):
+            return
+        count = min(self._left[row], items.limit[item] - self.counts[item])
+        for asked, free in zip(table.request[row], self._free[column], strict=True):
+            if asked:
+                count = min(count, free // asked)
+        self._add(item, count)
+
+    def improve(self, row: int) -> bool:
+        """Place what is left of a workload, else move a replica to a better item with room; whether there was one."""
+        table, items = self._table, self._table.items
+        start, end = self._first[row], self._first[row + 1]
+        columns, counts, value = items.column[start:end], self.counts[start:end], items.value[start:end]
+        set_up = self._set_up[table.cluster_of[columns]]
+        able = ((set_up == -1) | (set_up == columns)) & (counts < items.limit[start:end])
+        able &= (self._free[columns] >= table.request[row]).all(axis=1)
+        if not able.any():
+            return False
+        best = int(np.where(able, value, -1).argmax())
+        if self._left[row]:
+            self.fill(start + best)
+            return True
+        worst = int(np.where(counts, value, np.iinfo(np.int64).max).argmin())
+        if value[best] <= value[worst]:
+            return False
+        self._add(start + worst, -1)
+        self._add(start + best, 1)
+        return True
+
+    def _add(self, item: int, count: int) -> None:
+        items, table = self._table.items, self._table
+        row, column = items.row[item], items.column[item]
+        self.counts[item] += count
+        self._left[row] -= count
+        self._free[column] -= count * table.request[row]
+        self._in_column[column] += count
+        self._set_up[table.cluster_of[column]] = column if self._in_column[column] else -1
+
+
+def allowed(table: Table, counts: IntArray) -> bool:
+    """Whether a plan keeps every limit, counted in whole numbers."""
+    items = table.items
+    used = np.flatnonzero(counts)
+    placed = np.zeros_like(table.replicas)
+    np.add.at(placed, items.row[used], counts[used])
+    taken = np.zeros_like(table.supply)
+    np.add.at(taken, items.column[used], counts[used, None] * table.request[items.row[used]])
+    columns = np.unique(items.column[used])
+    return bool(
+        (counts >= 0).all()
+        and (counts <= items.limit).all()
+        and (placed <= table.replicas).all()
+        and (taken <= table.supply).all()
+        and len(np.unique(table.cluster_of[columns])) == len(columns)
+    )

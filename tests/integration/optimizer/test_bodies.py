@@ -1,0 +1,103 @@
+"""What the service makes of bodies that are too large, too deep or wrong; no plan is made, so that no hub is needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import requests
+
+from dsf.optimizer.access import TokenAccess
+from dsf.optimizer.app import make_app
+from dsf.optimizer.backend import KubeBackend
+from dsf.optimizer.mcp import McpMount
+from dsf.optimizer.middleware import MAX_BODY
+from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.service import OptimizerService
+from dsf.optimizer.solver import SolverProcess
+from tests.integration.scorer.server import served
+from tests.unit.optimizer.test_params import BODY
+
+HEADERS = {"Authorization": "Bearer right", "Content-Type": "application/json", "Accept": "application/json"}
+PATHS = ("/optimize", "/reset", "/mcp")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A service with the tools for assistants, whose hub is never asked."""
+    with optimizer(tmp_path_factory.mktemp("optimizer")) as found:
+        yield found
+
+
+@contextmanager
+def optimizer(folder: Path) -> Iterator[str]:
+    """The URL of a service that wants the token `right`."""
+    token = folder / "token"
+    token.write_text("right")
+    access = TokenAccess(token)
+    backend = KubeBackend(cast("Any", None))
+    service = OptimizerService(backend, SolverProcess(), ClusterSelector.parse("name"), access=access)
+    with served(make_app(service, McpMount(service))) as found:
+        yield found
+
+
+def pieces(count: int, size: int = 65536) -> Iterator[bytes]:
+    """A body whose length is not said."""
+    for _ in range(count):
+        yield b" " * size
+
+
+def is_problem(answer: requests.Response, status: int) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = answer.json()
+    assert found["status"] == status
+    assert found["title"]
+    assert found["detail"]
+    return found
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_body_that_is_too_large(url: str, path: str) -> None:
+    for body in (b" " * (MAX_BODY + 1), pieces(MAX_BODY // 65536 + 1)):
+        found = is_problem(requests.post(url + path, data=body, headers=HEADERS, timeout=60), 413)
+        assert str(MAX_BODY) in found["detail"]
+
+
+def test_what_is_said_to_be_too_large_is_refused_unread_and_unasked(url: str) -> None:
+    with requests.Session() as session:
+        prepared = session.prepare_request(requests.Request("POST", f"{url}/optimize", data=b"{}"))
+        prepared.headers["Content-Length"] = str(10**12)
+        is_problem(session.send(prepared, timeout=60), 413)
+
+
+def test_a_body_of_the_greatest_length_is_read(url: str) -> None:
+    body = json.dumps(BODY | {"namespace": "No"}).encode()
+    for sent in (body.ljust(MAX_BODY), iter([body, b" " * (MAX_BODY - len(body))])):
+        found = is_problem(requests.post(f"{url}/optimize", data=sent, headers=HEADERS, timeout=60), 422)
+        assert "body.namespace" in found["detail"]
+
+
+def test_without_a_token_a_body_is_not_read(url: str) -> None:
+    is_problem(requests.post(f"{url}/optimize", data=b"x" * 1000, timeout=60), 401)
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'{"namespace": ' + b"[" * 100_000])
+def test_json_that_is_nested_too_deeply(url: str, body: bytes) -> None:
+    is_problem(requests.post(f"{url}/optimize", data=body, headers=HEADERS, timeout=60), 400)
+
+
+def test_other_refusals_have_the_same_form(url: str) -> None:
+    is_problem(requests.get(f"{url}/no-such-path", headers=HEADERS, timeout=60), 404)
+    is_problem(requests.put(f"{url}/mcp", headers=HEADERS, timeout=60), 405)
+    is_problem(requests.post(f"{url}/optimize", data=b"{", headers=HEADERS, timeout=60), 422)
+
+
+def test_rules_of_the_whole_request_are_said_in_plain_words(url: str) -> None:
+    body = BODY | {"preferences": [{"addOnPlacementScore": "t"}]}
+    found = is_problem(requests.post(f"{url}/optimize", json=body, headers=HEADERS, timeout=60), 422)
+    assert found["detail"] == "body: either preference or preferences has to be given"
