@@ -1,17 +1,34 @@
 """HTTP with bounds: one request, one answer, a deadline for the whole exchange and a limit on the decoded bytes.
 
-    client     get() and post()
+    client     get(), post(), and probe() for health checks
     failures   what went wrong, as an HttpError that a person can act on
-    transport  connections that know the deadline of the exchange they serve
+    transport  connections that know the exchange they serve
+    addresses  to which a name may lead
+    answer     an answer's bytes, counted, by the rules of HTTP
+    coding     takes compression off in bounded steps
     deadline   ends an exchange when its time is over, wherever it is blocked
-    trust      private CAs besides the public ones
+    trust      the CAs that count: public ones, the system's, the operator's
+    proxies    which proxy a request goes through
 
 Built on requests, but below its Session: that follows redirects (with the whole body of the redirect in memory), keeps
-cookies and reads proxies, .netrc and certificates from the environment. None of that must happen to a request that
-carries a token. Nothing is tried again here: who retries must know the deadline of the cycle.
+cookies and reads .netrc and proxies from the environment by rules of its own. None of that must happen to a request
+that carries a token. Nothing is tried again here: who retries must know the deadline of the cycle.
 """
 
-from dsf.http.client import Stream, get, post
+from dsf.errors import SettingsError
+from dsf.http import addresses, transport, trust
+from dsf.http.client import Answer, Stream, get, post, probe
 from dsf.http.failures import Explain
+from dsf.settings import Settings
 
-__all__ = ["Explain", "Stream", "get", "post"]
+__all__ = ["Answer", "Explain", "Stream", "get", "post", "probe", "use"]
+
+
+def use(settings: Settings) -> None:
+    """Whom this process trusts, which names lead elsewhere, and which addresses it may ask. Raises SettingsError."""
+    try:
+        transport.set_aliases(settings.agent_host_aliases)
+    except ValueError as error:
+        raise SettingsError(f"DSF_AGENT_HOST_ALIASES: {error}") from None
+    trust.use_folder(settings.trusted_ca_dir)
+    addresses.allow_link_local(settings.allow_link_local)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import requests
 import urllib3.exceptions
 from requests.adapters import HTTPAdapter
 
 from dsf.errors import HttpError
-from dsf.http import failures, transport
+from dsf.http import addresses, coding, failures, proxies, transport
 from dsf.http.deadline import Exchange, watchdog
 
-#: Seconds to connect. A server in the same cluster takes milliseconds; the rest of the time belongs to its work.
-CONNECT_TIMEOUT = 3.0
-#: Bytes read at once when the length of an answer is not known.
+#: Bytes read at once when the length of an answer is not known, and when they are compressed.
 _READ_BYTES = 1024 * 1024
+_READ_COMPRESSED = 64 * 1024
 #: Bytes of a refusal that are read for its message.
 _REFUSAL_BYTES = 16 * 1024
 _OK = 200
+_REDIRECTS = range(300, 400)
 
 _HEADERS = {"User-Agent": "dynamic-scoring-framework", "Accept": "application/json"}
+# Only gzip: it is what Prometheus offers.
+_ENCODING = {"Accept-Encoding": "gzip"}
 
 
 class Stream(Protocol):
@@ -30,6 +33,15 @@ class Stream(Protocol):
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[memoryview]: ...
+
+
+class Answer(NamedTuple):
+    """An answer with any status that is not a redirect."""
+
+    status: int
+    body: bytes
+    #: As the server sent it; empty when it sent none.
+    content_type: str = ""
 
 
 def get(
@@ -44,11 +56,10 @@ def get(
     """The body of the answer to a GET, decompressed.
 
     `deadline` is a time of time.monotonic(), `token` is sent as a Bearer token, `explain` may read the reason of a
-    refusal from its body. Raises HttpError with one of the reasons connection_failed, timeout, truncated, too_large,
-    redirect, unauthorized, http_error, bad_answer, or the one that `explain` gave.
+    refusal from its body. Raises HttpError with one of the reasons connection_failed, address_refused, timeout,
+    truncated, too_large, redirect, unauthorized, http_error, bad_answer, or the one that `explain` gave.
     """
-    # Only gzip: it is what Prometheus offers, and what is decoded with a limit.
-    return _Request("GET", url, deadline, max_bytes, token, explain).send({"Accept-Encoding": "gzip"}, params=params)
+    return _Request("GET", url, deadline, max_bytes, token, explain).send(_ENCODING, params=params)
 
 
 def post(
@@ -61,14 +72,27 @@ def post(
     content_type: str = "application/json",
 ) -> bytes:
     """The body of the answer to a POST of `body`, decompressed. Arguments and errors as for `get`."""
-    headers = {"Accept-Encoding": "gzip", "Content-Type": content_type, "Content-Length": str(len(body))}
+    headers = _ENCODING | {"Content-Type": content_type, "Content-Length": str(len(body))}
     return _Request("POST", url, deadline, max_bytes, token, None).send(headers, data=body)
+
+
+def probe(url: str, *, deadline: float, max_bytes: int, body: bytes | None = None, token: str | None = None) -> Answer:
+    """The answer to a GET, or to a POST of `body`, whatever its status.
+
+    Over a new connection: a kept one says nothing of a server's health. Arguments and errors as for `get`, without
+    those that a status makes; a redirect is still one.
+    """
+    headers = _ENCODING | {"Connection": "close"}
+    if body is None:
+        return _Request("GET", url, deadline, max_bytes, token, None).probe(headers)
+    headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    return _Request("POST", url, deadline, max_bytes, token, None).probe(headers, data=body)
 
 
 class _Request:
     """One request: what all steps of the exchange need to know."""
 
-    __slots__ = ("deadline", "explain", "max_bytes", "method", "token", "url")
+    __slots__ = ("deadline", "explain", "max_bytes", "method", "proxy", "token", "url")
 
     def __init__(
         self,
@@ -85,42 +109,73 @@ class _Request:
         self.max_bytes = max_bytes
         self.token = token
         self.explain = explain
+        self.proxy: proxies.Proxy | None = None
 
     @property
     def where(self) -> str:
-        return failures.place(self.method, self.url)
+        place = failures.place(self.method, self.url)
+        return place if self.proxy is None else f"{place} (through the proxy {self.proxy.shown})"
 
-    def send(self, headers: dict[str, str], **content: Any) -> bytes:
+    def send(self, headers: Mapping[str, str], **content: Any) -> bytes:
+        """The body of an answer with status 200. Any other status raises HttpError."""
+        prepared = self._prepare(headers, content)
+        exchange = Exchange(self.deadline, self.max_bytes)
+        return self._run(exchange, transport.begin(exchange), prepared, self._body_of_good).body
+
+    def probe(self, headers: Mapping[str, str], **content: Any) -> Answer:
+        """The answer with any status but a redirect, over a connection of its own."""
+        prepared = self._prepare(headers, content)
+        exchange = Exchange(self.deadline, self.max_bytes)
+        with transport.begin_anew(exchange) as adapter:
+            return self._run(exchange, adapter, prepared, self._body_of_any)
+
+    def _run(
+        self,
+        exchange: Exchange,
+        adapter: HTTPAdapter,
+        prepared: requests.PreparedRequest,
+        read: Callable[[requests.Response], bytes],
+    ) -> Answer:
         started = time.monotonic()
         seconds = self.deadline - started
         if seconds <= 0:
             raise HttpError("timeout", f"{self.where}: no time is left")
-        prepared = self._prepare(headers, content)
-        exchange = Exchange(self.deadline)
         watchdog.watch(exchange)
-        adapter = transport.begin(exchange)
+        hops = None
         try:
-            body = self._exchange(adapter, prepared, seconds)
+            if self.proxy is not None:
+                addresses.check(str(prepared.url), exchange)
+                hops = dict.fromkeys(proxies.PORTS, self.proxy.url)
+            response = adapter.send(
+                prepared,
+                stream=True,
+                timeout=(min(addresses.CONNECT_TIMEOUT, seconds), seconds),
+                verify=True,
+                proxies=hops,
+            )
+            # Closes the connection unless the answer was read to its end.
+            with response:
+                found = Answer(response.status_code, read(response), response.headers.get("Content-Type", ""))
         except HttpError:
             if exchange.expired:
                 raise failures.timeout(self.where, seconds) from None
             raise
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        except (requests.RequestException, urllib3.exceptions.HTTPError, coding.CodingError, OSError) as error:
             # from None: what these libraries say may hold the whole URL.
             if exchange.expired or failures.is_timeout(error):
                 raise failures.timeout(self.where, time.monotonic() - started) from None
-            raise failures.broken(self.where, error) from None
+            raise failures.broken(self.where, error, self.max_bytes) from None
         finally:
             exchange.finish()
         if exchange.expired:
             # To http.client an end of file within the headers, or in a body without a length, is a complete answer.
             raise failures.timeout(self.where, seconds)
-        return body
+        return found
 
-    def _prepare(self, headers: dict[str, str], content: dict[str, Any]) -> requests.PreparedRequest:
-        headers = _HEADERS | headers
+    def _prepare(self, headers: Mapping[str, str], content: dict[str, Any]) -> requests.PreparedRequest:
+        sent = {**_HEADERS, **headers}
         if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
+            sent["Authorization"] = f"Bearer {self.token}"
         prepared = requests.PreparedRequest()
         try:
             if not self.url.lower().startswith(("http://", "https://")):
@@ -128,49 +183,62 @@ class _Request:
             # No auth: requests would look for user information in the URL.
             prepared.prepare_method(self.method)
             prepared.prepare_url(self.url, content.get("params"))
-            prepared.prepare_headers(headers)
+            prepared.prepare_headers(sent)
         except (requests.RequestException, ValueError):
             raise HttpError("connection_failed", f"{self.where}: not a URL that can be asked") from None
         prepared.body = content.get("data")
+        self.proxy = transport.proxy_for(str(prepared.url), has_token=self.token is not None)
         return prepared
 
-    def _exchange(self, adapter: HTTPAdapter, prepared: requests.PreparedRequest, seconds: float) -> bytes:
-        timeout = (min(CONNECT_TIMEOUT, seconds), seconds)
-        response = adapter.send(prepared, stream=True, timeout=timeout, verify=True)
-        try:
-            raw: urllib3.HTTPResponse = response.raw
-            if response.status_code != _OK:
-                raise failures.refusal(
-                    self.where, response.status_code, response.headers, self._refusal(raw), self.explain
-                )
-            return self._read(raw)
-        finally:
-            # Closes the connection unless the answer was read to its end.
-            response.close()
+    def _body_of_good(self, response: requests.Response) -> bytes:
+        if response.status_code != _OK:
+            raise self._refusal(response)
+        return self._body(response)
 
-    def _refusal(self, raw: urllib3.HTTPResponse) -> bytes:
+    def _body_of_any(self, response: requests.Response) -> bytes:
+        if response.status_code in _REDIRECTS:
+            raise self._refusal(response)
+        return self._body(response)
+
+    def _refusal(self, response: requests.Response) -> HttpError:
+        head = bytearray()
         try:
-            body = raw.read(_REFUSAL_BYTES, decode_content=True)
-        except (urllib3.exceptions.HTTPError, OSError):
+            for piece in self._pieces(response, _REFUSAL_BYTES):
+                head += piece
+                if len(head) >= _REFUSAL_BYTES:
+                    break
+        except (urllib3.exceptions.HTTPError, coding.CodingError, HttpError, OSError):
             # The status alone says enough.
-            return b""
-        return failures.without_token(body, self.token)
+            pass
+        return failures.refusal(
+            self.where, response.status_code, response.headers, bytes(head[:_REFUSAL_BYTES]), self.token, self.explain
+        )
 
-    def _read(self, raw: urllib3.HTTPResponse) -> bytes:
-        length = raw.length_remaining
+    def _body(self, response: requests.Response) -> bytes:
+        length = response.raw.length_remaining
         if length is not None and length > self.max_bytes:
-            raise self._too_large(f"has {length} bytes")
-        encoded = "Content-Encoding" in raw.headers
+            raise failures.too_large(self.where, self.max_bytes, f"has {length} bytes")
         # Of a plain body of known length the first read gets everything, without a second copy.
-        size = _READ_BYTES if encoded or not length else length
         pieces: list[bytes] = []
         total = 0
-        while piece := raw.read(size, decode_content=encoded):
+        for piece in self._pieces(response, length or _READ_BYTES):
             total += len(piece)
             if total > self.max_bytes:
-                raise self._too_large("is longer")
+                raise failures.too_large(self.where, self.max_bytes)
+            if time.monotonic() >= self.deadline:
+                # Decompression waits for no socket.
+                raise TimeoutError
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _too_large(self, what: str) -> HttpError:
-        return HttpError("too_large", f"{self.where}: the answer {what}, more than the {self.max_bytes} bytes allowed")
+    def _pieces(self, response: requests.Response, size: int) -> Iterator[bytes]:
+        """The body, decompressed; in pieces of `size` bytes when it is not compressed."""
+        raw: urllib3.HTTPResponse = response.raw
+        encoding = raw.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding in ("", "identity"):
+            return iter(partial(raw.read, size, decode_content=False), b"")
+        if encoding not in coding.KNOWN:
+            raise HttpError(
+                "bad_answer", f"{self.where}: the answer's Content-Encoding is one that was not asked for, send gzip"
+            )
+        return coding.inflated(iter(partial(raw.read, _READ_COMPRESSED, decode_content=False), b""))

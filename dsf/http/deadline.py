@@ -1,7 +1,7 @@
 """Ends an exchange when its time is over.
 
 A socket timeout is per read: a server that sends one byte now and then never meets it. So one thread of the process
-shuts down the sockets of exchanges whose deadline has passed, which wakes whoever reads or writes there.
+shuts down the sockets of exchanges whose deadline has passed, which wakes the thread that reads or writes there.
 """
 
 from __future__ import annotations
@@ -11,15 +11,37 @@ import math
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from typing import Protocol
+
+_thread = threading.local()
+
+
+class Timed(Protocol):
+    """What exchanges are made for. Its deadline may come earlier than it was."""
+
+    deadline: float
+
+
+@contextlib.contextmanager
+def made_for(owner: Timed) -> Iterator[None]:
+    """Exchanges that this thread begins meanwhile are `owner`'s: none lasts longer, and `Watchdog.cut` ends them."""
+    _thread.owner = owner
+    try:
+        yield
+    finally:
+        _thread.owner = None
 
 
 class Exchange:
-    """One request and its answer. `deadline` is on the clock of time.monotonic()."""
+    """One request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
 
-    __slots__ = ("_lock", "_over", "_socket", "deadline", "expired")
+    __slots__ = ("_lock", "_over", "_socket", "deadline", "expired", "max_bytes", "owner")
 
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
+    def __init__(self, deadline: float, max_bytes: int) -> None:
+        self.owner: Timed | None = getattr(_thread, "owner", None)
+        self.deadline = deadline if self.owner is None else min(deadline, self.owner.deadline)
+        self.max_bytes = max_bytes
         #: Whether the deadline passed before the exchange was over.
         self.expired = False
         self._lock = threading.Lock()
@@ -29,6 +51,11 @@ class Exchange:
     def remaining(self) -> float:
         """Seconds that are left; at least a little, because 0 would mean a non-blocking socket."""
         return max(self.deadline - time.monotonic(), 0.001)
+
+    def check(self) -> None:
+        """Raises TimeoutError when the deadline has passed. For work that waits for no socket."""
+        if time.monotonic() >= self.deadline:
+            raise TimeoutError
 
     def attach(self, connection: socket.socket) -> None:
         """Say which socket serves this exchange. Raises TimeoutError when the deadline has passed."""
@@ -49,7 +76,7 @@ class Exchange:
             self._socket = None
 
     def expire(self) -> None:
-        """Called at the deadline: whoever waits for the socket is woken with an end of file or an error."""
+        """Called at the deadline: the thread that waits for the socket is woken with an end of file or an error."""
         with self._lock:
             if self._over:
                 return
@@ -83,6 +110,15 @@ class Watchdog:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="dsf-http-deadlines", daemon=True)
                 self._thread.start()
+
+    def cut(self, owner: Timed) -> None:
+        """The deadline of `owner` is earlier than it was: what goes on for it ends by then."""
+        with self._condition:
+            found = [exchange for exchange in self._watched if exchange.owner is owner]
+            for exchange in found:
+                exchange.deadline = min(exchange.deadline, owner.deadline)
+            self._next_look = min([self._next_look, *(exchange.deadline for exchange in found)])
+            self._condition.notify()
 
     def _run(self) -> None:
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import http.client
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlsplit
@@ -12,13 +13,21 @@ import requests
 import urllib3.exceptions
 
 from dsf.errors import HttpError
+from dsf.http.answer import NotHttpError, TooMuchError
+from dsf.http.coding import CodingError, UnfinishedError
+from dsf.text import cleaned, masked
 
-#: Bytes of a foreign answer that are shown in a message.
-EXCERPT_BYTES = 200
+#: Characters of a foreign answer that are shown in a message; of Prometheus' own words; of a URL.
+EXCERPT = 200
+_EXPLAINED = 1000
+_PLACE_LIMIT = 500
 #: Seconds; a longer Retry-After is cut to this. No cycle waits that long.
 MAX_RETRY_AFTER = 600.0
 
+_CLOSED = "the server closed the connection"
 _RETRYABLE = frozenset({429, 502, 503, 504})
+#: How http.client says that a proxy opened no tunnel.
+_NO_TUNNEL = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
 
 #: Looks at the status and the first bytes of a refusal; returns (reason, text) when it knows better than the status.
 Explain = Callable[[int, bytes], tuple[str, str] | None]
@@ -26,37 +35,37 @@ Explain = Callable[[int, bytes], tuple[str, str] | None]
 
 def place(method: str, url: str) -> str:
     """`GET http://host:port/path` for messages: without user information and query."""
-    parts = urlsplit(url)
-    return f"{method} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Where its parts begin and end cannot be told, so none is shown.
+        return f"{method} (not a URL)"
+    return cleaned(f"{method} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", _PLACE_LIMIT)
 
 
-def printable(text: str) -> str:
-    """The text on one line, without control characters: it goes to terminals, logs and Kubernetes objects."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
-
-
-def excerpt(body: bytes) -> str:
-    """The first bytes of an answer for a message."""
-    return printable(body[:EXCERPT_BYTES].decode(errors="replace"))
-
-
-def without_token(body: bytes, token: str | None) -> bytes:
-    """The answer of a server that repeats the token it was sent, without the token."""
-    return body.replace(token.encode(), b"***") if token else body
+def excerpt(body: bytes, token: str | None = None) -> str:
+    """The first characters of an answer for a message, without the token that was sent."""
+    return cleaned(masked(body.decode(errors="replace"), token), EXCERPT)
 
 
 def refusal(
-    where: str, status: int, headers: Mapping[str, str], body: bytes, explain: Explain | None = None
+    where: str,
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    token: str | None = None,
+    explain: Explain | None = None,
 ) -> HttpError:
-    """An answer with another status than 200. `body` is its head, without tokens."""
+    """An answer with another status than 200. `body` is its head, `token` the one that was sent."""
     known = explain(status, body) if explain is not None else None
     if known is not None:
-        reason, text = known[0], printable(known[1])
+        # What it found was decoded: only now a token in it looks like one.
+        reason, text = known[0], cleaned(masked(known[1], token), _EXPLAINED)
     elif 300 <= status < 400:
         reason, text = "redirect", "redirects are not followed; give the final URL"
     else:
         reason = "unauthorized" if status in (401, 403) else "http_error"
-        text = excerpt(body)
+        text = excerpt(body, token)
     message = f"{where}: HTTP {status}" + (f": {text}" if text else "")
     return HttpError(
         reason,
@@ -84,28 +93,74 @@ def retry_after(value: str | None) -> float | None:
 
 def timeout(where: str, seconds: float) -> HttpError:
     """No whole answer in time. The same request may be faster later; whether there is time for it, the caller knows."""
-    return HttpError("timeout", f"{where}: no complete answer within {seconds:.3g} s", retryable=True)
+    shown = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
+    return HttpError("timeout", f"{where}: no complete answer within {shown} s", retryable=True)
 
 
-def broken(where: str, error: Exception) -> HttpError:
-    """The exchange ended with an exception of requests, urllib3 or the operating system, other than a timeout."""
+def too_large(where: str, max_bytes: int, what: str = "is longer") -> HttpError:
+    """An answer that would need more memory than it may."""
+    return HttpError("too_large", f"{where}: the answer {what}, more than the {max_bytes} bytes allowed")
+
+
+def broken(where: str, error: Exception, max_bytes: int) -> HttpError:
+    """The exchange ended with an exception of ours, requests, urllib3 or the operating system other than a timeout.
+
+    A server that breaks the rules of HTTP will do so again; one that went away may come back.
+    """
     causes = list(_causes(error))
     for cause in causes:
-        if isinstance(cause, urllib3.exceptions.DecodeError | requests.exceptions.ContentDecodingError):
-            return HttpError("bad_answer", f"{where}: the answer cannot be decompressed")
-        if isinstance(cause, http.client.IncompleteRead | urllib3.exceptions.InvalidChunkLength):
-            return HttpError("truncated", f"{where}: the answer ends too early", retryable=True)
-        if isinstance(cause, urllib3.exceptions.NameResolutionError):
-            return HttpError("connection_failed", f"{where}: the host name cannot be resolved", retryable=True)
-        if isinstance(cause, urllib3.exceptions.SSLError):
-            # A certificate does not get better within a cycle.
-            return HttpError("connection_failed", f"{where}: TLS failed: {printable(str(cause))[:EXCERPT_BYTES]}")
+        if known := _known(where, cause, max_bytes):
+            return known
     for cause in reversed(causes):
         if isinstance(cause, OSError) and cause.strerror:
-            return HttpError("connection_failed", f"{where}: {printable(cause.strerror)}", retryable=True)
+            return HttpError("connection_failed", f"{where}: {cleaned(cause.strerror, EXCERPT)}", retryable=True)
     if any(isinstance(cause, urllib3.exceptions.ConnectTimeoutError) for cause in causes):
         return HttpError("connection_failed", f"{where}: the server does not accept the connection", retryable=True)
-    return HttpError("connection_failed", f"{where}: the server closed the connection", retryable=True)
+    return HttpError("connection_failed", f"{where}: {_CLOSED}", retryable=True)
+
+
+def _known(where: str, cause: BaseException, max_bytes: int) -> HttpError | None:
+    """The error for an exception whose class says what happened."""
+    match cause:
+        case TooMuchError():
+            return too_large(where, max_bytes)
+        case UnfinishedError() | http.client.IncompleteRead():
+            return HttpError("truncated", f"{where}: the answer ends too early", retryable=True)
+        case http.client.RemoteDisconnected():
+            return HttpError("connection_failed", f"{where}: {_CLOSED}", retryable=True)
+        case urllib3.exceptions.NameResolutionError():
+            return HttpError("connection_failed", f"{where}: the host name cannot be resolved", retryable=True)
+        case urllib3.exceptions.LocationParseError():
+            return HttpError("connection_failed", f"{where}: the host name is no name that a host can have")
+        case urllib3.exceptions.SSLError():
+            # A certificate does not get better within a cycle.
+            return HttpError("connection_failed", f"{where}: TLS failed: {cleaned(str(cause), EXCERPT)}")
+    if found := _NO_TUNNEL.fullmatch(str(cause)):
+        code, said = int(found[1]), cleaned(found[2], EXCERPT)
+        return HttpError(
+            "connection_failed", f"{where}: the proxy answers {code} {said}".rstrip(), retryable=code in _RETRYABLE
+        )
+    if words := _broken_rule(cause):
+        return HttpError("bad_answer", f"{where}: the answer is not as HTTP wants it: {words}")
+    return None
+
+
+def _broken_rule(cause: BaseException) -> str:
+    """The rule of HTTP that an answer breaks; empty for another error. http.client's own texts quote the answer."""
+    match cause:
+        case CodingError() | NotHttpError():
+            return str(cause)
+        case http.client.BadStatusLine():
+            return "its first line is no status line"
+        case http.client.UnknownProtocol():
+            return "its version of HTTP is not known"
+        case http.client.LineTooLong():
+            return "a line of its headers is too long"
+        case http.client.HTTPException():
+            return "it has too many headers"
+        case urllib3.exceptions.InvalidHeader():
+            return "a header has a bad value"
+    return ""
 
 
 def is_timeout(error: Exception) -> bool:

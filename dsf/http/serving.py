@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Protocol
 
 from dsf.errors import SettingsError
+from dsf.listening import family_of, prepare
 
 #: Connections that may wait to be accepted.
 _BACKLOG = 128
@@ -25,12 +26,12 @@ def listen(host: str, port: int, variable: str) -> socket.socket:
     Here and not in uvicorn, which ends the process with its own words when the port is in use.
     """
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, host = family_of(host)
         # With the protocol named: asyncio switches off Nagle's delay, 40 ms of every answer, for such sockets only.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
+            prepare(listener)
+            listener.bind((host, port))
             listener.listen(_BACKLOG)
         except OSError:
             listener.close()

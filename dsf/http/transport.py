@@ -1,4 +1,7 @@
-"""Connections that know the deadline of the exchange they serve, one pool of them per thread."""
+"""Connections that know the exchange they serve: its deadline, its bounds, and the addresses they may lead to.
+
+One pool of them per thread.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from dsf.http import trust
+from dsf.http import addresses, proxies, trust
+from dsf.http.answer import Answer
 from dsf.http.deadline import Exchange
 
 #: Servers to which a thread keeps a connection open. Each thread has one exchange at a time, so one each is enough.
@@ -48,15 +54,33 @@ def set_aliases(aliases: Mapping[str, str]) -> None:
     _aliases.update(parsed)
 
 
-@contextlib.contextmanager
-def _alias(connection: HTTPConnection) -> Iterator[None]:
-    """Within it, the connection leads to the alias of its server, if that has one."""
+def proxy_for(url: str, *, has_token: bool) -> proxies.Proxy | None:
+    """The proxy for a request to this URL, None for a direct one. Raises HttpError."""
+    parts = urlsplit(url)
+    if f"{parts.hostname}:{parts.port or proxies.PORTS[parts.scheme]}" in _aliases:
+        return None
+    return proxies.proxy_for(parts, has_token=has_token)
+
+
+def _connected(connection: HTTPConnection) -> socket.socket:
+    """A socket to the connection's server, or to the alias of it, or to its proxy."""
     named = connection.host, connection.port
     connection.host, connection.port = _aliases.get(f"{named[0]}:{named[1]}", named)
+    exchange = _exchange()
     try:
-        yield
+        made = addresses.connect(connection, exchange)
     finally:
         connection.host, connection.port = named
+    if connection.proxy is not None:
+        # What a proxy says before it opens a tunnel is bounded, too. It may take its time to reach the server.
+        made.settimeout(exchange.remaining())
+        connection.response_class = partial(Answer, exchange=exchange)  # type: ignore[assignment]
+        try:
+            exchange.attach(made)
+        except TimeoutError:
+            made.close()
+            raise
+    return made
 
 
 def _attach(connection: HTTPConnection) -> None:
@@ -65,19 +89,24 @@ def _attach(connection: HTTPConnection) -> None:
     urllib3 knows a timeout for connecting and one for reading; while a request is sent, the former would count, and a
     scorer that is busy for three seconds must not look like a broken one.
     """
+    exchange = _exchange()
     if connection.sock is None:
         connection.connect()
-    sock: socket.socket | None = connection.sock
-    if sock is not None and _local.exchange is not None:
-        _local.exchange.attach(sock)
-        # What urllib3 sets on the socket before it sends.
-        connection.timeout = _local.exchange.remaining()
+    exchange.attach(connection.sock)
+    # What urllib3 sets on the socket before it sends.
+    connection.timeout = exchange.remaining()
+    connection.response_class = partial(Answer, exchange=exchange)  # type: ignore[assignment]
+
+
+def _exchange() -> Exchange:
+    if _local.exchange is None:
+        raise RuntimeError("a request is sent outside of an exchange")
+    return _local.exchange
 
 
 class _HTTPConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
-        with _alias(self):
-            return super()._new_conn()
+        return _connected(self)
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         _attach(self)
@@ -87,11 +116,12 @@ class _HTTPConnection(HTTPConnection):
 class _HTTPSConnection(HTTPSConnection):
     def connect(self) -> None:
         self.ssl_context = trust.context()
+        # Those are in it already.
+        self.ca_certs = None
         super().connect()
 
     def _new_conn(self) -> socket.socket:
-        with _alias(self):
-            return super()._new_conn()
+        return _connected(self)
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         _attach(self)
@@ -106,13 +136,21 @@ class _HTTPSPool(HTTPSConnectionPool):
     ConnectionCls = _HTTPSConnection
 
 
+_POOL_CLASSES = {"http": _HTTPPool, "https": _HTTPSPool}
+
+
 class _Adapter(HTTPAdapter):
     def __init__(self) -> None:
         super().__init__(pool_connections=_POOLS, pool_maxsize=1, max_retries=0)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = {"http": _HTTPPool, "https": _HTTPSPool}
+        self.poolmanager.pool_classes_by_scheme = _POOL_CLASSES
+
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **kwargs)
+        manager.pool_classes_by_scheme = _POOL_CLASSES
+        return manager
 
 
 def begin(exchange: Exchange) -> HTTPAdapter:
@@ -121,6 +159,17 @@ def begin(exchange: Exchange) -> HTTPAdapter:
         _local.adapter = _Adapter()
     _local.exchange = exchange
     return _local.adapter
+
+
+@contextlib.contextmanager
+def begin_anew(exchange: Exchange) -> Iterator[HTTPAdapter]:
+    """An adapter without connections for one request, which belongs to `exchange`."""
+    _local.exchange = exchange
+    adapter = _Adapter()
+    try:
+        yield adapter
+    finally:
+        adapter.close()
 
 
 def close() -> None:

@@ -1,10 +1,21 @@
-"""Which CAs are trusted by requests over https: the public ones, and those in a folder of the operator's."""
+"""Which CAs are trusted by requests over https: public ones, the system's, and those that the operator names.
+
+All of them count together: certifi's, the system's store, the files and folders that the usual environment variables
+name, OCM's `proxyConfig.caBundle`, and the folder DSF_TRUSTED_CA_DIR. Like Go's programs, and unlike OpenSSL, every
+file of a folder is read, whatever its name: a CA that a pod mounts into /etc/ssl/certs is trusted.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import ssl
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
 
+import requests.utils
 from urllib3.util.ssl_ import create_urllib3_context
 
 import dsf.log
@@ -12,7 +23,38 @@ from dsf.errors import SettingsError
 
 log = dsf.log.get(__name__)
 
+#: Where distributions keep their store: Debian, Fedora and RHEL, openSUSE, Alpine.
+_SYSTEM: Final = (
+    Path("/etc/ssl/certs"),
+    Path("/etc/pki/tls/certs"),
+    Path("/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"),
+    Path("/etc/ssl/ca-bundle.pem"),
+    Path("/etc/ssl/cert.pem"),
+)
+#: Each names a file or a folder. OCM sets the last one in agents.
+_VARIABLES: Final = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CA_BUNDLE_FILE_PATH")
+#: Folders with a colon in between.
+_FOLDERS: Final = "SSL_CERT_DIR"
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+
+class _Place(NamedTuple):
+    """A file or a folder. What is wrong with one of the operator's is said."""
+
+    path: Path
+    is_named: bool
+
+
+class _Made(NamedTuple):
+    """A context, and what its files were when it was made."""
+
+    seen: tuple[object, ...]
+    context: ssl.SSLContext
+
+
 _folder: Path | None = None
+_lock = threading.Lock()
+_made: _Made | None = None
 #: Files that were said to be of no use, so that each is said once.
 _said: set[tuple[Path, str]] = set()
 
@@ -38,25 +80,65 @@ def use_folder(folder: Path | None) -> None:
     _folder = folder
 
 
-def context() -> ssl.SSLContext | None:
-    """For one connection; None means the default. The public CAs are added by whoever connects.
+def context() -> ssl.SSLContext:
+    """For a connection that is made now.
 
-    Read anew each time: a mounted ConfigMap changes while the process runs. A file that has become useless is logged
-    and left out.
+    Made anew when a file has changed: a mounted ConfigMap does so while the process runs. A file that is of no use is
+    logged and left out.
     """
-    if _folder is None:
-        return None
-    made = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
+    global _made  # noqa: PLW0603 - as above
+    places = tuple(_places())
+    with _lock:
+        seen = tuple(_state(place) for place in places)
+        if _made is None or _made.seen != seen:
+            _made = _Made(seen, _context(places))
+        return _made.context
+
+
+def _places() -> Iterator[_Place]:
+    yield _Place(Path(requests.utils.DEFAULT_CA_BUNDLE_PATH), is_named=True)
+    for path in _SYSTEM:
+        yield _Place(path, is_named=False)
+    named = [os.environ.get(variable, "") for variable in _VARIABLES]
+    for name in [*named, *os.environ.get(_FOLDERS, "").split(":")]:
+        if name:
+            yield _Place(Path(name), is_named=True)
+    if _folder is not None:
+        yield _Place(_folder, is_named=True)
+
+
+def _state(place: _Place) -> object:
+    """What differs when a place has changed. Of the system's folders only themselves: they have hundreds of files."""
+    path = place.path
     try:
-        files = _files(_folder)
+        paths = [path, *(_files(path) if place.is_named and path.is_dir() else ())]
+        return tuple((file, (found := file.stat()).st_mtime_ns, found.st_size, found.st_ino) for file in paths)
     except OSError as error:
-        _say(_folder, error.strerror or str(error))
-        return made
-    for file in files:
+        return path, error.errno
+
+
+def _context(places: tuple[_Place, ...]) -> ssl.SSLContext:
+    made = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
+    loaded: set[bytes] = set()
+    for path, is_named in places:
         try:
-            made.load_verify_locations(cafile=file)
-        except (ssl.SSLError, OSError) as error:
-            _say(file, str(error))
+            files = _files(path) if path.is_dir() else [path]
+        except OSError as error:
+            files = []
+            if is_named:
+                _say(path, error.strerror or str(error))
+        for file in files:
+            try:
+                # The stores have the same CAs, Debian's thrice, and OpenSSL takes a millisecond for each.
+                found = _CERTIFICATE.findall(file.read_bytes())
+                if new := [one for one in dict.fromkeys(found) if one not in loaded]:
+                    made.load_verify_locations(cadata=b"\n".join(new).decode("ascii"))
+                    loaded.update(new)
+                elif not found:
+                    raise ValueError("it has no certificate in PEM")
+            except (ValueError, OSError) as error:
+                if is_named:
+                    _say(file, str(error))
     return made
 
 

@@ -11,9 +11,10 @@
 `uvicorn module:app` serves /healthz, /config, /scoring, /metrics and /docs. Several scorers go into one `ScorerApp`.
 
 This package imports nothing else of `dsf`: it is also published alone, for images that hold a scorer and no framework.
-In reading order: `scorer` (what a scorer is), `series`, `result` (what its function gets and gives), `source`,
+In reading order: `definition` (what a scorer is), `series`, `result` (what its function gets and gives), `source`,
 `limits`, `bearer` (its options), `requestbody`, `answer` (JSON in and out), `endpoint` (one request), `app` (the
-service), `openapi` and `metrics` (what it says about itself), `autoregression` and `environment` (tools for functions).
+service), `scorer` (one that serves itself), `openapi` and `metrics` (what it says about itself), `autoregression` and
+`environment` (tools for functions).
 """
 
 from dsf.scorer.app import ScorerApp

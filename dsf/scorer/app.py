@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from dsf.scorer import openapi
+from dsf.scorer.definition import Definition, clean_path
 from dsf.scorer.endpoint import ScoringEndpoint
 from dsf.scorer.errors import ScorerError
 from dsf.scorer.metrics import Metrics, ScorerMetrics
-from dsf.scorer.scorer import Scorer, clean_path
+from dsf.scorer.page import add_page
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -31,7 +32,7 @@ class ScorerApp:
     """
 
     def __init__(
-        self, *scorers: Scorer, prefix: str = "", title: str = "", registry: CollectorRegistry | None = None
+        self, *scorers: Definition, prefix: str = "", title: str = "", registry: CollectorRegistry | None = None
     ) -> None:
         if not scorers:
             raise ScorerError("ScorerApp(): give at least one Scorer")
@@ -61,11 +62,13 @@ class ScorerApp:
         """Serve until Ctrl-C."""
         import uvicorn
 
+        from dsf.scorer.protocol import PatientProtocol
+
         if not logging.getLogger().handlers:
             logging.basicConfig(
                 stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
             )
-        uvicorn.run(self, host=host, port=port, access_log=False)
+        uvicorn.run(self, host=host, port=port, access_log=False, http=PatientProtocol)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
@@ -88,18 +91,19 @@ class ScorerApp:
 
     def _make(self) -> FastAPI:
         # A redirect from /config/ to /config would be no help: the framework follows none.
-        api = FastAPI(title=self.title, version="1", redoc_url=None, redirect_slashes=False)
+        api = FastAPI(title=self.title, version="1", docs_url=None, redoc_url=None, redirect_slashes=False)
         api.openapi_tags = [{"name": scorer.name, "description": scorer.description} for scorer in self.scorers]
         metrics = Metrics(self.registry)
         for scorer in self.scorers:
             self._add(api, scorer, ScorerMetrics(metrics, scorer.name))
         _add_service(api, self.registry)
+        add_page(api)
         paths = [self.prefix + scorer.path for scorer in self.scorers]
         known = ["/healthz", *(f"{path}/{endpoint}" for path in paths for endpoint in ("config", "scoring"))]
         api.add_exception_handler(404, _not_found(known))
         return api
 
-    def _add(self, api: FastAPI, scorer: Scorer, metrics: ScorerMetrics) -> None:
+    def _add(self, api: FastAPI, scorer: Definition, metrics: ScorerMetrics) -> None:
         path = self.prefix + scorer.path
         endpoint = ScoringEndpoint(scorer, metrics)
 

@@ -17,10 +17,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from dsf.scorer.answer import Answer, encode
+from dsf.scorer.definition import Definition, Given
 from dsf.scorer.errors import RefusedError, Unavailable
 from dsf.scorer.metrics import ScorerMetrics
 from dsf.scorer.requestbody import parse
-from dsf.scorer.scorer import Given, Scorer
 from dsf.scorer.series import Series
 
 log = logging.getLogger("dsf.scorer")
@@ -29,7 +29,7 @@ log = logging.getLogger("dsf.scorer")
 class ScoringEndpoint:
     """POST .../scoring of one scorer."""
 
-    def __init__(self, scorer: Scorer, metrics: ScorerMetrics) -> None:
+    def __init__(self, scorer: Definition, metrics: ScorerMetrics) -> None:
         self._scorer = scorer
         self._limits = scorer.limits
         self._metrics = metrics
@@ -90,7 +90,7 @@ class ScoringEndpoint:
         except TimeoutError:
             raise RefusedError(408, f"the request did not come within {self._limits.read_seconds:g} seconds") from None
         except ClientDisconnect:
-            # Nobody reads this; it is for the count.
+            # It is only for the count: no client reads it.
             raise RefusedError(400, "the client went away") from None
 
     async def _read_bounded(self, request: Request) -> bytes:

@@ -9,6 +9,8 @@ from dsf.scorer.requestbody import MAX_TIME
 Schema = dict[str, Any]
 
 _LABELS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+# Go writes a slice or a map without content as null.
+_OR_NULL = {"type": "null"}
 _SAMPLE: Schema = {
     "type": "array",
     "description": "Unix seconds, and the value as text.",
@@ -31,13 +33,19 @@ _SERIES: Schema = {
     "type": "object",
     "required": ["metric"],
     "properties": {
-        "metric": {**_LABELS, "description": "Labels of the series."},
-        "values": {"type": "array", "items": _SAMPLE},
+        "metric": {"anyOf": [_LABELS, _OR_NULL], "description": "Labels of the series; null is none."},
+        "values": {"anyOf": [{"type": "array", "items": _SAMPLE}, _OR_NULL], "description": "Null is no sample."},
         "histograms": {"description": "Native histograms; they are ignored."},
     },
     "anyOf": [{"required": ["values"]}, {"required": ["histograms"]}],
 }
-_REQUEST: Schema = {"type": "object", "required": ["data"], "properties": {"data": {"type": "array", "items": _SERIES}}}
+_REQUEST: Schema = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {
+        "data": {"anyOf": [{"type": "array", "items": _SERIES}, _OR_NULL], "description": "Null is no series."}
+    },
+}
 _RESULT: Schema = {
     "type": "object",
     "required": ["metric", "score"],

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _KEY = b'"values":'
 _START = _KEY + b"[["
 _END = b"]]"
-# Stands for samples that were cut out. Nobody outside can know it.
+# Stands for samples that were cut out. No sender can know it.
 _NONCE = secrets.token_hex(16)
 
 #: The year 2255: beyond are no times of samples but milliseconds, and pandas cannot read them.
@@ -45,6 +45,7 @@ Arrays = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 def parse(body: bytes, limits: Limits) -> list[Series]:
     """The series in `{"data":[{"metric":{...},"values":[[t,"v"],...]},...]}`.
 
+    A null in the place of a list or of labels is an empty one: that is how Go writes a slice or a map without content.
     Raises RefusedError: 400 for no JSON, 422 for JSON of another shape, 413 for more than `limits` allow.
     """
     _check_counts(body, limits)
@@ -116,24 +117,32 @@ def _elements(text: bytes) -> list[Any]:
         document = from_json(text, allow_inf_nan=False)
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, f"the request is not JSON: {error}") from None
-    data = document.get("data") if isinstance(document, dict) else None
+    data = _given(document, "data", []) if isinstance(document, dict) else None
     if not isinstance(data, list):
         raise RefusedError(422, 'the request is not {"data": [...]}')
     return data
+
+
+def _given(element: dict[str, Any], name: str, empty: Any) -> Any:
+    """The value of a key, and `empty` for null; None when there is no such key."""
+    value = element.get(name)
+    return empty if value is None and name in element else value
 
 
 def _series(index: int, element: Any, arrays: Sequence[Arrays]) -> Series:
     where = f"data[{index}]"
     if not isinstance(element, dict):
         raise _wrong(where, "is not an object")
-    labels = element.get("metric")
+    labels = _given(element, "metric", {})
     if not isinstance(labels, dict):
         raise _wrong(f"{where}.metric", "is not an object of labels")
     for name, value in labels.items():
         if type(value) is not str:
             raise _wrong(f"{where}.metric[{name!r}]", "is not text")
-    # A series of native histograms, as Prometheus sends them, has no plain samples.
-    values = element.get("values", [] if "histograms" in element else None)
+    values = _given(element, "values", [])
+    if values is None and "histograms" in element:
+        # A series of native histograms, as Prometheus sends them, has no plain samples.
+        values = []
     if type(values) is str and values.startswith(_NONCE):
         times, numbers = arrays[int(values[len(_NONCE) :])]
     elif isinstance(values, list):

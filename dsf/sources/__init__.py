@@ -6,7 +6,8 @@ A new kind of source is one module with a function `fetch(summary, context) -> P
     opentelemetry   a collector's Prometheus exporter, with `scrape`; or pushed to the agent, with `otlp`
     kubernetes      what is left of the cluster, with `requests`
     nothing         no source
-    held            what sources keep between cycles: `window`; read with `selector` and `pattern`
+    held            what sources keep between cycles: `window`; read with `selector`
+    cluster         what `kubernetes` looks at
 """
 
 from typing import Final

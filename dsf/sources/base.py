@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from dsf.api.summary import ScorerSummary
-
-if TYPE_CHECKING:
-    from dsf.sources.held import Held
+from dsf.errors import HttpError
+from dsf.sources.held import Held
 
 #: The beginning and the end of every scoring request; in between is an array's inside.
 HEAD = b'{"data":['
 TAIL = b"]}"
+
+
+@dataclass(slots=True)
+class Question:
+    """One question to a source or a scoring API, and what came of it."""
+
+    #: As the scorer has it; empty where there is none.
+    query: str
+    #: Without `params`; words where no server is asked.
+    url: str
+    params: Mapping[str, str | int] = field(default_factory=dict)
+    #: How long it took, how many bytes came, and how many series are in them.
+    seconds: float = 0.0
+    received: int = 0
+    series: int = 0
+    #: What goes on of the answer.
+    pieces: Sequence[bytes | memoryview] = ()
+    #: Why there is no good answer.
+    error: HttpError | None = None
+
+    def answered(self, received: int, pieces: Sequence[bytes | memoryview], series: int = 0) -> None:
+        """There is a good answer."""
+        self.received, self.pieces, self.series = received, pieces, series
+
+    @contextmanager
+    def asked_for(self, observe: Callable[[Question], None]) -> Iterator[None]:
+        """It is asked meanwhile; `observe` gets it at the end, whatever comes of it."""
+        started = time.monotonic()
+        try:
+            yield
+        except HttpError as error:
+            self.error = error
+            raise
+        finally:
+            self.seconds = time.monotonic() - started
+            observe(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +66,24 @@ class Context:
     token: str | None = None
     #: What an agent keeps between cycles; None outside of an agent.
     held: Held | None = None
+    #: Whether the scorer is still to run on this cluster.
+    is_wanted: Callable[[], bool] = lambda: True
+    #: Gets each question to the source, and what came of it.
+    observe: Callable[[Question], None] = lambda _: None
+
+    @contextmanager
+    def asking(self, query: str, url: str, params: Mapping[str, str | int] | None = None) -> Iterator[Question]:
+        """A question, to be filled in with the answer."""
+        question = Question(query, url, params or {})
+        with question.asked_for(self.observe):
+            yield question
+
+    def check(self) -> None:
+        """For work between the bytes, which no socket's timeout ends. Raises HttpError (timeout, unknown_scorer)."""
+        if time.monotonic() >= self.deadline:
+            raise HttpError("timeout", "the source's answer took longer to take apart than there was time")
+        if not self.is_wanted():
+            raise HttpError("unknown_scorer", "the scorer was removed while its source was read")
 
 
 @dataclass(frozen=True, slots=True)

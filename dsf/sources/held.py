@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from dsf.api.summary import ScorerSummary
-from dsf.sources.window import LOOKBACK, Budget, Grid, Window
-
-if TYPE_CHECKING:
-    from dsf.sources.kubernetes import ClusterState
-    from dsf.sources.otlp.received import Received
+from dsf.sources.cluster import ClusterView
+from dsf.sources.window import LOOKBACK, Budget, Grid, Window, WindowFullError
 
 
-class ClusterView(Protocol):
-    """The agent's own cluster."""
+class Pushed(Protocol):
+    """What collectors pushed to this agent (`dsf.sources.otlp`)."""
 
-    def state(self, deadline: float) -> ClusterState:
-        """Nodes and pods as of now. Waits until they are known, at most until `deadline` (time.monotonic()).
+    window: Window
+    #: What became of a point -> number of points.
+    counts: Counter[str]
 
-        Raises HttpError when they cannot be known.
-        """
+    def tidy(self) -> None:
+        """Drop what is too old, or what no scorer asks for any more."""
 
 
 @dataclass(slots=True)
@@ -41,7 +40,7 @@ class Held:
         """`summaries` are those in force, by the scorer's name."""
         self.budget = budget
         #: None: no receiver runs in this agent.
-        self.received: Received | None = None
+        self.received: Pushed | None = None
         #: None: the agent does not run on Kubernetes.
         self.cluster: ClusterView | None = None
         self._summaries = summaries
@@ -60,6 +59,22 @@ class Held:
                 kept = self._windows[summary.name] = _Kept(identity, Window(self.budget))
             return kept.window
 
+    def make_room(self) -> bool:
+        """Empty the largest window if it has more than its share of the series; says whether that was so.
+
+        For a scorer that finds no room: one that takes all of it must not stop the others.
+        """
+        with self._lock:
+            largest = max((kept.window for kept in self._windows.values()), key=len, default=None)
+            if largest is None or len(largest) <= self.budget.max_series // len(self._windows):
+                return False
+            largest.clear()
+            return True
+
+    def knows(self, scorer: str) -> bool:
+        """Whether the scorer's summary is still in force."""
+        return scorer in self._summaries()
+
     def tidy(self) -> None:
         """Drop what belongs to scorers that are gone, and what was pushed and is too old by now."""
         present = self._summaries()
@@ -71,12 +86,32 @@ class Held:
 
 
 def window_of(summary: ScorerSummary, held: Held | None) -> Window:
-    """Where the samples of a scorer go. One that asks for the present only, and everybody outside of an agent, gets a
+    """Where the samples of a scorer go. One that asks for the present only, and `dsf explain`, gets a
     window for this once, which the limit on the bytes of an answer bounds.
     """
     if held is None or not summary.source_step:
         return Window(Budget(sys.maxsize, sys.maxsize))
     return held.window(summary)
+
+
+def keep(
+    window: Window, samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]], now: float, held: Held | None
+) -> None:
+    """`Window.update`; when there is no room, a scorer that has more than its share gives way.
+
+    Raises WindowFullError and ValueError.
+    """
+    try:
+        window.update(samples, now)
+    except WindowFullError:
+        if held is None or not held.make_room():
+            raise
+        try:
+            window.update(samples, now)
+        except WindowFullError:
+            # What it took itself although all of it did not fit.
+            held.make_room()
+            raise
 
 
 def grid_of(summary: ScorerSummary, now: float) -> Grid:

@@ -6,50 +6,22 @@ the rules of Kubernetes' scheduler. The agent keeps a copy of its cluster's node
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.sources.base import Context, Payload
-from dsf.sources.held import retention, window_of
+from dsf.sources.cluster import RESOURCES, ClusterState
+from dsf.sources.held import keep, retention, window_of
 from dsf.sources.opentelemetry import checked_grid, payload, selectors_of
-from dsf.sources.requests import quantity
 from dsf.sources.window import WindowFullError
 
-#: What is looked at. cpu is in cores, memory in bytes, the others are numbers of devices.
-RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "google.com/tpu")
 #: Name of the metric.
 METRIC: Final = "kubernetes_available"
-
-Amounts = Mapping[str, Decimal]
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node as far as it counts here."""
-
-    name: str
-    allocatable: Amounts
-    schedulable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """A pod that is on a node and has not ended."""
-
-    node: str
-    requests: Amounts
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterState:
-    """Everything that counts, at one moment."""
-
-    nodes: Sequence[Node]
-    pods: Sequence[Pod]
+#: What is asked, for people.
+_CLUSTER: Final = "nodes and pods of this cluster"
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
@@ -64,23 +36,28 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
         )
     window = window_of(summary, held)
     now = float(grid.end)
-    try:
-        state = held.cluster.state(context.deadline)
-        window.forget(lambda _: now - retention(summary))
-        window.update(
-            {
-                tuple(labels.items()): (labels, now, value)
-                for labels, value in available(state)
-                if not selectors or any(selector.matches(labels) for selector in selectors)
-            },
-            now,
-        )
-    except HttpError:
-        window.end_all(now)
-        raise
-    except WindowFullError as error:
-        raise HttpError("too_large", str(error)) from None
-    return payload(window, selectors, grid, context)
+    with context.asking(summary.source_query, _CLUSTER) as question:
+        try:
+            state = held.cluster.state(context.deadline)
+            window.forget(lambda _: now - retention(summary))
+            keep(
+                window,
+                {
+                    tuple(labels.items()): (labels, now, value)
+                    for labels, value in available(state)
+                    if not selectors or any(selector.matches(labels) for selector in selectors)
+                },
+                now,
+                held,
+            )
+        except HttpError:
+            window.end_all(now)
+            raise
+        except WindowFullError as error:
+            raise HttpError("too_large", str(error)) from None
+        found = payload(window, selectors, grid, context)
+        question.answered(found.received, found.pieces[1:-1], found.series)
+    return found
 
 
 def available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
@@ -103,16 +80,6 @@ def available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
     for name in sorted(left):
         for resource in RESOURCES:
             yield _labels(resource) | {"node": name}, float(left[name][resource])
-
-
-def node_of(manifest: Mapping[str, Any]) -> Node:
-    """A Node object, reduced."""
-    allocatable = (manifest.get("status") or {}).get("allocatable") or {}
-    return Node(
-        manifest["metadata"]["name"],
-        {resource: quantity(allocatable[resource]) for resource in RESOURCES if resource in allocatable},
-        not (manifest.get("spec") or {}).get("unschedulable"),
-    )
 
 
 def _labels(resource: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 _MARK = "\x00series"
@@ -22,8 +23,14 @@ _RESULT = re.compile(rb'"result"\s*:\s*\[')
 _LABELS = b'"metric":{'
 _FIRST = b'{"metric":{'
 _NEXT = b',{"metric":{'
+_AFTER = b"}" + _NEXT
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
+
+#: Bytes that are parsed as JSON, of one series and of all that is none: a parser's objects are fifty times as large.
+_MAX_PARSED = 2 * 1024 * 1024
+#: Tokens between two looks whether to go on.
+_LOOK_EVERY = 16 * 1024
 
 _decode = json.JSONDecoder().raw_decode
 
@@ -40,13 +47,13 @@ class Matrix(NamedTuple):
     series: int
 
 
-def cut(body: bytes) -> Matrix:
-    """The array of series in the answer `body`. Raises MatrixError."""
+def cut(body: bytes, check: Callable[[], None] = lambda: None) -> Matrix:
+    """The array of series in the answer `body`. Raises MatrixError, and what `check` raises, called now and then."""
     match = _RESULT.search(body)
     if match is None:
         raise MatrixError(_why_not(body))
     start = match.end()
-    end, series = _compact(body, start) or _any_shape(body, start)
+    end, series = _compact(body, start) or _any_shape(body, start, check)
     _check_rest(body[: start - 1] + _MARK_JSON + body[end + 1 :], body)
     return Matrix(memoryview(body)[start:end], series)
 
@@ -61,7 +68,10 @@ def _compact(body: bytes, start: int) -> tuple[int, int] | None:
     if body.count(_LABELS, start) != series:
         # Series that look otherwise, or series outside of this array.
         return None
-    tail = body[body.rfind(_FIRST) :]
+    last = body.rfind(_FIRST)
+    if len(body) - last > _MAX_PARSED:
+        return None
+    tail = body[last:]
     try:
         text = tail.decode()
         stop = _decode(text)[1]
@@ -69,17 +79,22 @@ def _compact(body: bytes, start: int) -> tuple[int, int] | None:
         return None
     if not tail.isascii():
         stop = len(text[:stop].encode())
-    end = len(body) - len(tail) + stop
+    end = last + stop
     if not body.startswith(b"]", end):
+        return None
+    if body.count(_AFTER, start, end) != series - 1 or body.count(b"{", start, end) != 2 * series:
+        # Something stands between them, or in one of them, that is no such series.
         return None
     return end, series
 
 
-def _any_shape(body: bytes, start: int) -> tuple[int, int]:
+def _any_shape(body: bytes, start: int, check: Callable[[], None]) -> tuple[int, int]:
     """The same for any JSON, by its brackets. Slower, with the same small memory."""
     depth = 1
     series = 0
-    for token in _TOKEN.finditer(body, start):
+    for number, token in enumerate(_TOKEN.finditer(body, start)):
+        if number % _LOOK_EVERY == 0:
+            check()
         char = token[0]
         if char in (b"{", b"["):
             series += depth == 1
@@ -94,6 +109,8 @@ def _any_shape(body: bytes, start: int) -> tuple[int, int]:
 
 
 def _check_rest(rest: bytes, body: bytes) -> None:
+    if len(rest) > _MAX_PARSED:
+        raise MatrixError(f"the answer has {len(rest)} bytes besides the series")
     try:
         document = json.loads(rest)
     except (ValueError, RecursionError):

@@ -9,6 +9,6 @@ _EMPTY = Payload((HEAD + TAIL,))
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
-    """An empty scoring request; nobody is asked."""
+    """An empty scoring request; no server is asked."""
     del summary, context
     return _EMPTY

@@ -1,7 +1,7 @@
 """The source type `OpenTelemetry`: what a collector serves for Prometheus, or what it pushes to this agent.
 
-The path decides: `/v1/metrics`, the one that OTLP/HTTP fixes for metrics, is this agent's own receiver, and nobody is
-asked; any other path is asked with GET in each cycle, and gives one sample per series and cycle.
+The path decides: `/v1/metrics`, the one that OTLP/HTTP fixes for metrics, is this agent's own receiver: no server is
+asked. Any other path is asked with GET in each cycle, and gives one sample per series and cycle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.http.failures import place
 from dsf.sources.base import HEAD, TAIL, Context, Payload
-from dsf.sources.held import grid_of, retention, window_of
+from dsf.sources.held import grid_of, keep, retention, window_of
 from dsf.sources.scrape import scraped
 from dsf.sources.selector import Selector, SelectorError, parse_selectors
 from dsf.sources.window import MAX_POINTS, Grid, Window, WindowFullError
@@ -32,11 +32,15 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
         if context.held is None or context.held.received is None:
             raise HttpError(
                 "unsupported_source",
-                f"path {OTLP_PATH} means what a collector pushes to the agent, and no receiver runs here: start the "
-                "agent with DSF_OTLP_PORT, or give the path at which a collector serves Prometheus' format",
+                f"path {OTLP_PATH} means what a collector pushes to the agent, and no receiver runs in this process: "
+                "start the agent with DSF_OTLP_PORT, or give the path at which a collector serves Prometheus' format "
+                "(`dsf explain` cannot show what is in an agent's memory)",
             )
         return payload(context.held.received.window, selectors, grid, context)
-    return _pull(summary, context, selectors, grid)
+    with context.asking(summary.source_query, summary.source_endpoint) as question:
+        found = _pull(summary, context, selectors, grid)
+        question.answered(found.received, found.pieces[1:-1], found.series)
+    return found
 
 
 def is_pushed(summary: ScorerSummary) -> bool:
@@ -72,7 +76,7 @@ def payload(window: Window, selectors: Sequence[Selector], grid: Grid, context: 
     for selector in selectors or [Selector("")]:
         left = context.max_bytes - sum(map(len, pieces))
         try:
-            inside, count = window.matrix(selector.matches, grid, left)
+            inside, count = window.matrix(selector.matches, grid, left, context.check)
         except OverflowError:
             raise HttpError(
                 "too_large", f"the series are more than the {context.max_bytes} bytes allowed; select fewer"
@@ -90,9 +94,9 @@ def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector
         body = http.get(
             summary.source_endpoint, token=context.token, deadline=context.deadline, max_bytes=context.max_bytes
         )
-        found = scraped(body, selectors, now, now - retention(summary))
+        found = scraped(body, selectors, now, now - retention(summary), context.check)
         window.forget(lambda _: now - retention(summary))
-        window.update(found, now)
+        keep(window, found, now, context.held)
     except HttpError:
         # What is not seen must not go on: the next cycles show a gap.
         window.end_all(now)
@@ -101,5 +105,5 @@ def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector
         raise HttpError("too_large", f"{where}: {error}") from None
     except ValueError as error:
         window.end_all(now)
-        raise HttpError("bad_answer", f"{where}: not Prometheus' text format: {str(error)[:200]}") from None
+        raise HttpError("bad_answer", f"{where}: not Prometheus' text format: {error}") from None
     return payload(window, selectors, grid, context, len(body))

@@ -9,9 +9,10 @@ from dsf import http
 from dsf.api.promql import split_queries
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
-from dsf.http.failures import excerpt, place, without_token
+from dsf.http.failures import EXCERPT, excerpt, place
 from dsf.sources.base import HEAD, TAIL, Context, Payload
 from dsf.sources.matrix import MatrixError, cut
+from dsf.text import cleaned, masked
 
 _split = functools.lru_cache(maxsize=1024)(split_queries)
 
@@ -29,22 +30,24 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
     pieces: list[bytes | memoryview] = []
     series = received = 0
     for query in queries:
-        body = http.get(
-            summary.source_endpoint,
-            params={"query": query, **times},
-            token=context.token,
-            deadline=context.deadline,
-            max_bytes=context.max_bytes - received,
-            explain=_explain,
-        )
-        received += len(body)
-        try:
-            matrix = cut(body)
-        except MatrixError as error:
-            # The error's text may quote the answer.
-            text = without_token(str(error).encode(), context.token)
-            where = place("GET", summary.source_endpoint)
-            raise HttpError("bad_answer", f"{where}: {excerpt(text)}") from None
+        params: dict[str, str | int] = {"query": query, **times}
+        with context.asking(query, summary.source_endpoint, params) as question:
+            body = http.get(
+                summary.source_endpoint,
+                params=params,
+                token=context.token,
+                deadline=context.deadline,
+                max_bytes=context.max_bytes - received,
+                explain=_explain,
+            )
+            received += len(body)
+            try:
+                matrix = cut(body, context.check)
+            except MatrixError as error:
+                # The error's text may quote the answer.
+                text = cleaned(masked(str(error), context.token), EXCERPT)
+                raise HttpError("bad_answer", f"{place('GET', summary.source_endpoint)}: {text}") from None
+            question.answered(len(body), (matrix.inside,), matrix.series)
         if matrix.series:
             pieces += [b"," if pieces else HEAD, matrix.inside]
             series += matrix.series

@@ -1,50 +1,134 @@
-"""Prometheus' text format, as an OpenTelemetry collector's `prometheus` exporter serves it."""
+"""Prometheus' text format, as an OpenTelemetry collector's `prometheus` exporter serves it.
+
+Read by a parser of our own: that of prometheus_client is made for text one trusts, and takes minutes and hundreds of
+megabytes for a few that is made for it. This one looks at each character once, stops at bounds, and never quotes the
+text in an error: a server may repeat in it what it was sent.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Final
 
-from prometheus_client.parser import text_string_to_metric_families
+from dsf.sources.selector import Selector, with_short_names
+from dsf.sources.window import MAX_LABEL_BYTES
 
-from dsf.sources.labels import with_short_names
-from dsf.sources.selector import Selector
+#: Bounds of one line: bytes (labels are written with escapes), and labels.
+MAX_LINE: Final = 4 * MAX_LABEL_BYTES
+MAX_LABELS: Final = 128
+#: Bounds of one answer: lines, and samples that are selected.
+MAX_LINES: Final = 2_000_000
+MAX_SAMPLES: Final = 50_000
+#: Lines between two looks whether to go on.
+_LOOK_EVERY: Final = 256
 
-_NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LINE = re.compile(rb"[^\n]+")
+_NAME = re.compile(rb"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)")
+_QUOTED = r'"((?:[^"\\]|\\.)*+)"'
+#: A label, or in its place the name of the metric in quotes; then what follows it.
+_LABEL = re.compile(rf"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)|{_QUOTED})[ \t]*(?:=[ \t]*{_QUOTED}[ \t]*)?([,}}])")
+_END = re.compile(r"[ \t]*\}")
+_NUMBER = r"[+-]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][+-]?\d{1,9})?"
+_VALUE = re.compile(rf"[ \t]*({_NUMBER}|[+-]?[iI]nf|NaN)(?:[ \t]+({_NUMBER}))?[ \t]*\r?", re.ASCII)
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 Found = dict[Hashable, tuple[dict[str, str], float, float]]
 
 
-def scraped(body: bytes, selectors: Sequence[Selector], now: float, oldest: float) -> Found:
+class ScrapeError(ValueError):
+    """The text is not of the format, or beyond its bounds; the message says where, without quoting it."""
+
+
+def scraped(
+    body: bytes, selectors: Sequence[Selector], now: float, oldest: float, check: Callable[[], None] = lambda: None
+) -> Found:
     """The selected samples: (labels, time, value) by a key.
 
-    A sample's own time counts when it has one between `oldest` and `now`, else it is of `now`. Raises ValueError when
-    the text is not of the format.
+    A sample's own time counts when it has one between `oldest` and `now`, else it is of `now`. `check` is called now
+    and then and raises when the work is to end. Raises ScrapeError.
     """
     found: Found = {}
-    for name, labels, value, time in _samples(_lines(body, selectors)):
+    is_slow = any(matcher.pattern is not None for selector in selectors for matcher in selector.matchers)
+    for name, labels, value, time in _samples(body, selectors, check):
+        if is_slow:
+            check()
         all_labels = with_short_names({"__name__": name, **labels})
         if any(selector.matches(all_labels) for selector in selectors):
             own = time is not None and oldest < time <= now
             found[(name, *sorted(labels.items()))] = (all_labels, time if own and time is not None else now, value)
+            if len(found) > MAX_SAMPLES:
+                raise ScrapeError(f"more than {MAX_SAMPLES} samples are selected; select fewer")
     return found
 
 
-def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float, float | None]]:
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            # A native histogram has no plain value; the text format has none either.
-            yield sample.name, sample.labels, float(sample.value), sample.timestamp  # type: ignore[misc]
-
-
-def _lines(body: bytes, selectors: Sequence[Selector]) -> str:
-    """The lines that may be selected: parsing takes far longer than looking for the beginning of a line."""
+def _samples(
+    body: bytes, selectors: Sequence[Selector], check: Callable[[], None]
+) -> Iterator[tuple[str, dict[str, str], float, float | None]]:
+    """Those of the lines that may be selected: parsing takes far longer than looking for the beginning of a line."""
     names = {selector.name.encode() for selector in selectors}
-    if b"" in names:
-        return body.decode()
-    kept = [
-        line
-        for line in body.split(b"\n")
-        if ((match := _NAME.match(line)) is not None and match[0] in names) or line.startswith(b"{")
-    ]
-    return b"\n".join(kept).decode() + "\n"
+    for number, match in enumerate(_LINE.finditer(body)):
+        if number % _LOOK_EVERY == 0:
+            check()
+        if number >= MAX_LINES:
+            raise ScrapeError(f"it has more than {MAX_LINES} lines")
+        start, end = match.span()
+        named = _NAME.match(body, start, min(end, start + MAX_LINE))
+        if b"" in names:
+            if body.startswith((b"#", b"\r"), start):
+                continue
+        elif named[1] not in names if named is not None else not body.startswith(b"{", start):
+            continue
+        try:
+            if end - start > MAX_LINE:
+                raise ValueError(f"it has more than {MAX_LINE} bytes")
+            line = match[0].decode()
+            if line.isspace():
+                continue
+            yield _sample(line, named[1].decode() if named is not None else "", named.end() - start if named else 0)
+        except ValueError as error:
+            what = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+            raise ScrapeError(f"line {number + 1}, empty ones not counted: {what}") from None
+
+
+def _sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], float, float | None]:
+    """Name, labels, value and time of a line; ValueError without a word of it."""
+    labels: dict[str, str] = {}
+    blank = len(line[position:]) - len(line[position:].lstrip(" \t"))
+    if line.startswith("{", position + blank):
+        name, position = _labels(line, position + blank + 1, name, labels)
+    if not name:
+        raise ValueError("a sample has no name")
+    rest = _VALUE.fullmatch(line, position)
+    if rest is None:
+        raise ValueError("after name and labels, a number and at most a time must follow")
+    return name, labels, float(rest[1]), float(rest[2]) / 1000 if rest[2] else None
+
+
+def _labels(line: str, position: int, name: str, labels: dict[str, str]) -> tuple[str, int]:
+    """Fills `labels`; the metric's name, and where the rest of the line begins."""
+    while (end := _END.match(line, position)) is None:
+        part = _LABEL.match(line, position)
+        if part is None:
+            raise ValueError('its labels are not name="value"')
+        label, quoted, value, after = part.groups()
+        position = part.end()
+        if value is None:
+            if quoted is None or name:
+                raise ValueError('its labels are not name="value"')
+            name = _unescaped(quoted)
+        else:
+            label = label or _unescaped(quoted)
+            if label in labels:
+                raise ValueError("it has a label twice")
+            if len(labels) >= MAX_LABELS:
+                raise ValueError(f"it has more than {MAX_LABELS} labels")
+            labels[label] = _unescaped(value)
+        if after == "}":
+            return name, position
+    return name, end.end()
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[0]), text) if "\\" in text else text

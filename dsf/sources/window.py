@@ -182,17 +182,26 @@ class Window:
         self.forget(lambda _: math.inf)
 
     def matrix(
-        self, wanted: Callable[[Mapping[str, str]], bool], grid: Grid, max_bytes: int
+        self,
+        wanted: Callable[[Mapping[str, str]], bool],
+        grid: Grid,
+        max_bytes: int,
+        check: Callable[[], None] = lambda: None,
     ) -> tuple[list[bytes], int]:
         """The series that are `wanted` as the inside of the array of a scoring request, and how many they are.
 
-        Series without a value at any point are left out. Raises OverflowError when it is more than `max_bytes`.
+        Series without a value at any point are left out. Raises OverflowError when it is more than `max_bytes`, and
+        what `check` raises, which is called for each series.
         """
         pieces: list[bytes] = []
         count = size = 0
         with self._lock:
-            found = [series for series in self._series.values() if wanted(series.labels)]
-        for series in found:
+            held = list(self._series.values())
+        for series in held:
+            # Before it is asked: a regular expression may take long.
+            check()
+            if not wanted(series.labels):
+                continue
             with self._lock:
                 points = ",".join(series.points(grid))
             if not points:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dsf.scorer import Prometheus, Score, Scorer, ScorerApp, ScorerError, Series, Skipped, env_number, forecast
@@ -23,8 +24,8 @@ from dsf.scorer import Prometheus, Score, Scorer, ScorerApp, ScorerError, Series
 WHOLE = "all"
 #: (application, device)
 Key = tuple[str, str]
-#: Time in unix seconds -> value.
-Samples = dict[float, float]
+#: One number per time.
+Watts = NDArray[np.float64]
 
 
 class Application(BaseModel):
@@ -147,51 +148,75 @@ app = ScorerApp(power, performance, title="ai-workload-scorer")
 @power.score
 def power_headroom(series: list[Series]) -> Iterator[Score | Skipped]:
     """The headroom of every application on every device of its, and what was not counted."""
-    nodes: dict[str, Samples] = {}
-    own: dict[Key, dict[str, Samples]] = defaultdict(dict)
+    times = np.unique(np.concatenate([np.empty(0), *(one.finite().times for one in series)]))
+    # Series of one range query share their times: a time that is missing from one was missed by its scrape.
+    patience = HORIZON_LENGTH * float(np.median(np.diff(times))) if times.size > 1 else 0.0
+    nodes: dict[str, Watts] = {}
+    own: dict[Key, dict[str, Watts]] = defaultdict(dict)
     for one in series:
         node, pod = one.labels.get("Hostname", ""), one.labels.get("exported_pod", "")
         if not node or not pod:
             yield one.skip("no_exported_pod" if node else "no_hostname")
             continue
-        add(nodes.setdefault(node, {}), one)
+        known = one.finite()
+        if known.is_empty:
+            continue
+        watts = drawn(known, times, patience)
+        if np.isnan(watts[-1:]).any():
+            # It draws nothing any more; what it drew says what another one will.
+            yield one.skip("ended")
+        else:
+            nodes[node] = added(nodes.get(node), watts)
         application = config.application(pod)
         if application is not None:
             key = application.name, config.device(one.labels.get("GPU_I_PROFILE", ""))
-            add(own[key].setdefault(node, {}), one)
-    base = sum(expected(samples) for samples in nodes.values())
+            own[key][node] = added(own[key].get(node), watts)
+    base = sum(expected(times, watts) for watts in nodes.values())
     for key in config.keys:
-        highest = highest_mean(own.get(key, {}).values())
+        highest = highest_mean(list(own.get(key, {}).values()))
         yield Score(
             OFFSET if highest is None else headroom(highest + base),
             {"app": key[0], "device": key[1]},
         )
 
 
-def add(samples: Samples, one: Series) -> None:
-    """Add the watts of a series to those of the same times."""
-    known = one.finite()
-    for time, watts in zip(known.times.tolist(), known.values.tolist(), strict=True):
-        samples[time] = samples.get(time, 0.0) + watts
+def drawn(known: Series, times: Watts, patience: float) -> Watts:
+    """The watts of a series, which is not empty and has no NaN, at all these times; NaN while it did not run.
+
+    It ran from its first sample on, across gaps of at most `patience` seconds, whose watts are on a straight line; and
+    so it goes on at the end.
+    """
+    order = np.argsort(known.times, kind="stable")
+    seen = known.times[order]
+    watts = np.interp(times, seen, known.values[order], left=np.nan)
+    following = np.append(seen, times[-1])[np.searchsorted(seen, times)]
+    last = seen[np.maximum(np.searchsorted(seen, times, side="right") - 1, 0)]
+    watts[following - last > patience] = np.nan
+    return watts
 
 
-def expected(samples: Samples) -> float:
+def added(sum_so_far: Watts | None, watts: Watts) -> Watts:
+    """The sum at each time of those that ran; NaN when none did."""
+    if sum_so_far is None:
+        return watts
+    none = np.isnan(sum_so_far) & np.isnan(watts)
+    return np.where(none, np.nan, np.nan_to_num(sum_so_far) + np.nan_to_num(watts))
+
+
+def expected(times: Watts, watts: Watts) -> float:
     """Mean watts of a node in the steps to come."""
-    if not samples:
-        return 0.0
-    times = sorted(samples)
-    values = np.array([samples[time] for time in times])
-    found = forecast(Series({}, np.array(times), values), horizon=HORIZON_LENGTH, least=MIN_LENGTH)
-    return float(values.mean() if isinstance(found, Skipped) else found.values.mean())
+    known = Series({}, times, watts).finite()
+    found = forecast(known, horizon=HORIZON_LENGTH, least=MIN_LENGTH)
+    return float(known.values.mean() if isinstance(found, Skipped) else found.values.mean())
 
 
-def highest_mean(nodes: Iterable[Samples]) -> float | None:
-    """The highest watts over time, as the mean of the nodes that have a sample at that time; None without samples."""
-    by_time: dict[float, list[float]] = defaultdict(list)
-    for samples in nodes:
-        for time, watts in samples.items():
-            by_time[time].append(watts)
-    return max((sum(watts) / len(watts) for watts in by_time.values()), default=None)
+def highest_mean(nodes: list[Watts]) -> float | None:
+    """The highest watts over time, as the mean of the nodes where it ran at that time; None when it never did."""
+    if not nodes:
+        return None
+    ran = np.array(nodes)
+    ran = ran[:, np.isfinite(ran).any(axis=0)]
+    return float(np.nanmean(ran, axis=0).max())
 
 
 def headroom(watts: float) -> float:

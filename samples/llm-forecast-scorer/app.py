@@ -1,8 +1,9 @@
 """A scoring API that asks a large language model for the next value of each series; that value is the score.
 
-The model is behind an endpoint that speaks OpenAI's completions protocol, as vLLM does. An answer without a number, or
-no answer, is no score: such a series is left out and counted, and never a 0. When the model answers nothing at all, the
-request fails with 503, so that the last scores stay. Start it with `uvicorn app:app --port 8000`.
+The model is behind an endpoint that speaks OpenAI's completions protocol, as vLLM does. An answer that is not one
+number, a number far from all samples, or no answer is no score: such a series is left out and counted, and never a 0.
+When the model answers nothing at all, the request fails with 503, so that the last scores stay. Start it with
+`uvicorn app:app --port 8000`.
 """
 
 from __future__ import annotations
@@ -38,9 +39,13 @@ MAX_SAMPLES = int(env_number("MAX_SAMPLES", 120, least=1, whole=True))
 _MAX_TOKENS = 32
 #: Bytes of an answer with all that is around the text.
 _MAX_BYTES = 1024 * 1024
-_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-#: Thousands, or decimals in some countries; or several values.
-_MORE_DIGITS = re.compile(",[0-9]")
+#: A line that is one number, perhaps after the last words of the prompt, in bold, or with a full stop. A number among
+#: other words may be a time, a count or a unit's: `In 5 minutes: 0.7`, `1718600060, 0.52`, `12,000`.
+_ANSWER = re.compile(
+    r"(?:the next value is:?)?\s*(?P<mark>\*\*|`)?"
+    r"(?P<number>[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:e[-+]?[0-9]+)?)(?(mark)(?P=mark))\.?",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 class NoAnswerError(Exception):
@@ -138,7 +143,9 @@ async def predict(series: list[Series]) -> list[Score | Skipped]:
                 failures[str(error)] += 1
                 return one.skip(error.reason)
             value = next_value(text)
-            return one.skip("no_number") if value is None else one.score(value)
+            if value is None:
+                return one.skip("no_number")
+            return one.score(value) if is_near(value, known) else one.skip("out_of_range")
 
         given = await asyncio.gather(*map(one_score, series))
     for message, times in failures.items():
@@ -175,7 +182,7 @@ def prompt(known: Series) -> str:
 
 async def answer(client: httpx2.AsyncClient, text: str) -> str:
     """What the model says. Raises NoAnswerError."""
-    # Temperature 0: the same series shall have the same score.
+    # Temperature 0: the likeliest number. Equal prompts may differ in it all the same, by how the server computes them.
     request = {"model": MODEL_NAME, "prompt": text, "max_tokens": _MAX_TOKENS, "temperature": 0}
     try:
         # Of the client's own time-outs each is for one read or write; this one is for all of them.
@@ -210,6 +217,20 @@ async def exchange(client: httpx2.AsyncClient, request: dict[str, object]) -> tu
 
 
 def next_value(said: str) -> float | None:
-    """The first number of an answer; None when there is none, or when a comma makes it unclear: 12,000 is not 12."""
-    found = _NUMBER.search(said)
-    return float(found[0]) if found and not _MORE_DIGITS.match(said, found.end()) else None
+    """The number that is all of the first line of an answer; None when that line is something else.
+
+    What follows is not looked at: a model that was trained to continue texts goes on until it is stopped.
+    """
+    found = _ANSWER.fullmatch(said.strip().partition("\n")[0].strip())
+    return float(found["number"]) if found else None
+
+
+def is_near(value: float, known: Series) -> bool:
+    """Whether a value is in the range of the samples in the prompt, or beyond it by its width or their size at most.
+
+    A model that lost its way says any number: a time, a label's, one of the prompt.
+    """
+    shown = known.values[-MAX_SAMPLES:]
+    low, high = float(shown.min()), float(shown.max())
+    width = max(high - low, abs(low), abs(high))
+    return low - width <= value <= high + width

@@ -51,7 +51,7 @@ def points(metric: Metric, kind: str) -> Iterator[Point]:
         case "gauge" | "sum":
             for point in data:
                 given = point.WhichOneof("value")
-                # Not as_int's default: a 0 that nobody measured would be scored.
+                # Not as_int's default: a 0 that was not measured would be scored.
                 value = None if given is None else _unless_ended(point, float(getattr(point, given)))
                 lacks_value = given is None and not point.flags & _NO_VALUE
                 yield Point("", pairs(point.attributes), (), point.time_unix_nano, value, lacks_value)

@@ -19,10 +19,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.sources.held import retention
-from dsf.sources.labels import with_short_names
 from dsf.sources.opentelemetry import is_pushed
 from dsf.sources.otlp.points import SUFFIXES, Pairs, Point, pairs, points, refusal
-from dsf.sources.selector import Selector, SelectorError, parse_selectors, underscored
+from dsf.sources.selector import Selector, SelectorError, parse_selectors, underscored, with_short_names
 from dsf.sources.window import Budget, OutdatedSampleError, Window, WindowFullError
 
 #: Seconds that a sender's clock may be ahead.

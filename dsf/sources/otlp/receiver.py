@@ -7,14 +7,14 @@ decompression, the time for it, the requests that are worked on at once, and the
 from __future__ import annotations
 
 import hmac
+import itertools
 import json
-import sys
+import re
 import threading
-import time
 import zlib
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 import dsf.log
+from dsf.connections import BoundedServer, InThread, TimedHandler
 from dsf.sources.opentelemetry import OTLP_PATH
 from dsf.sources.otlp.received import Received
 
@@ -44,8 +45,9 @@ _RETRY_AFTER: Final = 1
 #: Seconds that a sender may be silent, and that the body of a request may take.
 _SILENCE: Final = 30.0
 _BODY: Final = 10.0
-#: Seconds between two looks whether it shall stop.
-_POLL: Final = 0.2
+#: A line between chunks: its size, and what may follow it; its longest.
+_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
+_LINE: Final = 100
 #: Bytes that are read at once.
 _READ: Final = 64 * 1024
 #: What gzip data is for zlib.
@@ -61,7 +63,7 @@ class _RefusalError(Exception):
         self.message = message
 
 
-class Receiver:
+class Receiver(InThread):
     """Listens in threads of its own. The port is taken in the constructor, which raises OSError when it is in use."""
 
     def __init__(
@@ -73,66 +75,34 @@ class Receiver:
         class Handler(_Handler):
             endpoint = _Endpoint(received, max_bytes, token_file, turns)
 
-        self._server = _Server((host, port), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL,), name="dsf-otlp", daemon=True)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self._server.server_address[1])
-
-    def start(self) -> None:
-        """Answer requests."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop answering and give the port back."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join(5)
-        self._server.server_close()
+        super().__init__(_Server((host, port), Handler), "dsf-otlp")
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._connections = threading.BoundedSemaphore(_CONNECTIONS)
-        super().__init__(address, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._connections.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._connections.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A sender that went away is no event; anything else is a mistake of ours."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
-            log.error("OTLP request failed", error=repr(error))
+class _Server(BoundedServer, HTTPServer):
+    places = _CONNECTIONS
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(TimedHandler, BaseHTTPRequestHandler):
     endpoint: _Endpoint
     protocol_version = "HTTP/1.1"
     server_version = "dsf"
     sys_version = ""
-    timeout = _SILENCE
+    timeout = silence = _SILENCE
     # Headers and body in one segment.
     wbufsize = -1
     disable_nagle_algorithm = True
 
+    def handle_one_request(self) -> None:
+        """As it was, with the time for its head."""
+        if self.await_request():
+            super().handle_one_request()
+        else:
+            self.close_connection = True
+
     def do_POST(self) -> None:
         as_json = self.headers.get_content_type() == _JSON
         try:
-            body = self.endpoint.answer(self.path, self.headers, self._body)
+            body = self.endpoint.answer(self.path, self.headers, self._body, self._admitted)
         except _RefusalError as refusal:
             self._refuse(refusal, as_json=as_json)
             return
@@ -141,11 +111,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._refuse(_RefusalError(HTTPStatus.METHOD_NOT_ALLOWED, f"metrics are pushed here: POST {OTLP_PATH}"))
 
-    def log_message(self, *_: object) -> None:
-        """Quiet: what is refused is counted."""
+    def _admitted(self) -> None:
+        server: Any = self.server
+        server.is_known(self.connection)
 
     def _body(self, limit: int) -> bytes:
-        """The bytes as they were sent."""
+        """The bytes as they were sent. A sender that drips must not keep its turn from others for long."""
+        self.timed.allow(_BODY)
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             return self._chunks(limit)
         length = self.headers.get("Content-Length", "")
@@ -153,36 +125,30 @@ class _Handler(BaseHTTPRequestHandler):
             raise _RefusalError(HTTPStatus.LENGTH_REQUIRED, "the request has no Content-Length")
         if len(length) > 15 or int(length) > limit:
             raise _too_large(limit)
-        return self._read(int(length), time.monotonic() + _BODY)
+        return self._read(int(length))
 
-    def _read(self, size: int, deadline: float) -> bytes:
-        """So many bytes. A sender that drips must not keep its turn from others for long."""
+    def _read(self, size: int) -> bytes:
+        """So many bytes, taken as they come: what was only announced costs nothing."""
         found = bytearray()
         while len(found) < size:
-            self.connection.settimeout(max(deadline - time.monotonic(), 0.001))
-            piece = self.rfile.read1(min(size - len(found), _READ))
+            piece = self.rfile.read(min(size - len(found), _READ))
             if not piece:
                 raise _RefusalError(HTTPStatus.BAD_REQUEST, "the body is shorter than was said")
             found += piece
-        self.connection.settimeout(_SILENCE)
         return bytes(found)
 
     def _chunks(self, limit: int) -> bytes:
         body = bytearray()
-        deadline = time.monotonic() + _BODY
         while True:
-            line = self.rfile.readline(100).partition(b";")[0].strip()
-            try:
-                size = int(line, 16)
-            except ValueError:
-                size = -1
-            if size < 0:
+            found = _CHUNK.fullmatch(self.rfile.readline(_LINE))
+            if found is None:
                 raise _RefusalError(HTTPStatus.BAD_REQUEST, "the chunks of the body cannot be read")
+            size = int(found[1], 16)
             if len(body) + size > limit:
                 raise _too_large(limit)
-            chunk = self._read(size, deadline)
+            chunk = self._read(size)
             # Each chunk, the last and empty one too, is followed by an end of line; trailers are not taken.
-            if self.rfile.readline(100).strip():
+            if self.rfile.readline(_LINE).strip():
                 raise _RefusalError(HTTPStatus.BAD_REQUEST, "the chunks of the body cannot be read")
             if not size:
                 return bytes(body)
@@ -220,12 +186,17 @@ class _Endpoint:
         self._max_bytes = max_bytes
         self._token_file = token_file
         self._turns = turns
+        self._parsing = threading.Lock()
 
-    def answer(self, path: str, headers: Any, read: Callable[[int], bytes]) -> ExportMetricsServiceResponse:
-        """Raises _RefusalError. `read` gives the body, of at most so many bytes."""
+    def answer(
+        self, path: str, headers: Any, read: Callable[[int], bytes], admitted: Callable[[], None]
+    ) -> ExportMetricsServiceResponse:
+        """Raises _RefusalError. `read` gives the body, of at most so many bytes; `admitted` is called for a sender that
+        may send."""
         if path.partition("?")[0].rstrip("/") != OTLP_PATH:
             raise _RefusalError(HTTPStatus.NOT_FOUND, f"only metrics are taken, at {OTLP_PATH}")
         self._check_token(headers.get("Authorization", ""))
+        admitted()
         kind = headers.get_content_type()
         if kind not in (_PROTOBUF, _JSON):
             raise _RefusalError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type must be {_PROTOBUF} or {_JSON}")
@@ -236,8 +207,10 @@ class _Endpoint:
             raise _RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once")
         try:
             body = read(self._max_bytes)
-            request = _parsed(self._unzipped(body) if encoding == "gzip" else body, as_json=kind == _JSON)
-            rejected = self._received.take(request)
+            body = self._unzipped(body) if encoding == "gzip" else body
+            # One at a time: parsed, it is several times as large, and Python would not take two any faster.
+            with self._parsing:
+                rejected = self._received.take(_parsed(body, as_json=kind == _JSON))
         finally:
             self._turns.release()
         answer = ExportMetricsServiceResponse()
@@ -280,7 +253,19 @@ class _Endpoint:
 _GRPC_INVALID: Final = 3
 
 
+#: Where the parts of a request begin that cost far more memory than bytes: empty messages of protobuf (a field of up to
+#: 15 with the length 0), objects and arrays of JSON. One to so many bytes is more than any real request has.
+_PARTS: Final = re.compile(rb"[\x0a\x12\x1a\x22\x2a\x32\x3a\x42\x4a\x52\x5a\x62\x6a\x72\x7a]\x00")
+_PARTS_JSON: Final = re.compile(rb"[\[{]")
+_BYTES_TO_A_PART: Final = 8
+_FEW_PARTS: Final = 10_000
+
+
 def _parsed(body: bytes, *, as_json: bool) -> ExportMetricsServiceRequest:
+    most = _FEW_PARTS + len(body) // _BYTES_TO_A_PART
+    parts = (_PARTS_JSON if as_json else _PARTS).finditer(body)
+    if next(itertools.islice(parts, most, None), None) is not None:
+        raise _RefusalError(HTTPStatus.BAD_REQUEST, f"the request has more than {most} parts that are nearly empty")
     try:
         if as_json:
             return json_format.Parse(body, ExportMetricsServiceRequest(), ignore_unknown_fields=True)

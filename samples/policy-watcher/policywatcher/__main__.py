@@ -14,20 +14,37 @@ from policywatcher.cluster import Cluster, ClusterError
 from policywatcher.options import OptionError, Options
 from policywatcher.watcher import Watcher, log
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _EndedError(BaseException):
+    """A signal came. It goes through whatever is waited for, an API server that hangs included."""
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    for one in _SIGNALS:
+        # Once is enough, and connections are being closed.
+        signal.signal(one, signal.SIG_IGN)
+    raise _EndedError
+
 
 def main() -> int:
     """The program."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     # It says for every refused request what is in our own message already.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
-    stop = Event()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
     # As the first process of a container it would otherwise not hear SIGTERM at all.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    for number in _SIGNALS:
+        signal.signal(number, _end)
+    try:
+        return _watch()
+    except _EndedError:
+        log.info("ended")
+        return 0
+
+
+def _watch() -> int:
+    """Until a signal ends it, or at once with the exit code for a wrong setting."""
     try:
         options = Options.read(os.environ)
         cluster = Cluster.connect(options.namespace, options.claim)
@@ -42,8 +59,7 @@ def main() -> int:
         options.stable_duration,
     )
     with contextlib.closing(cluster):
-        Watcher(cluster, options.stable_duration).run(options.poll_interval, stop)
-    log.info("ended")
+        Watcher(cluster, options.stable_duration).run(options.poll_interval, Event())
     return 0
 
 

@@ -2,14 +2,14 @@
 
 - No policies: `empty`, at once.
 - A policy that is not compliant: `noncompliant`, at once.
-- All policies compliant: `compliant`, but only when every look has found that for the whole stable time. Until then
-  the claim stays as it is. So does a claim that already says `compliant` when the watcher starts: a restart is no
-  reason to move workloads away.
+- All policies compliant: `compliant`, but only when every look has found that of these very policies for the whole
+  stable time, and no look failed. Until then the claim stays as it is. So does a claim that already says `compliant`
+  when the watcher starts: a restart is no reason to move workloads away.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -22,8 +22,17 @@ class Compliance(StrEnum):
 
 
 @dataclass(frozen=True)
+class Look:
+    """What a look found."""
+
+    compliance: Compliance
+    #: Which policies were seen in which form: a name alone may be another policy's by now.
+    policies: frozenset[tuple[str, int]] = frozenset()
+
+
+@dataclass(frozen=True)
 class State:
-    """What is known from the looks so far. A look that failed changes nothing: leave the state as it is."""
+    """What is known from the looks so far."""
 
     #: Seconds of uninterrupted compliance before the claim may say so.
     stable: float
@@ -33,22 +42,31 @@ class State:
     since: float | None = None
     #: The present compliance has lasted for the stable time.
     settled: bool = False
+    #: The policies that the newest look saw.
+    policies: frozenset[tuple[str, int]] = frozenset()
     #: Something else was seen after the last compliance that lasted, or since the start: then a claim that still says
     #: `compliant`, because it could not be written, is wrong.
     interrupted: bool = False
 
-    def observe(self, seen: Compliance, asked: float, answered: float) -> State:
+    def observe(self, look: Look, asked: float, answered: float) -> State:
         """The state after a look, with the seconds of a clock that never goes back before and after it.
 
         What a look finds was so at some moment between the two. So compliance has lasted at least from the end of the
         first look to the beginning of the last one, and only that counts: an API server that takes its time does not
-        shorten the stable time.
+        shorten the stable time. A policy that was not there before, or was another one, has yet to last.
         """
+        seen = look.compliance
         if seen is not Compliance.COMPLIANT:
-            return State(self.stable, seen, interrupted=True)
-        since = answered if self.since is None else self.since
+            return State(self.stable, seen, policies=look.policies, interrupted=True)
+        is_new = self.seen is not None and not look.policies <= self.policies
+        since = answered if self.since is None or is_new else self.since
         settled = max(0.0, asked - since) >= self.stable
-        return State(self.stable, seen, since, settled, interrupted=self.interrupted and not settled)
+        interrupted = (self.interrupted or is_new) and not settled
+        return State(self.stable, seen, since, settled, look.policies, interrupted)
+
+    def missed(self) -> State:
+        """The state after a look that failed: nobody knows what was so meanwhile, so that the time begins anew."""
+        return replace(self, since=None, settled=False)
 
     def wanted(self, claim: str | None) -> Compliance | None:
         """The value to write when the claim says `claim` (None: there is no claim); None when it is right as it is."""

@@ -8,7 +8,7 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
-from policywatcher.claim import Compliance
+from policywatcher.claim import Compliance, Look
 
 _POLICIES: Final = ("policy.open-cluster-management.io", "v1")
 _CLAIMS: Final = ("cluster.open-cluster-management.io", "v1alpha1")
@@ -54,9 +54,9 @@ class Cluster:
         """Close idle connections."""
         self._client.close()  # type: ignore[no-untyped-call]
 
-    def compliance(self) -> Compliance:
+    def compliance(self) -> Look:
         """What all policies of the namespace say together. Raises ClusterError."""
-        seen = Compliance.EMPTY
+        seen: set[tuple[str, int]] = set()
         query: dict[str, Any] = {}
         while True:
             page = self._ask(
@@ -71,11 +71,13 @@ class Cluster:
             for policy in page.get("items") or ():
                 # A policy that nobody has evaluated yet has no status: not known to be complied with.
                 if (policy.get("status") or {}).get("compliant") != "Compliant":
-                    return Compliance.NONCOMPLIANT
-                seen = Compliance.COMPLIANT
+                    return Look(Compliance.NONCOMPLIANT)
+                # The generation counts changes of spec: of a new one the status may still be about the old one.
+                metadata = policy.get("metadata") or {}
+                seen.add((str(metadata.get("uid")), int(metadata.get("generation") or 0)))
             token = (page.get("metadata") or {}).get("continue")
             if not token:
-                return seen
+                return Look(Compliance.COMPLIANT if seen else Compliance.EMPTY, frozenset(seen))
             query = {"_continue": token}
 
     def claim(self) -> str | None:
@@ -119,9 +121,9 @@ class Cluster:
             raise _error(what, error) from None
         except (urllib3.exceptions.HTTPError, OSError, config.ConfigException) as error:
             cause = getattr(error, "reason", None) or error
-            raise ClusterError(f"cannot {what}: the API server cannot be reached ({cause})") from None
+            raise ClusterError(f"cannot {what}: the API server cannot be reached ({_line(cause)})") from None
         except ValueError as error:
-            raise ClusterError(f"cannot {what}: the answer is not from an API server ({error})") from None
+            raise ClusterError(f"cannot {what}: the answer is not from an API server ({_line(error)})") from None
         if not isinstance(answer, dict):
             raise ClusterError(f"cannot {what}: the answer is not from an API server (no JSON object)")
         return answer
@@ -131,8 +133,13 @@ class _NoSuchObjectError(ClusterError):
     """The API server knows the kind but has no object of that name."""
 
 
+def _line(text: object) -> str:
+    """What the other side said, on one line of the log."""
+    return " ".join(str(text)[:_TEXT].split())
+
+
 def _error(what: str, error: ApiException) -> ClusterError:
-    text = str(error.body or error.reason or "")[:_TEXT]
+    text = _line(error.body or error.reason or "")
     message = f"cannot {what}: the API server answered {error.status}: {text}"
     if error.status == 403:
         return ClusterError(f"{message}; apply the Roles of manifests/deployment.yaml")

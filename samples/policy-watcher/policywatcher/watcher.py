@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import Protocol
 
-from policywatcher.claim import Compliance, State
+from policywatcher.claim import Compliance, Look, State
 from policywatcher.cluster import ClusterError
 
 log = logging.getLogger("policywatcher")
@@ -17,7 +17,7 @@ log = logging.getLogger("policywatcher")
 class Cluster(Protocol):
     """What the loop needs; all methods raise ClusterError."""
 
-    def compliance(self) -> Compliance:
+    def compliance(self) -> Look:
         """What all policies say together."""
         ...
 
@@ -40,7 +40,7 @@ class Watcher:
         self._problem = ""
 
     def look(self) -> None:
-        """One round. An API server that fails leaves claim and timer as they are."""
+        """One round. An API server that fails leaves the claim as it is."""
         try:
             self._round()
         except ClusterError as error:
@@ -55,11 +55,15 @@ class Watcher:
 
     def _round(self) -> None:
         before, asked = self.state, self._clock()
-        seen = self._cluster.compliance()
+        try:
+            look = self._cluster.compliance()
+        except ClusterError:
+            self.state = before.missed()
+            raise
         # Kept before the claim is asked for: that policies are not complied with counts even if that fails.
-        self.state = before.observe(seen, asked, self._clock())
-        if seen != before.seen:
-            log.info("policies are %s", seen)
+        self.state = before.observe(look, asked, self._clock())
+        if look.compliance != before.seen:
+            log.info("policies are %s", look.compliance)
         claim = self._cluster.claim()
         value = self.state.wanted(claim)
         if value is not None:

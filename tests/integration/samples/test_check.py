@@ -1,10 +1,10 @@
-"""`dsf scorer check` finds nothing in the samples, each a process of its own."""
+"""`dsf scorer check` finds no mistake in the samples, each a process of its own."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,22 @@ def model() -> Iterator[LanguageModel]:
         yield running
 
 
-def check(url: str, *options: str) -> dict[str, str]:
-    """The outcome of each point; the service is conformant and nothing is warned of."""
+#: The mean of CPU cores is mostly below one, and published scores are whole numbers.
+WARNED = {"sample-scorer": {"range"}}
+
+
+def check(url: str, *options: str, warned: Collection[str] = ()) -> dict[str, str]:
+    """The outcome of each point; the service is conformant and only `warned` are warned of."""
     result = CliRunner().invoke(dsf, ["scorer", "check", url, "-o", "json", *options], prog_name="dsf")
     assert result.exit_code == 0, result.output
     points: list[dict[str, Any]] = json.loads(result.stdout)["points"]
-    assert not [point for point in points if point["outcome"] == "warn"], points
+    assert {point["point"] for point in points if point["outcome"] == "warn"} == set(warned), points
     return {point["point"]: point["outcome"] for point in points}
 
 
 @pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in SAMPLES.items() for path in paths])
 def test_a_sample_passes(start: Start, name: str, path: str) -> None:
-    found = check(f"{start(name)}{path}", "--dimension", SAMPLES[name][path])
+    found = check(f"{start(name)}{path}", "--dimension", SAMPLES[name][path], warned=WARNED.get(name, ()))
     skipped = {point for point, outcome in found.items() if outcome == "skipped"}
     assert skipped == (SKIPPED if name == "static-scorer" else {"token"})
 

@@ -77,9 +77,9 @@ def unavailable(url: str) -> str:
 
 
 def test_the_score_is_what_the_model_says(model: LanguageModel, scorer: str) -> None:
-    model.says = " 12.25 cores\n"
+    model.says = " 2.25\n\nThe series rises."
     before = refused(scorer)
-    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": [{"metric": {"pod": "web"}, "score": 12.25}]}
+    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": [{"metric": {"pod": "web"}, "score": 2.25}]}
     assert counted(scorer, before) == {"no_samples": 1}
     (prompt,) = model.prompts
     assert '{"pod": "web"}' in prompt
@@ -90,12 +90,19 @@ def test_the_score_is_what_the_model_says(model: LanguageModel, scorer: str) -> 
     assert "Authorization" not in request.headers
 
 
-@pytest.mark.parametrize("says", ["I am not sure.", "", "NaN", "Infinity"])
+@pytest.mark.parametrize("says", ["I am not sure.", "", "NaN", "Infinity", "1718600060, 2", "<think> of the 2 samples"])
 def test_an_answer_without_a_number_is_a_refused_result(model: LanguageModel, scorer: str, says: str) -> None:
     model.says = says
     before = refused(scorer)
     assert ask("POST", f"{scorer}/scoring", TWO) == {"results": []}
     assert counted(scorer, before) == {"no_samples": 1, "no_number": 1}
+
+
+def test_a_number_far_from_all_samples_is_a_refused_result(model: LanguageModel, scorer: str) -> None:
+    model.says = "1718600120"
+    before = refused(scorer)
+    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": []}
+    assert counted(scorer, before) == {"no_samples": 1, "out_of_range": 1}
 
 
 @pytest.mark.parametrize(

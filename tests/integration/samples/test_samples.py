@@ -77,7 +77,7 @@ class TestSampleScorer:
     @pytest.mark.parametrize(
         ("body", "where"),
         [
-            ({"data": None}, '{"data": [...]}'),
+            ({"data": 5}, '{"data": [...]}'),
             ({}, '{"data": [...]}'),
             ({"data": [{"metric": {}}]}, "data[0].values"),
             ({"data": [series(["1"]), series(["1", "x"])]}, "data[1].values[1][1]"),

@@ -22,7 +22,7 @@ CONFIG: dict[str, Any] = {
     "source": {
         "type": "Prometheus",
         "host": "http://prometheus:9090",
-        "params": {"query": "sum by (namespace, pod) (up)", "range": 600, "step": 60},
+        "params": {"query": "100 * avg by (namespace, pod) (up)", "range": 600, "step": 60},
     },
     "scoring": {"path": "/scoring", "params": {"name": "hand_made", "interval": 30}},
 }
@@ -147,6 +147,23 @@ def slow(seconds: float, length: int) -> Score:
     return score
 
 
+def asked(**params: Any) -> dict[str, Any]:
+    """/config with other parameters of the source."""
+    source = CONFIG["source"]
+    return {**CONFIG, "source": {**source, "params": {**source["params"], **params}}}
+
+
+def late(seconds: float, answer: Any) -> Any:
+    """An answer that takes its time."""
+    time.sleep(seconds)
+    return answer
+
+
+def likely(data: list[dict[str, Any]]) -> Results:
+    """Probabilities: from 0 to 1 for values of any unit."""
+    return [{**result, "score": 1 / (1 + math.exp(-result["score"] / 50))} for result in mean(data)]
+
+
 def scaled(factor: float) -> Score:
     """Means times a factor."""
     return lambda data: [{**result, "score": factor * result["score"]} for result in mean(data)]
@@ -182,6 +199,8 @@ def redirect() -> Response:
 #: (point, name, application, options of the check)
 BROKEN: list[tuple[str, str, Callable[[], FastAPI], tuple[str, ...]]] = [
     ("health", "503", lambda: api(health=lambda: JSONResponse({}, 503)), ()),
+    ("health", "later than the hub waits", lambda: api(health=lambda: late(6, {})), ()),
+    ("config", "more points than Prometheus gives", lambda: api(config=asked(range=8_640_000, step=1)), ()),
     ("config", "500", lambda: api(config=JSONResponse({}, 500)), ()),
     ("config", "not JSON", lambda: api(config=PlainTextResponse("name: x")), ()),
     ("config", "a list", lambda: api(config=[]), ()),
@@ -211,6 +230,9 @@ BROKEN: list[tuple[str, str, Callable[[], FastAPI], tuple[str, ...]]] = [
     ("labels", "none", lambda: api(relabelled(lambda _: {})), ()),
     ("labels", "one for all", lambda: api(relabelled(lambda _: {"node": "n"})), ()),
     ("labels", "not those of the name", api, ("--dimension", "${node}")),
+    ("labels", "one of the name is missing", api, ("--dimension", "${pod};${node}")),
+    ("labels", "one of the name is unknown", api, ("--dimension", "${pod};${pods}")),
+    ("labels", "no braces around one of the name", api, ("--dimension", "${pod};$namespace")),
     (
         "labels",
         "not enough in the name",
@@ -231,6 +253,7 @@ BROKEN: list[tuple[str, str, Callable[[], FastAPI], tuple[str, ...]]] = [
     ("bad-json", "500", lambda: api(bad=500), ()),
     ("content-type", "scores", lambda: api(content_type="text/plain"), ()),
     ("content-type", "config", lambda: api(config=PlainTextResponse(json.dumps(CONFIG))), ()),
+    ("range", "all are published as 0", lambda: api(likely), ()),
     ("range", "all are limited", lambda: api(scaled(1000)), ()),
     ("determinism", "values", lambda: api(numbered(label=False)), ()),
     ("determinism", "labels", lambda: api(numbered(label=True)), ()),

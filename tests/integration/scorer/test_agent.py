@@ -12,9 +12,9 @@ import pytest
 
 from dsf import http
 from dsf.agent.config import FileConfig
-from dsf.agent.cycle import Cycles
+from dsf.agent.cycles import Cycles
 from dsf.agent.metrics import AgentMetrics
-from dsf.agent.secrets import Tokens
+from dsf.agent.secrets import Release, Tokens
 from dsf.agent.spool import Spool
 from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.resolve import resolve
@@ -58,10 +58,12 @@ def summary_of(url: str, *, token: bool = False) -> ScorerSummary:
 def cycle(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Callable[[ScorerSummary], Result]:
     """Runs a whole cycle, as the tasks do."""
     (tmp_path / "spool").mkdir()
-    settings = settings_factory(cluster="worker01", agent_secrets_dir=tmp_path / "secrets")
+    settings = settings_factory(
+        cluster="worker01", agent_secrets_dir=tmp_path / "secrets", agent_token_secrets={"mine": ["127.0.0.1"]}
+    )
     cycles = Cycles(
         settings,
-        Tokens(settings.agent_secrets_dir),
+        Tokens(settings.agent_secrets_dir, Release(settings)),
         Spool(tmp_path / "spool"),
         AgentMetrics("worker01", FileConfig(tmp_path / "none")),
     )

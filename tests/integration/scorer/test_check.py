@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from dsf.cli.conformance.run import NAMES
 from dsf.cli.main import app as dsf
 from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series
-from tests.integration.scorer.broken import BROKEN, CONFIG, api, changed, mean, relabelled
+from tests.integration.scorer.broken import BROKEN, CONFIG, api, asked, changed, late, mean, relabelled, scaled
 from tests.integration.scorer.server import ROOT, load, served
 
 
@@ -62,6 +62,64 @@ def test_a_mistake_fails_on_its_point(
     assert points[point]["mend"], name
 
 
+def test_points_of_a_series_up_to_the_limit_of_prometheus() -> None:
+    with served(api(config=asked(range=11_000, step=1))) as url:
+        _, points = check(f"{url}/config", "--skip", "large")
+    assert points["config"]["outcome"] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("point", "make", "options", "message"),
+    [
+        ("config", lambda: api(config=asked(range=60, step=300)), (), "one sample, 60 s old"),
+        ("health", lambda: api(health=lambda: late(3, {})), (), "of the 5 s that the hub waits"),
+        (
+            "range",
+            lambda: api(config=asked(query="avg by (pod) (up)")),
+            (),
+            "all 20 scores are between -1 and 1 and are published as 0",
+        ),
+        (
+            "labels",
+            lambda: api(relabelled(lambda s: s if s.get("pod") == "pod-3" else {**s, "node": "n"})),
+            ("--dimension", "${pod};${node}"),
+            "1 of 20 results have no label node, so that names are such as 'pod-3;'",
+        ),
+    ],
+)
+def test_what_may_be_meant_is_warned_of(
+    point: str, make: Callable[[], FastAPI], options: tuple[str, ...], message: str
+) -> None:
+    with served(make()) as url:
+        code, points = check(f"{url}/config", *options, "--skip", "large")
+    assert code == 0, points
+    assert by_outcome(points, "warn") == {point}
+    assert message in points[point]["message"]
+
+
+def test_recorded_series_settle_what_made_up_ones_leave_open(tmp_path: Path) -> None:
+    series = [{"metric": {"pod": f"p{at}"}, "values": [[1, "20"], [61, f"{30 + at}"]]} for at in range(3)]
+    file = tmp_path / "recorded.json"
+    file.write_text(json.dumps({"data": series}))
+    with served(api(scaled(0.01))) as url:
+        code, points = check(f"{url}/config", "--sample", str(file), "--skip", "large")
+    assert code == 1
+    assert by_outcome(points, "fail") == {"range"}
+
+
+def test_a_token_goes_to_no_host_that_config_names() -> None:
+    guarded = api(guard=lambda header: header == "Bearer right")
+    with served(guarded) as url:
+        elsewhere = api(config=changed(host=url))
+        with served(elsewhere) as other:
+            _, without = check(f"{other}/config", "--skip", "large")
+            code, points = check(f"{other}/config", "--token", "right", "--skip", "large")
+    assert without["config"]["outcome"] == "pass"
+    assert code == 1
+    assert points["config"]["outcome"] == "fail"
+    assert "host" in points["config"]["message"]
+
+
 def test_how_to_mend_a_prefix() -> None:
     with served(api(prefix="/mine")) as url:
         _, points = check(f"{url}/mine/config")
@@ -70,7 +128,7 @@ def test_how_to_mend_a_prefix() -> None:
 
 def test_warnings_are_no_failures() -> None:
     warned = api(
-        lambda data: [{**result, "score": 1000 * result["score"]} for result in mean(data)[:1]] + mean(data)[1:],
+        lambda data: [{**result, "score": 10 * result["score"]} for result in mean(data)[:1]] + mean(data)[1:],
         config={**CONFIG, "source": {key: CONFIG["source"][key] for key in ("type", "params")}},
         health=lambda: JSONResponse({}, 404),
     )
@@ -89,11 +147,12 @@ def test_the_samples_pass(sample: str, path: str) -> None:
     with served(load(ROOT / "samples" / sample / "app.py").app) as url:
         code, points = check(f"{url}{path}/config")
     assert code == 0, points
-    assert not by_outcome(points, "warn")
+    # The mean of CPU cores is mostly below one.
+    assert by_outcome(points, "warn") == ({"range"} if sample == "sample-scorer" else set())
 
 
 def library(**values: Any) -> Scorer:
-    source = Prometheus(query="sum by (pod) (up)", range=600, step=60, host="http://prometheus:9090")
+    source = Prometheus(query="100 * avg by (pod) (up)", range=600, step=60, host="http://prometheus:9090")
     given: dict[str, Any] = {"name": "mean", "description": "d", "score_name": "mean", "interval": 30, "source": source}
     made = Scorer(**(given | values))
 

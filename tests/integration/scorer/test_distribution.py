@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def test_it_has_the_library_and_nothing_else(wheel: Path) -> None:
     assert names == sources
     assert "dsf/scorer/py.typed" in names
     assert licenses
+
+
+def test_its_metadata_say_what_an_index_shows(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        found = message_from_bytes(archive.read(name))
+    assert found["Author"]
+    assert found["Summary"]
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found.get_all("Project-URL")
+    assert "Typing :: Typed" in found.get_all("Classifier", [])
+    assert "dsf.scorer" in str(found.get_payload())
 
 
 def test_it_works_alone_and_beside_the_framework(wheel: Path, tmp_path: Path) -> None:

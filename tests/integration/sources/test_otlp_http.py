@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import select
+import socket
 from pathlib import Path
 
+import psutil
 import pytest
 import requests
 
+from dsf import connections
 from dsf.sources.otlp import receiver
 from tests.integration.sources.senders import Agent, Make, gauge, push, pushed, request
 from tests.support.wait import wait_for
@@ -109,9 +113,12 @@ def test_senders_that_stall_keep_others_out_for_a_while_only(make: Make, monkeyp
 
 
 def test_connections_are_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver, "_CONNECTIONS", 1)
+    monkeypatch.setattr(receiver._Server, "places", 1)
     agent = make()
     first = stalled(agent)
+    server = agent.receiver._server
+    # A connection whose head has not been read gives way.
+    wait_for(lambda: server._taken == 1 and not server._strangers, 5, "the first head to be read")
     with pytest.raises(requests.ConnectionError):
         push(agent, request())
     first.close()
@@ -131,3 +138,59 @@ def test_a_sender_that_says_nothing_does_not_keep_the_others_out(make: Make) -> 
     silent.connect()
     assert wait_for(lambda: push(agent, request()).status_code == 200, 5)
     silent.close()
+
+
+def test_requests_of_empty_parts_are_refused_before_they_become_large(make: Make) -> None:
+    agent = make(max_bytes=8 * 1024 * 1024)
+    process = psutil.Process()
+    for body, kind in (
+        (b"\x0a\x00" * (4 * 1024 * 1024), "application/x-protobuf"),
+        (b'{"resourceMetrics":[' + b"{}," * 2_000_000 + b"{}]}", "application/json"),
+    ):
+        zipped = gzip.compress(body, 9)
+        before = process.memory_info().rss
+        answer = push(agent, zipped, **{"Content-Encoding": "gzip", "Content-Type": kind})
+        assert answer.status_code == 400
+        assert b"parts that are nearly empty" in answer.content
+        assert process.memory_info().rss - before < 80_000_000
+
+
+def test_half_heads_give_way_to_those_who_come_later(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver._Server, "places", 8)
+    agent = make()
+    half = [socket.create_connection(("127.0.0.1", agent.receiver.port), 10) for _ in range(20)]
+    try:
+        for connection in half:
+            connection.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        wait_for(lambda: _is_taken(agent), 20, "a whole request has its turn")
+        # The first ones were cut for it.
+        assert half[0].recv(1) == b""
+    finally:
+        for connection in half:
+            connection.close()
+
+
+def test_a_head_that_drips_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    agent = make()
+    with socket.create_connection(("127.0.0.1", agent.receiver.port), 30) as slow:
+        slow.sendall(b"POST /v1/metrics HTTP/1.1\r\nX-Slow: ")
+        wait_for(lambda: _is_cut(slow, b"x"), 30, "the sender is cut")
+
+
+def test_a_chunk_line_that_drips_gives_its_turn_back(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "_BODY", 0.5)
+    agent = make()
+    head = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
+    with socket.create_connection(("127.0.0.1", agent.receiver.port), 30) as slow:
+        slow.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n5;")
+        wait_for(lambda: _is_cut(slow, b"x"), 30, "the sender is cut")
+
+
+def _is_cut(connection: socket.socket, drop: bytes) -> bool:
+    """Send one byte; whether the server has closed its side."""
+    try:
+        connection.sendall(drop)
+        return bool(select.select([connection], [], [], 0.05)[0]) and connection.recv(100) == b""
+    except OSError:
+        return True

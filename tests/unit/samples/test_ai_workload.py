@@ -82,6 +82,42 @@ def test_a_longer_series_is_forecast(sample: Load) -> None:
     assert by_key(module.power_headroom([rising]))["app02;all"] == pytest.approx(logistic(164.5 + 159), rel=1e-3)
 
 
+def test_a_node_that_ended_counts_no_longer_but_says_what_its_application_draws(sample: Load) -> None:
+    module = sample(THRESHOLD="650", ALPHA="0.01")
+    running = gpu("other", [300.0] * 61)
+    ended = gpu("app01-x", [200.0] * 21, node="n2")
+    given = list(module.power_headroom([running, ended]))
+    assert by_key(given)["app01;all"] == pytest.approx(logistic(300 + 200))
+    assert reasons(given) == {"ended": 1}
+    # Ten steps ago may be a scrape that fails for now.
+    late = gpu("app01-x", [200.0] * 51, node="n2")
+    given = list(module.power_headroom([running, late]))
+    assert by_key(given)["app01;all"] == pytest.approx(logistic(500 + 200))
+    assert not reasons(given)
+
+
+def test_a_pod_that_is_scraped_every_other_time_draws_all_the_time(sample: Load) -> None:
+    module = sample(THRESHOLD="650", ALPHA="0.01")
+    whole = gpu("other", [300.0] * 61)
+    for missing in (0, 1):
+        half = gpu("app01-x", [np.nan if at % 2 == missing else 299.0 for at in range(61)])
+        expected = logistic(599 + 299)
+        assert by_key(module.power_headroom([whole, half]))["app01;all"] == pytest.approx(expected, rel=1e-3)
+        times = np.isfinite(half.values)
+        absent = Series(half.labels, half.times[times], half.values[times])
+        assert by_key(module.power_headroom([whole, absent]))["app01;all"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_pod_draws_nothing_before_it_starts_and_in_a_long_gap(sample: Load) -> None:
+    module = sample()
+    times = 60.0 * np.arange(61)
+    started = module.drawn(gpu("a", [5.0] * 31, start=1800), times, 600)
+    assert np.flatnonzero(np.isfinite(started)).tolist() == list(range(30, 61))
+    both = Series.of({}, [1.0, 2.0], step=1200, start=0)
+    assert np.isnan(module.drawn(both, times[:21], 600)).tolist() == [False, *[True] * 19, False]
+    assert module.drawn(both, times[:21], 1200)[10] == 1.5
+
+
 def test_series_without_labels_are_skipped_and_counted(sample: Load) -> None:
     module = sample()
     given = list(

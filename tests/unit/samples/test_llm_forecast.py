@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -34,15 +35,25 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> Load:
     [
         ("12.5", 12.5),
         (" -3\n", -3.0),
-        ("\n\n+.5 cores", 0.5),
+        ("\n\n+.5\n", 0.5),
         ("1e-3", 0.001),
         ("The next value is 7.", 7.0),
         ("**42**", 42.0),
-        ("5GB", 5.0),
-        ("range 5-7", 5.0),
+        ("The next value is: -7e2", -700.0),
+        ("`8.25`.", 8.25),
+        ("0.7\n\nThe series rises, and in 5 minutes", 0.7),
         ("1e999", float("inf")),
-        ("5, 7", 5.0),
-        ("12,", 12.0),
+        ("5GB", None),
+        (".5 cores", None),
+        ("range 5-7", None),
+        ("5, 7", None),
+        ("12,", None),
+        ("1718600060, 0.52", None),
+        ("In 5 minutes: 0.7", None),
+        ("<think>\nThere are 60 samples", None),
+        ("<think> Let me look at the 60 samples", None),
+        ("**5", None),
+        ("٣", None),
         ("1,234.5", None),
         ("about 12,000 requests", None),
         ("3,5", None),
@@ -56,6 +67,28 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> Load:
 )
 def test_the_number_in_an_answer(sample: Load, said: str, value: float | None) -> None:
     assert sample().next_value(said) == value
+
+
+@pytest.mark.parametrize(
+    ("samples", "near", "far"),
+    [
+        ([0.4, 0.6], [0.5, 0.6, 1.1, -0.1], [5.0, 60.0, 1718600060.0, -1.0, math.inf]),
+        ([100.0, 100.0], [100.0, 150.0, 0.0], [201.0, -1.0]),
+        ([0.0, 0.0], [0.0], [5.0]),
+        ([-3.0, -1.0], [-5.0, 0.5], [10.0]),
+    ],
+)
+def test_a_value_far_from_all_samples_is_none(
+    sample: Load, samples: list[float], near: list[float], far: list[float]
+) -> None:
+    module = sample()
+    known = Series.of({}, samples)
+    assert [value for value in [*near, *far] if module.is_near(value, known)] == near
+
+
+def test_only_the_samples_that_the_model_saw_count(sample: Load) -> None:
+    module = sample(MAX_SAMPLES="2")
+    assert not module.is_near(900.0, Series.of({}, [1000, 1, 2]))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import logging
+import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,8 +37,24 @@ def test_health_config_and_documents(client: TestClient) -> None:
         "path": "/scoring",
         "params": {"name": "mean_score", "interval": 30},
     }
-    assert client.get("/docs").status_code == 200
     assert "/scoring" in client.get("/openapi.json").json()["paths"]
+
+
+def test_the_documentation_needs_no_other_machine_and_its_examples_work(client: TestClient) -> None:
+    answer = client.get("/docs", headers={"Host": '<script src="//x">'})
+    assert answer.status_code == 200
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert not re.search(r"<script|<link|<img|@import|url\(", answer.text)
+    page = client.get("/docs").text
+    assert re.findall(r"""(?:src|href)=["']([^"']+)""", page) == ["openapi.json"]
+    assert set(re.findall(r"[a-z]+://[^/ <&]+", page)) == {str(client.base_url)}
+    found = {}
+    for text in re.findall(r"<pre>(.*?)</pre>", page):
+        words = shlex.split(html.unescape(text))
+        path = words[2].removeprefix(str(client.base_url))
+        body = words[words.index("-d") + 1] if "-d" in words else None
+        found[path] = (client.post(path, content=body) if body else client.get(path)).status_code
+    assert found == dict.fromkeys(["/config", "/scoring", "/healthz", "/metrics"], 200)
 
 
 @pytest.mark.parametrize("path", ["/config/", "/scoring/", "/nothing", "/performance/config"])
@@ -50,7 +69,7 @@ def test_no_body_is_no_series(client: TestClient) -> None:
     assert (answer.status_code, answer.json()) == (200, {"results": []})
 
 
-@pytest.mark.parametrize(("body", "status"), [("{", 400), ('{"data": null}', 422), ("[]", 422), (" ", 400)])
+@pytest.mark.parametrize(("body", "status"), [("{", 400), ('{"data": 1}', 422), ("[]", 422), (" ", 400)])
 def test_what_is_no_request(client: TestClient, body: str, status: int) -> None:
     answer = client.post("/scoring", content=body)
     assert answer.status_code == status

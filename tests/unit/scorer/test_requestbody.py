@@ -86,8 +86,17 @@ def test_a_series_of_native_histograms_has_no_samples() -> None:
     assert series.is_empty
 
 
-def test_no_series() -> None:
-    assert parse(b'{"data":[]}') == []
+@pytest.mark.parametrize("body", [b'{"data":[]}', b'{"data":null}', b'{"data": null, "more": 1}'])
+def test_no_series(body: bytes) -> None:
+    """Go writes a slice without elements as null, and upstream's agent is a Go program."""
+    assert parse(body) == []
+
+
+@pytest.mark.parametrize("absent", ['"values":null', '"values":null,"histograms":[]', '"values":[]'])
+def test_a_series_without_samples_as_go_writes_it(absent: str) -> None:
+    first, second = parse(f'{{"data":[{{"metric":null,{absent}}},{{"metric":{{}},"values":[[1,"2"]]}}]}}'.encode())
+    assert (first.labels, first.is_empty) == ({}, True)
+    assert second.values.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +164,8 @@ def test_any_bytes_are_parsed_or_refused(body: bytes, position: int, inserted: b
         (b'\xff{"data":[]}', 400, "not JSON"),
         (b"[" * 100_000, 400, "not JSON"),
         ([], 422, 'the request is not {"data": [...]}'),
-        ({"data": None}, 422, 'the request is not {"data": [...]}'),
+        ({}, 422, 'the request is not {"data": [...]}'),
+        (None, 422, 'the request is not {"data": [...]}'),
         ({"data": [5]}, 422, "data[0] is not an object"),
         ({"data": [{"values": []}]}, 422, "data[0].metric is not an object of labels"),
         ({"data": [{"metric": {"a": 1}, "values": []}]}, 422, "data[0].metric['a'] is not text"),

@@ -45,13 +45,13 @@ with pytest.MonkeyPatch.context() as started:
 
 
 @schema.parametrize()
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 def test_every_operation(case: schemathesis.Case[Any]) -> None:
     case.call_and_validate()
 
 
 @closed.include(path="/scoring").parametrize()
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 def test_a_token_is_wanted_as_the_document_says(case: schemathesis.Case[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GUARDED_TOKEN", "right")
     case.call_and_validate(headers={"Authorization": "Bearer right"})

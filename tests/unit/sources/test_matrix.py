@@ -103,6 +103,47 @@ def test_a_second_array_of_series_is_not_taken_for_the_first() -> None:
     assert cut(body).series == 2
 
 
+COMPACT = b'{"metric":{},"values":[]}'
+
+
+@pytest.mark.parametrize(
+    ("between", "series"),
+    [
+        (b'{"metric" :{},"values":[]}', 3),
+        (b'{"values":[],"metric":{}}', 3),
+        (b"{}", 3),
+        (b"[]", 3),
+        (b'{"metric":{},"values":[{}]}', 3),
+        (b"1", 2),
+    ],
+)
+def test_series_that_look_otherwise_between_others_are_counted(between: bytes, series: int) -> None:
+    inside = COMPACT + b"," + between + b"," + COMPACT
+    found = cut(b'{"status":"success","data":{"resultType":"matrix","result":[' + inside + b"]}}")
+    assert found.series == series
+    assert bytes(found.inside) == inside
+
+
+def test_what_stands_beside_the_series_is_bounded() -> None:
+    junk = b"[" + b"[]," * 1_000_000 + b"[]]"
+    body = b'{"status":"success","warnings":%b,"data":{"resultType":"matrix","result":[]}}' % junk
+    with pytest.raises(MatrixError, match="bytes besides the series"):
+        cut(body)
+
+
+def test_one_series_of_many_megabytes_is_cut_in_small_memory_and_can_be_ended() -> None:
+    values = b"[0,0]," * 1_000_000 + b"[0,0]"
+    inside = b'{"metric":{},"values":[' + values + b"]}"
+    body = b'{"status":"success","data":{"resultType":"matrix","result":[' + inside + b"]}}"
+    assert cut(body).series == 1
+
+    def check() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        cut(body, check)
+
+
 def test_deep_nesting_is_refused() -> None:
     body = b'{"status":"success","data":{"resultType":"matrix","result":[' + b"[" * 100_000 + b"]}}"
     with pytest.raises(MatrixError):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dsf.sources.kubernetes import RESOURCES, ClusterState, Pod, available, node_of
+from dsf.sources.cluster import RESOURCES, ClusterState, Pod, node_of
+from dsf.sources.kubernetes import available
 from dsf.sources.requests import pod_requests, quantity
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dsf.sources.selector import SelectorError, parse_selectors, underscored
@@ -50,7 +52,7 @@ def test_several_queries_are_joined_by_semicolons() -> None:
         ('x{a="b"', "is not a selector"),
         ("x{a=b}", 'expected label="value"'),
         ('x{a="b" c="d"}', "expected a comma"),
-        ('x{a=~"("}', "cannot be used: a ( has no )"),
+        ('x{a=~"("}', "cannot be used: missing ): ("),
     ],
 )
 def test_what_is_no_selector_is_refused_in_words(query: str, words: str) -> None:
@@ -64,3 +66,44 @@ def test_names_of_opentelemetry_become_those_of_prometheus() -> None:
     assert underscored("2xx-rate/s") == "_2xx_rate_s"
     assert underscored("ok_1") == "ok_1"
     assert underscored("é") == "_"
+
+
+@pytest.mark.parametrize(
+    ("expression", "value", "matches"),
+    [
+        ("", "", True),
+        ("web", "web-1", False),
+        ("prod|staging", "staging", True),
+        ("(?i)PROD", "prod", True),
+        (r"10\.0\..*", "10a0.1", False),
+        ("[[:alpha:]]+", "web", True),
+        (r"\pL.", "éa", True),
+        ("a.b", "a\nb", True),
+        ("a", "a\ud800", False),
+    ],
+)
+def test_expressions_are_those_of_prometheus(expression: str, value: str, matches: bool) -> None:
+    (selector,) = parse_selectors(f"m{{x=~`{expression}`}}")
+    assert selector.matches({"__name__": "m", "x": value}) is matches
+
+
+@pytest.mark.parametrize("expression", ["(a*)*b", "(a|a)*b", "(a?){30}a{30}b", "(.*)(.*)(.*)(.*)(.*)x", ".*a.{900}"])
+def test_an_expression_takes_no_longer_than_the_value_is_long(expression: str) -> None:
+    (selector,) = parse_selectors(f"m{{x=~`{expression}`}}")
+    began = time.perf_counter()
+    assert not selector.matches({"__name__": "m", "x": "a" * 900})
+    assert time.perf_counter() - began < 2
+
+
+@pytest.mark.parametrize(
+    "expression", [")", "*a", "a**", "a{3,2}", "a{2000}", "(a{900}){900}", r"(a)\1", "(?=a)", "[a-", "a\ud800"]
+)
+def test_an_expression_that_re2_does_not_know_is_refused(expression: str) -> None:
+    with pytest.raises(SelectorError, match=r"cannot be used: ."):
+        parse_selectors(f"m{{x=~`{expression}`}}")
+
+
+def test_the_expressions_of_one_scorer_are_bounded_together() -> None:
+    parse_selectors(";".join(f'm{n}{{instance=~"node-[0-9]{{1,3}}"}}' for n in range(40)))
+    with pytest.raises(SelectorError, match="together are too large"):
+        parse_selectors(";".join('m{instance=~".*a.{200}"}' for _ in range(6)))

@@ -125,3 +125,20 @@ def test_labels_that_are_too_long_are_refused_and_cost_nothing() -> None:
     with pytest.raises(ValueError, match="more than 4096 bytes"):
         fill(Window(budget), (1.0, 1.0), labels={"x": "y" * 5000})
     assert (budget.series, budget.samples) == (0, 0)
+
+
+def test_it_is_asked_whether_to_go_on_before_each_series_is_looked_at() -> None:
+    found = fill(fill(window(), (100.0, 1.0)), (100.0, 2.0), labels=B)
+    looked_at: list[object] = []
+
+    def wanted(labels: object) -> bool:
+        looked_at.append(labels)
+        return False
+
+    def check() -> None:
+        if looked_at:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        found.matrix(wanted, Grid(100, 0, 0), 10_000, check)
+    assert len(looked_at) == 1

@@ -1,0 +1,161 @@
+"""From a host's name to a connection, never to an address where clouds serve credentials.
+
+The author of a scorer chooses URLs, and hub and agents may reach more than they do. The check is part of connecting:
+the addresses that were looked at are those that are connected to, so a name that resolves to something else a moment
+later gains nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import queue
+import socket
+import threading
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import ConnectTimeoutError, NameResolutionError
+
+from dsf.errors import HttpError
+from dsf.http.deadline import Exchange
+from dsf.text import cleaned
+
+#: Seconds to connect to one address. A server in the same cluster takes milliseconds; the rest belongs to its work.
+CONNECT_TIMEOUT: Final = 3.0
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Found = list[tuple[Any, ...]]
+
+#: Metadata services that are not at a link-local address: AWS (of instances and of pods), Google, Scaleway and Akamai
+#: over IPv6, Alibaba, Azure, Oracle.
+_METADATA: Final = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        *("fd00:ec2::/32", "fd20:ce::254", "fd00:42::42", "fd00:a9fe:a9fe::1"),
+        *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
+    )
+)
+#: IPv6 prefixes of 96 bits after which an IPv4 address stands: mapped, translated (SIIT; NAT64, that of a site, too),
+#: and compatible.
+_EMBEDDING: Final = tuple(
+    ipaddress.IPv6Network(f"{prefix}/96") for prefix in ("::ffff:0:0", "::ffff:0:0:0", "64:ff9b::", "64:ff9b:1::", "::")
+)
+
+#: Names of metadata services that may mean something to a proxy and nothing here.
+_METADATA_NAMES: Final = frozenset({"metadata.google.internal", "metadata.goog", "instance-data.ec2.internal"})
+
+_ALLOWED: Final = "DSF_ALLOW_LINK_LOCAL=true lets it"
+
+_is_allowed = False
+
+
+def allow_link_local(allowed: bool) -> None:
+    """Whether this process may ask link-local and metadata addresses (DSF_ALLOW_LINK_LOCAL)."""
+    global _is_allowed  # noqa: PLW0603 - one per process, as with the CAs
+    _is_allowed = allowed
+
+
+def is_refused(address: str) -> bool:
+    """Whether an IP address is link-local or a cloud's metadata service, also when IPv4 is written within IPv6."""
+    parsed = _unwrapped(ipaddress.ip_address(address))
+    return parsed.is_link_local or any(parsed in network for network in _METADATA)
+
+
+def _unwrapped(address: _Address) -> _Address:
+    if isinstance(address, ipaddress.IPv6Address):
+        plain = ipaddress.IPv6Address(int(address))  # without the scope
+        if plain.sixtofour is not None:
+            return plain.sixtofour
+        if any(plain in network for network in _EMBEDDING) and int(plain) > 1:
+            return ipaddress.IPv4Address(int(plain) & 0xFFFFFFFF)
+        return plain
+    return address
+
+
+def connect(connection: HTTPConnection, exchange: Exchange) -> socket.socket:
+    """A socket to the first address of the connection's host that answers, within the exchange's deadline.
+
+    Raises HttpError (address_refused) when any address of the host is refused, and errors of urllib3 and of the
+    operating system when none answers.
+    """
+    host = connection.host.strip("[]")
+    found = _resolve(connection, host, exchange.remaining())
+    _refuse(host, found)
+    last: Exception = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in found:
+        candidate = socket.socket(family, kind, protocol)
+        candidate.settimeout(min(CONNECT_TIMEOUT, exchange.remaining()))
+        try:
+            candidate.connect(address)
+        except TimeoutError:
+            candidate.close()
+            exchange.check()
+            last = ConnectTimeoutError(connection, "connecting took too long")
+        except OSError as error:
+            candidate.close()
+            last = error
+        else:
+            candidate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return candidate
+    raise last
+
+
+def check(url: str, exchange: Exchange) -> None:
+    """Raise HttpError (address_refused) when a proxy is about to be asked for what `connect` refuses.
+
+    A name that cannot be resolved here is for the proxy to judge: where there is one, often only it can.
+    """
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    if not _is_allowed and host in _METADATA_NAMES:
+        raise HttpError("address_refused", f"{host} is a metadata service, which is not asked ({_ALLOWED})")
+    try:
+        found = _resolve(HTTPConnection(host, parts.port or 0), host, min(CONNECT_TIMEOUT, exchange.remaining()))
+    except (NameResolutionError, TimeoutError):
+        return
+    _refuse(host, found)
+
+
+def _refuse(host: str, found: _Found) -> None:
+    for *_, address in found:
+        if not _is_allowed and is_refused(str(address[0])):
+            raise HttpError(
+                "address_refused",
+                f"{host} stands for {address[0]}, a link-local or metadata address, which is not asked ({_ALLOWED})",
+            )
+
+
+def _resolve(connection: HTTPConnection, host: str, seconds: float) -> _Found:
+    """The host's addresses. In a thread: a name server that does not answer would hold the caller for half a minute."""
+    answers: queue.SimpleQueue[_Found | OSError | UnicodeError] = queue.SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, connection.port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answers.put(error)
+
+    if _is_numeric(host):
+        look_up()
+    else:
+        threading.Thread(target=look_up, name="dsf-http-names", daemon=True).start()
+    try:
+        found = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError from None
+    if isinstance(found, socket.gaierror):
+        raise NameResolutionError(host, connection, found) from found
+    if isinstance(found, UnicodeError):
+        raise HttpError("connection_failed", f"{cleaned(host, 100)}: the host name is no name that a host can have")
+    if isinstance(found, OSError):
+        raise found
+    return found
+
+
+def _is_numeric(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,130 @@
+"""Reads one answer off the wire: strictly, and never more than was agreed.
+
+http.client takes a chunk's size from `int()`, which knows minus signs: `-1` then means everything that ever comes. It
+counts neither trailers nor interim answers. Here every byte that arrives is counted, headers and chunk lines among
+them, and what is not by the rules of RFC 9112 is an error with words of its own.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import re
+import socket
+from email import errors
+from typing import Any, Final
+
+from dsf.http.deadline import Exchange
+
+#: Bytes of status line and headers, those of interim answers (100 Continue) included.
+_MAX_HEAD: Final = 256 * 1024
+#: Bytes of the line that begins a chunk, and lines of trailers.
+_MAX_LINE: Final = 4096
+_MAX_TRAILERS: Final = 100
+#: Bytes beyond those of the answer: chunk lines and trailers.
+_FRAMING: Final = 1024 * 1024
+_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+#: What email's parser says of a multipart body that it does not see. Of no matter here.
+_BENIGN: Final = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
+
+
+class NotHttpError(http.client.HTTPException):
+    """The answer breaks the rules of HTTP; the message says in which way, without quoting it."""
+
+
+class TooMuchError(http.client.HTTPException):
+    """More bytes arrived than an answer may have."""
+
+
+class Answer(http.client.HTTPResponse):
+    """What http.client makes of a connection's bytes, within the bounds of an exchange."""
+
+    def __init__(self, sock: socket.socket, *args: Any, exchange: Exchange, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp.close()
+        self._wire = _Metered(sock.makefile("rb", buffering=0), exchange)
+        self._max_body = exchange.max_bytes
+        self.fp = io.BufferedReader(self._wire)
+        #: Bytes of the current chunk that are still to come.
+        self._left = 0
+
+    def begin(self) -> None:
+        """Read status and headers. Raises HTTPException."""
+        super().begin()
+        headers = self.headers
+        unread = "" if headers.is_multipart() else headers.get_payload()
+        if unread or any(not isinstance(defect, _BENIGN) for defect in headers.defects):
+            raise NotHttpError("a line of its headers cannot be read")
+        codings = ", ".join(headers.get_all("transfer-encoding", [])).lower()
+        if codings not in ("", "identity", "chunked"):
+            raise NotHttpError("its Transfer-Encoding is not the one that is understood, chunked")
+        lengths = {length.strip() for line in headers.get_all("content-length", []) for length in line.split(",")}
+        if len(lengths) > 1 or any(_DIGITS.fullmatch(length) is None for length in lengths):
+            raise NotHttpError("its Content-Length is not one number")
+        self._wire.left += self._max_body * 2 + _FRAMING - _MAX_HEAD
+
+    def read(self, amt: int | None = None) -> bytes:
+        """So many bytes of the body, fewer only at its end. Raises HTTPException."""
+        if amt is None or not self.chunked or self.fp is None:
+            return super().read(amt)
+        pieces: list[bytes] = []
+        while amt > 0 and (self._left or self._next_chunk()):
+            piece = self.fp.read(min(amt, self._left))
+            if not piece:
+                raise http.client.IncompleteRead(b"")
+            pieces.append(piece)
+            amt -= len(piece)
+            self._left -= len(piece)
+            if not self._left and self._line() not in (b"\r\n", b"\n"):
+                raise NotHttpError("a chunk of its body is longer than was said")
+        return b"".join(pieces)
+
+    def _next_chunk(self) -> bool:
+        """Whether there is another one. After the last, the answer is closed."""
+        found = _CHUNK.fullmatch(self._line())
+        if found is None:
+            raise NotHttpError("a chunk of its body has no size")
+        self._left = int(found[1], 16)
+        if self._left > self._max_body:
+            raise TooMuchError
+        if self._left:
+            return True
+        for _ in range(_MAX_TRAILERS):
+            if self._line() in (b"\r\n", b"\n"):
+                self.close()
+                return False
+        raise NotHttpError(f"more than {_MAX_TRAILERS} trailers follow its body")
+
+    def _line(self) -> bytes:
+        line: bytes = self.fp.readline(_MAX_LINE + 1)
+        if len(line) > _MAX_LINE:
+            raise NotHttpError(f"a line between its chunks has more than {_MAX_LINE} bytes")
+        if not line.endswith(b"\n"):
+            raise http.client.IncompleteRead(line)
+        return line
+
+
+class _Metered(io.RawIOBase):
+    """The socket's bytes, counted. `left` is how many may still come."""
+
+    def __init__(self, raw: io.RawIOBase, exchange: Exchange) -> None:
+        self._raw = raw
+        self._exchange = exchange
+        self.left = _MAX_HEAD
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        # A sender that never pauses keeps the thread here, and the deadline must end that too.
+        self._exchange.check()
+        count = self._raw.readinto(buffer)
+        self.left -= count or 0
+        if self.left < 0:
+            raise TooMuchError
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

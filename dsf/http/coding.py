@@ -1,0 +1,59 @@
+"""Takes compression off an answer, in bounded steps.
+
+A few bytes can stand for a thousand times as many, and an answer can be made of many small compressed pieces each of
+which costs a copy of the rest. So no step makes more than a fixed number of bytes, and the pieces are counted.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+#: gzip or zlib, whichever the first bytes say.
+_EITHER: Final = 32 + zlib.MAX_WBITS
+#: Most bytes that one step makes.
+_STEP: Final = 1024 * 1024
+#: Members of one gzip answer; servers send one.
+_MAX_MEMBERS: Final = 64
+
+#: Content codings that are understood. Only gzip is asked for.
+KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
+
+
+class CodingError(ValueError):
+    """The compressed data are not what they say; the message says in which way."""
+
+
+class UnfinishedError(CodingError):
+    """The compressed data end too early."""
+
+
+def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The decompressed data, at most a MiB at a time; of no pieces, nothing. Raises CodingError.
+
+    What follows the last member and is none is ignored, as gzip does.
+    """
+    inflater = zlib.decompressobj(_EITHER)
+    members = 0
+    is_begun = False
+    for piece in pieces:
+        is_begun = True
+        rest = piece
+        while rest:
+            if inflater.eof:
+                members += 1
+                if members >= _MAX_MEMBERS:
+                    raise CodingError(f"it is made of more than {_MAX_MEMBERS} compressed members")
+                inflater = zlib.decompressobj(_EITHER)
+            try:
+                made = inflater.decompress(rest, _STEP)
+            except zlib.error:
+                if members:
+                    return
+                raise CodingError("it cannot be decompressed") from None
+            rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+            if made:
+                yield made
+    if is_begun and not inflater.eof:
+        raise UnfinishedError("it ends too early")

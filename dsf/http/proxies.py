@@ -1,0 +1,120 @@
+"""Which proxy a request goes through, by the variables that all programs know.
+
+HTTP_PROXY, HTTPS_PROXY and NO_PROXY hold, in capitals or not; OCM sets them in agents from `proxyConfig`. What a proxy
+would only get in the way of, or must not see, goes straight to its server all the same:
+
+- addresses and names of this machine and of this cluster, which no proxy outside of it can reach;
+- tokens over plain http, which the proxy could read. Over https a proxy sees nothing but the name of the server.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from functools import lru_cache
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from dsf.errors import HttpError
+
+PORTS: Final = {"http": 80, "https": 443}
+#: Ends of the names that Kubernetes gives to Services and pods.
+_OF_CLUSTER: Final = ("svc", "cluster.local", "localhost")
+
+
+class Proxy(NamedTuple):
+    """`url` may have a user and a password, `shown` has neither."""
+
+    url: str
+    shown: str
+
+
+class _Exception(NamedTuple):
+    """An entry of NO_PROXY: a network or a name, and a port that None leaves open."""
+
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
+    name: str
+    port: int | None
+
+
+def proxy_for(parts: SplitResult, *, has_token: bool) -> Proxy | None:
+    """The proxy for a request to this URL, None for a direct one. Raises HttpError for a proxy that cannot be used."""
+    scheme = parts.scheme
+    if has_token and scheme == "http":
+        return None
+    variable, value = _variable(f"{scheme}_proxy")
+    if not value or _is_direct(parts):
+        return None
+    # As curl and Go have it, a name and a port are enough.
+    return _proxy(variable, value if "://" in value else f"http://{value}")
+
+
+def _variable(name: str) -> tuple[str, str]:
+    for found in (name, name.upper()):
+        if value := os.environ.get(found, "").strip():
+            return found, value
+    return name, ""
+
+
+@lru_cache(maxsize=8)
+def _proxy(variable: str, value: str) -> Proxy:
+    try:
+        parts = urlsplit(value)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:
+        host, port = None, 0
+    if not host or parts.scheme.lower() != "http":
+        # Without the value: it may hold a password.
+        raise HttpError(
+            "connection_failed",
+            f"{variable} is not the URL of a proxy as http://<host>:<port>; mend it, or add the server to NO_PROXY",
+        )
+    return Proxy(value, f"{host}:{port}")
+
+
+def _is_direct(parts: SplitResult) -> bool:
+    host = (parts.hostname or "").rstrip(".")
+    port = parts.port or PORTS[parts.scheme]
+    address = _address(host)
+    if address is not None:
+        if address.is_loopback or address.is_unspecified:
+            return True
+    elif "." not in host or any(host.endswith(f".{end}") for end in _OF_CLUSTER):
+        return True
+    return any(_matches(entry, host, address, port) for entry in _exceptions(_variable("no_proxy")[1]))
+
+
+def _matches(
+    entry: _Exception, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int
+) -> bool:
+    if entry.port not in (None, port):
+        return False
+    if entry.network is not None:
+        return address is not None and address in entry.network
+    # `.example.com` is what is below it, `example.com` is itself as well, `*` is everything.
+    return entry.name == "*" or host == entry.name or host.endswith(f".{entry.name.removeprefix('.')}")
+
+
+@lru_cache(maxsize=8)
+def _exceptions(value: str) -> tuple[_Exception, ...]:
+    return tuple(_exception(entry.lower()) for entry in value.replace(",", " ").split())
+
+
+def _exception(entry: str) -> _Exception:
+    name, port = entry, None
+    head, colon, tail = entry.rpartition(":")
+    # The colons of an IPv6 address are no port's, unless it is in brackets.
+    if colon and tail.isdigit() and (":" not in head or head.endswith("]")):
+        name, port = head, int(tail)
+    name = name.strip("[]").rstrip(".")
+    try:
+        return _Exception(ipaddress.ip_network(name, strict=False), "", port)
+    except ValueError:
+        return _Exception(None, name if name == "*" else name.removeprefix("*"), port)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None

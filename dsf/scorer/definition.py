@@ -1,0 +1,128 @@
+"""A scorer: what it is called, what it wants to know, and the function that scores."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dsf.scorer.errors import ScorerError
+from dsf.scorer.limits import Limits
+from dsf.scorer.result import Score, Skipped
+from dsf.scorer.series import Series
+from dsf.scorer.source import Source, check_host, check_seconds, seconds_of
+
+if TYPE_CHECKING:
+    from dsf.scorer.bearer import Bearer
+
+Given = Iterable[Score | Skipped]
+ScoringFunction = Callable[[list[Series]], Given] | Callable[[list[Series]], Awaitable[Given]]
+AnyScoringFunction = TypeVar("AnyScoringFunction", bound=ScoringFunction)
+
+_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Definition:
+    """One score, without the service around it.
+
+    name, description   of the scoring API, for people
+    score_name          what the score is called
+    interval            seconds between two cycles
+    source              what to ask; None: the function gets an empty list
+    path                put before /config and /scoring, such as "/performance", when a service has several scorers
+    scoring_host        URL of this service as agents see it, if it is not the host that the hub asks for /config
+    token               what /scoring wants; None: nothing
+    limits              how large a request may be
+    env                 a prefix, or "": environment variables such as SOURCE_QUERY change what is said here
+
+    Raises ScorerError when a value cannot be right.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str,
+        score_name: str,
+        interval: int,
+        source: Source | None = None,
+        path: str = "",
+        scoring_host: str = "",
+        token: Bearer | None = None,
+        limits: Limits | None = None,
+        env: str | None = None,
+    ) -> None:
+        if env is not None:
+            if other := os.environ.get(f"{env}SCORE_NAME"):
+                _check_name(f"the environment variable {env}SCORE_NAME", other)
+                score_name = other
+            seconds = seconds_of(os.environ, f"{env}SCORE_INTERVAL")
+            if seconds is not None:
+                check_seconds(f"the environment variable {env}SCORE_INTERVAL", seconds, least=1)
+                interval = seconds
+            source = source.overridden(os.environ, env) if source is not None else None
+        _check_name("name", name)
+        _check_name("score_name", score_name)
+        check_seconds("interval", interval, least=1)
+        if scoring_host:
+            check_host("scoring_host", scoring_host)
+        self.name = name
+        self.description = description
+        self.score_name = score_name
+        self.interval = interval
+        self.source = source
+        self.path = clean_path("path", path)
+        self.scoring_host = scoring_host
+        self.token = token
+        self.limits = limits or Limits()
+        self._function: ScoringFunction | None = None
+
+    def score(self, function: AnyScoringFunction) -> AnyScoringFunction:
+        """Decorator of the scoring function: a list of `Series` in, `Score` objects out, returned or yielded.
+
+        A plain function runs in a thread, an `async def` in the event loop. The function itself stays as it is.
+        Raises ScorerError when the scorer has one already, or for an async generator.
+        """
+        if self._function is not None:
+            raise ScorerError(f"the scorer {self.name!r} has a scoring function already")
+        if inspect.isasyncgenfunction(function):
+            raise ScorerError("an async scoring function must return its scores and not yield them")
+        self._function = function
+        return function
+
+    @property
+    def function(self) -> ScoringFunction:
+        """The scoring function. Raises ScorerError when there is none."""
+        if self._function is None:
+            raise ScorerError(f"the scorer {self.name!r} has no scoring function; put @....score before one")
+        return self._function
+
+    def config(self, root: str = "") -> dict[str, Any]:
+        """What /config answers. `root` is the path below which the service is, as clients see it."""
+        scoring: dict[str, Any] = {"host": self.scoring_host} if self.scoring_host else {}
+        scoring |= {
+            "path": f"{root}{self.path}/scoring",
+            "params": {"name": self.score_name, "interval": self.interval},
+        }
+        return {
+            "name": self.name,
+            "description": self.description,
+            "source": self.source.document() if self.source is not None else {"type": "None"},
+            "scoring": scoring,
+        }
+
+
+def clean_path(name: str, path: str) -> str:
+    """`/a/b` of `a/b/`. Raises ScorerError when it cannot stand in a URL as it is."""
+    cleaned = "/" + path.strip("/") if path.strip("/") else ""
+    if _PATH.fullmatch(cleaned) is None or any(part in (".", "..") for part in cleaned.split("/")):
+        raise ScorerError(f"{name}: {path!r} is not a path such as /performance")
+    return cleaned
+
+
+def _check_name(argument: str, value: str) -> None:
+    if not value.strip() or _CONTROL_CHARACTER.search(value):
+        raise ScorerError(f"{argument}: {value!r} must be text without control characters, and not empty")

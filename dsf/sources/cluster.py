@@ -1,0 +1,59 @@
+"""The agent's own cluster, reduced to what the source `Kubernetes` looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, Protocol
+
+from dsf.sources.requests import quantity
+
+#: What is looked at. cpu is in cores, memory in bytes, the others are numbers of devices.
+RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "google.com/tpu")
+Amounts = Mapping[str, Decimal]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as far as it counts here."""
+
+    name: str
+    allocatable: Amounts
+    schedulable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that is on a node and has not ended."""
+
+    node: str
+    requests: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Everything that counts, at one moment."""
+
+    nodes: Sequence[Node]
+    pods: Sequence[Pod]
+
+
+class ClusterView(Protocol):
+    """The agent's own cluster."""
+
+    def state(self, deadline: float) -> ClusterState:
+        """Nodes and pods as of now. Waits until they are known, at most until `deadline` (time.monotonic()).
+
+        Raises HttpError when they cannot be known.
+        """
+
+
+def node_of(manifest: Mapping[str, Any]) -> Node:
+    """A Node object, reduced."""
+    allocatable = (manifest.get("status") or {}).get("allocatable") or {}
+    return Node(
+        manifest["metadata"]["name"],
+        {resource: quantity(allocatable[resource]) for resource in RESOURCES if resource in allocatable},
+        not (manifest.get("spec") or {}).get("unschedulable"),
+    )

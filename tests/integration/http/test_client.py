@@ -1,0 +1,241 @@
+"""dsf.http against real servers that misbehave."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import psutil
+import pytest
+
+from dsf import http
+from dsf.errors import HttpError
+from dsf.http import transport
+from tests.support import httpserver
+from tests.support.httpserver import ScriptedServer, answer
+
+TOKEN = "canary-token-4f1e"
+
+
+@pytest.fixture(autouse=True)
+def _close_connections() -> Iterator[None]:
+    yield
+    transport.close()
+
+
+def get(url: str, seconds: float = 5.0, max_bytes: int = 1_000_000, **options: object) -> bytes:
+    return http.get(url, deadline=time.monotonic() + seconds, max_bytes=max_bytes, **options)  # type: ignore[arg-type]
+
+
+def failure(url: str, seconds: float = 5.0, max_bytes: int = 1_000_000, **options: object) -> HttpError:
+    with pytest.raises(HttpError) as caught:
+        get(url, seconds, max_bytes, **options)
+    return caught.value
+
+
+def test_a_plain_answer_and_what_was_sent() -> None:
+    with ScriptedServer(answer("hello")) as server:
+        assert get(f"{server.url}/x", params={"query": 'up{a="b"}', "start": 1}, token=TOKEN) == b"hello"
+        assert get(f"{server.url}/x") == b"hello"
+    first, second = server.requests
+    assert first.query == {"query": 'up{a="b"}', "start": "1"}
+    assert first.headers["Authorization"] == f"Bearer {TOKEN}"
+    assert first.headers["Accept-Encoding"] == "gzip"
+    assert "Authorization" not in second.headers
+
+
+def test_credentials_in_urls_are_not_sent() -> None:
+    with ScriptedServer(answer("hello")) as server:
+        assert get(f"http://user:secret@127.0.0.1:{server.port}/") == b"hello"
+    assert "Authorization" not in server.requests[0].headers
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"y" * 300_000])
+def test_gzip_and_chunked_answers(body: bytes) -> None:
+    def chunked(exchange: httpserver.Exchange) -> None:
+        exchange.http.send_response(200)
+        exchange.http.send_header("Transfer-Encoding", "chunked")
+        exchange.http.end_headers()
+        if body:
+            exchange.http.wfile.write(b"%x\r\n%b\r\n" % (len(body), body))
+        exchange.http.wfile.write(b"0\r\n\r\n")
+
+    with ScriptedServer(zipped=httpserver.zipped(body), chunked=chunked) as server:
+        assert get(f"{server.url}/zipped") == body
+        assert get(f"{server.url}/chunked") == body
+        assert get(f"{server.url}/chunked") == body
+
+
+def test_connections_are_kept_open() -> None:
+    ports = []
+
+    def note(exchange: httpserver.Exchange) -> None:
+        ports.append(exchange.http.client_address[1])
+        exchange.send(b"x" * 5000)
+
+    with ScriptedServer(note) as server:
+        for _ in range(3):
+            get(server.url)
+    assert len(set(ports)) == 1
+
+
+@pytest.mark.parametrize("handler", [httpserver.hang, httpserver.drip, httpserver.drip_headers])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_the_deadline_holds_wherever_it_is_blocked(handler: httpserver.Handler, method: str) -> None:
+    with ScriptedServer(handler) as server:
+        started = time.monotonic()
+        ask = http.get if method == "GET" else partial(http.post, body=b"{}")
+        with pytest.raises(HttpError) as caught:
+            ask(server.url, deadline=started + 0.4, max_bytes=1_000_000)
+        assert 0.3 < time.monotonic() - started < 1.5
+    assert (caught.value.reason, caught.value.retryable) == ("timeout", True)
+    assert f"{method} http://127.0.0.1:{server.port}" in str(caught.value)
+
+
+def test_a_server_that_does_not_read_meets_the_deadline_and_not_the_connect_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        held: list[socket.socket] = []
+        thread = threading.Thread(target=lambda: held.append(listener.accept()[0]))
+        thread.start()
+        started = time.monotonic()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/scoring"
+        with pytest.raises(HttpError) as caught:
+            http.post(url, bytes(50_000_000), deadline=started + 4, max_bytes=100)
+        assert 3.5 < time.monotonic() - started < 5
+        thread.join()
+        held[0].close()
+    assert caught.value.reason == "timeout"
+
+
+def test_an_expired_deadline_asks_nobody() -> None:
+    with ScriptedServer(answer("x")) as server:
+        assert failure(server.url, seconds=-1).reason == "timeout"
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("handler", [httpserver.endless(1 << 30), httpserver.endless(None), httpserver.bomb])
+def test_size_is_bounded_in_decoded_bytes_and_in_memory(handler: httpserver.Handler) -> None:
+    process = psutil.Process()
+    with ScriptedServer(handler) as server:
+        before = process.memory_info().rss
+        error = failure(server.url, seconds=20, max_bytes=8_000_000)
+        grown = process.memory_info().rss - before
+    assert (error.reason, error.retryable) == ("too_large", False)
+    assert "8000000 bytes" in str(error)
+    # The server is in this process and holds blocks of 16 MB itself.
+    assert grown < 80_000_000
+
+
+@pytest.mark.parametrize("handler", [httpserver.half, httpserver.half_chunked])
+def test_half_an_answer_is_an_error(handler: httpserver.Handler) -> None:
+    with ScriptedServer(handler) as server:
+        error = failure(server.url)
+    assert (error.reason, error.retryable) == ("truncated", True)
+
+
+def test_broken_compression_is_an_error() -> None:
+    with ScriptedServer(answer(b"not gzip at all", Content_Encoding="gzip")) as server:
+        assert failure(server.url).reason == "bad_answer"
+
+
+def test_connection_errors_may_be_tried_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    refused = failure(f"http://127.0.0.1:{port}/x?secret=1")
+    assert (refused.reason, refused.retryable) == ("connection_failed", True)
+    assert str(refused) == f"GET http://127.0.0.1:{port}/x: Connection refused"
+    with ScriptedServer(httpserver.close_early) as server:
+        closed = failure(server.url)
+    assert (closed.reason, closed.retryable) == ("connection_failed", True)
+    unknown = failure("http://no-such-host.invalid/")
+    assert (unknown.reason, unknown.retryable) == ("connection_failed", True)
+
+
+@pytest.mark.parametrize("url", ["", "no url", "http://", "http://a b/", "ftp://host/x"])
+def test_a_wrong_url_is_an_error(url: str) -> None:
+    error = failure(url)
+    assert (error.reason, error.retryable) == ("connection_failed", False)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "retryable"),
+    [
+        (204, "http_error", False),
+        (301, "redirect", False),
+        (307, "redirect", False),
+        (400, "http_error", False),
+        (401, "unauthorized", False),
+        (403, "unauthorized", False),
+        (404, "http_error", False),
+        (408, "http_error", False),
+        (429, "http_error", True),
+        (500, "http_error", False),
+        (502, "http_error", True),
+        (503, "http_error", True),
+        (504, "http_error", True),
+    ],
+)
+def test_which_statuses_may_be_tried_again(status: int, reason: str, retryable: bool) -> None:
+    body = b"" if status == 204 else b"sorry\x1b[31m\n about that"
+    with ScriptedServer(answer(body, status, Location="http://127.0.0.1:1/", Retry_After="7")) as server:
+        error = failure(f"{server.url}/path?query=secret")
+    assert (error.reason, error.retryable, error.status) == (reason, retryable, status)
+    assert error.retry_after == (7 if retryable else None)
+    if reason == "http_error" and body:
+        assert str(error) == f"GET {server.url}/path: HTTP {status}: sorry [31m about that"
+    assert len(server.requests) == 1
+
+
+def test_an_endless_redirect_is_not_read() -> None:
+    def redirect(exchange: httpserver.Exchange) -> None:
+        exchange.start(302, None, Location="http://127.0.0.1:1/")
+        for _ in range(1024):
+            exchange.http.wfile.write(bytes(1 << 20))
+
+    with ScriptedServer(redirect) as server:
+        started = time.monotonic()
+        assert failure(server.url).reason == "redirect"
+        assert time.monotonic() - started < 2
+
+
+def test_a_server_that_repeats_the_token_does_not_get_it_into_messages() -> None:
+    with ScriptedServer(answer(f"you sent {TOKEN}, go away", 403)) as server:
+        error = failure(server.url, token=TOKEN)
+    assert str(error).endswith("you sent ***, go away")
+
+
+def test_a_body_in_pieces_is_sent_with_its_length() -> None:
+    class Pieces:
+        def __len__(self) -> int:
+            return 300
+
+        def __iter__(self) -> Iterator[memoryview]:
+            for _ in range(3):
+                yield memoryview(b"x" * 100)
+
+    with ScriptedServer(answer("{}")) as server:
+        http.post(server.url, Pieces(), deadline=time.monotonic() + 5, max_bytes=100, token=TOKEN)
+    (request,) = server.requests
+    assert request.body == b"x" * 300
+    assert request.headers["Content-Length"] == "300"
+    assert request.headers["Content-Type"] == "application/json"
+    assert "Transfer-Encoding" not in request.headers
+
+
+def test_an_alias_leads_to_another_server_under_the_same_name() -> None:
+    with ScriptedServer(answer("here")) as server:
+        transport.set_aliases({"prometheus.test:9090": f"127.0.0.1:{server.port}"})
+        try:
+            assert get("http://prometheus.test:9090/x") == b"here"
+            assert failure("http://prometheus.test:9091/x").reason == "connection_failed"
+        finally:
+            transport.set_aliases({})
+    assert server.requests[0].headers["Host"] == "prometheus.test:9090"
+
+
+def test_a_wrong_alias_is_refused() -> None:
+    with pytest.raises(ValueError, match="not <address>:<port>"):
+        transport.set_aliases({"prometheus:9090": "127.0.0.1"})

@@ -1,0 +1,129 @@
+"""Whatever a server answers, agents and hub end in time, in bounded memory, with a reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import psutil
+import pytest
+
+from dsf import http
+from dsf.api.types import ConfigSyncMode
+from dsf.errors import HttpError
+from dsf.http import transport
+from dsf.hub import health
+from tests.integration.http.hostile import MAX_BYTES, TABLE, Hostile, RawServer
+
+#: Seconds that an exchange has, and seconds after which nothing of it may go on; machines are busy.
+_SECONDS = 1.0
+_GRACE = 8.0
+#: Bytes that an exchange may need; compressed and decompressed, in pieces and joined, and what the server holds.
+_MEMORY = 40 * MAX_BYTES
+
+Ask = Callable[[str, float], object]
+
+
+def _get(url: str, deadline: float) -> object:
+    return http.get(url, deadline=deadline, max_bytes=MAX_BYTES)
+
+
+def _post(url: str, deadline: float) -> object:
+    return http.post(url, b"{}", deadline=deadline, max_bytes=MAX_BYTES)
+
+
+def _probe(url: str, deadline: float) -> object:
+    return http.probe(url, deadline=deadline, max_bytes=MAX_BYTES)
+
+
+@pytest.fixture(autouse=True)
+def _close_connections() -> Iterator[None]:
+    yield
+    transport.close()
+
+
+@pytest.mark.parametrize("ask", [_get, _post, _probe], ids=["agent-get", "agent-post", "hub"])
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask) -> None:
+    process = psutil.Process()
+    with RawServer(row.sent) as server:
+        before = process.memory_info().rss
+        # Floods end by their size; on a busy machine that takes longer than what drips may take.
+        seconds = _SECONDS if row.reason == "timeout" else 30.0
+        started = time.monotonic()
+        with pytest.raises(HttpError) as caught:
+            ask(f"{server.url}/x?secret=1", started + seconds)
+        assert time.monotonic() - started < seconds + _GRACE
+        assert process.memory_info().rss - before < _MEMORY
+    assert (caught.value.reason, caught.value.retryable) == (row.reason, row.retryable), str(caught.value)
+    assert row.text in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_the_hubs_health_check_fails_with_words(row: Hostile) -> None:
+    with RawServer(row.sent) as server:
+        target = health.Target(f"{server.url}/config", ConfigSyncMode.Full)
+        seconds = _SECONDS if row.reason == "timeout" else 30.0
+        found = health.check(target, timeout=seconds).health_failure
+    assert found is not None
+    assert found.message.startswith(f"GET {server.url}/")
+    assert row.text.replace(str(MAX_BYTES), str(health.MAX_BYTES)) in found.message
+
+
+def test_the_deadline_counts_for_compressed_bytes_that_are_there_already() -> None:
+    # Everything is in the socket's buffer at once, so only the work on it takes time.
+    row = next(row for row in TABLE if row.name == "gzip bomb of members")
+    with RawServer(row.sent) as server, pytest.raises(HttpError) as caught:
+        http.get(server.url, deadline=time.monotonic() + 0.05, max_bytes=1 << 40)
+    assert caught.value.reason == "timeout"
+
+
+def test_a_name_server_that_does_not_answer_meets_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(20))
+    started = time.monotonic()
+    for ask in (_get, _probe):
+        with pytest.raises(HttpError) as caught:
+            ask("http://names.test/x", time.monotonic() + 0.5)
+        assert (caught.value.reason, caught.value.retryable) == ("timeout", True)
+    assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize("ask", [_get, _post, _probe], ids=["agent-get", "agent-post", "hub"])
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("http://a..b/config", "no name that a host can have"),
+        ("https://[:]", "not a URL"),
+        ("http://[::1", "not a URL"),
+        ("http://" + "a" * 300 + "/x", "no name that a host can have"),
+        ("http://host:99999/x", "not a URL"),
+    ],
+)
+def test_hosts_that_cannot_exist_are_not_asked_again(ask: Ask, url: str, text: str) -> None:
+    with pytest.raises(HttpError) as caught:
+        ask(url, time.monotonic() + 10)
+    assert (caught.value.reason, caught.value.retryable) == ("connection_failed", False)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("ask", [_get, _post, _probe], ids=["agent-get", "agent-post", "hub"])
+@pytest.mark.parametrize("host", ["169.254.169.254", "[::ffff:169.254.169.254]", "[fd00:ec2::254]", "100.100.100.200"])
+def test_metadata_addresses_are_asked_by_nobody(ask: Ask, host: str) -> None:
+    with pytest.raises(HttpError, match="DSF_ALLOW_LINK_LOCAL=true") as caught:
+        ask(f"http://{host}/latest/meta-data", time.monotonic() + 5)
+    assert (caught.value.reason, caught.value.retryable) == ("address_refused", False)
+
+
+def test_a_name_that_stands_for_a_refused_address_is_refused_at_each_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [[(2, 1, 6, "", ("127.0.0.1", 9))], [(2, 1, 6, "", ("169.254.169.254", 80))]]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: answers.pop(0))
+    ask = partial(http.get, "http://rebinding.test:9/", max_bytes=100)
+    reasons = []
+    for _ in range(2):
+        with pytest.raises(HttpError) as caught:
+            ask(deadline=time.monotonic() + 5)
+        reasons.append(caught.value.reason)
+    assert reasons == ["connection_failed", "address_refused"]

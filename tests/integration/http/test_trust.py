@@ -1,0 +1,149 @@
+"""Private CAs besides the public ones, for requests of agents and for the hub's health checks."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf import http
+from dsf.errors import HttpError, SettingsError
+from dsf.http import transport, trust
+from tests.support.tlsca import TestCa
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> TestCa:
+    return TestCa(tmp_path_factory.mktemp("private-ca"))
+
+
+@pytest.fixture(scope="module")
+def server(ca: TestCa) -> Iterator[int]:
+    """The port of a server with a certificate of the private CA, for localhost only."""
+    made = ca.issue("localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.cert, made.key)
+    with HTTPServer(("127.0.0.1", 0), _Handler) as running:
+        running.socket = context.wrap_socket(running.socket, server_side=True)
+        running.handle_error = lambda *_: None  # type: ignore[method-assign]
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield int(running.server_address[1])
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    made = tmp_path / "trusted"
+    made.mkdir()
+    yield made
+    trust.use_folder(None)
+    transport.close()
+
+
+def by_agent(url: str) -> bytes:
+    try:
+        return http.get(url, deadline=time.monotonic() + 5, max_bytes=100)
+    finally:
+        # The server serves one connection at a time.
+        transport.close()
+
+
+def by_hub(url: str) -> bytes:
+    return http.probe(url, deadline=time.monotonic() + 5, max_bytes=1000).body
+
+
+@pytest.mark.parametrize("ask", [by_agent, by_hub])
+def test_a_private_ca_is_trusted_while_it_is_in_the_folder(
+    ca: TestCa, server: int, folder: Path, ask: Callable[[str], bytes]
+) -> None:
+    url = f"https://localhost:{server}/healthz"
+    with pytest.raises(HttpError, match="TLS failed"):
+        ask(url)
+    trust.use_folder(folder)
+    with pytest.raises(HttpError, match="TLS failed"):
+        ask(url)
+    # As Kubernetes mounts it: a link to a file in a hidden folder. No restart is needed.
+    (folder / "..data").mkdir()
+    (folder / "..data" / "ca.crt").write_text(ca.cert.read_text())
+    (folder / "ca.crt").symlink_to("..data/ca.crt")
+    assert ask(url) == b"ok"
+    # A name that is not in the certificate is refused all the same.
+    with pytest.raises(HttpError, match="TLS failed"):
+        ask(f"https://127.0.0.1:{server}/healthz")
+    # A file that is of no use does not take the others away.
+    (folder / "broken.crt").write_text("not PEM")
+    assert ask(url) == b"ok"
+    (folder / "ca.crt").unlink()
+    with pytest.raises(HttpError, match="TLS failed"):
+        ask(url)
+
+
+@pytest.mark.parametrize("ask", [by_agent, by_hub])
+@pytest.mark.parametrize(
+    ("variable", "form"),
+    [
+        ("SSL_CERT_FILE", "{folder}/private.crt"),
+        ("SSL_CERT_DIR", "/nowhere:{folder}"),
+        ("REQUESTS_CA_BUNDLE", "{folder}/private.crt"),
+        ("CA_BUNDLE_FILE_PATH", "{folder}/private.crt"),
+    ],
+)
+def test_a_ca_that_only_the_environment_names_is_trusted(
+    ca: TestCa,
+    server: int,
+    folder: Path,
+    ask: Callable[[str], bytes],
+    variable: str,
+    form: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = f"https://localhost:{server}/healthz"
+    monkeypatch.setenv(variable, form.format(folder=folder))
+    with pytest.raises(HttpError, match="TLS failed"):
+        ask(url)
+    # Any name will do, unlike for OpenSSL.
+    (folder / "private.crt").write_text(ca.cert.read_text())
+    assert ask(url) == b"ok"
+    # The public ones stay.
+    assert len(trust.context().get_ca_certs()) > 100
+    monkeypatch.delenv(variable)
+    with pytest.raises(HttpError, match="TLS failed"):
+        ask(url)
+
+
+def test_a_ca_that_is_mounted_into_the_systems_store_is_trusted(
+    ca: TestCa, server: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "README").write_text("not PEM")
+    (folder / "private.crt").write_text(ca.cert.read_text())
+    monkeypatch.setattr(trust, "_SYSTEM", (Path("/nowhere"), folder))
+    assert by_agent(f"https://localhost:{server}/") == b"ok"
+
+
+def test_a_folder_that_is_of_no_use_is_refused_at_the_start(ca: TestCa, folder: Path, tmp_path: Path) -> None:
+    (folder / "a.crt").write_text(ca.cert.read_text())
+    trust.use_folder(folder)
+    (folder / "b.crt").write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
+    with pytest.raises(SettingsError, match=r"DSF_TRUSTED_CA_DIR: .*b\.crt has no certificate in PEM"):
+        trust.use_folder(folder)
+    with pytest.raises(SettingsError, match=r"DSF_TRUSTED_CA_DIR: cannot read .*nowhere"):
+        trust.use_folder(tmp_path / "nowhere")

@@ -1,0 +1,44 @@
+"""llm-forecast-scorer with a real llama.cpp server, where `xllamacpp` and `gguf` are installed; skipped elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from tests.integration.samples.conftest import Start, ask, series
+from tests.support.child import Child
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.xdist_group("samples")
+
+pytest.importorskip("xllamacpp")
+pytest.importorskip("gguf")
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the server."""
+    folder = tmp_path_factory.mktemp("llama")
+    command = [sys.executable, "-m", "tests.integration.samples.llamaserver", str(folder / "tiny.gguf")]
+    child = Child(command, folder / "log", dict(os.environ), inherit=False)
+    try:
+        said = wait_for(
+            lambda: [line for line in child.log.read_text().splitlines() if line.startswith("address ")],
+            60,
+            "llama.cpp serves",
+        )
+        yield said[0].split()[1]
+    finally:
+        child.kill()
+
+
+def test_nonsense_is_no_score(llama: str, start: Start) -> None:
+    url = start("llm-forecast-scorer", VLLM_ENDPOINT=llama, MODEL_NAME="tiny", MAX_SAMPLES="8", INFERENCE_TIMEOUT="20")
+    found = ask("POST", f"{url}/scoring", {"data": [series(["0.1", "0.2", "0.3"], pod=f"p{at}") for at in range(4)]})
+    assert found == {"results": []}
+    counts = requests.get(f"{url}/metrics", timeout=30).text
+    assert 'reason="no_number",scorer="llm-forecast-scorer"} 4.0' in counts or 'reason="no_number"} 4.0' in counts

@@ -1,0 +1,93 @@
+"""A whole agent, one of whose scorers has a source that answers to do harm: the others lose nothing, and neither its memory
+nor its threads are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dsf.messages import Result
+from tests.integration.agent.harness import Agent, summary
+from tests.support.httpserver import ScriptedServer, answer
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.xdist_group("sources_agent")
+
+#: Bytes of an exposition, as of those that took an agent from its other scorers.
+SIZE = 4_700_000
+#: Cycles of the honest scorer beside it, seconds between two, and within how many each must end.
+CYCLES, PAUSE, LIMIT = 12, 0.5, 20.0
+#: Megabytes that an agent may take while it reads such an answer, and keep once the scorer is removed.
+WHILE, AFTER = 250, 60
+
+
+def _lines(line: bytes) -> bytes:
+    return line * (SIZE // len(line))
+
+
+EXPOSITIONS = {
+    "one line of quotes": b'm{a="' + b'\\"' * (SIZE // 2) + b'"} 1\n',
+    "one line of labels": b"m{" + b'a="b",' * (SIZE // 6) + b"} 1\n",
+    "many labels a line": _lines(b"m{" + b",".join(b'l%d="x"' % n for n in range(128)) + b"} 1\n"),
+    "labels that never end": _lines(b'm{a="\\\\\\\\\\\\\\\\\\\\\n'),
+    "a series a line": b"".join(b'm{a="%d"} 1\n' % n for n in range(SIZE // 16)),
+    "numbers that are none": _lines(b"m " + b"1" * 4000 + b"e" + b"9" * 4000 + b"\n"),
+}
+
+
+@pytest.fixture
+def honest() -> Iterator[ScriptedServer]:
+    with ScriptedServer(answer({"results": [{"metric": {"pod": "a"}, "score": 1}]})) as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", EXPOSITIONS)
+def test_a_hostile_exposition_takes_nothing_from_the_other_scorer(
+    name: str, tmp_path: Path, redis_url: str, honest: ScriptedServer
+) -> None:
+    other = summary("other", "", honest.url, sourceType="None")
+    with (
+        ScriptedServer(answer(EXPOSITIONS[name], Content_Type="text/plain")) as source,
+        Agent(tmp_path, redis_url) as agent,
+    ):
+        agent.configure(
+            summary(
+                "hostile",
+                f"{source.url}/metrics",
+                honest.url,
+                sourceType="OpenTelemetry",
+                sourceQuery='m{a=~"(x|y)*z"}',
+                sourceRange=20,
+                sourceStep=10,
+            ),
+            other,
+        )
+        wait_for(lambda: agent.metrics("dynamic_scoring_config_scorers 2"), 10, "both scorers are known")
+        assert agent.process is not None
+        process = psutil.Process(agent.process.pid)
+        before = process.memory_info().rss
+        highest = before
+        results: dict[str, list[Result]] = {"hostile": [], "other": []}
+        for _ in range(CYCLES):
+            agent.tick("hostile", expires=LIMIT)
+            agent.tick("other", expires=LIMIT)
+            time.sleep(PAUSE)  # a rate, not a wait for something
+            highest = max(highest, process.memory_info().rss)
+        while len(results["other"]) < CYCLES:
+            result = agent.result(LIMIT)
+            results[result.scorer].append(result)
+            highest = max(highest, process.memory_info().rss)
+        assert {result.outcome for result in results["other"]} == {"ok"}
+        while not results["hostile"]:
+            result = agent.result(LIMIT)
+            results[result.scorer].append(result)
+        assert (highest - before) / 2**20 < WHILE, f"{(highest - before) / 2**20:.0f} MB"
+        agent.configure(other)
+        wait_for(lambda: agent.metrics("dynamic_scoring_config_scorers 1"), 10, "the hostile one is gone")
+        wait_for(
+            lambda: (process.memory_info().rss - before) / 2**20 < AFTER, 20, "its memory is given back", interval=0.5
+        )

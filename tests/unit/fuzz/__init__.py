@@ -1,0 +1,1 @@
+"""Parsers of outside input, given what nobody would write."""

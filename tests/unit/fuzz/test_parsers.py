@@ -1,0 +1,137 @@
+"""Every parser of outside input answers any input with data or an error of its own, in bounded time.
+
+The seed is fixed, so that a run says the same each time; `--hypothesis-seed=random` looks further.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from dsf.agent import config
+from dsf.api.manifest import parse_documents
+from dsf.api.promql import split_queries
+from dsf.api.remoteconfig import parse_remote_config
+from dsf.api.scoring import parse_response
+from dsf.api.summary import parse_summaries
+from dsf.errors import HttpError, ManifestError, MessageRejectedError, RemoteConfigError, ScoringResponseError
+from dsf.http import coding, failures
+from dsf.http.answer import Answer
+from dsf.http.deadline import Exchange
+from dsf.messages import derive_key, verify
+from dsf.sources.matrix import MatrixError, cut
+from dsf.sources.scrape import ScrapeError, scraped
+from dsf.sources.selector import Selector, SelectorError, parse_selectors
+from dsf.text import cleaned, masked
+
+MASTER = bytes(32)
+
+#: What these formats are made of: drawn together they come further than any bytes would.
+_PIECES = st.sampled_from(
+    [b"{", b"}", b"[", b"]", b'"', b"\\", b":", b",", b";", b"\n", b"\r\n", b" ", b"a", b"1", b"-", b"1e999", b"NaN",
+     b"\\ud800", b"\xff", b"\x00", b"\x1b", b"\xe2\x80\xae", b"=", b"~", b"(", b")", b"*", b"${", b"!!int ", b"&a ",
+     b"*a", b"<<: ", b"- ", b'"result":[', b'{"metric":{', b'"values":[', b"null", b'{"results":[', b'"score":',
+     b'{"status":"success","data":{"resultType":"matrix","result":[', b'{"scoring":{"host":"http://', b"https://[:]",
+     b"HTTP/1.1 200 OK\r\n", b"Content-Length: ", b"Transfer-Encoding: chunked\r\n", b"5\r\n", b"0\r\n\r\n",
+     b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03", b"a{x=\"", b"} 1\n"]
+)  # fmt: skip
+_DATA = st.lists(_PIECES | st.binary(max_size=6), max_size=40).map(b"".join)
+
+
+class _Wire:
+    """A socket as far as http.client reads it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, *_: object, buffering: int = -1) -> Any:
+        raw = io.BytesIO(self._data)
+        return raw if buffering == 0 else io.BufferedReader(cast("Any", raw))
+
+
+def _http(data: bytes) -> None:
+    wire = cast("socket.socket", _Wire(data))
+    answer = Answer(wire, method="GET", exchange=Exchange(time.monotonic() + 60, 10_000))
+    try:
+        answer.begin()
+        while answer.read(100):
+            pass
+    except Exception as error:  # noqa: BLE001
+        # Whatever http.client raises becomes an HttpError with a known reason.
+        found = failures.broken("GET http://x/", error, 10_000)
+        assert isinstance(found, HttpError)
+        raise HttpError(found.reason, str(found)) from None
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _verify(data: bytes) -> None:
+    body = _text(data)
+    key = derive_key(MASTER, "c", 1)
+    from dsf.messages import _signature
+
+    verify({"v": 1, "kid": 1, "cluster": "c", "body": body, "sig": _signature(key, body)}, MASTER, limit=10_000)
+
+
+def _remote(data: bytes) -> None:
+    parse_remote_config(data)
+
+
+PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]] = {
+    "http answer": (_http, (HttpError,)),
+    "gzip": (lambda data: list(coding.inflated([data[:9], data[9:]])), (coding.CodingError,)),
+    "matrix": (cut, (MatrixError,)),
+    "scrape": (lambda data: scraped(data, [Selector(""), Selector("a")], 2e9, 0.0), (ScrapeError,)),
+    "scoring answer": (parse_response, (ScoringResponseError,)),
+    "/config": (_remote, (RemoteConfigError,)),
+    "manifests": (lambda data: parse_documents(_text(data), "f.yaml"), ()),
+    "agent's file": (config._parse, (ManifestError,)),
+    "summaries": (lambda data: parse_summaries(_text(data)), (ManifestError,)),
+    "result": (_verify, (MessageRejectedError,)),
+    "queries": (lambda data: split_queries(_text(data)), ()),
+    "selectors": (lambda data: parse_selectors(_text(data)), (SelectorError,)),
+    "url in a message": (lambda data: failures.place("GET", _text(data)), ()),
+    "Retry-After": (lambda data: failures.retry_after(_text(data)), ()),
+    "text": (lambda data: cleaned(masked(_text(data), "canary-token-4f1e"), 200), ()),
+}
+
+
+def _outcome(parser: Callable[[bytes], object], errors: tuple[type[Exception], ...], data: bytes) -> str:
+    """What is said of the input; empty when it is taken."""
+    try:
+        parser(data)
+    except errors as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", PARSERS)
+def test_any_input_is_data_or_an_error_of_its_own(name: str) -> None:
+    parser, errors = PARSERS[name]
+
+    @seed(11)
+    @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(_DATA)
+    def fuzz(data: bytes) -> None:
+        assert len(_outcome(parser, errors, data)) < 5000
+
+    fuzz()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("piece", [b"[", b'{"a":', b"(", b'"', b"\\", b"a{", b"- ", b" ", b"9", b"\x00", b"\xff"])
+def test_long_repetitions_end(name: str, piece: bytes) -> None:
+    parser, errors = PARSERS[name]
+    # What is said of it does not repeat it.
+    assert len(_outcome(parser, errors, piece * 20_000)) < 5000

@@ -1,0 +1,158 @@
+"""The text format: read as prometheus_client reads it, and bounded where that is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from dsf.errors import HttpError
+from dsf.sources import scrape
+from dsf.sources.scrape import ScrapeError, scraped
+from dsf.sources.selector import Selector, parse_selectors
+
+TOKEN = "canary-token-4f1e"
+
+names = st.sampled_from(["a", "b_total", "ns:rule", "a_bucket"])
+values = st.text(max_size=12).filter(lambda text: "\r" not in text)
+numbers = st.floats(allow_nan=True) | st.integers(-(10**6), 10**6)
+
+
+def escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> str:
+    labels = draw(st.dictionaries(st.sampled_from(["x", "le", "k8s_node_name", "_"]), values, max_size=3))
+    inside = ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
+    number = str(draw(numbers)).replace("inf", "Inf").replace("nan", "NaN")
+    time = draw(st.sampled_from(["", " 1718600000000", " 1718600000123"]))
+    if inside or draw(st.booleans()):
+        inside = "{" + inside + draw(st.sampled_from(["", ","] if inside else [""])) + "}"
+    return f"{draw(names)}{inside} {number}{time}"
+
+
+def read(text: str, query: str = '{__name__=~".+"}') -> list[Any]:
+    found = scraped(text.encode(), parse_selectors(query), 2e9, 0.0)
+    return [(labels, time, value) for labels, time, value in found.values()]
+
+
+@given(st.lists(lines(), max_size=6))
+def test_it_reads_what_prometheus_client_reads(written: list[str]) -> None:
+    text = "\n".join(["# HELP a words", "# TYPE a gauge", *written, ""])
+    expected = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, *sorted(sample.labels.items()))
+            expected[key] = (sample.timestamp if sample.timestamp is not None else 2e9, sample.value)
+    found = {
+        (labels.pop("__name__"), *sorted((name, value) for name, value in labels.items() if name != "node")): (
+            time,
+            value,
+        )
+        for labels, time, value in read(text)
+    }
+    assert found.keys() == expected.keys()
+    for key, (time, value) in expected.items():
+        assert found[key][0] == time
+        assert found[key][1] == value or (math.isnan(found[key][1]) and math.isnan(float(value)))  # type: ignore[arg-type]
+
+
+def test_names_in_quotes_and_line_ends_of_windows() -> None:
+    assert read('{"my.metric","my.label"="1",b="2"} 3\r\n\r\nx 4\r\n') == [
+        ({"__name__": "my.metric", "my.label": "1", "b": "2"}, 2e9, 3.0),
+        ({"__name__": "x"}, 2e9, 4.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a", "after name and labels"),
+        ("a{ 1", "its labels are not"),
+        ('a{x="1" y="2"} 1', "its labels are not"),
+        ('a{x="1",x="2"} 1', "a label twice"),
+        ('a{x="1} 1', "its labels are not"),
+        ('a{"x"} 1', "its labels are not"),
+        ('{x="1"} 1', "has no name"),
+        ("a 1_000", "after name and labels"),
+        ("a 0x1", "after name and labels"),
+        ("a 1 2 3", "after name and labels"),
+        ("a " + "9" * 5000, "after name and labels"),
+        ("a{" + ",".join(f'l{n}="1"' for n in range(scrape.MAX_LABELS + 1)) + "} 1", "more than 128 labels"),
+        ('a{x="' + "y" * scrape.MAX_LINE + '"} 1', "more than 16384 bytes"),
+        ('a{x="\ud800"} 1', "not UTF-8"),
+        (f'a{{Bearer {TOKEN}="1"}} 1', "its labels are not"),
+        (f"a {TOKEN}", "after name and labels"),
+    ],
+)
+def test_what_is_wrong_is_said_without_quoting_it(text: str, words: str) -> None:
+    with pytest.raises(ScrapeError) as caught:
+        scraped(b"ok 1\n" + text.encode("utf-8", "surrogatepass"), [Selector(""), Selector("a")], 1.0, 0.0)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("line 2, ")
+    assert TOKEN not in str(caught.value)
+
+
+def test_lines_that_no_selector_names_are_not_looked_at() -> None:
+    text = b"other{{{{ 1\n" + b"x" * 1_000_000 + b"\n123 4\na 1\n"
+    assert [value for _, _, value in scraped(text, [Selector("a")], 1.0, 0.0).values()] == [1.0]
+
+
+def test_lines_and_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "MAX_LINES", 10)
+    monkeypatch.setattr(scrape, "MAX_SAMPLES", 3)
+    with pytest.raises(ScrapeError, match="more than 10 lines"):
+        scraped(b"b 1\n" * 11, [Selector("a")], 1.0, 0.0)
+    with pytest.raises(ScrapeError, match="more than 3 samples are selected"):
+        scraped(b"".join(b'a{x="%d"} 1\n' % number for number in range(4)), [Selector("a")], 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"a{" + b'x="' * 5000,
+        b"a{" + b"x" * 16_000,
+        b'a{x="' + b"\\" * 16_000,
+        b"a" + b" " * 16_000 + b"x",
+        b"a " + b"1" * 300 + b"e" * 16_000,
+        b"a{" + b" ," * 8000,
+    ],
+)
+def test_hostile_lines_cost_no_more_than_their_length(line: bytes) -> None:
+    # 1.6 MB of them one by one: with a quadratic parser this would take minutes.
+    for _ in range(100):
+        with pytest.raises(ScrapeError):
+            scraped(line, [Selector("a")], 1.0, 0.0)
+
+
+def test_a_scrape_that_is_to_end_ends_within_a_few_lines() -> None:
+    looks = []
+
+    def check() -> None:
+        looks.append(None)
+        if len(looks) == 3:
+            raise HttpError("timeout", "over")
+
+    with pytest.raises(HttpError, match="over"):
+        scraped(b"a 1\n" * 1_000_000, [Selector("a")], 1.0, 0.0, check)
+    assert len(looks) == 3
+
+
+def test_with_a_regular_expression_each_sample_is_preceded_by_the_question_whether_to_go_on() -> None:
+    asked = 0
+
+    def check() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 3:
+            raise TimeoutError
+
+    text = "".join(f'm{{x="{n}"}} 1\n' for n in range(100)).encode()
+    with pytest.raises(TimeoutError):
+        scraped(text, parse_selectors('m{x=~".*a.{9}"}'), 2e9, 0.0, check)
