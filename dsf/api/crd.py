@@ -22,11 +22,12 @@ _Column = tuple[str, str, str, str, int]
 _SCORER_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Health", "string", ".status.healthStatus", "What the health checks of the scoring API say.", 0),
     ("Score", "string", ".status.scoreName", "Name of the score.", 0),
-    ("Interval", "integer", ".status.interval", "Seconds between two cycles.", 0),
-    ("Succeeding", "integer", ".status.clusters.succeeding", "Clusters whose last cycle succeeded.", 0),
+    ("Interval", "integer", ".status.interval", "Seconds between two cycles that are in force.", 0),
+    ("Succeeding", "integer", ".status.clusters.succeeding", "Clusters whose last cycle brought a score.", 0),
     ("Desired", "integer", ".status.clusters.desired", "Clusters that shall run this scorer.", 0),
     ("Reason", "string", '.status.conditions[?(@.type=="Scoring")].reason', "How scoring goes.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
+    ("Declared", "integer", ".status.declaredInterval", "Seconds between two cycles that the scorer declares.", 1),
     ("Message", "string", '.status.conditions[?(@.type=="Scoring")].message', "How scoring goes, in words.", 1),
 )
 _CONFIG_COLUMNS: Final[tuple[_Column, ...]] = (

@@ -11,7 +11,16 @@ from dsf.api.types import USED_LABELS
 #: The format of a scorer that has none.
 DEFAULT_FORMAT: Final = "${scoreName}"
 
-_PLACEHOLDER = re.compile(r"\$\{(" + "|".join(("cluster", "scoreName", *USED_LABELS)) + r")\}")
+#: What may stand within `${}`.
+PLACEHOLDERS: Final = ("cluster", "scoreName", *USED_LABELS)
+
+_PLACEHOLDER = re.compile(r"\$\{(" + "|".join(PLACEHOLDERS) + r")\}")
+_LOOKS_LIKE_ONE = re.compile(r"\$\{[^${}]*\}|\$[A-Za-z_]\w*")
+
+
+def unknown_placeholders(fmt: str) -> list[str]:
+    """What of a format looks like a placeholder and is none, in its order: it stays as it is."""
+    return [found for found in _LOOKS_LIKE_ONE.findall(fmt) if not _PLACEHOLDER.fullmatch(found)]
 
 
 class DimensionFormat:

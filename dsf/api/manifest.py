@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import yaml
 from pydantic import ValidationError
 
+from dsf.api import kubeyaml
 from dsf.api.cluster import ManagedCluster
 from dsf.api.problems import Location, explain, field_path
 from dsf.api.scorer import DynamicScorer
@@ -26,22 +27,6 @@ KINDS: Final[dict[str, tuple[str, type[ApiObject]]]] = {
     SCORER_KIND: (API_VERSION, DynamicScorer),
     CONFIG_KIND: (API_VERSION, DynamicScoringConfig),
     CLUSTER_KIND: (CLUSTER_API_VERSION, ManagedCluster),
-}
-
-#: Bounds of one document: aliases can make a short text an endless one.
-MAX_NODES: Final = 20_000
-MAX_DEPTH: Final = 50
-
-_BaseLoader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _Loader(_BaseLoader):  # type: ignore[misc, valid-type]
-    """YAML as Kubernetes reads it: a time is text, and its field says what it means."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in _BaseLoader.yaml_implicit_resolvers.items()
 }
 
 
@@ -70,16 +55,6 @@ class Problem:
         return where + (f"{self.field}: {self.message}" if self.field else self.message)
 
 
-class _BadDocumentError(Exception):
-    """A document cannot be read; caught within this module."""
-
-    def __init__(self, line: int, message: str, location: Location = ()) -> None:
-        super().__init__(message)
-        self.line = line
-        self.message = message
-        self.location = location
-
-
 def parse_documents(text: str, source: str) -> list[ParsedDocument | Problem]:
     """The documents in `text`, in order. `source` is the name of the file, for messages.
 
@@ -88,10 +63,10 @@ def parse_documents(text: str, source: str) -> list[ParsedDocument | Problem]:
     found: list[ParsedDocument | Problem] = []
     for first_line, chunk in _split(text):
         try:
-            root = _compose(chunk)
+            root = kubeyaml.compose(chunk)
             if root is not None:
                 found.extend(_read(root, source, first_line))
-        except _BadDocumentError as bad:
+        except kubeyaml.YamlError as bad:
             found.append(Problem(source, first_line + bad.line, field_path(bad.location), bad.message))
     return found
 
@@ -110,76 +85,8 @@ def _split(text: str) -> Iterator[tuple[int, str]]:
             yield start + 1, "\n".join(chunk)
 
 
-def _compose(chunk: str) -> yaml.Node | None:
-    """The document's node tree, checked. Lines in the errors count from 0."""
-    try:
-        data = chunk.encode("utf-8")
-        _check_depth(data)
-        root: yaml.Node | None = _Loader(data).get_single_node()
-    except UnicodeEncodeError as error:
-        raise _BadDocumentError(chunk.count("\n", 0, error.start), "is not valid Unicode text") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        # libyaml notices that something was not closed on a line after the last one.
-        line = min(mark.line, chunk.count("\n")) if mark else 0
-        raise _BadDocumentError(line, f"is not YAML: {error.problem}") from None
-    except yaml.reader.ReaderError as error:
-        raise _BadDocumentError(0, f"is not YAML: {error.reason}") from None
-    if root is not None:
-        _check_tree(root)
-    return root
-
-
-def _check_depth(data: bytes) -> None:
-    """Refuse deep nesting before nodes are made of it: libyaml's binding recurses in C and can crash the process."""
-    loader = _Loader(data)
-    depth = 0
-    while loader.check_event():
-        event = loader.get_event()
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                line = event.start_mark.line if event.start_mark else 0
-                raise _BadDocumentError(line, "is nested too deeply")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-
-
-def _check_tree(root: yaml.Node) -> None:
-    """Refuse what is too large once aliases are followed, and keys that are there twice, as the API server does."""
-    nodes = 0
-    pending: list[tuple[yaml.Node, Location]] = [(root, ())]
-    while pending:
-        node, location = pending.pop()
-        nodes += 1
-        if nodes > MAX_NODES or len(location) > MAX_DEPTH:
-            raise _BadDocumentError(root.start_mark.line, "is too large once its aliases are followed")
-        if isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in node.value:
-                name = str(key.value)
-                if name in seen:
-                    raise _BadDocumentError(key.start_mark.line, "is there twice", (*location, name))
-                seen.add(name)
-                pending.append((value, (*location, name)))
-        elif isinstance(node, yaml.SequenceNode):
-            pending.extend((value, (*location, index)) for index, value in enumerate(node.value))
-
-
-def _construct(root: yaml.Node) -> Any:
-    loader = _Loader(b"")
-    try:
-        return loader.construct_document(root)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or root.start_mark
-        raise _BadDocumentError(mark.line, f"is not YAML: {error.problem}") from None
-    except (ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
-        # PyYAML lets these out for a value that does not fit an explicit tag, such as `!!bool maybe`.
-        raise _BadDocumentError(root.start_mark.line, f"has a value that does not fit its tag: {error}") from None
-
-
 def _read(root: yaml.Node, source: str, first_line: int) -> list[ParsedDocument | Problem]:
-    document = _construct(root)
+    document = kubeyaml.construct(root)
     line = first_line + root.start_mark.line
     if document is None:
         return []

@@ -47,7 +47,13 @@ class ApiModel(BaseModel):
     """Base of the models: camelCase outside, snake_case inside, and `key:` without a value means unset as in YAML."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        # Built at its first use: a command needs few of them.
+        defer_build=True,
     )
 
     @model_validator(mode="before")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -38,6 +38,13 @@ def field_path(location: Location) -> str:
     for step in location:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
     return path
+
+
+def brief(details: Iterable[Mapping[str, Any]]) -> str:
+    """What pydantic found wrong, on one line: each mistake with its place and without what was sent."""
+    # Pydantic says "Value error, " before the words of a validator of ours.
+    mistakes = (Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in details)
+    return "; ".join(map(str, mistakes))
 
 
 def head(body: bytes) -> str:
@@ -84,6 +91,8 @@ def _wording(kind: str, context: dict[str, Any], value: Any, fallback: str) -> s
         "string_type": f"{shown} is not text",
         "string_too_short": "must not be empty",
         "string_too_long": f"is longer than {context.get('max_length')} characters",
+        "too_short": "must not be empty",
+        "too_long": f"has more than {context.get('max_length')} items",
         "string_pattern_mismatch": f"{shown} does not match {context.get('pattern')}",
         "int_type": f"{shown} is not a whole number",
         "bool_type": f"{shown} is not true or false",

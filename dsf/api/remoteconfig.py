@@ -85,6 +85,12 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
         raise RemoteConfigError(f"the /config answer is not JSON ({error}); it starts with {head(body)}") from None
     if not isinstance(document, dict):
         raise RemoteConfigError(f"the /config answer is not a JSON object; it starts with {head(body)}")
+    known = [field.alias or name for name, field in RemoteConfig.model_fields.items()]
+    if document.keys().isdisjoint(known):
+        # Such as `{"detail": "Not Found"}`: without this, all of it would be unset, which is a configuration.
+        raise RemoteConfigError(
+            f"the /config answer is no configuration: it has none of {', '.join(known)}; it starts with {head(body)}"
+        )
     try:
         return RemoteConfig.model_validate(document, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -13,14 +13,17 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from pydantic.alias_generators import to_camel
+
 from dsf.api.dimension import DEFAULT_FORMAT
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.promql import split_queries
 from dsf.api.ratelimit import parse_rate
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring, RemoteSource
 from dsf.api.scorer import Auth, DynamicScorer, Scoring, Source, WhenEmpty, WhenFailing
-from dsf.api.summary import ScorerSummary, default_validity
-from dsf.api.types import PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, SourceType
+from dsf.api.summary import ScorerSummary, default_validity, dump_summaries
+from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
+from dsf.api.types import CREDENTIALS_NAME, PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, SourceType
 from dsf.api.urls import base_url, join_url, origin
 from dsf.errors import ResolutionError
 
@@ -33,6 +36,10 @@ _DEFAULT_PATHS: Final = {
     SourceType.Prometheus: DEFAULT_PROMETHEUS_PATH,
     SourceType.OpenTelemetry: DEFAULT_OPENTELEMETRY_PATH,
 }
+
+#: Bytes of one scorer in the ConfigMap. All scorers of a cluster share it, and OCM brings no more than 500 KiB: a
+#: scoring API that answers with a query of a megabyte would stop the others.
+MAX_SUMMARY_BYTES: Final = 16 * 1024
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -50,6 +57,7 @@ class Reason(StrEnum):
     InvalidTokenSecretRef = "InvalidTokenSecretRef"
     TokenHostMismatch = "TokenHostMismatch"
     InvalidPausedUntil = "InvalidPausedUntil"
+    TooLarge = "TooLarge"
 
 
 @dataclass(frozen=True)
@@ -102,14 +110,17 @@ class _SourceFields(NamedTuple):
     step: int = 0
 
 
-def resolve(scorer: DynamicScorer) -> ResolvedScorer:
-    """What `scorer` comes to. Raises ResolutionError with one of `Reason` and a message that names the field."""
+def resolve(scorer: DynamicScorer, token_hosts: TokenHosts = NO_HOSTS) -> ResolvedScorer:
+    """What `scorer` comes to; `token_hosts` are the servers that `/config` may name for a token.
+
+    Raises ResolutionError with one of `Reason` and a message that names the field.
+    """
     spec, execution = scorer.spec, scorer.spec.execution
     synced = _synced_config(scorer)
     elsewhere = _elsewhere(scorer)
     score_name = _score_name(spec.scoring, synced.scoring, elsewhere)
     interval = _interval(spec.scoring, synced.scoring, elsewhere)
-    source = _source(spec.config_url, spec.source, synced.source, elsewhere)
+    source = _source(spec.config_url, spec.source, synced.source, elsewhere, token_hosts)
     scoring_secret = _secret("scoring", spec.scoring.auth)
     summary = ScorerSummary(
         name=scorer.metadata.name,
@@ -122,7 +133,7 @@ def resolve(scorer: DynamicScorer) -> ResolvedScorer:
         source_range=source.range,
         source_step=source.step,
         scoring_endpoint=_endpoint(
-            "scoring", spec.config_url, spec.scoring, synced.scoring, default_path=DEFAULT_SCORING_PATH
+            "scoring", spec.config_url, spec.scoring, synced.scoring, token_hosts, default_path=DEFAULT_SCORING_PATH
         ),
         scoring_interval=interval,
         scoring_endpoint_auth_name=scoring_secret.name,
@@ -134,6 +145,7 @@ def resolve(scorer: DynamicScorer) -> ResolvedScorer:
         max_retries=execution.max_retries,
         validity_seconds=execution.validity_seconds or default_validity(interval),
     )
+    _check_size(summary)
     return ResolvedScorer(
         summary=summary,
         resource_name=sanitize_resource_name(score_name),
@@ -182,7 +194,9 @@ def _interval(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> int:
     return interval
 
 
-def _source(config_url: str, spec: Source, synced: RemoteSource, elsewhere: str) -> _SourceFields:
+def _source(
+    config_url: str, spec: Source, synced: RemoteSource, elsewhere: str, token_hosts: TokenHosts
+) -> _SourceFields:
     params = spec.params
     query = synced.params.query or (params.query if params else "")
     kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
@@ -202,7 +216,7 @@ def _source(config_url: str, spec: Source, synced: RemoteSource, elsewhere: str)
         # The agent's own cluster, with the agent's own account.
         return _SourceFields(kind, query=query, range=range_, step=step)
     default_path = _DEFAULT_PATHS.get(kind, "")
-    endpoint = _endpoint("source", config_url, spec, synced, default_path=default_path)
+    endpoint = _endpoint("source", config_url, spec, synced, token_hosts, default_path=default_path)
     return _SourceFields(kind, endpoint, _secret("source", spec.auth), query, range_, step)
 
 
@@ -211,7 +225,13 @@ def _first_positive(*values: int) -> int:
 
 
 def _endpoint(
-    stage: str, config_url: str, spec: Source | Scoring, synced: RemoteSource | RemoteScoring, *, default_path: str
+    stage: str,
+    config_url: str,
+    spec: Source | Scoring,
+    synced: RemoteSource | RemoteScoring,
+    token_hosts: TokenHosts,
+    *,
+    default_path: str,
 ) -> str:
     """The URL of a stage. Raises ResolutionError when it is none, or when it would carry a token to a foreign host."""
     path = synced.path or spec.path or default_path
@@ -227,7 +247,7 @@ def _endpoint(
         endpoint = join_url(host, path)
     except ValueError as error:
         raise ResolutionError(Reason.InvalidURL, f"{field}: {error}") from None
-    if synced.host and spec.auth is not None:
+    if synced.host and spec.auth is not None and not token_hosts.allow(synced.host):
         _check_token_host(stage, synced.host, spec.host, fallback)
     return endpoint
 
@@ -242,7 +262,8 @@ def _check_token_host(stage: str, synced_host: str, spec_host: str, fallback: st
         raise ResolutionError(
             Reason.TokenHostMismatch,
             f"spec.{stage}.auth: /config would send the token to {base_url(synced_host)}, which is neither "
-            f"spec.{stage}.host nor the host of configURL; set spec.{stage}.host to it if it may have the token",
+            f"spec.{stage}.host nor the host of configURL; if it may have the token, set spec.{stage}.host to it, or "
+            "have the hub's admin add it to DSF_TOKEN_HOSTS (the chart's hubSetting.tokenHosts)",
         )
 
 
@@ -253,7 +274,24 @@ def _secret(stage: str, auth: Auth | None) -> _Secret:
     for field, value in (("name", ref.name), ("key", ref.key)):
         if not value:
             raise ResolutionError(Reason.InvalidTokenSecretRef, f"spec.{stage}.auth.tokenSecretRef.{field} is empty")
+    if ref.name == CREDENTIALS_NAME:
+        raise ResolutionError(
+            Reason.InvalidTokenSecretRef,
+            f"spec.{stage}.auth.tokenSecretRef.name: {ref.name} is the agents' own Secret; name the one with the token",
+        )
     return _Secret(ref.name, ref.key)
+
+
+def _check_size(summary: ScorerSummary) -> None:
+    size = len(dump_summaries([summary]))
+    if size > MAX_SUMMARY_BYTES:
+        names = ("source_query", "score_name", "source_endpoint", "scoring_endpoint", "score_dimension_format")
+        name = max(names, key=lambda name: len(getattr(summary, name)))
+        raise ResolutionError(
+            Reason.TooLarge,
+            f"what agents are told of this scorer has {size} bytes, more than {MAX_SUMMARY_BYTES}; "
+            f"most of it is {to_camel(name)}: make it shorter",
+        )
 
 
 def _paused_until(scorer: DynamicScorer) -> datetime | None:

@@ -28,6 +28,7 @@ from dsf.api.types import (
     SCORER_NAME_LABEL,
 )
 from dsf.errors import ScoreObjectTooLargeError
+from dsf.reasons import RefusalReason
 
 #: The range of values that OCM takes.
 MIN_VALUE: Final = -100
@@ -86,11 +87,11 @@ def build_items(
     accepted = 0
     for labels, score in results:
         if not math.isfinite(score):
-            refused["nan" if math.isnan(score) else "infinite"] += 1
+            refused[RefusalReason.NAN if math.isnan(score) else RefusalReason.INFINITE] += 1
             continue
         name = dimension.render(labels)
         if not name:
-            refused["empty_dimension"] += 1
+            refused[RefusalReason.EMPTY_DIMENSION] += 1
             continue
         latest[name] = score
         accepted += 1

@@ -18,6 +18,7 @@ from dsf.api.types import (
     API_VERSION,
     MAX_SECONDS,
     SCORER_KIND,
+    USED_LABELS,
     ConfigSyncMode,
     EmptyBehavior,
     FailingBehavior,
@@ -29,17 +30,21 @@ from dsf.api.types import (
 
 #: Most failures kept in a status, newest first.
 MAX_FAILURES: Final = 10
+#: Most items that stand for results when there are none, and most characters of the name of one.
+MAX_EMPTY_ITEMS: Final = 256
+MAX_NAME: Final = 253
 
 _HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
-# What the models below check beyond their fields, in the words the API server checks it with (CEL).
-_VALUE_RULE: JsonDict = {
-    "x-kubernetes-validations": [
-        {
-            "rule": "(self.behavior == 'Value') == has(self.value)",
-            "message": "value goes with behavior Value and only with it",
-        }
-    ]
-}
+# What the models below check beyond their fields, in words that the API server uses too.
+_VALUE_RULE: Final = "value goes with behavior Value and only with it"
+_EMPTY_RULE: Final = "behavior Value goes with either value or items, and only it does"
+_LABEL_PATTERN: Final = r"\$\{(" + "|".join(USED_LABELS) + r")\}"
+_LABEL_RULE: Final = "only ${cluster} and ${scoreName} are known without results; write the labels out"
+
+
+def _rule(rule: str, message: str) -> JsonDict:
+    """A rule for the API server (CEL), beside the model's own check of the same."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message}]}
 
 
 def _http_url(value: str) -> str:
@@ -55,6 +60,7 @@ def _rate(value: str) -> str:
 
 
 HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": _HTTP_URL})]
+ScoreValue = Annotated[StrictInt, Field(ge=-100, le=100)]
 Rate = Annotated[str, AfterValidator(_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
 
 
@@ -81,8 +87,8 @@ class SourceParams(_SpecModel):
     """What to ask the source."""
 
     query: str = Field(description="PromQL; several queries are joined by `;`.")
-    range: StrictInt = Field(description="Seconds of the past to ask for; 0 is unset.", ge=0, le=MAX_SECONDS)
-    step: StrictInt = Field(description="Seconds between two samples; 0 is unset.", ge=0, le=MAX_SECONDS)
+    range: StrictInt = Field(default=0, description="Seconds of the past to ask for; 0 is unset.", ge=0, le=MAX_SECONDS)
+    step: StrictInt = Field(default=0, description="Seconds between two samples; 0 is unset.", ge=0, le=MAX_SECONDS)
 
 
 class Source(_SpecModel):
@@ -113,25 +119,10 @@ class Scoring(_SpecModel):
     auth: Auth | None = Field(default=None, description="How to authenticate to the scoring API; unset: not at all.")
 
 
-class _Substitute(_SpecModel):
-    """Base of the rules that may put a value of the user's in the place of a score."""
-
-    model_config = ConfigDict(json_schema_extra=_VALUE_RULE)
-
-    behavior: str
-    value: StrictInt | None = Field(
-        default=None, description="The value to show; only with behavior Value.", ge=-100, le=100
-    )
-
-    @model_validator(mode="after")
-    def _value_goes_with_behavior(self) -> Self:
-        if (self.behavior == "Value") != (self.value is not None):
-            raise ValueError("value goes with behavior Value and only with it")
-        return self
-
-
-class WhenFailing(_Substitute):
+class WhenFailing(_SpecModel):
     """What readers see while cycles fail."""
+
+    model_config = ConfigDict(json_schema_extra=_rule("(self.behavior == 'Value') == has(self.value)", _VALUE_RULE))
 
     failure_threshold: StrictInt = Field(
         default=3, description="Failed cycles in a row after which the behavior applies.", ge=1, le=1000
@@ -140,15 +131,64 @@ class WhenFailing(_Substitute):
         default=FailingBehavior.Keep,
         description="Keep: the last score until it expires. Value: an explicit value. Remove: nothing.",
     )
+    value: ScoreValue | None = Field(default=None, description="The value to show; only with behavior Value.")
+
+    @model_validator(mode="after")
+    def _value_goes_with_behavior(self) -> Self:
+        if (self.behavior == FailingBehavior.Value) != (self.value is not None):
+            raise ValueError(_VALUE_RULE)
+        return self
 
 
-class WhenEmpty(_Substitute):
+class EmptyItem(_SpecModel):
+    """One item to show in the place of results."""
+
+    model_config = ConfigDict(json_schema_extra=_rule(f"!self.name.matches({_LABEL_PATTERN!r})", _LABEL_RULE))
+
+    name: str = Field(
+        description="Name of the item. Placeholders: ${cluster} ${scoreName}.", min_length=1, max_length=MAX_NAME
+    )
+    value: ScoreValue = Field(description="Its value.")
+
+    @model_validator(mode="after")
+    def _name_needs_no_label(self) -> Self:
+        if re.search(_LABEL_PATTERN, self.name):
+            raise ValueError(_LABEL_RULE)
+        return self
+
+
+class WhenEmpty(_SpecModel):
     """What readers see after a valid answer without results."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rule(
+            "self.behavior == 'Value' ? has(self.value) != has(self.items) : !has(self.value) && !has(self.items)",
+            _EMPTY_RULE,
+        )
+    )
 
     behavior: EmptyBehavior = Field(
         default=EmptyBehavior.Empty,
-        description="Empty: no items. Value: one explicit item. OCM reads a missing score as 0.",
+        description="Empty: no items. Value: value or items. OCM reads a missing score as 0.",
     )
+    value: ScoreValue | None = Field(
+        default=None,
+        description="Value of the one item to show, named by scoreDimensionFormat with empty labels; only with "
+        "behavior Value.",
+    )
+    items: list[EmptyItem] | None = Field(
+        default=None,
+        description="The items to show instead of one; only with behavior Value.",
+        min_length=1,
+        max_length=MAX_EMPTY_ITEMS,
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them_goes_with_behavior(self) -> Self:
+        given = (self.value is not None) + (self.items is not None)
+        if given != (self.behavior == EmptyBehavior.Value):
+            raise ValueError(_EMPTY_RULE)
+        return self
 
 
 class Execution(_SpecModel):
@@ -204,7 +244,8 @@ class ClusterCounts(_StatusModel):
     """On how many clusters a scorer runs, and how it fares there."""
 
     desired: StrictInt = Field(default=0, description="Clusters that shall run this scorer.", ge=0)
-    succeeding: StrictInt = Field(default=0, description="Clusters whose last cycle succeeded.", ge=0)
+    succeeding: StrictInt = Field(default=0, description="Clusters whose last cycle brought a score.", ge=0)
+    empty: StrictInt = Field(default=0, description="Clusters whose last cycle succeeded and brought no items.", ge=0)
     failing: StrictInt = Field(default=0, description="Clusters whose last cycle failed.", ge=0)
 
 
@@ -234,7 +275,18 @@ class DynamicScorerStatus(_StatusModel):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     score_name: str = Field(default="", description="Name of the score, as it was resolved; empty while it is not.")
-    interval: StrictInt = Field(default=0, description="Seconds between two cycles, as resolved; 0 while not.", ge=0)
+    interval: StrictInt = Field(
+        default=0,
+        description="Seconds between two cycles that are in force: declaredInterval, or what was set by hand for all "
+        "clusters.",
+        ge=0,
+    )
+    declared_interval: StrictInt = Field(
+        default=0, description="Seconds between two cycles, as resolved from spec and /config; 0 while not.", ge=0
+    )
+    clusters_with_other_interval: StrictInt = Field(
+        default=0, description="Clusters of their own interval, set by hand, that is not status.interval.", ge=0
+    )
     clusters: ClusterCounts = Field(default_factory=ClusterCounts, description="Counts over the managed clusters.")
     failures: list[Failure] = Field(
         default_factory=list, description="The most recent failures, newest first.", max_length=MAX_FAILURES

@@ -17,9 +17,17 @@ from dsf.api.labels import clean_text
 from dsf.api.problems import head
 from dsf.api.types import USED_LABELS
 from dsf.errors import ScoringResponseError
+from dsf.reasons import RefusalReason
+from dsf.text import spaced
 
 #: Most results one answer may hold. More would not fit into one AddOnPlacementScore.
 MAX_RESULTS: Final = 10_000
+
+#: Why a single result is refused, here or when its item is made (`dsf.api.score`).
+REFUSALS: Final = frozenset[str](RefusalReason)
+
+#: Values of all kinds in one answer: the parser's objects are many times as large as the text.
+_MAX_VALUES: Final = 500_000
 
 _USED: Final = frozenset(USED_LABELS)
 
@@ -37,7 +45,7 @@ class ScoringResponse:
 
     #: The good results in the order of the answer.
     results: list[Result]
-    #: How many results were refused, by reason: null_score, missing_score, nan, infinite, bad_score, bad_labels.
+    #: How many results were refused, by reason (`dsf.reasons.RefusalReason`).
     refused: Counter[str]
 
 
@@ -45,12 +53,11 @@ def parse_response(body: bytes, *, max_results: int = MAX_RESULTS) -> ScoringRes
     """The results in the answer `body`.
 
     A single bad result is refused and counted, the others stand. Raises ScoringResponseError when the answer is not
-    `{"results": [{...}]}` (reason `bad_answer`) or holds more than `max_results` (reason `too_many_results`).
+    `{"results": [{...}]}` (reason `bad_answer`) or holds more than `max_results`, or more values than those can have
+    (reason `too_many_results`).
     """
     results: list[Result] = []
     refused: Counter[str] = Counter()
-    # Half a character can only come from an escape: the body itself is decoded strictly.
-    may_have_surrogates = b"\\ud" in body or b"\\uD" in body
     for index, element in enumerate(_elements(body, max_results)):
         if type(element) is not dict:
             raise ScoringResponseError(f"results[{index}] is not an object; the answer starts with {head(body)}")
@@ -60,19 +67,23 @@ def parse_response(body: bytes, *, max_results: int = MAX_RESULTS) -> ScoringRes
             refused[_score_reason(element)] += 1
             continue
         if not math.isfinite(score):
-            refused["nan" if math.isnan(score) else "infinite"] += 1
+            refused[RefusalReason.NAN if math.isnan(score) else RefusalReason.INFINITE] += 1
             continue
         labels = _labels(element.get("metric"))
         if labels is None:
-            refused["bad_labels"] += 1
+            refused[RefusalReason.BAD_LABELS] += 1
             continue
-        if may_have_surrogates:
-            labels = {name: clean_text(value) for name, value in labels.items()}
         results.append(Result(labels, score))
     return ScoringResponse(results, refused)
 
 
 def _elements(body: bytes, max_results: int) -> list[Any]:
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > _MAX_VALUES:
+        raise ScoringResponseError(
+            f"the answer holds more than {_MAX_VALUES} values, too many for {max_results} results; "
+            f"it starts with {head(body)}",
+            "too_many_results",
+        )
     try:
         # Whole numbers as float: one of 400 digits is then infinite, and one of 5,000 no error of the parser's.
         document = json.loads(body.decode("utf-8-sig"), parse_int=float)
@@ -92,8 +103,8 @@ def _elements(body: bytes, max_results: int) -> list[Any]:
 
 def _score_reason(element: Mapping[str, Any]) -> str:
     if "score" not in element:
-        return "missing_score"
-    return "null_score" if element["score"] is None else "bad_score"
+        return RefusalReason.MISSING_SCORE
+    return RefusalReason.NULL_SCORE if element["score"] is None else RefusalReason.BAD_SCORE
 
 
 def _labels(metric: Any) -> dict[str, str] | None:
@@ -107,5 +118,6 @@ def _labels(metric: Any) -> dict[str, str] | None:
         if type(value) is not str:
             return None
         if name in _USED:
-            labels[name] = value
+            # Halves of characters, too, which an escape can spell.
+            labels[name] = value if value.isprintable() else spaced(clean_text(value))
     return labels

@@ -33,11 +33,15 @@ SUMMARIES_KEY: Final = "summaries"
 #: The Secret that brings an agent its own credentials, its ManifestWork, and the key that signs results.
 CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
 CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
+#: Name on the managed cluster of the pull Secret that the hub delivers there, as upstream's.
+PULL_SECRET_NAME: Final = "hub-registry-secret"  # noqa: S105 - the name of a Secret
 CREDENTIALS_KEY: Final = "signing-key"
 #: Key of the same Secret with the password of the cluster's user in Redis, where there are users.
 REDIS_PASSWORD_KEY: Final = "redis-password"  # noqa: S105 - the key in a Secret
 #: And the one with the password of the Sentinels, where they want one: the same for every agent.
 SENTINEL_PASSWORD_KEY: Final = "sentinel-password"  # noqa: S105 - the key in a Secret
+#: Label or annotation of a Secret on a managed cluster: the servers that scorers may have its tokens sent to.
+USABLE_FOR: Final = f"{GROUP}/usable-for"
 #: Annotation of that ManifestWork: which credentials are valid. Numbers, no secret.
 KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
 

@@ -10,13 +10,14 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+# Both cases are spelled out: to IGNORECASE, a long s (U+017F) is an `s` and the Kelvin sign a `k`.
 _URL = re.compile(
-    r"""(?P<scheme>https?)://
-        (?P<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)
+    r"""(?P<scheme>[hH][tT][tT][pP][sS]?)://
+        (?P<host>\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+)
         (?::(?P<port>[0-9]{1,5}))?
         (?P<path>/[^\s\\?\#\x00-\x1f\x7f]*)?
         (?P<query>\?[^\s\\\#\x00-\x1f\x7f]*)?""",
-    re.VERBOSE | re.IGNORECASE,
+    re.VERBOSE,
 )
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _MAX_PORT: Final = 65535

@@ -9,15 +9,16 @@ from typing import Final
 
 import redis
 
+from dsf.api.summary import dump_summaries
 from dsf.api.types import MANIFESTWORK_NAME
-from dsf.errors import BackendError
-from dsf.hub.backend import Backend, Kind, ObjectKey
-from dsf.hub.controller import DONE, Result
+from dsf.backends.compare import covers
+from dsf.backends.protocol import Backend, Kind, ObjectKey
+from dsf.errors import BackendError, DsfError
 from dsf.hub.credentials import AgentCredentials
-from dsf.hub.distribute import covers, is_applied, manifest_work
-from dsf.hub.publish import Publisher
-from dsf.hub.summaries import Plan
-from dsf.hub.view import View
+from dsf.hub.desiredstate import DesiredState
+from dsf.hub.distribute import is_applied, manifest_work
+from dsf.hub.registrar import Registrar
+from dsf.hub.summaries import Plan, ScorerPlan
 from dsf.store.entries import Entry
 
 #: Longest time in seconds that new entries wait for OCM to bring the agent what they need. A cluster that is away gets
@@ -31,8 +32,8 @@ class ClusterReconciler:
     def __init__(
         self,
         backend: Backend,
-        publisher: Publisher,
-        view: View,
+        registrar: Registrar,
+        desired: DesiredState,
         *,
         credentials: AgentCredentials,
         agent_namespace: str,
@@ -40,8 +41,8 @@ class ClusterReconciler:
     ) -> None:
         """`on_distributed` gets the names of the scorers that arrived on a cluster or left it."""
         self._backend = backend
-        self._publisher = publisher
-        self._view = view
+        self._registrar = registrar
+        self._desired = desired
         self._agent_namespace = agent_namespace
         self._credentials = credentials
         self._on_distributed = on_distributed
@@ -52,20 +53,35 @@ class ClusterReconciler:
         self._looked_at: set[str] = set()
         # Cluster -> why it could not be told what to run, and whether that was a refusal.
         self._problems: dict[str, tuple[str, bool]] = {}
+        # A plan, and the texts of summaries by the names of scorers that run.
+        self._texts: tuple[Plan, dict[tuple[str, ...], str]] = Plan(), {}
+        # Clusters whose last look failed.
+        self._unsettled: set[str] = set()
         # Cluster -> until when (monotonic clock) its new entries wait.
         self._held: dict[str, float] = {}
 
-    def __call__(self, key: ObjectKey) -> Result:
+    def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; one does not keep the other's work from being done."""
-        plan = self._view.plan()
+        plan = self._desired.update()
         problem: tuple[str, bool] | None = None
+        with self._lock:
+            self._unsettled.add(key.name)
         try:
+            look: float | None = None
             if key.name in plan.clusters:
-                return self._serve(key.name, plan)
-            self._leave(key.name)
-            return DONE
+                look = self._serve(key.name, plan)
+            else:
+                self._leave(key.name)
+            with self._lock:
+                self._unsettled.discard(key.name)
+            return look
         except BackendError as error:
             problem = str(error), error.is_refusal
+            raise
+        except (DsfError, redis.RedisError):
+            raise
+        except Exception as error:
+            problem = f"the hub cannot go on: {type(error).__name__}; the hub's log says where", False
             raise
         finally:
             self._note_problem(key.name, plan, problem)
@@ -92,44 +108,49 @@ class ClusterReconciler:
         name, text, is_refused = min(found, key=lambda problem: (not problem[2], problem[0]))
         return f"{name}: {text}", is_refused
 
+    def unsettled(self) -> set[str]:
+        """Clusters whose last look failed, or has not ended."""
+        with self._lock:
+            return set(self._unsettled)
+
     def up_to_date(self) -> int:
         """How many clusters have what they should have."""
         with self._lock:
             return len(self._distributed)
 
-    def _serve(self, cluster: str, plan: Plan) -> Result:
+    def _serve(self, cluster: str, plan: Plan) -> float | None:
         unreachable: redis.RedisError | None = None
         look: float | None = None
         try:
             # Also while there is no configuration: credentials say who the agent is, not what it does. They go when
             # the cluster is not accepted any more.
-            look = self._credentials.bring(cluster, plan.clusters[cluster])
+            look = self._credentials.ensure(cluster, plan.clusters[cluster])
         except redis.RedisError as error:
             # What can be delivered without Redis has been.
             unreachable = error
         try:
-            wanted = plan.entries(cluster, self._publisher.present(cluster))
+            wanted = plan.entries(cluster, self._registrar.present(cluster))
             # Before the agent forgets the scorer: a tick for something it does not know would be a failed cycle.
-            self._publisher.remove_other_entries(cluster, wanted)
+            self._registrar.remove_other_entries(cluster, wanted)
         except redis.RedisError as error:
             unreachable = error
         has_arrived = self._distribute(cluster, plan)
         if unreachable is not None:
             raise unreachable
         # As they are now: since the plan was made, others may have come, and what is not in it is forgotten.
-        self._publisher.sync_scorers(self._view.plan())
+        self._registrar.sync_scorers(self._desired.update())
         # After the ManifestWork, for the same reason.
         wait = self._hold(cluster, wanted, has_arrived=has_arrived)
-        self._publisher.put_entries(cluster, wanted)
+        self._registrar.put_entries(cluster, wanted)
         waits = [seconds for seconds in (wait, look) if seconds is not None]
-        return Result(min(waits)) if waits else DONE
+        return min(waits, default=None)
 
     def _leave(self, cluster: str) -> None:
         """The cluster is gone or not accepted: take away all that was made for it."""
         unreachable: redis.RedisError | None = None
         try:
             self._credentials.withdraw(cluster)
-            self._publisher.remove_cluster(cluster)
+            self._registrar.remove_cluster(cluster)
         except redis.RedisError as error:
             unreachable = error
         self._held.pop(cluster, None)
@@ -143,7 +164,7 @@ class ClusterReconciler:
         """Take entries out of `wanted` that begin before the agent knows of them; returns the seconds until they are
         wanted all the same, None when there are none. The arrival is told as a change of the ManifestWork.
         """
-        present = self._publisher.present(cluster)
+        present = self._registrar.present(cluster)
         begins = [
             name
             for name, entry in wanted.items()
@@ -171,7 +192,7 @@ class ClusterReconciler:
             self._note(cluster, None)
             return False
         running = plan.running(cluster)
-        wanted = manifest_work(cluster, self._agent_namespace, plan.summaries(cluster))
+        wanted = manifest_work(cluster, self._agent_namespace, self._summaries(plan, running))
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         if work is None or not covers(work, wanted):
             self._backend.apply(wanted)
@@ -182,6 +203,16 @@ class ClusterReconciler:
             has_arrived = False
         self._note(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
         return has_arrived
+
+    def _summaries(self, plan: Plan, running: list[ScorerPlan]) -> str:
+        """As text. Most clusters are told the same, which is made once for each plan."""
+        names = tuple(scorer.name for scorer in running)
+        of_plan, texts = self._texts
+        if of_plan is not plan:
+            self._texts = of_plan, texts = plan, {}
+        if names not in texts:
+            texts[names] = dump_summaries(scorer.runnable.summary for scorer in running if scorer.runnable is not None)
+        return texts[names]
 
     def _delete_work(self, cluster: str) -> None:
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)

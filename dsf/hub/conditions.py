@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
 from dsf.api.meta import Condition, rfc3339, set_condition
-from dsf.api.scorer import MAX_FAILURES, ClusterCounts, DynamicScorerStatus
+from dsf.api.scorer import MAX_FAILURES, ClusterCounts, DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
-from dsf.api.types import CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
+from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
 from dsf.hub.cycles import Cycles
 from dsf.hub.health import Health
-from dsf.hub.summaries import ScorerPlan
+from dsf.hub.summaries import Obstacle, ScorerPlan
+from dsf.store.entries import Pace
 
 #: Condition of a DynamicScoringConfig that does not count.
 IGNORED: Final = "Ignored"
@@ -21,11 +22,13 @@ IGNORED: Final = "Ignored"
 AGENTS_SUPPORTED: Final = "AgentsSupported"
 #: Reasons that more than one place uses.
 NOT_CHECKED_YET: Final = "NotCheckedYet"
+#: Characters that the CRD takes.
+_MESSAGE_LIMIT: Final = 32768
 _NO_CONFIG: Final = "NoScoringConfig"
 _DISTRIBUTING: Final = "Distributing"
 
 
-class Verdict(NamedTuple):
+class Statement(NamedTuple):
     """What a condition says."""
 
     status: Literal["True", "False", "Unknown"]
@@ -48,8 +51,10 @@ class Spread:
     is_counted: bool = True
     #: Why one of the clusters that have not got it could not be told, `<cluster>: <error>`; empty when none failed.
     problem: str = ""
-    #: Whether that one was refused, so that somebody has to act.
+    #: Whether that one was refused, so that a person has to act.
     is_refused: bool = False
+    #: Accepted clusters that do not count because they have no ManagedClusterAddOn.
+    without_addon: int = 0
 
 
 def scorer_status(
@@ -57,16 +62,17 @@ def scorer_status(
     health: Health,
     spread: Spread,
     cycles: Cycles | None,
+    pace: Pace | None,
     *,
     previous: DynamicScorerStatus,
     threshold: int,
     now: datetime,
 ) -> DynamicScorerStatus:
-    """The whole status. `cycles` is None when they cannot be read; what was known of them stays then.
+    """The whole status. `cycles` and `pace` are None when they cannot be read; what was known of them stays then.
 
     `threshold` is the number of failed health checks after which a scorer is Inactive.
     """
-    verdicts: dict[ConditionType, Verdict | None] = {
+    statements: dict[ConditionType, Statement | None] = {
         ConditionType.Healthy: healthy(health, threshold),
         ConditionType.ConfigSynced: config_synced(plan, health),
         ConditionType.Distributed: distributed(plan, health, spread),
@@ -74,112 +80,144 @@ def scorer_status(
     }
     generation = plan.scorer.metadata.generation
     conditions = previous.conditions
-    for kind, verdict in verdicts.items():
-        found = next((condition for condition in conditions if condition.type == kind), None)
-        if verdict is None and found is not None:
+    for kind, statement in statements.items():
+        if statement is None and any(condition.type == kind for condition in conditions):
             continue
-        status, reason, message = verdict or Verdict("Unknown", NOT_CHECKED_YET, "not known yet")
-        new = Condition(
-            type=kind.value,
-            status=status,
-            reason=reason,
-            message=message[:32768],
-            last_transition_time=now,
-            observed_generation=generation,
-        )
-        conditions = set_condition(conditions, new)
+        said = statement or Statement("Unknown", NOT_CHECKED_YET, "not known yet")
+        conditions = set_condition(conditions, _condition(kind, said, generation, now))
     known = previous.clusters
     resolved = plan.resolved
+    declared = resolved.interval_seconds if resolved is not None else 0
+    if pace is None:
+        in_force = previous.interval if declared == previous.declared_interval else declared
+        pace = Pace(in_force, min(previous.clusters_with_other_interval, spread.desired))
     return DynamicScorerStatus(
         health_status=health.status,
         last_synced_config=health.config,
         observed_generation=generation,
         conditions=conditions,
         score_name=resolved.score_name if resolved is not None else "",
-        interval=resolved.interval_seconds if resolved is not None else 0,
+        interval=pace.interval if resolved is not None else 0,
+        declared_interval=declared,
+        clusters_with_other_interval=pace.elsewhere,
         clusters=ClusterCounts(
             desired=spread.desired,
             succeeding=cycles.succeeding if cycles is not None else min(known.succeeding, spread.desired),
+            empty=cycles.empty if cycles is not None else min(known.empty, spread.desired),
             failing=cycles.failing if cycles is not None else min(known.failing, spread.desired),
         ),
         failures=cycles.failures if cycles is not None else previous.failures,
     )
 
 
-def healthy(health: Health, threshold: int) -> Verdict | None:
-    """Condition Healthy; None when no check has ended yet and an earlier verdict stands."""
+def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetime) -> DynamicScorerStatus:
+    """The status of a scorer in a namespace whose scorers do not count; `namespace` is one whose do."""
+    text = (
+        f"only DynamicScorers in namespace {namespace} count, and those of DSF_SCORER_NAMESPACES (the chart's "
+        "hubSetting.scorerNamespaces): create it there, or have the hub's admin add its namespace"
+    )
+    known = [old for old in scorer.status.conditions if old.type == ConditionType.Scoring]
+    statement = Statement("False", "OtherNamespace", text)
+    conditions = _with_scoring(known, statement, scorer.metadata.generation, now)
+    return DynamicScorerStatus(observed_generation=scorer.metadata.generation, conditions=conditions)
+
+
+def stumbled_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
+    """The status of a scorer over which the hub stumbled; all else that was known of it stays."""
+    statement = Statement("False", obstacle.reason, obstacle.message)
+    conditions = _with_scoring(scorer.status.conditions, statement, scorer.metadata.generation, now)
+    return scorer.status.model_copy(update={"conditions": conditions})
+
+
+def _with_scoring(known: list[Condition], statement: Statement, generation: int, now: datetime) -> list[Condition]:
+    return set_condition(known, _condition(ConditionType.Scoring, statement, generation, now))
+
+
+def _condition(kind: str, statement: Statement, generation: int, now: datetime) -> Condition:
+    return Condition(
+        type=str(kind),
+        status=statement.status,
+        reason=statement.reason,
+        message=statement.message[:_MESSAGE_LIMIT],
+        last_transition_time=now,
+        observed_generation=generation,
+    )
+
+
+def healthy(health: Health, threshold: int) -> Statement | None:
+    """Condition Healthy; None when no check has ended yet and an earlier statement stands."""
     if not health.is_checked:
         return None
     if health.status is HealthStatus.Active and health.failure is None:
-        return Verdict("True", "HealthCheckPassed", "the scoring API answers its health checks")
+        return Statement("True", "HealthCheckPassed", "the scoring API answers its health checks")
     if health.failure is None:
         return None
     if health.status is HealthStatus.Active:
         text = f"{health.failures} of {threshold} failed checks in a row: {health.failure.message}"
-        return Verdict("True", "HealthCheckFailing", text)
-    return Verdict("False", health.failure.reason, health.failure.message)
+        return Statement("True", "HealthCheckFailing", text)
+    return Statement("False", health.failure.reason, health.failure.message)
 
 
-def config_synced(plan: ScorerPlan, health: Health) -> Verdict | None:
+def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
     """Condition ConfigSynced: whether spec and `/config` say enough, and whether `/config` is good now."""
     obstacle = plan.obstacle
     if plan.scorer.spec.config_sync_mode is not ConfigSyncMode.Full:
         if obstacle is not None:
-            return Verdict("False", obstacle.reason, obstacle.message)
-        return Verdict("True", "SpecOnly", "configSyncMode is None: the values of the spec are used")
+            return Statement("False", obstacle.reason, obstacle.message)
+        return Statement("True", "SpecOnly", "configSyncMode is None: the values of the spec are used")
     if health.config is None:
         failure = health.config_failure or health.failure
         if failure is not None:
-            return Verdict("False", failure.reason, f"/config was never read: {failure.message}")
+            return Statement("False", failure.reason, f"/config was never read: {failure.message}")
         return None
     if obstacle is not None:
-        return Verdict("False", obstacle.reason, obstacle.message)
+        return Statement("False", obstacle.reason, obstacle.message)
     if health.config_failure is not None:
         text = f"{health.config_failure.message}; the last good configuration stays in force"
-        return Verdict("False", health.config_failure.reason, text)
+        return Statement("False", health.config_failure.reason, text)
     if not health.is_checked:
         return None
-    return Verdict("True", "Synced", "the configuration of configURL is in force")
+    return Statement("True", "Synced", "the configuration of configURL is in force")
 
 
-def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Verdict | None:
+def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement | None:
     """Condition Distributed: whether every cluster that wants the scorer has been told of it.
 
-    None while that is not known and an earlier verdict stands.
+    None while that is not known and an earlier statement stands.
     """
     if plan.obstacle is not None and not (health.config is None and not health.is_checked):
-        return Verdict("False", plan.obstacle.reason, plan.obstacle.message)
+        return Statement("False", plan.obstacle.reason, plan.obstacle.message)
     if health.status is HealthStatus.Unknown:
-        return Verdict("Unknown", NOT_CHECKED_YET, "the first health check has not ended yet")
+        return Statement("Unknown", NOT_CHECKED_YET, "the first health check has not ended yet")
     if plan.runnable is None:
-        return Verdict("False", "NotHealthy", "the scoring API does not pass its health checks, so it runs nowhere")
+        return Statement("False", "NotHealthy", "the scoring API does not pass its health checks, so it runs nowhere")
     if not spread.is_enabled:
         text = f"there is no DynamicScoringConfig {spread.config}; scoring starts when it is created"
-        return Verdict("False", _NO_CONFIG, text)
+        return Statement("False", _NO_CONFIG, text)
     if spread.clusters == 0:
-        return Verdict("False", "NoClusters", "no ManagedCluster is accepted")
+        return _no_clusters(spread.without_addon)
     if spread.desired == 0:
-        return Verdict("False", "Masked", f"the DynamicScoringConfig {spread.config} masks it on every cluster")
+        return Statement("False", "Masked", f"the DynamicScoringConfig {spread.config} masks it on every cluster")
     if spread.distributed < spread.desired:
         text = f"{spread.distributed} of {spread.desired} clusters have it"
         if spread.problem:
             reason = "DistributionRefused" if spread.is_refused else _DISTRIBUTING
-            return Verdict("False", reason, f"{text}; {spread.problem}")
+            return Statement("False", reason, f"{text}; {spread.problem}")
         if not spread.is_counted:
             return None
-        return Verdict("False", _DISTRIBUTING, text)
-    return Verdict("True", "Distributed", f"all {spread.desired} clusters that want it have it")
+        return Statement("False", _DISTRIBUTING, text)
+    return Statement("True", "Distributed", f"all {spread.desired} clusters that want it have it")
 
 
-def scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Verdict:
+def scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Statement:
     """Condition Scoring: True while no cluster fails and at least one has a score."""
     if spread.desired == 0:
-        return Verdict("False", "NotDistributed", "it runs on no cluster; see the other conditions")
+        return Statement("False", "NotDistributed", "it runs on no cluster; see the other conditions")
     if plan.is_suspended:
         if plan.suspended_until is None:
-            return Verdict("False", "Suspended", "spec.execution.suspend is true")
+            return Statement("False", "Suspended", "spec.execution.suspend is true")
         until = rfc3339(datetime.fromtimestamp(plan.suspended_until, UTC))
-        return Verdict("False", "Suspended", f"paused until {until} by its annotation")
+        return Statement("False", "Suspended", f"paused until {until} by its annotation")
     if cycles.failing > 0:
         reason = "AllClustersFail" if cycles.failing >= spread.desired else "SomeClustersFail"
         text = f"{cycles.failing} of {spread.desired} clusters fail"
@@ -187,19 +225,33 @@ def scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Verdict:
             newest = cycles.failures[0]
             where = f"{newest.cluster}, {newest.stage}" if newest.stage else newest.cluster
             text += f"; newest: {where}, {newest.reason}: {newest.message}"
-        return Verdict("False", reason, text)
+        return Statement("False", reason, text)
     if cycles.unwritten > 0:
         text = f"{cycles.unwritten} of {spread.desired} scores cannot be written; {cycles.refusal}"
-        return Verdict("False", "ScoresNotWritten", text)
+        return Statement("False", "ScoresNotWritten", text)
     if cycles.skips is not None:
         # Without the number of ticks, which would make it another text every time.
         skips = cycles.skips
         text = f"{cycles.idle} of {spread.desired} clusters have no score, for they are sent no ticks; longest: "
         text += f"{skips.cluster}, {skips.reason}: {skips.why(plan.scorer.spec.execution.rate_limit)}"
-        return Verdict("False", "TicksSkipped", text)
+        return Statement("False", "TicksSkipped", text)
+    empty = f"the scoring API answers without usable results on {cycles.empty} of {spread.desired} clusters"
     if cycles.succeeding == 0:
-        return Verdict("Unknown", "NoCyclesYet", "no cycle has ended yet")
-    return Verdict("True", "CyclesSucceed", f"{cycles.succeeding} of {spread.desired} clusters have a score")
+        if cycles.empty:
+            return Statement("False", "NoItems", f"no cluster has a score: {empty}; dsf explain shows why")
+        if cycles.expired:
+            text = f"{cycles.expired} of {spread.desired} scores have expired, and no newer cycle has ended"
+            return Statement("False", "ScoresExpired", text)
+        return Statement("Unknown", "NoCyclesYet", "no cycle has ended yet")
+    text = f"{cycles.succeeding} of {spread.desired} clusters have a score"
+    return Statement("True", "CyclesSucceed", f"{text}; {empty}" if cycles.empty else text)
+
+
+def _no_clusters(without_addon: int) -> Statement:
+    text = "no ManagedCluster is accepted"
+    if without_addon:
+        text = f"none of {without_addon} accepted clusters has the ManagedClusterAddOn {ADDON_NAME} yet"
+    return Statement("False", "NoClusters", text)
 
 
 def config_status(
@@ -211,23 +263,25 @@ def config_status(
     masked: int,
     now: datetime,
     agents: Mapping[str, str] | None = None,
+    without_addon: int = 0,
 ) -> DynamicScoringConfigStatus:
     """The status of the configuration that counts; `distributed` of `clusters` have been told what to run.
 
     `agents` says of each cluster whose agent is too old or too new what that means; None when it is not known now.
+    `without_addon` are accepted clusters that do not count for want of the addon.
     """
     if clusters == 0:
-        verdict = Verdict("False", "NoClusters", "no ManagedCluster is accepted")
+        statement = _no_clusters(without_addon)
     elif distributed < clusters:
-        verdict = Verdict("False", _DISTRIBUTING, f"{distributed} of {clusters} clusters are up to date")
+        statement = Statement("False", _DISTRIBUTING, f"{distributed} of {clusters} clusters are up to date")
     else:
-        verdict = Verdict("True", "Distributed", f"all {clusters} accepted clusters are up to date")
-    conditions = _only("Distributed", verdict, config, now)
+        statement = Statement("True", "Distributed", f"all {clusters} accepted clusters are up to date")
+    conditions = _only("Distributed", statement, config, now)
     known = [old for old in config.status.conditions if old.type == AGENTS_SUPPORTED]
     if agents is None:
         conditions += known
     elif agents or known:
-        conditions += _only(AGENTS_SUPPORTED, _agents_verdict(agents), config, now)
+        conditions += _only(AGENTS_SUPPORTED, _agents_statement(agents), config, now)
     return DynamicScoringConfigStatus(
         observed_generation=config.metadata.generation,
         conditions=conditions,
@@ -237,13 +291,13 @@ def config_status(
     )
 
 
-def _agents_verdict(problems: Mapping[str, str]) -> Verdict:
+def _agents_statement(problems: Mapping[str, str]) -> Statement:
     if not problems:
-        return Verdict("True", "AgentsSupported", "the agents of all clusters speak with this hub")
+        return Statement("True", "AgentsSupported", "the agents of all clusters speak with this hub")
     shown = [f"{cluster}: {problem}" for cluster, problem in sorted(problems.items())[:MAX_FAILURES]]
     more = len(problems) - len(shown)
     text = "; ".join([*shown, *([f"and {more} more"] if more else [])])
-    return Verdict("False", "AgentVersionNotSupported", text)
+    return Statement("False", "AgentVersionNotSupported", text)
 
 
 def ignored_config_status(config: DynamicScoringConfig, namespace: str, *, now: datetime) -> DynamicScoringConfigStatus:
@@ -252,17 +306,10 @@ def ignored_config_status(config: DynamicScoringConfig, namespace: str, *, now: 
     text = f"only the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} counts"
     return DynamicScoringConfigStatus(
         observed_generation=config.metadata.generation,
-        conditions=_only(IGNORED, Verdict("True", reason, text), config, now),
+        conditions=_only(IGNORED, Statement("True", reason, text), config, now),
     )
 
 
-def _only(kind: str, verdict: Verdict, config: DynamicScoringConfig, now: datetime) -> list[Condition]:
-    new = Condition(
-        type=kind,
-        status=verdict.status,
-        reason=verdict.reason,
-        message=verdict.message,
-        last_transition_time=now,
-        observed_generation=config.metadata.generation,
-    )
-    return set_condition([old for old in config.status.conditions if old.type == kind], new)
+def _only(kind: str, statement: Statement, config: DynamicScoringConfig, now: datetime) -> list[Condition]:
+    known = [old for old in config.status.conditions if old.type == kind]
+    return set_condition(known, _condition(kind, statement, config.metadata.generation, now))

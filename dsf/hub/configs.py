@@ -14,14 +14,13 @@ import redis
 
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.types import GROUP, MANIFESTWORK_NAME
-from dsf.hub.backend import Backend, Kind, ObjectKey
+from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import config_status, ignored_config_status
-from dsf.hub.controller import DONE, Result
-from dsf.hub.publish import Publisher
+from dsf.hub.desiredstate import DesiredState
+from dsf.hub.registrar import Registrar
 from dsf.hub.scores import ScoreReconciler
 from dsf.hub.statuses import write_status
-from dsf.hub.view import View
 
 #: Keeps the object until what was distributed is removed, where objects can be kept.
 FINALIZER: Final = f"{GROUP}/cleanup"
@@ -33,32 +32,37 @@ class ConfigReconciler:
     """Called with the key of a DynamicScoringConfig. Removing what was distributed is the clusters' affair."""
 
     def __init__(
-        self, backend: Backend, publisher: Publisher, view: View, clusters: ClusterReconciler, scores: ScoreReconciler
+        self,
+        backend: Backend,
+        registrar: Registrar,
+        desired: DesiredState,
+        clusters: ClusterReconciler,
+        scores: ScoreReconciler,
     ) -> None:
         self._backend = backend
-        self._publisher = publisher
-        self._view = view
+        self._registrar = registrar
+        self._desired = desired
         self._clusters = clusters
         self._scores = scores
 
-    def __call__(self, key: ObjectKey) -> Result:
+    def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
-        plan = self._view.plan()
-        config = self._view.config(key)
+        plan = self._desired.update()
+        config = self._desired.config(key)
         if config is None:
-            return DONE
-        counts = key == self._view.config_key
+            return None
+        counts = key == self._desired.config_key
         if config.metadata.deletion_timestamp is not None:
             return self._end(key, config, counts=counts)
         now = datetime.now(UTC)
         if not counts:
-            status = ignored_config_status(config, self._view.config_key.namespace, now=now)
+            status = ignored_config_status(config, self._desired.config_key.namespace, now=now)
         else:
             if FINALIZER not in config.metadata.finalizers:
                 self._backend.add_finalizer(*key, FINALIZER)
             if config.status.conditions and not self._clusters.have_looked_at(plan.clusters):
                 # After a start: what was true before is not yet known to be different. The last look comes back here.
-                return DONE
+                return None
             status = config_status(
                 config,
                 clusters=len(plan.clusters),
@@ -66,26 +70,27 @@ class ConfigReconciler:
                 scorers=sum(bool(plan.clusters_of(scorer)) for scorer in plan.scorers.values()),
                 masked=plan.masked_pairs(),
                 agents=self._agent_problems(),
+                without_addon=plan.without_addon,
                 now=now,
             )
         write_status(self._backend, key, config.status.conditions, status)
-        return DONE
+        return None
 
     def _agent_problems(self) -> Mapping[str, str] | None:
         try:
-            return self._publisher.agent_problems()
+            return self._registrar.agent_problems()
         except redis.RedisError:
             # What is known stays.
             return None
 
-    def _end(self, key: ObjectKey, config: DynamicScoringConfig, *, counts: bool) -> Result:
+    def _end(self, key: ObjectKey, config: DynamicScoringConfig, *, counts: bool) -> float | None:
         """It is being deleted: let it go once everything that was made because of it is removed."""
         if FINALIZER not in config.metadata.finalizers:
-            return DONE
+            return None
         if counts and not self._is_clean():
-            return Result(CLEANUP_LOOK)
+            return CLEANUP_LOOK
         self._backend.remove_finalizer(*key, FINALIZER)
-        return DONE
+        return None
 
     def _is_clean(self) -> bool:
         # A work that is being deleted waits for its cluster, which may be away for a long time.
@@ -94,7 +99,7 @@ class ConfigReconciler:
             for work in self._backend.list(Kind.WORK)
             if work["metadata"]["name"] == MANIFESTWORK_NAME and not work["metadata"].get("deletionTimestamp")
         )
-        if next(works, None) is not None or self._publisher.has_entries():
+        if next(works, None) is not None or self._registrar.has_entries():
             return False
         # The writer removes what it wrote; what it does not know of, or while it is away, is removed here.
         return not self._scores.remove_all()

@@ -6,15 +6,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import redis
 import structlog
 
 import dsf.log
+from dsf.backends.protocol import ObjectKey
 from dsf.errors import DsfError
-from dsf.hub.backend import ObjectKey
 from dsf.hub.outage import Outage
 from dsf.hub.workqueue import WorkQueue
 
@@ -24,23 +23,14 @@ log = dsf.log.get(__name__)
 STOP_TIMEOUT: Final = 10.0
 
 
-@dataclass(frozen=True)
-class Result:
-    """How a reconciliation ended when it did not fail."""
-
-    #: Seconds after which the key is to be worked on again; None: when something changes.
-    requeue_after: float | None = None
-
-
-DONE: Final = Result()
-
 #: Seconds without a finished piece of work, while some waits, after which the workers count as stuck. Every request has
 #: a time-out, so a thread that waits for one comes back long before.
 STUCK: Final = 180.0
 
 #: Reads the object that the key names and makes the world as it should be. It is not told what happened: it must
-#: give the same outcome however often it is called. An exception means: try again later.
-Reconcile = Callable[[ObjectKey], Result]
+#: give the same outcome however often it is called. It returns the seconds after which the key is to be worked on
+#: again, None for when something changes. An exception means: try again later.
+Reconcile = Callable[[ObjectKey], float | None]
 
 
 class Controller:
@@ -94,7 +84,7 @@ class Controller:
 
     def _handle(self, key: ObjectKey) -> str:
         try:
-            result = self._reconcile(key)
+            again_after = self._reconcile(key)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             # Said once for all keys; each one comes back by itself.
             self._outage.begin(error)
@@ -107,8 +97,8 @@ class Controller:
             log.exception("reconciliation failed, will be tried again", after=self._retry(key))
             return "error"
         self.queue.forget(key)
-        if result.requeue_after is not None:
-            self.queue.add_after(key, result.requeue_after)
+        if again_after is not None:
+            self.queue.add_after(key, again_after)
             return "requeued"
         return "done"
 

@@ -18,11 +18,12 @@ from typing import Final
 import redis
 
 import dsf.log
+from dsf.backends.protocol import Backend, Credentials
 from dsf.errors import BackendError, SettingsError
-from dsf.hub.backend import Backend, Credentials
-from dsf.hub.publish import Publisher
+from dsf.hub.registrar import Registrar
 from dsf.messages import derive_key
 from dsf.redisacl.everywhere import UsersEverywhere
+from dsf.redisacl.guard import Guard
 from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
 from dsf.store.agentkeys import AgentKeys, KeyRequest
@@ -41,37 +42,50 @@ class AgentCredentials:
     def __init__(
         self,
         backend: Backend,
-        publisher: Publisher,
+        registrar: Registrar,
         client: redis.Redis,
         settings: Settings,
         master_secret: bytes,
     ) -> None:
         """Raises SettingsError."""
         self._backend = backend
-        self._publisher = publisher
+        self._registrar = registrar
         self._keys = AgentKeys(client)
         self._secret = master_secret
         self._settings = settings
         # Wrong from the beginning is said at the beginning.
-        settings.resolved_agent_sentinel_password()
+        self._shared()
         self._users = UsersEverywhere(client, settings, master_secret) if settings.redis_manage_users else None
+        # What `have_changed` saw.
+        self._seen: object = None
         self._overlap = settings.credentials_overlap
         self._look = min(max(self._overlap / 10, _LEAST_LOOK), _LONGEST_LOOK)
-        # Guards `_ids` and the users in Redis: both change together.
+        # Guards `_ids`, `_gone` and the users in Redis: they change together.
         self._lock = threading.Lock()
         # Cluster -> what is in force in Redis.
         self._ids: dict[str, KeyIds] = {}
+        # Withdrawn for good so far: a plan of before may still name them, and what was delivered still be there.
+        self._gone: set[str] = set()
         # What people asked for; None until it was read once.
         self._requests: dict[str, KeyRequest] | None = None
+        self._guard: Guard | None = None
+        if settings.redis_manage_users:
+            self._guard = Guard(
+                client,
+                lambda: tuple(self._ids),
+                connections=settings.cluster_connections_limit,
+                ticks=settings.queue_limit,
+            )
+            self._guard.start()
 
-    def bring(self, cluster: str, uid: str) -> float | None:
+    def ensure(self, cluster: str, uid: str) -> float | None:
         """Make the cluster's credentials valid and deliver them; returns after how many seconds to look again.
 
         While Redis is away only what was valid before is delivered. Raises BackendError and redis.RedisError.
         """
         request: KeyRequest | None = None
         try:
-            registered = self._publisher.key_ids(cluster)
+            registered = self._registrar.key_ids(cluster)
             request = self._request(cluster)
             ids = self._admit(cluster, uid, registered, request)
         except redis.RedisError:
@@ -90,14 +104,16 @@ class AgentCredentials:
 
         Raises redis.RedisError. Costs nothing when nothing is known of the cluster.
         """
-        registered = self._publisher.key_ids(cluster)
+        registered = self._registrar.key_ids(cluster)
         with self._lock:
+            self._gone.add(cluster)
             ids = self._ids.get(cluster)
             current = ids.current if ids is not None else max(registered, default=0)
             if not current:
                 return
             if self._users is not None:
                 self._users.remove(cluster)
+            self._keys.empty(cluster)
             self._keys.retire(cluster, current)
             self._ids.pop(cluster, None)
             self._forget(cluster)
@@ -111,9 +127,20 @@ class AgentCredentials:
         if self._users is None:
             return set()
         with self._lock:
-            known = ((cluster, self._in_force(cluster)) for cluster in clusters)
+            known = ((cluster, self._in_force(cluster)) for cluster in clusters if cluster not in self._gone)
             changes = self._users.sync({cluster: ids.valid for cluster, ids in known if ids is not None})
+            for cluster in changes.removed:
+                self._keys.empty(cluster)
         return {*changes.made, *changes.changed, *changes.removed}
+
+    def have_changed(self) -> bool:
+        """Whether the files of what every agent gets say something else than at the last call."""
+        before = self._seen
+        try:
+            self._seen = self._shared()
+        except SettingsError as error:
+            self._seen = str(error)
+        return self._seen != before
 
     def read_requests(self) -> set[str]:
         """Take note of what people asked for; returns the clusters. Raises redis.RedisError."""
@@ -123,12 +150,14 @@ class AgentCredentials:
 
     def close(self) -> None:
         """Close connections."""
+        if self._guard is not None:
+            self._guard.stop()
         if self._users is not None:
             self._users.close()
 
     def _request(self, cluster: str) -> KeyRequest | None:
         if self._requests is None:
-            # Before anything else: what somebody revoked must not become valid again for a moment.
+            # Before anything else: what was revoked must not become valid again for a moment.
             self.read_requests()
         return (self._requests or {}).get(cluster)
 
@@ -152,24 +181,28 @@ class AgentCredentials:
                 # Else the agent may not have the current ones yet: the request waits for the end of that rotation.
                 ids = ids.rotated(now)
         with self._lock:
+            self._gone.discard(cluster)
             if self._users is not None:
                 self._users.ensure(cluster, ids.valid)
-            self._publisher.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid))
+            if before.current not in ids.valid:
+                # Its user can add nothing any more; and before anything is written, for which there may be no room.
+                self._keys.empty(cluster)
+            self._registrar.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid))
             self._ids[cluster] = ids
         if ids != before:
             log.info("credentials of a cluster changed", cluster=cluster, valid=list(ids.valid), before=before.valid)
         return ids
 
     def _known(self, cluster: str, registered: tuple[int, ...]) -> KeyIds | None:
-        """Which credentials of a cluster are valid, as far as anybody remembers; Redis is asked last."""
+        """Which credentials of a cluster are valid, as far as is known; Redis is asked last."""
         found = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
         return found or (KeyIds(max(registered)) if registered else None)
 
     def _in_force(self, cluster: str) -> KeyIds | None:
-        """Which credentials of a cluster Redis is to take, also when somebody died between a revocation's two steps:
+        """Which credentials of a cluster Redis is to take, also when a hub died between a revocation's two steps:
         what Redis refuses already must not become valid again for a moment.
         """
-        ids, request = self._known(cluster, self._publisher.key_ids(cluster)), self._request(cluster)
+        ids, request = self._known(cluster, self._registrar.key_ids(cluster)), self._request(cluster)
         if ids is not None and request is not None and (request.action, request.key_id) == ("revoke", ids.current):
             return ids.revoked(time.time())
         return ids
@@ -182,11 +215,13 @@ class AgentCredentials:
     def _deliver(self, cluster: str, ids: KeyIds) -> None:
         password = self._users.password(cluster, ids.current) if self._users is not None else ""
         key = derive_key(self._secret, cluster, ids.current).dump()
-        self._backend.deliver_credentials(cluster, Credentials(ids, key, password, self._sentinel_password()))
-
-    def _sentinel_password(self) -> str:
         try:
-            return self._settings.resolved_agent_sentinel_password() or ""
+            shared = self._shared()
         except SettingsError as error:
-            # Not without it: the agent's pod would wait for a key that is gone.
+            # Not without it: the agent's pod would wait for what is gone.
             raise BackendError(str(error)) from None
+        self._backend.deliver_credentials(cluster, Credentials(ids, key, password, *shared))
+
+    def _shared(self) -> tuple[str, str]:
+        """What every agent gets: the password for the Sentinels, the pull Secret. Raises SettingsError."""
+        return self._settings.resolved_agent_sentinel_password() or "", self._settings.resolved_agent_pull_secret()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 from dsf.api.scorer import MAX_FAILURES, Failure
+from dsf.fleet.verdict import Verdict, verdict
 from dsf.store.pairs import PairState
 from dsf.store.skips import SKIPS_THRESHOLD, Skips
+
+#: Without a score that may be used, although nothing failed.
+_WITHOUT: Final = (Verdict.WAITING, Verdict.EXPIRED)
 
 
 @dataclass(frozen=True)
@@ -17,6 +23,9 @@ class Cycles:
 
     succeeding: int = 0
     failing: int = 0
+    #: Clusters whose newest cycle succeeded and brought no items, and those whose score expired without a newer cycle.
+    empty: int = 0
+    expired: int = 0
     #: Newest first, at most MAX_FAILURES.
     failures: list[Failure] = field(default_factory=list)
     #: Clusters whose score was refused by the API server, and why for one of them, `<cluster>: <error>`.
@@ -27,9 +36,11 @@ class Cycles:
     skips: Skips | None = None
 
     @classmethod
-    def of(cls, states: Iterable[PairState], now: float) -> Cycles:
-        """Sum up the states of a scorer's pairs at `now` (unix seconds)."""
-        succeeding = failing = unwritten = 0
+    def of(cls, states: Iterable[PairState], now: float, succeeding: int = 0) -> Cycles:
+        """Sum up the states of a scorer's pairs at `now` (unix seconds); of so many more it is known that they
+        succeed."""
+        counts = Counter({Verdict.SUCCEEDING: succeeding})
+        unwritten = 0
         refusal = ""
         idle: list[Skips] = []
         failures: list[tuple[float, Failure]] = []
@@ -39,12 +50,11 @@ class Cycles:
                 unwritten += 1
                 refusal = refusal or f"{state.cluster}: {state.unwritten}"
             skips = state.skips
-            if state.failing > 0 or found is not None:
-                failing += 1
-            elif skips is not None and skips.ticks >= SKIPS_THRESHOLD and state.valid_until <= now:
+            judged = verdict(state, now)
+            if judged in _WITHOUT and skips is not None and skips.ticks >= SKIPS_THRESHOLD:
                 idle.append(skips)
-            elif state.last_success is not None:
-                succeeding += 1
+            else:
+                counts[judged] += 1
             if found is not None:
                 time = datetime.fromtimestamp(int(found.at), UTC)
                 failure = Failure(
@@ -53,8 +63,10 @@ class Cycles:
                 failures.append((found.at, failure))
         failures.sort(key=lambda item: (-item[0], item[1].cluster))
         return cls(
-            succeeding=succeeding,
-            failing=failing,
+            succeeding=counts[Verdict.SUCCEEDING],
+            failing=counts[Verdict.FAILING],
+            empty=counts[Verdict.EMPTY],
+            expired=counts[Verdict.EXPIRED],
             failures=[failure for _, failure in failures[:MAX_FAILURES]],
             unwritten=unwritten,
             refusal=refusal,

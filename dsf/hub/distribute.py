@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.types import CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME, SUMMARIES_KEY
-from dsf.hub.backend import Kind, Manifest
+from dsf.backends.protocol import Kind, Manifest
 
 _WORK_API_VERSION = "work.open-cluster-management.io/v1"
 
 
-def manifest_work(cluster: str, agent_namespace: str, summaries: Iterable[ScorerSummary]) -> Manifest:
-    """The ManifestWork with the ConfigMap that the cluster's agent reads."""
+def manifest_work(cluster: str, agent_namespace: str, summaries: str) -> Manifest:
+    """The ManifestWork with the ConfigMap that the cluster's agent reads. `summaries` are from `dump_summaries`."""
     labels = {MANAGED_BY_LABEL: MANAGED_BY}
     config_map = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": CONFIGMAP_NAME, "namespace": agent_namespace, "labels": labels},
-        "data": {SUMMARIES_KEY: dump_summaries(summaries)},
+        "data": {SUMMARIES_KEY: summaries},
     }
     return {
         "apiVersion": _WORK_API_VERSION,
@@ -27,24 +23,6 @@ def manifest_work(cluster: str, agent_namespace: str, summaries: Iterable[Scorer
         "metadata": {"name": MANIFESTWORK_NAME, "namespace": cluster, "labels": labels},
         "spec": {"workload": {"manifests": [config_map]}},
     }
-
-
-def covers(actual: Any, wanted: Any) -> bool:
-    """Whether all of `wanted` is in `actual`, which may have more fields: other people's, and an API server's defaults.
-
-    Lists must have equal lengths.
-    """
-    if isinstance(wanted, dict):
-        return isinstance(actual, dict) and all(
-            name in actual and covers(actual[name], value) for name, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        return (
-            isinstance(actual, list)
-            and len(actual) == len(wanted)
-            and all(covers(one, other) for one, other in zip(actual, wanted, strict=True))
-        )
-    return bool(actual == wanted)
 
 
 def is_applied(work: Manifest) -> bool:

@@ -7,7 +7,6 @@ not count it as missing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
@@ -15,16 +14,14 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import metrics
+from dsf.backends.protocol import Election
 from dsf.errors import SettingsError
 from dsf.exposition import Exposition
-from dsf.hub.backend import Election
 from dsf.hub.hub import Hub
+from dsf.listening import EVERYWHERE
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
-
-#: Probes come from the node.
-_HOST: Final = "0.0.0.0"  # noqa: S104
 
 
 class HubExposition:
@@ -42,7 +39,7 @@ class HubExposition:
         ProcessCollector(registry=registry)
         registry.register(_HubCollector(hub, election))
         try:
-            self._server = Exposition(registry, _HOST, port, {"/healthz": self._problem, "/readyz": self._problem})
+            self._server = Exposition(registry, EVERYWHERE, port, {"/healthz": self._problem, "/readyz": self._problem})
         except OSError as error:
             raise SettingsError(
                 f"DSF_HUB_METRICS_PORT: cannot listen on port {port} ({error.strerror}); 0 takes a free one"

@@ -15,15 +15,17 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import dsf.log
+from dsf import http
 from dsf.api.problems import head
 from dsf.api.remoteconfig import RemoteConfig, parse_remote_config
 from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.api.urls import base_url
+from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
-from dsf.hub import probe
-from dsf.hub.backend import ObjectKey
+from dsf.http.failures import place
 from dsf.hub.workqueue import WorkQueue
 from dsf.settings import Settings
+from dsf.text import cleaned
 
 log = dsf.log.get(__name__)
 
@@ -31,6 +33,10 @@ log = dsf.log.get(__name__)
 JITTER: Final = 0.1
 #: Seconds for which `stop` waits for checks that are running.
 STOP_TIMEOUT: Final = 1.0
+#: Most bytes of an answer that are read, after decompression.
+MAX_BYTES: Final = 1024 * 1024
+#: Characters of a message.
+_MESSAGE_LIMIT: Final = 1024
 _OK: Final = 200
 _NOT_FOUND: Final = 404
 
@@ -45,7 +51,7 @@ class Target(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Failure:
+class CheckFailure:
     """Why a check failed: a CamelCase word for programs, a sentence for people."""
 
     reason: str
@@ -56,9 +62,9 @@ class Failure:
 class Check:
     """What one check found. In mode None `/config` is not asked: `config` and `config_failure` are both None."""
 
-    health_failure: Failure | None
+    health_failure: CheckFailure | None
     config: RemoteConfig | None = None
-    config_failure: Failure | None = None
+    config_failure: CheckFailure | None = None
 
 
 @dataclass(frozen=True)
@@ -71,8 +77,8 @@ class Health:
     #: Failed checks in a row.
     failures: int = 0
     #: Why the newest check failed; None after a good one.
-    failure: Failure | None = None
-    config_failure: Failure | None = None
+    failure: CheckFailure | None = None
+    config_failure: CheckFailure | None = None
     #: Whether a check of this URL in this mode has ended.
     is_checked: bool = False
     #: Whether it was Active at this URL and in this mode, so that a failed check may be a passing one.
@@ -99,22 +105,25 @@ class Health:
         return replace(self, failures=0, failure=None, config_failure=None, is_checked=False, is_proven=False)
 
 
-def check(target: Target, *, timeout: float, allow_link_local: bool) -> Check:
+def check(target: Target, *, timeout: float) -> Check:
     """Check one scoring API; `timeout` is for everything together."""
     deadline = time.monotonic() + timeout
 
-    def ask(url: str) -> probe.Answer | Failure:
+    def ask(url: str) -> http.Answer | CheckFailure:
         try:
-            return probe.get(url, deadline=deadline, allow_link_local=allow_link_local)
+            return http.probe(url, deadline=deadline, max_bytes=MAX_BYTES)
         except HttpError as error:
-            return Failure(_camel_case(error.reason), str(error))
+            # Without the seconds of a timeout: a message that differs at each check would be a new status each time.
+            late = error.reason == "timeout"
+            message = f"{place('GET', url)}: no complete answer in time" if late else str(error)
+            return CheckFailure(_camel_case(error.reason), message)
 
     try:
         healthz = f"{base_url(target.config_url)}/healthz"
     except ValueError as error:
-        return Check(Failure("InvalidURL", f"spec.configURL: {error}"))
+        return Check(CheckFailure("InvalidURL", f"spec.configURL: {error}"))
     answer = ask(healthz)
-    if isinstance(answer, Failure) or target.mode is not ConfigSyncMode.Full:
+    if isinstance(answer, CheckFailure) or target.mode is not ConfigSyncMode.Full:
         # Without any answer there is no point in asking the same server for more.
         return Check(_failure_of(healthz, answer))
     config, config_failure = _read_config(target.config_url, ask(target.config_url))
@@ -123,24 +132,24 @@ def check(target: Target, *, timeout: float, allow_link_local: bool) -> Check:
     return Check(health_failure, config, config_failure)
 
 
-def _failure_of(url: str, answer: probe.Answer | Failure) -> Failure | None:
-    if isinstance(answer, Failure):
+def _failure_of(url: str, answer: http.Answer | CheckFailure) -> CheckFailure | None:
+    if isinstance(answer, CheckFailure):
         return answer
     if answer.status != _OK:
-        return Failure(
+        return CheckFailure(
             "HTTPError", f"{url}: status {answer.status}, not 200; the answer starts with {head(answer.body)}"
         )
     return None
 
 
-def _read_config(url: str, answer: probe.Answer | Failure) -> tuple[RemoteConfig | None, Failure | None]:
+def _read_config(url: str, answer: http.Answer | CheckFailure) -> tuple[RemoteConfig | None, CheckFailure | None]:
     failure = _failure_of(url, answer)
-    if failure is not None or isinstance(answer, Failure):
+    if failure is not None or isinstance(answer, CheckFailure):
         return None, failure
     try:
         return parse_remote_config(answer.body), None
     except RemoteConfigError as error:
-        return None, Failure("ConfigInvalid", f"{url}: {error}")
+        return None, CheckFailure("ConfigInvalid", cleaned(f"{url}: {error}", _MESSAGE_LIMIT))
 
 
 def _camel_case(words: str) -> str:
@@ -207,7 +216,7 @@ class HealthMonitor:
             try:
                 self._check(key)
             except Exception:
-                log.exception("health check failed in an unexpected way", scorer=key.name)
+                log.exception("the outcome of a health check is lost", scorer=key.name)
             finally:
                 self._queue.done(key)
                 self._plan_next(key)
@@ -223,7 +232,15 @@ class HealthMonitor:
             target = self._targets.get(key)
         if target is None:
             return
-        found = check(target, timeout=self._settings.health_timeout, allow_link_local=self._settings.allow_link_local)
+        try:
+            found = check(target, timeout=self._settings.health_timeout)
+        except Exception as error:
+            # An answer that the hub cannot take is no good answer: a scorer must not stay Active by it.
+            log.exception("health check failed in an unexpected way", scorer=key.name)
+            text = (
+                f"{target.config_url}: the hub cannot take its answer: {type(error).__name__}; the hub's log says where"
+            )
+            found = Check(CheckFailure("CheckFailed", text))
         with self._lock:
             if self._targets.get(key) != target:
                 # Changed meanwhile: this says nothing of what is wanted now.

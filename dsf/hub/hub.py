@@ -1,29 +1,31 @@
-"""The hub controller: who is told of what, and the life of its threads."""
+"""The hub controller: event routing and thread lifecycle."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import redis
 
 import dsf.log
+from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import BackendError, DsfError, SettingsError
-from dsf.http import trust
-from dsf.hub.backend import Backend, Kind, ObjectKey
+from dsf.http import addresses, trust
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
-from dsf.hub.controller import Controller, Reconcile, Result
+from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
+from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import HealthMonitor
 from dsf.hub.news import News
 from dsf.hub.outage import Outage
-from dsf.hub.publish import Publisher
+from dsf.hub.registrar import Registrar
 from dsf.hub.scorers import ScorerReconciler
 from dsf.hub.scores import ScoreReconciler
-from dsf.hub.summaries import Plan, differences
-from dsf.hub.view import View
+from dsf.hub.summaries import Differences, Plan
 from dsf.settings import Settings
 from dsf.store.client import connect
 
@@ -31,6 +33,8 @@ log = dsf.log.get(__name__)
 
 #: Over how many seconds a look at everything is spread.
 RESYNC_SPREAD: Final = 5.0
+#: Every so many looks around are at everything.
+FULL_RESYNC: Final = 20
 #: A scorer's status counts its clusters. It waits this many seconds for more news, and longer the more clusters.
 STATUS_DELAY: Final = 0.05
 STATUS_DELAY_PER_CLUSTER: Final = 0.001
@@ -45,6 +49,7 @@ class Hub:
         """`resync` in seconds, else as the settings say. Raises SettingsError."""
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
+        addresses.allow_link_local(settings.allow_link_local)
         self._backend = backend
         self._resync_interval = resync or settings.hub_resync
         self._outage = Outage("Redis")
@@ -56,16 +61,17 @@ class Hub:
         )
         self._credentials: AgentCredentials | None = None
         self._health = HealthMonitor(settings, self._on_health)
-        self._view = View(backend, settings, self._health.health, self._on_new_plan)
-        self._publisher = Publisher(self._client, settings, self._outage)
+        self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
+        self._registrar = Registrar(self._client, settings, self._outage)
         workers = settings.hub_workers
         # Two queues: thousands of clusters that wait must not hold up the status of a scorer.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
         self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
-        #: Both, for whoever looks at how they do.
+        #: Both, for probes and metrics.
         self.controllers = (self._clusters, self._others)
-        self._scores = ScoreReconciler(backend, self._publisher, self._view)
+        self._scores = ScoreReconciler(backend, self._registrar, self._desired)
         self._reconcilers: dict[Kind, Reconcile] = {}
+        self._unsettled: Callable[[], set[str]] = set
         # What `_is_news` saw of each object; only used in the backend's one thread.
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._resync = threading.Event()
@@ -117,7 +123,7 @@ class Hub:
         if self._thread.is_alive():
             self._thread.join()
         self._news.stop()
-        # Last: until here somebody may have been writing.
+        # Last: until here threads may have been writing.
         self._backend.stop()
         if self._credentials is not None:
             self._credentials.close()
@@ -126,23 +132,24 @@ class Hub:
 
     def _make_reconcilers(self, master_secret: bytes) -> None:
         self._credentials = AgentCredentials(
-            self._backend, self._publisher, self._client, self._settings, master_secret
+            self._backend, self._registrar, self._client, self._settings, master_secret
         )
         clusters = ClusterReconciler(
             self._backend,
-            self._publisher,
-            self._view,
+            self._registrar,
+            self._desired,
             credentials=self._credentials,
             agent_namespace=self._settings.agent_namespace,
             on_distributed=self._on_distributed,
         )
+        self._unsettled = clusters.unsettled
         threshold = self._settings.health_failure_threshold
         self._reconcilers = {
             Kind.CLUSTER: clusters,
             Kind.SCORER: ScorerReconciler(
-                self._backend, self._publisher, self._view, self._health, clusters, failure_threshold=threshold
+                self._backend, self._registrar, self._desired, self._health, clusters, failure_threshold=threshold
             ),
-            Kind.CONFIG: ConfigReconciler(self._backend, self._publisher, self._view, clusters, self._scores),
+            Kind.CONFIG: ConfigReconciler(self._backend, self._registrar, self._desired, clusters, self._scores),
             Kind.SCORE: self._scores,
         }
 
@@ -157,19 +164,19 @@ class Hub:
             raise SettingsError(f"{where}: is not a secret of at least {2 * _MIN_SECRET} hex digits")
         return secret
 
-    def _reconcile(self, key: ObjectKey) -> Result:
+    def _reconcile(self, key: ObjectKey) -> float | None:
         return self._reconcilers[key.kind](key)
 
-    # --- who is told ---------------------------------------------------------------------------------------------
+    # --- event routing -------------------------------------------------------------------------------------------
 
     def _on_change(self, key: ObjectKey) -> None:
         """An object changed. What follows from that for others is found when the plan is made anew."""
         if key.kind in (Kind.SCORER, Kind.CONFIG):
             if self._is_news(key):
-                self._view.invalidate()
+                self._desired.invalidate()
                 self._others.queue.add(key)
         elif key.kind in (Kind.CLUSTER, Kind.ADDON):
-            self._view.invalidate()
+            self._desired.invalidate()
             self._clusters.queue.add(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))
         elif key.kind is Kind.WORK:
             self._clusters.queue.add(_cluster(key.namespace))
@@ -200,11 +207,10 @@ class Hub:
         return is_known
 
     def _on_health(self, key: ObjectKey) -> None:
-        self._view.invalidate()
+        self._desired.invalidate()
         self._others.queue.add(key)
 
-    def _on_new_plan(self, old: Plan, new: Plan) -> None:
-        affected = differences(old, new)
+    def _on_new_plan(self, affected: Differences) -> None:
         for scorer in affected.scorers:
             self._others.queue.add(_scorer(scorer))
         for cluster in affected.clusters:
@@ -212,25 +218,25 @@ class Hub:
 
     def _on_distributed(self, scorers: frozenset[str]) -> None:
         self._refresh_statuses(scorers)
-        self._others.queue.add_after(self._view.config_key, self._status_delay())
+        self._others.queue.add_after(self._desired.config_key, self._status_delay())
 
     def _on_news(self, scorers: set[str]) -> None:
         self._refresh_statuses(scorers)
 
     def _on_wake(self) -> None:
-        """Somebody may have asked for new credentials. Raises redis.RedisError."""
+        """New credentials may have been asked for. Raises redis.RedisError."""
         if self._credentials is not None:
             for cluster in self._credentials.read_requests():
                 self._clusters.queue.add(_cluster(cluster))
 
     def _refresh_statuses(self, names: frozenset[str] | set[str]) -> None:
         delay = self._status_delay()
-        for key, scorer in self._view.plan().scorers.items():
+        for key, scorer in self._desired.plan.scorers.items():
             if scorer.name in names:
                 self._others.queue.add_after(_scorer(key), delay)
 
     def _status_delay(self) -> float:
-        return STATUS_DELAY + STATUS_DELAY_PER_CLUSTER * len(self._view.plan().clusters)
+        return STATUS_DELAY + STATUS_DELAY_PER_CLUSTER * len(self._desired.plan.clusters)
 
     # --- looking at everything -----------------------------------------------------------------------------------
 
@@ -238,14 +244,15 @@ class Hub:
         self._resync.set()
 
     def _resync_forever(self) -> None:
-        while True:
+        for number in itertools.count(1):
             pause = self._resync_interval * random.uniform(0.9, 1.1)  # noqa: S311
             is_urgent = self._resync.wait(pause)
             self._resync.clear()
             if self._is_stopping:
                 return
+            spread = 0.0 if is_urgent else min(RESYNC_SPREAD, self._resync_interval / 2)
             try:
-                self._look_at_everything(0.0 if is_urgent else min(RESYNC_SPREAD, self._resync_interval / 2))
+                self._look_around(spread, everything=is_urgent or number % FULL_RESYNC == 0)
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 self._outage.begin(error)
             except (DsfError, redis.RedisError) as error:
@@ -253,32 +260,32 @@ class Hub:
             except Exception:
                 log.exception("resync failed, will be tried again")
 
-    def _look_at_everything(self, spread: float) -> None:
-        """Enqueue whatever exists, and whatever is left of what does not exist any more."""
-        self._view.invalidate()
-        plan = self._view.plan()
-        clusters = set(plan.clusters)
-        clusters |= {manifest["metadata"]["name"] for manifest in self._backend.list(Kind.CLUSTER)}
-        clusters |= {work["metadata"]["namespace"] for work in self._backend.list(Kind.WORK)}
-        others = [_scorer(key) for key in plan.scorers]
-        orphans = [*self._scores.orphans(plan)]
-        others += [_key(Kind.CONFIG, manifest["metadata"]) for manifest in self._backend.list(Kind.CONFIG)]
+    def _look_around(self, spread: float, *, everything: bool) -> None:
+        """Enqueue the clusters where something is not as it should be although no change was told, or `everything`."""
+        self._desired.invalidate()
+        plan = self._desired.update()
+        clusters: set[str] = set()
+        if (self._credentials is not None and self._credentials.have_changed()) or everything:
+            clusters |= plan.clusters.keys() | {key.name for key in self._backend.keys(Kind.CLUSTER)}
+            clusters |= {key.namespace for key in self._backend.keys(Kind.WORK)}
+        others = [*self._backend.keys(Kind.SCORER), *self._backend.keys(Kind.CONFIG)]
+        orphans: list[ObjectKey] = []
         try:
-            self._publisher.refresh()
-            clusters |= self._publisher.known_clusters()
+            orphans += self._scores.orphans(plan)
+            clusters |= self._registrar.refresh()
+            clusters |= self._registrar.known_clusters() - plan.clusters.keys()
             # All these lists took a while, and what is not in the plan is forgotten.
-            self._publisher.sync_scorers(self._view.plan())
+            self._registrar.sync_scorers(self._desired.update())
             self._sync_credentials(plan)
         finally:
+            clusters |= self._unsettled()
             for key in others:
                 self._others.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
-            for key in orphans:
+            for key in (*orphans, *map(_cluster, clusters)):
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
-            for cluster in clusters:
-                self._clusters.queue.add_after(_cluster(cluster), random.uniform(0, spread))  # noqa: S311
 
     def _sync_credentials(self, plan: Plan) -> None:
-        """Make users in Redis what they should be, whoever changed or lost them. Raises redis.RedisError."""
+        """Make users in Redis what they should be after any change or loss. Raises redis.RedisError."""
         if self._credentials is None:
             return
         for cluster in self._credentials.read_requests() | self._credentials.sync(plan.clusters):
@@ -294,7 +301,3 @@ def _scorer(key: str) -> ObjectKey:
     """From `namespace/name`."""
     namespace, _, name = key.partition("/")
     return ObjectKey(Kind.SCORER, namespace, name)
-
-
-def _key(kind: Kind, metadata: dict[str, str]) -> ObjectKey:
-    return ObjectKey(kind, metadata.get("namespace") or "", metadata["name"])

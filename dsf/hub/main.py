@@ -13,8 +13,8 @@ from queue import SimpleQueue
 from typing import Final
 
 import dsf.log
+from dsf.backends import make_backend, make_election
 from dsf.errors import DsfError, SettingsError
-from dsf.hub.backends import make_backend, make_election
 from dsf.hub.exposition import HubExposition
 from dsf.hub.hub import Hub
 from dsf.settings import Settings
@@ -28,7 +28,7 @@ START_TIMEOUT: Final = 2.0
 
 
 class _Ended:
-    """Somebody asked the process to end."""
+    """The process was asked to end."""
 
 
 class _Leading:

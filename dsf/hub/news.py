@@ -74,6 +74,10 @@ class News:
             self._alive_at = time.monotonic()
             try:
                 names = self._take()
+                if self._outage.end():
+                    self._on_back()
+                if names:
+                    self._on_news(names)
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 self._outage.begin(error)
                 self._stop.wait(RETRY * random.uniform(1, 2))  # noqa: S311
@@ -82,11 +86,10 @@ class News:
                 # It answers, and refuses: a right is missing, or it is out of memory.
                 log.error("news cannot be read", error=str(error))
                 self._stop.wait(10 * RETRY)
-                continue
-            if self._outage.end():
-                self._on_back()
-            if names:
-                self._on_news(names)
+            except Exception:
+                # What it was about is found when everything is looked at; the next news must be heard.
+                log.exception("news cannot be passed on")
+                self._stop.wait(RETRY)
 
     def _take(self) -> set[str]:
         # The set first: news may have come before this process did.

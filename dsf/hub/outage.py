@@ -22,7 +22,7 @@ class Outage:
     def __init__(self, what: str) -> None:
         self._what = what
         self._since: float | None = None
-        # What was said of this outage: the reason may change while somebody mends it.
+        # What was said of this outage: the reason may change while it is mended.
         self._said: set[str] = set()
         self._lock = threading.Lock()
 

@@ -8,16 +8,17 @@ from datetime import UTC, datetime
 import redis
 
 from dsf.api.scorer import DynamicScorer
-from dsf.hub.backend import Backend, ObjectKey
+from dsf.backends.protocol import Backend, ObjectKey
+from dsf.errors import DsfError
 from dsf.hub.clusters import ClusterReconciler
-from dsf.hub.conditions import Spread, scorer_status
-from dsf.hub.controller import DONE, Result
+from dsf.hub.conditions import Spread, ignored_scorer_status, scorer_status, stumbled_scorer_status
 from dsf.hub.cycles import Cycles
+from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Health, HealthMonitor, Target
-from dsf.hub.publish import Publisher
+from dsf.hub.registrar import Registrar
 from dsf.hub.statuses import write_status
-from dsf.hub.summaries import Plan, ScorerPlan
-from dsf.hub.view import View
+from dsf.hub.summaries import Plan, ScorerPlan, internal_obstacle
+from dsf.store.entries import Pace
 
 
 class ScorerReconciler:
@@ -26,8 +27,8 @@ class ScorerReconciler:
     def __init__(
         self,
         backend: Backend,
-        publisher: Publisher,
-        view: View,
+        registrar: Registrar,
+        desired: DesiredState,
         health: HealthMonitor,
         clusters: ClusterReconciler,
         *,
@@ -35,30 +36,61 @@ class ScorerReconciler:
     ) -> None:
         """`failure_threshold` is the number of failed health checks after which a scorer is Inactive."""
         self._backend = backend
-        self._publisher = publisher
-        self._view = view
+        self._registrar = registrar
+        self._desired = desired
         self._health = health
         self._clusters = clusters
         self._failure_threshold = failure_threshold
 
-    def __call__(self, key: ObjectKey) -> Result:
-        """Raises BackendError and redis.RedisError; the status is written although Redis cannot be reached."""
-        scorer = self._view.scorer(key)
+    def __call__(self, key: ObjectKey) -> float | None:
+        """Raises BackendError and redis.RedisError; the status is written although Redis cannot be reached.
+
+        Whatever else goes wrong is in the status, too.
+        """
+        try:
+            return self._reconcile(key)
+        except (DsfError, redis.RedisError):
+            raise
+        except Exception as error:
+            self._tell(key, error)
+            raise
+
+    def _tell(self, key: ObjectKey, error: Exception) -> None:
+        """Let the status say that the hub stumbled over this scorer."""
+        scorer = self._desired.scorer(key)
+        if scorer is not None:
+            now = datetime.now(UTC)
+            status = stumbled_scorer_status(scorer, internal_obstacle(error, "working on it"), now=now)
+            write_status(self._backend, key, scorer.status.conditions, status)
+
+    def _reconcile(self, key: ObjectKey) -> float | None:
+        scorer = self._desired.scorer(key)
         if scorer is None:
             self._health.forget(key)
-            self._publisher.sync_scorers(self._view.plan())
-            return DONE
+            self._registrar.sync_scorers(self._desired.update())
+            return None
+        if not self._desired.counts(key.namespace):
+            # It is not even asked for its /config: others than those who may could make the hub send requests.
+            self._health.forget(key)
+            namespace = self._desired.config_key.namespace
+            status = ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
+            write_status(self._backend, key, scorer.status.conditions, status)
+            return None
         target = Target(scorer.spec.config_url, scorer.spec.config_sync_mode, scorer.metadata.uid)
         self._health.track(key, target, _known(scorer))
         plan, own, health = self._picture(key, scorer)
         if own is None:
             # It went between the two looks; that is told as a change of its own.
-            return DONE
+            return None
         cycles: Cycles | None = None
+        pace: Pace | None = None
         unreachable: redis.RedisError | None = None
         try:
-            self._publisher.sync_scorers(plan)
-            cycles = self._publisher.cycles(own, plan.clusters_of(own))
+            problem = self._registrar.sync_scorers(plan).get(own.name)
+            if problem is not None:
+                raise problem
+            clusters = plan.clusters_of(own)
+            cycles, pace = self._registrar.cycles(own, clusters), self._registrar.pace(own, clusters)
         except redis.RedisError as error:
             unreachable = error
         status = scorer_status(
@@ -66,6 +98,7 @@ class ScorerReconciler:
             health,
             self._spread(plan, own),
             cycles,
+            pace,
             previous=scorer.status,
             threshold=self._failure_threshold,
             now=datetime.now(UTC),
@@ -74,13 +107,13 @@ class ScorerReconciler:
         if unreachable is not None:
             raise unreachable
         # When a pause ends, the registry and the status say so; beat knows the time itself.
-        return DONE if own.suspended_until is None else Result(max(0.0, own.suspended_until - time.time()) + 0.05)
+        return None if own.suspended_until is None else max(0.0, own.suspended_until - time.time()) + 0.05
 
     def _picture(self, key: ObjectKey, scorer: DynamicScorer) -> tuple[Plan, ScorerPlan | None, Health]:
         """The plan and the health that it was made with: a check may end between two looks, and a status made from
         both would say that a healthy scorer has no configuration."""
         while True:
-            plan = self._view.plan()
+            plan = self._desired.update()
             own = plan.scorers.get(scorer.key)
             health = self._health.health(key) or _known(scorer)
             if own is None:
@@ -88,10 +121,10 @@ class ScorerReconciler:
             planned = own.scorer.status
             if (planned.health_status, planned.last_synced_config) == (health.status, health.config):
                 return plan, own, health
-            self._view.invalidate()
+            self._desired.invalidate()
 
     def _spread(self, plan: Plan, own: ScorerPlan) -> Spread:
-        config = self._view.config_key
+        config = self._desired.config_key
         clusters = plan.clusters_of(own)
         desired = len(clusters)
         problem, is_refused = self._clusters.problem(clusters)
@@ -104,6 +137,7 @@ class ScorerReconciler:
             is_counted=self._clusters.have_looked_at(clusters),
             problem=problem,
             is_refused=is_refused,
+            without_addon=plan.without_addon,
         )
 
 

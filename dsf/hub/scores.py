@@ -1,7 +1,7 @@
-"""AddOnPlacementScores that somebody else changed, and those that nobody looks after.
+"""AddOnPlacementScores that others changed, and orphaned ones.
 
 Scores are the writer's in the results worker. The hub watches them, has the writer look again, and removes those that
-the writer knows nothing of: Redis lost its memory of them, or somebody made them by hand with our label.
+the writer knows nothing of: Redis lost its memory of them, or they were made by hand with our label.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import dsf.log
 from dsf.api.conflicts import CONFLICT_REASON
 from dsf.api.naming import label_value, sanitize_resource_name
 from dsf.api.types import SCORER_NAME_LABEL
-from dsf.hub.backend import Backend, Kind, Manifest, ObjectKey
-from dsf.hub.controller import DONE, Result
-from dsf.hub.publish import Publisher
+from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.hub.desiredstate import DesiredState
+from dsf.hub.registrar import Registrar
 from dsf.hub.summaries import Plan, ScorerPlan
-from dsf.hub.view import View
 
 log = dsf.log.get(__name__)
 
@@ -26,44 +25,51 @@ BATCH: Final = 200
 
 
 class ScoreReconciler:
-    """Called with the key of an AddOnPlacementScore that was edited, is gone, or may belong to nobody."""
+    """Called with the key of an AddOnPlacementScore that was edited, is gone, or may be orphaned."""
 
-    def __init__(self, backend: Backend, publisher: Publisher, view: View) -> None:
+    def __init__(self, backend: Backend, registrar: Registrar, desired: DesiredState) -> None:
         self._backend = backend
-        self._publisher = publisher
-        self._view = view
+        self._registrar = registrar
+        self._desired = desired
 
-    def __call__(self, key: ObjectKey) -> Result:
+    def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
-        plan = self._view.plan()
+        plan = self._desired.update()
         manifest = self._backend.get(*key)
         owner = _Owners(plan).of(key, manifest)
         if owner is not None:
-            self._publisher.rewrite_score(key.namespace, owner.name)
+            self._registrar.rewrite_score(key.namespace, owner.name)
         elif manifest is not None and not _is_going(manifest) and not self._is_writers(key, manifest):
             log.info("removing a score that belongs to no scorer", cluster=key.namespace, score=key.name)
             self._backend.delete_score(key.namespace, key.name)
-        return DONE
+        return None
 
     def orphans(self, plan: Plan) -> Iterator[ObjectKey]:
         """The scores that belong to no scorer of the plan; the writer may still be about to remove them."""
         owners = _Owners(plan)
-        for manifest in self._backend.list(Kind.SCORE):
-            key = _key(manifest)
-            if not _is_going(manifest) and owners.of(key, manifest) is None:
-                yield key
+        for key in self._backend.keys(Kind.SCORE):
+            # Most are known by their name: only the others are read.
+            if owners.of(key, None) is None:
+                manifest = self._backend.get(*key)
+                if manifest is not None and not _is_going(manifest) and owners.of(key, manifest) is None:
+                    yield key
 
-    def remove_all(self) -> int:
-        """Remove some of the scores that are there; returns how many there were. Raises BackendError."""
-        found = [_key(manifest) for manifest in self._backend.list(Kind.SCORE) if not _is_going(manifest)]
-        for key in found[:BATCH]:
-            self._backend.delete_score(key.namespace, key.name)
-        return len(found)
+    def remove_all(self) -> bool:
+        """Remove some of the scores that are there; says whether there were any. Raises BackendError."""
+        removed = 0
+        for key in self._backend.keys(Kind.SCORE):
+            manifest = self._backend.get(*key)
+            if manifest is not None and not _is_going(manifest):
+                self._backend.delete_score(key.namespace, key.name)
+                removed += 1
+            if removed == BATCH:
+                break
+        return removed > 0
 
     def _is_writers(self, key: ObjectKey, manifest: Manifest) -> bool:
         """Whether the writer knows of this score, and so will remove it."""
         scorer = _label(manifest)
-        return bool(scorer) and self._publisher.written_score(key.namespace, scorer) == key.name
+        return bool(scorer) and self._registrar.written_score(key.namespace, scorer) == key.name
 
 
 class _Owners:
@@ -107,8 +113,3 @@ def _label(manifest: Manifest) -> str:
 
 def _is_going(manifest: Manifest) -> bool:
     return bool(manifest["metadata"].get("deletionTimestamp"))
-
-
-def _key(manifest: Manifest) -> ObjectKey:
-    metadata = manifest["metadata"]
-    return ObjectKey(Kind.SCORE, metadata["namespace"], metadata["name"])

@@ -8,8 +8,8 @@ from typing import Final
 from dsf.api.meta import Condition
 from dsf.api.scorer import DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfigStatus
+from dsf.backends.protocol import Backend, ObjectKey
 from dsf.errors import ObjectNotFoundError
-from dsf.hub.backend import Backend, ObjectKey
 from dsf.hub.conditions import IGNORED
 
 #: Reasons of a state on the way to another one, or that another condition tells about.

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from dsf.api.cluster import ManagedCluster
 from dsf.api.conflicts import CONFLICT_REASON, NameClaim, find_conflicts
+from dsf.api.naming import sanitize_resource_name
 from dsf.api.resolve import ResolvedScorer, resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
-from dsf.api.summary import ScorerSummary
+from dsf.api.summary import ScorerSummary, dump_summaries
+from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import HealthStatus
 from dsf.errors import ResolutionError
 from dsf.store.entries import LATEST, Entry
@@ -25,6 +28,18 @@ class Obstacle:
 
     reason: str
     message: str
+    #: What went wrong in the hub itself; None where the scorer has to be changed.
+    error: Exception | None = field(default=None, compare=False)
+
+
+#: Reason of the conditions of a scorer that the hub stumbles over.
+INTERNAL_ERROR: Final = "InternalError"
+
+
+def internal_obstacle(error: Exception, doing: str) -> Obstacle:
+    """For a scorer over which the hub stumbled while `doing` something."""
+    text = f"the hub cannot go on with this scorer: {type(error).__name__} while {doing}; the hub's log says where"
+    return Obstacle(INTERNAL_ERROR, text, error)
 
 
 @dataclass(frozen=True)
@@ -38,6 +53,8 @@ class ScorerPlan:
     is_suspended: bool = False
     #: Unix seconds until which it is suspended; None without an end.
     suspended_until: float | None = None
+    #: Why the scoring API is Inactive, as far as known.
+    unhealthy: Obstacle | None = None
 
     @property
     def name(self) -> str:
@@ -49,6 +66,14 @@ class ScorerPlan:
         """What agents are told, or None when it runs nowhere now."""
         is_active = self.scorer.status.health_status is HealthStatus.Active
         return self.resolved if self.obstacle is None and is_active else None
+
+    @property
+    def problem(self) -> str:
+        """Why it runs nowhere now, as `<reason>: <sentence>`; empty while it can, or where that is not known."""
+        found = self.obstacle
+        if found is None and self.scorer.status.health_status is HealthStatus.Inactive:
+            found = self.unhealthy
+        return f"{found.reason}: {found.message}" if found is not None else ""
 
     def record(self) -> ScorerRecord | None:
         """What the results worker and people need; None when there is nothing to know yet."""
@@ -67,12 +92,17 @@ class ScorerPlan:
             rate_limit=spec.execution.rate_limit,
             suspended=self.is_suspended,
             health=self.scorer.status.health_status.value,
+            problem=self.problem,
             when_failing=WhenFailing(
                 failure_threshold=resolved.when_failing.failure_threshold,
                 behavior=resolved.when_failing.behavior.value,
                 value=resolved.when_failing.value,
             ),
-            when_empty=WhenEmpty(behavior=resolved.when_empty.behavior.value, value=resolved.when_empty.value),
+            when_empty=WhenEmpty(
+                behavior=resolved.when_empty.behavior.value,
+                value=resolved.when_empty.value,
+                items=tuple((item.name, item.value) for item in resolved.when_empty.items or ()),
+            ),
         )
 
     def entry(self, cluster: str) -> Entry | None:
@@ -121,6 +151,8 @@ class Plan:
     masks: MaskIndex = field(default_factory=lambda: MaskIndex(()))
     #: Whether there is a configuration; without one nothing runs and nothing is distributed.
     is_enabled: bool = False
+    #: Accepted clusters that are not among `clusters`: they have no agent yet.
+    without_addon: int = 0
 
     def running(self, cluster: str) -> list[ScorerPlan]:
         """The scorers that run on a cluster, sorted by name."""
@@ -156,7 +188,9 @@ class Plan:
             if plan.obstacle is not None and plan.obstacle.reason == CONFLICT_REASON:
                 continue
             if not self.masks.hides(cluster, entry.score_name):
-                wanted[plan.name] = entry.model_copy(update={"suspended": True, "suspended_until": None})
+                wanted[plan.name] = entry.model_copy(
+                    update={"suspended": True, "suspended_until": None, "runnable": False}
+                )
         return wanted
 
     def clusters_of(self, plan: ScorerPlan) -> list[str]:
@@ -184,7 +218,9 @@ class Plan:
             old = present.get(plan.name)
             if plan.resolved is None and old is not None and plan.name not in wanted:
                 health = plan.scorer.status.health_status.value
-                wanted[plan.name] = old.model_copy(update={"suspended": True, "health": health})
+                wanted[plan.name] = old.model_copy(
+                    update={"suspended": True, "health": health, "problem": plan.problem}
+                )
         return wanted
 
     def scorer_names(self) -> frozenset[str]:
@@ -226,18 +262,27 @@ def make_plan(
     config: DynamicScoringConfig | None,
     clusters: Iterable[ManagedCluster],
     now: datetime,
+    token_hosts: TokenHosts = NO_HOSTS,
+    unhealthy: Mapping[str, Obstacle] = MappingProxyType({}),
 ) -> Plan:
-    """The desired state. Objects that are being deleted count as gone; `now` decides about pauses with an end."""
+    """The desired state. Objects that are being deleted count as gone; `now` decides about pauses with an end.
+
+    `token_hosts` are the servers that `/config` may name for a token; `unhealthy` says by the scorer's key why its
+    scoring API is Inactive.
+    """
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
-    plans = {scorer.key: _plan_scorer(scorer, now) for scorer in present}
+    plans = {
+        scorer.key: replace(_plan_scorer(scorer, now, token_hosts), unhealthy=unhealthy.get(scorer.key))
+        for scorer in present
+    }
     claims = [
         NameClaim(plan.name, plan.scorer.metadata.namespace, plan.scorer.metadata.creation_timestamp, found.score_name)
         for plan in plans.values()
         if (found := plan.resolved) is not None
     ]
     for key, message in find_conflicts(claims).items():
-        plans[key] = ScorerPlan(plans[key].scorer, plans[key].resolved, Obstacle(CONFLICT_REASON, message))
+        plans[key] = replace(plans[key], obstacle=Obstacle(CONFLICT_REASON, message))
     return Plan(
         scorers=plans,
         clusters={cluster.metadata.name: cluster.metadata.uid for cluster in clusters if cluster.is_served},
@@ -246,11 +291,24 @@ def make_plan(
     )
 
 
-def _plan_scorer(scorer: DynamicScorer, now: datetime) -> ScorerPlan:
+def _plan_scorer(scorer: DynamicScorer, now: datetime, token_hosts: TokenHosts) -> ScorerPlan:
+    """One scorer's plan, whatever its author or its scoring API wrote: an error here would end the plan of all."""
     try:
-        resolved = resolve(scorer)
+        plan = _resolved_plan(scorer, resolve(scorer, token_hosts), now)
+        # What is made of it together with all others is made once by itself: there, an error would stop those too.
+        plan.record()
+        plan.entry("any")
+        if plan.resolved is not None:
+            dump_summaries([plan.resolved.summary])
+            sanitize_resource_name(plan.resolved.score_name)
     except ResolutionError as error:
         return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)))
+    except Exception as error:  # noqa: BLE001 (its caller logs it)
+        return ScorerPlan(scorer, None, internal_obstacle(error, "planning"))
+    return plan
+
+
+def _resolved_plan(scorer: DynamicScorer, resolved: ResolvedScorer, now: datetime) -> ScorerPlan:
     if resolved.suspended:
         return ScorerPlan(scorer, resolved, None, is_suspended=True)
     if resolved.paused_until is not None and resolved.paused_until > now:

@@ -122,7 +122,7 @@ class LeaderElector:
                 holds = None
                 self._say(str(error))
             except Exception as error:  # noqa: BLE001
-                # A Lease that somebody filled with something else: campaigning must go on all the same.
+                # A Lease with unexpected content: campaigning must go on all the same.
                 holds = None
                 self._say(f"{type(error).__name__}: {error}")
             if holds:
@@ -163,7 +163,7 @@ class LeaderElector:
                 self._lose(f"not renewed for {self._times.renew_deadline:g} s")
 
     def _try(self) -> bool | None:
-        """True: held and renewed. False: another one holds it. None: somebody was faster, look again."""
+        """True: held and renewed. False: another one holds it. None: another one was faster, look again."""
         now = _now()
         if self._is_leading and self._renew(now):
             return True

@@ -1,4 +1,4 @@
-"""Requests of somebody who waits for the answer and has no queue to come back from."""
+"""Blocking requests with retry, for callers without a work queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAUSE: Final = 1.0
 _TOO_MANY_REQUESTS: Final = 429
 
 
-def patiently(session: Session, method: str, path: str, **options: Any) -> dict[str, Any]:
+def request_with_retry(session: Session, method: str, path: str, **options: Any) -> dict[str, Any]:
     """See `Session.request`. What is answered with 429 was not looked at, so that it can be sent again."""
     deadline = time.monotonic() + _BUSY
     while True:

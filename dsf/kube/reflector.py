@@ -35,7 +35,7 @@ _WATCH_SECONDS: Final = (240, 480)
 SILENCE: Final = 75.0
 #: Seconds before the second attempt in a row that failed, and the longest; the first one comes almost at once.
 _BACKOFF: Final = (0.8, 30.0)
-#: The longest while nobody answers: an attempt costs nobody anything, and changes are not seen for that long after.
+#: The longest while no server answers: an attempt costs little, and changes are not seen for that long after.
 _BACKOFF_AWAY: Final = 4.0
 _FIRST_PAUSE: Final = 0.2
 #: A watch that lived this long in seconds, or that delivered anything, was a good one.
@@ -135,7 +135,7 @@ class Reflector:
                 pause = self._pause_after(error)
                 self._note(error)
             except Exception:
-                # An object nobody expected must not end the copy for good.
+                # An unexpected object must not end the copy for good.
                 log.exception("cannot read objects", resource=str(self.resource))
                 self.error = "an object cannot be read, see the log"
                 self._version = None

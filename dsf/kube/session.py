@@ -53,7 +53,7 @@ class UnreachableError(BackendError):
 
 
 class Watch:
-    """One open watch. Iterating gives its events until the server ends it, somebody closes it, or it breaks off."""
+    """One open watch. Iterating gives its events until the server ends it, it is closed, or it breaks off."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, path: str) -> None:
         self._response = response
@@ -184,7 +184,7 @@ class Session:
         return self.request("POST", path, body=body)
 
     def replace(self, path: str, body: object) -> dict[str, Any]:
-        """Replace an object; with a resourceVersion in it, only if nobody changed it since."""
+        """Replace an object; with a resourceVersion in it, only if it was not changed since."""
         return self.request("PUT", path, body=body)
 
     def merge(self, path: str, body: object, *, field_manager: str = "") -> dict[str, Any]:

@@ -31,6 +31,11 @@ class Store:
         with self._lock:
             return list(self._objects.values())
 
+    def names(self) -> tuple[Key, ...]:
+        """The keys of all objects."""
+        with self._lock:
+            return tuple(self._objects)
+
     def replace(self, found: Mapping[Key, Object]) -> dict[Key, Object]:
         """Hold what a list found; returns what was held before."""
         with self._lock:

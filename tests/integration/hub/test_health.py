@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from dsf import http
 from dsf.errors import HttpError
-from dsf.hub import probe
+from dsf.http import addresses
 from tests.conftest import SettingsFactory
 from tests.integration.hub.world import World, remote_config, scoring_api
 from tests.support.httpserver import (
@@ -71,8 +72,8 @@ def test_the_first_check_decides(
         one.until(lambda: one.pairs() == ["a/cpu-scorer"])
     else:
         one.until(lambda: one.condition("cpu-scorer", "Distributed")[1] in ("NotHealthy", "ConfigInvalid"))
+        one.until(lambda: one.told("a") == [])
         assert one.pairs() == []
-        assert one.told("a") == []
 
 
 def test_a_refused_connection_and_a_url_that_is_none(one: World) -> None:
@@ -86,6 +87,17 @@ def test_a_refused_connection_and_a_url_that_is_none(one: World) -> None:
     )
     assert one.condition("odd", "Healthy")[1] == "InvalidURL"
     assert one.condition("away", "ConfigSynced")[1] == "ConnectionFailed"
+
+
+def test_an_answer_that_is_no_configuration_leaves_the_last_good_one(running: World, api: ScriptedServer) -> None:
+    api.script(answer({"detail": "Not Found"}), path="/config")
+    running.until(lambda: running.condition("cpu-scorer", "ConfigSynced")[:2] == ("False", "ConfigInvalid"))
+    message = running.condition("cpu-scorer", "ConfigSynced")[2]
+    assert "is no configuration" in message
+    assert "the last good configuration stays in force" in message
+    assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"] == {"name": "cpu", "interval": 30}
+    assert running.told("a") == ["cpu-scorer"]
+    assert not any(entry.suspended for entry in running.entries().values())
 
 
 def test_a_path_in_config_url_is_not_part_of_healthz(one: World, api: ScriptedServer) -> None:
@@ -235,25 +247,26 @@ def test_a_name_is_refused_when_any_of_its_addresses_is_link_local(
     rows = [(2, 1, 6, "", ("127.0.0.1", api.port)), (2, 1, 6, "", ("169.254.0.1", api.port))]
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: rows)
     url = f"http://names.test:{api.port}/healthz"
-    with pytest.raises(HttpError, match=r"names.test stands for the link-local address 169\.254\.0\.1") as caught:
-        probe.get(url, deadline=time.monotonic() + 1, allow_link_local=False)
+    with pytest.raises(HttpError, match=r"names.test stands for 169\.254\.0\.1, a link-local or metadata") as caught:
+        http.probe(url, deadline=time.monotonic() + 1, max_bytes=1000)
     assert caught.value.reason == "address_refused"
     assert api.requests == []
-    assert probe.get(url, deadline=time.monotonic() + 1, allow_link_local=True).body == b"ok"
+    addresses.allow_link_local(True)
+    try:
+        assert http.probe(url, deadline=time.monotonic() + 1, max_bytes=1000).body == b"ok"
+    finally:
+        addresses.allow_link_local(False)
 
 
-def test_proxies_and_credentials_of_the_environment_are_not_used(
-    api: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    found = probe.get(f"{api.url}/healthz", deadline=time.monotonic() + 2, allow_link_local=False)
+def test_credentials_are_not_sent(api: ScriptedServer) -> None:
+    found = http.probe(f"{api.url}/healthz", deadline=time.monotonic() + 2, max_bytes=1000)
     assert (found.status, found.body) == (200, b"ok")
     assert "Authorization" not in api.requests[0].headers
 
 
 def test_checks_leave_no_threads_or_connections(api: ScriptedServer) -> None:
-    probe.get(f"{api.url}/healthz", deadline=time.monotonic() + 2, allow_link_local=False)
+    http.probe(f"{api.url}/healthz", deadline=time.monotonic() + 2, max_bytes=1000)
     before = threading.active_count()
     for _ in range(5):
-        probe.get(f"{api.url}/healthz", deadline=time.monotonic() + 2, allow_link_local=False)
+        http.probe(f"{api.url}/healthz", deadline=time.monotonic() + 2, max_bytes=1000)
     assert threading.active_count() <= before + 1

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from dsf.backends import make_backend, make_score_backend
 from dsf.errors import BackendError, SettingsError
-from dsf.hub.backends import make_backend, make_score_backend
 from dsf.hub.main import FAILED
 from tests.conftest import SettingsFactory
 from tests.integration.hub.world import World, hub_process, scoring_api
@@ -169,6 +169,8 @@ def test_a_folder_that_disappears_changes_nothing(running: World, tmp_path: Path
 
 
 def test_scorers_of_one_name_in_two_namespaces(running: World) -> None:
+    running.settings = running.settings.model_copy(update={"scorer_namespaces": ["team"]})
+    running.restart()
     with scoring_api("mem") as other:
         running.scorer("cpu-scorer", other, file="other.yaml", metadata={"namespace": "team"})
         running.until(lambda: running.condition("team_cpu-scorer", "ConfigSynced")[1] == "ScoreNameConflict")

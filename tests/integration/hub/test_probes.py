@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from dsf.backends.protocol import Kind, ObjectKey
 from dsf.hub import controller, main
-from dsf.hub.backend import Kind, ObjectKey
-from dsf.hub.controller import DONE, Controller, Result
+from dsf.hub.controller import Controller
 from dsf.hub.outage import Outage
 from dsf.store.agents import AgentRecord, Agents
 from tests.integration.hub.world import World
@@ -49,7 +49,8 @@ def test_probes_and_metrics(world: World, tmp_path: Path, monkeypatch: pytest.Mo
         assert status == 200
         assert "dynamic_scoring_hub_leading 1.0" in text
         assert "dynamic_scoring_hub_redis_up 1.0" in text
-        assert 'dynamic_scoring_hub_reconciliations_total{queue="clusters"' in text
+        counted = 'dynamic_scoring_hub_reconciliations_total{queue="clusters"'
+        wait_for(lambda: counted in page(port, "/metrics")[1], 20, "a reconciliation to be counted")
         assert page(port, "/else")[0] == 404
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
@@ -73,10 +74,10 @@ def test_a_port_that_is_taken_is_said(world: World, capsys: pytest.CaptureFixtur
 def test_workers_that_hang_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
 
-    def reconcile(key: ObjectKey) -> Result:
+    def reconcile(key: ObjectKey) -> float | None:
         if key.name == "slow":
             gate.wait(20)
-        return DONE
+        return None
 
     made = Controller("test", reconcile, workers=1, outage=Outage("Redis"))
     made.start()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
+from dsf.api.types import SENTINEL_PASSWORD_KEY
 from dsf.messages import SigningKey, derive_key
 from tests.integration.hub.world import World, remote_config, scoring_api
 from tests.support.httpserver import ScriptedServer, answer
@@ -217,7 +219,7 @@ def test_execution_reaches_the_registry(running: World, api: ScriptedServer) -> 
         "rateLimit": "30/m",
         "validitySeconds": 90,
         "whenFailing": {"failureThreshold": 2, "behavior": "Value", "value": -100},
-        "whenEmpty": {"behavior": "Value", "value": 5},
+        "whenEmpty": {"behavior": "Value", "items": [{"name": "${cluster};pod-a", "value": 5}]},
     }
     running.scorer("cpu-scorer", api, execution=execution, scoreDestination="None")
     running.until(lambda: (record := running.record("cpu-scorer")) is not None and record.validity == 90)
@@ -225,7 +227,8 @@ def test_execution_reaches_the_registry(running: World, api: ScriptedServer) -> 
     assert record is not None
     assert (record.rate_limit, record.destination) == ("30/m", "None")
     assert record.when_failing.model_dump() == {"failure_threshold": 2, "behavior": "Value", "value": -100}
-    assert record.when_empty.model_dump() == {"behavior": "Value", "value": 5}
+    expected = {"behavior": "Value", "value": None, "items": (("${cluster};pod-a", 5),)}
+    assert record.when_empty.model_dump() == expected
     running.until(lambda: running.entries()["a/cpu-scorer"].rate_limit == "30/m")
     # What is written depends on these, so the writer looks again.
     assert running.client.zscore("dsf:writes", "a/cpu-scorer") is not None
@@ -240,7 +243,7 @@ def test_cycles_show_in_the_status_and_a_good_one_clears_the_failure(running: Wo
         "1 of 2 clusters fail; newest: b, fetch, bad_query: parse error at char 5"
     )
     status = running.status("cpu-scorer")
-    assert status["clusters"] == {"desired": 2, "succeeding": 1, "failing": 1}
+    assert status["clusters"] == {"desired": 2, "succeeding": 1, "empty": 0, "failing": 1}
     assert [(item["cluster"], item["stage"], item["reason"]) for item in status["failures"]] == [
         ("b", "fetch", "bad_query")
     ]
@@ -302,3 +305,18 @@ def test_the_older_spelling_of_masks_counts(running: World) -> None:
     }
     running.write("config.yaml", config)
     running.until(lambda: running.pairs() == ["b/cpu-scorer"])
+
+
+def test_what_every_agent_gets_follows_its_file(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "sentinel-password"
+    file.write_text("first\n")
+    world.settings = world.settings.model_copy(update={"agent_sentinel_password_file": file})
+    world.cluster("a")
+    delivered = world.out / "clusters/a/agent-credentials" / SENTINEL_PASSWORD_KEY
+    world.start()
+    world.until(lambda: delivered.exists() and delivered.read_text() == "first\n")
+    file.write_text("second\n")
+    world.until(lambda: delivered.read_text() == "second\n")
+    # And it comes back when it is changed where it was delivered.
+    delivered.write_text("other\n")
+    world.until(lambda: delivered.read_text() == "second\n")

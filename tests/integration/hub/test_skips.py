@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 
+from dsf.demo.report import Report
+from dsf.fleet.reader import FleetReader
 from tests.integration.hub.world import World
-from tests.integration.schedule.support import Bench
+from tests.integration.schedule.support import Bench, pushed
+from tests.support.httpserver import ScriptedServer, answer
 
 
 def test_a_scorer_that_gets_no_ticks_says_why_until_it_gets_one(running: World) -> None:
@@ -27,8 +30,37 @@ def test_a_scorer_that_gets_no_ticks_says_why_until_it_gets_one(running: World) 
     running.succeed("a", "cpu-scorer", time.time())
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[2].startswith("1 of 2 clusters have no score"))
     assert "longest: b, paused" in running.condition("cpu-scorer", "Scoring")[2]
-    assert running.status("cpu-scorer")["clusters"] == {"desired": 2, "succeeding": 1, "failing": 0}
+    assert running.status("cpu-scorer")["clusters"] == {"desired": 2, "succeeding": 1, "empty": 0, "failing": 0}
     bench.store.resume("b/cpu-scorer", now=bench.now)
     bench.run(1)
     running.tell("cpu-scorer")
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[:2] == ("True", "CyclesSucceed"))
+
+
+def test_a_scoring_api_that_is_down_is_said_to_be_down_and_not_paused(running: World, api: ScriptedServer) -> None:
+    api.script(answer("", 500), path="/healthz")
+    running.until(lambda: all(not entry.runnable for entry in running.entries().values()))
+    bench = Bench(running.client, now=time.time())
+    bench.run(100)
+    running.until(
+        lambda: (record := running.record("cpu-scorer")) is not None and record.problem.startswith("HTTPError: ")
+    )
+    fleet = FleetReader(running.client)
+    [scorer] = fleet.scorers().scorers
+    assert "status 500" in scorer.problem
+    assert [(one.reason, one.message) for one in scorer.idle] == [("inactive", scorer.problem)]
+    # The live table of the demo says it, too, and counts down to nothing.
+    lines = Report(running.client, running.folder, running.out).lines()
+    assert {(line.failure, line.next_run) for line in lines} == {(scorer.problem, None)}
+    # Whoever resumes it all the same sends no ticks for what agents were not told of.
+    for pair in running.pairs():
+        bench.store.resume(pair, now=bench.now)
+        bench.store.set_override(pair, paused=False, now=bench.now)
+    before = [list(pushed(running.client, cluster)) for cluster in "ab"]
+    bench.run(100)
+    assert [list(pushed(running.client, cluster)) for cluster in "ab"] == before
+    api.script(answer("ok"), path="/healthz")
+    running.until(lambda: all(entry.runnable for entry in running.entries().values()))
+    running.until(lambda: (record := running.record("cpu-scorer")) is not None and not record.problem)
+    bench.run(100)
+    assert all(pushed(running.client, cluster) for cluster in "ab")

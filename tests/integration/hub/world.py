@@ -11,7 +11,7 @@ from typing import Any
 import redis
 import yaml
 
-from dsf.hub.backends import make_backend
+from dsf.backends import make_backend
 from dsf.hub.hub import Hub
 from dsf.settings import Settings, child_environment
 from dsf.store.entries import Entry
@@ -185,7 +185,7 @@ class World:
     def succeed(self, cluster: str, scorer: str, at: float) -> None:
         """What the results worker writes after a good cycle."""
         key = f"dsf:pair:{cluster}/{scorer}"
-        self.client.hset(key, mapping={"failing": 0, "last_success": at})
+        self.client.hset(key, mapping={"failing": 0, "last_success": at, "valid_until": at + 3600, "items": 1})
         self.client.hdel(key, "failure")
         self.tell(scorer)
 

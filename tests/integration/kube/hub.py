@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from dsf.hub.backend import Backend, Kind, ObjectKey
-from dsf.hub.backends.kube import KubeBackend
+from dsf.backends.kube import KubeBackend
+from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.settings import Settings
 from tests.support.controlplane import ControlPlane
 

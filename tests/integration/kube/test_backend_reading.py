@@ -11,9 +11,9 @@ import pytest
 
 from dsf.api.score import score_body
 from dsf.api.types import ADDON_NAME
+from dsf.backends.kube import KubeBackend
+from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
-from dsf.hub.backend import Kind, ObjectKey
-from dsf.hub.backends.kube import KubeBackend
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     DYNAMIC_SCORERS,
@@ -158,7 +158,7 @@ def test_nothing_is_told_after_stop(control_plane: ControlPlane, start_hub: Call
 def test_a_missing_right_keeps_it_from_starting_and_is_named(
     control_plane: ControlPlane, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsf.hub.backends.kube._SYNC_LIMIT", 3.0)
+    monkeypatch.setattr("dsf.backends.kube._SYNC_LIMIT", 3.0)
     namespace = control_plane.namespace()
     rule = {"apiGroups": ["*"], "verbs": ["list", "watch"]}
     resources = ["dynamicscorers", "dynamicscoringconfigs", "managedclusters", "addonplacementscores"]

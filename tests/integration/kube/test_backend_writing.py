@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from dsf.api.types import CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANIFESTWORK_NAME
+from dsf.backends.compare import covers
+from dsf.backends.protocol import Credentials, Kind
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
-from dsf.hub.backend import Credentials, Kind
-from dsf.hub.distribute import covers, is_applied, manifest_work
+from dsf.hub.distribute import is_applied, manifest_work
 from dsf.kube.resources import (
     DYNAMIC_SCORERS,
     DYNAMIC_SCORING_CONFIGS,
@@ -32,7 +33,7 @@ FINALIZER = "dynamic-scoring.open-cluster-management.io/cleanup"
 
 
 def _work(cluster: str) -> dict[str, Any]:
-    return manifest_work(cluster, "dynamic-scoring", ())
+    return manifest_work(cluster, "dynamic-scoring", "[]")
 
 
 def test_a_manifest_work_keeps_what_others_added_and_is_repaired(

@@ -13,7 +13,7 @@ from dsf.api.meta import Condition
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.scorer import ClusterCounts, DynamicScorer, DynamicScorerStatus, Failure
 from dsf.api.types import HealthStatus
-from dsf.hub.backends.kube_scores import apply_status
+from dsf.backends.kube_scores import apply_status
 from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS
 from dsf.kube.session import Session
 from tests.integration.kube.manifests import CONFIG_URL, config, scorer
@@ -181,7 +181,15 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ),
         (
             {"execution": {"whenEmpty": {"behavior": "Value"}}},
-            "spec.execution.whenEmpty: Invalid value: value goes with behavior Value and only with it",
+            "spec.execution.whenEmpty: Invalid value: behavior Value goes with either value or items, and only it does",
+        ),
+        (
+            {"execution": {"whenEmpty": {"items": [{"name": "${cluster}", "value": 1}]}}},
+            "spec.execution.whenEmpty: Invalid value: behavior Value goes with either value or items, and only it does",
+        ),
+        (
+            {"execution": {"whenEmpty": {"behavior": "Value", "items": [{"name": "${node};a", "value": 1}]}}},
+            "Invalid value: only ${cluster} and ${scoreName} are known without results; write the labels out",
         ),
         (
             {"execution": {"whenFailing": {"behavior": "Value", "value": 101}}},

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import redis
 
-from dsf.api.types import CREDENTIALS_WORK_NAME
-from dsf.hub.backend import Credentials, Kind
+from dsf.api.types import CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, PULL_SECRET_NAME
+from dsf.backends.protocol import Credentials, Kind
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.outage import Outage
-from dsf.hub.publish import Publisher
+from dsf.hub.registrar import Registrar
 from dsf.kube.resources import MANIFEST_WORKS
 from dsf.kube.session import Session
 from dsf.messages import derive_key
@@ -44,11 +48,11 @@ class World:
 
     def credentials(self) -> AgentCredentials:
         """Of a hub that was started just now."""
-        return AgentCredentials(self.hub.backend, self.publisher(), self.client, self._settings, MASTER)
+        return AgentCredentials(self.hub.backend, self.registrar(), self.client, self._settings, MASTER)
 
-    def publisher(self) -> Publisher:
+    def registrar(self) -> Registrar:
         """Likewise."""
-        return Publisher(self.client, self._settings, Outage("redis"))
+        return Registrar(self.client, self._settings, Outage("redis"))
 
     def lets_in(self, key_id: int) -> bool:
         """Whether Redis takes the password of this id."""
@@ -87,12 +91,15 @@ def test_a_cluster_that_comes_back_gets_others_although_the_old_ones_are_still_t
     world: World, session: Session
 ) -> None:
     credentials = world.credentials()
-    credentials.bring(world.cluster, "uid1")
+    credentials.ensure(world.cluster, "uid1")
     assert world.lets_in(1)
     # OCM's agent is away, so that nobody takes the ManifestWork's finalizer off.
     session.merge(world.path, {"metadata": {"finalizers": [CLEANUP]}})
     credentials.withdraw(world.cluster)
-    world.publisher().remove_cluster(world.cluster)
+    # By a plan of a moment ago, while what was delivered is still there.
+    credentials.sync([world.cluster])
+    assert not world.lets_in(1)
+    world.registrar().remove_cluster(world.cluster)
     world.hub.backend.remove_credentials(world.cluster)
 
     def is_going() -> bool:
@@ -101,14 +108,14 @@ def test_a_cluster_that_comes_back_gets_others_although_the_old_ones_are_still_t
 
     wait_for(is_going, 10)
     assert not world.lets_in(1)
-    world.credentials().bring(world.cluster, "uid2")
+    world.credentials().ensure(world.cluster, "uid2")
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)
     session.merge(world.path, {"metadata": {"finalizers": None}})
 
 
 def test_a_hub_that_dies_in_a_revocation_leaves_nothing_valid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     dying = world.credentials()
-    dying.bring(world.cluster, "uid1")
+    dying.ensure(world.cluster, "uid1")
     AgentKeys(world.client).ask(world.cluster, "revoke")
     dying.read_requests()
 
@@ -118,14 +125,43 @@ def test_a_hub_that_dies_in_a_revocation_leaves_nothing_valid(world: World, monk
     with monkeypatch.context() as patched:
         patched.setattr(world.hub.backend, "deliver_credentials", die)
         with pytest.raises(SystemExit):
-            dying.bring(world.cluster, "uid1")
+            dying.ensure(world.cluster, "uid1")
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)
     new = world.credentials()
     new.read_requests()
     new.sync([world.cluster])
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)
-    new.bring(world.cluster, "uid1")
+    new.ensure(world.cluster, "uid1")
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+
+
+def test_a_pull_secret_is_delivered_follows_its_file_and_goes(
+    world: World, session: Session, tmp_path: Path, settings_factory: Callable[..., Settings], redis_url: str
+) -> None:
+    """The Secret that the chart mounts; the kubelet puts another one there when it changes, and none when it goes."""
+    file = tmp_path / "config.json"
+    settings = settings_factory(role="hub", redis_url=redis_url, agent_pull_secret_file=file)
+
+    def delivered() -> dict[str, Any]:
+        credentials = AgentCredentials(world.hub.backend, world.registrar(), world.client, settings, MASTER)
+        with contextlib.closing(credentials):
+            credentials.ensure(world.cluster, "uid1")
+        return {one["metadata"]["name"]: one for one in session.get(world.path)["spec"]["workload"]["manifests"]}
+
+    assert list(delivered()) == [CREDENTIALS_NAME]
+    for password in ("first", "second"):
+        text = json.dumps({"auths": {"registry.example.com": {"auth": password}}})
+        file.write_text(text)
+        # The kubelet needs it as soon as the pod's other Secret is there.
+        found = delivered()
+        assert list(found) == [PULL_SECRET_NAME, CREDENTIALS_NAME]
+        secret = found[PULL_SECRET_NAME]
+        assert secret["type"] == "kubernetes.io/dockerconfigjson"
+        assert base64.b64decode(secret["data"][".dockerconfigjson"]).decode() == text
+        assert secret["metadata"]["namespace"] == found[CREDENTIALS_NAME]["metadata"]["namespace"]
+        assert world.hub.backend.delivered_key_ids(world.cluster) == KeyIds()
+    file.unlink()
+    assert list(delivered()) == [CREDENTIALS_NAME]
 
 
 def test_a_password_that_is_wanted_no_more_goes(world: World, session: Session) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dsf.hub.backends import kube_events
-from dsf.hub.backends.kube_events import EventRecorder
+from dsf.backends import kube_events
+from dsf.backends.kube_events import EventRecorder
 from dsf.kube.resources import DYNAMIC_SCORERS, EVENTS
 from dsf.kube.session import Session
 from tests.integration.kube.manifests import scorer

@@ -57,6 +57,15 @@ def test_a_scorer_applied_with_kubectl_is_distributed_and_explained(running: Hub
     running.until(lambda: ((running.config() or {}).get("status") or {}).get("clusters") == 1, 5)
 
 
+def test_kubectl_shows_the_interval_that_is_in_force(running: HubWorld) -> None:
+    running.until(lambda: running.status().get("interval") == 30, 5)
+    running.schedule.set_override("*/cpu-scorer", interval=5)
+    running.until(lambda: running.status().get("interval") == 5, 5)
+    table = running.plane.kubectl("get", "dsc", "-n", running.namespace, "-o", "wide").splitlines()
+    shown = dict(zip(table[0].split(), table[1].split(), strict=False))
+    assert (shown["INTERVAL"], shown["SUCCEEDING"], running.status()["declaredInterval"]) == ("5", "0", 30)
+
+
 def test_no_status_contradicts_itself(running: HubWorld) -> None:
     cluster = running.plane.cluster()
     names = [f"score-{number}" for number in range(6)]
@@ -145,8 +154,15 @@ def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, scor
     assert running.send(name, 43.0) == "stale"
     assert running.send(name, 44.0, "renamed") == "ok"
     running.until(lambda: running.score(name) == [44], 5)
-    labels = running.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["labels"]
-    assert labels["dynamic-scoring.open-cluster-management.io/scorer-name"] == "renamed"
+    label = "dynamic-scoring.open-cluster-management.io/scorer-name"
+
+    def is_the_new_ones() -> bool:
+        # The values are written first, the labels in a request after that; the old one's removal may come between.
+        found = running.object(ADDON_PLACEMENT_SCORES, name, "cpu")
+        return found is not None and found["metadata"]["labels"][label] == "renamed"
+
+    running.until(is_the_new_ones, 5)
+    assert running.score(name) == [44]
 
 
 def test_with_the_addon_only_clusters_that_have_it_get_ticks(world: HubWorld, scorer_api: ScriptedServer) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from dsf.backends.kube_election import KubeElection
 from dsf.errors import BackendError
-from dsf.hub.backends.kube_election import KubeElection
 from dsf.kube.leader import LeaderElector, Times
 from dsf.kube.resources import LEASES
 from dsf.kube.session import Session
@@ -183,7 +183,7 @@ def test_of_many_one_leads_at_a_time(control_plane: ControlPlane, session: Sessi
     with contextlib.ExitStack() as stack:
         electors = [stack.enter_context(_campaigning(session, namespace, f"e{number}")) for number in range(4)]
         for _ in range(len(electors) - 1):
-            wait_for(lambda: sum(elector.leading for elector in electors) == 1, 3)
+            wait_for(lambda: sum(elector.leading for elector in electors) == 1, 10)
             (leader,) = [elector for elector in electors if elector.leading]
             leader.release()
             assert not leader.leading

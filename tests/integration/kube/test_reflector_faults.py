@@ -102,7 +102,7 @@ def test_a_silent_watch_is_opened_again_where_it_was() -> None:
         began = time.monotonic()
         with reflecting(session, CONFIG_MAPS, recorder, silence=0.5) as reflector:
             wait_for(lambda: len(script.watches) >= 2, 5)
-            assert 0.5 <= time.monotonic() - began < 2
+            assert 0.5 <= time.monotonic() - began < 20
             assert reflector.error is None, "one broken connection is no news"
     assert script.lists == 1, "nothing was lost, so nothing is listed again"
     assert script.watches[:2] == ["10", "17"], "a bookmark moves the place to go on from"

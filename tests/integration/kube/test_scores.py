@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dsf.api.score import score_body, score_status
+from dsf.backends.kube_scores import KubeScoreBackend
 from dsf.errors import ObjectNotFoundError
-from dsf.hub.backends.kube_scores import KubeScoreBackend
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS
 from dsf.kube.session import ApiError, Session
 from tests.support.controlplane import ControlPlane

@@ -106,12 +106,12 @@ def test_a_time_needs_no_quotes() -> None:
 
 
 def test_aliases_and_merge_keys_are_read() -> None:
-    text = CONFIG + "  - &a {clusterName: worker03, scoreName: x}\n  - {<<: *a, scoreName: y}\n"
+    text = CONFIG + "  - &a {clusterName: worker03, scoreName: x}\n  - {<<: *a, scoreName: z}\n"
     config = only(text)
     assert isinstance(config, DynamicScoringConfig)
     assert [(mask.cluster_name, mask.score_name) for mask in config.spec.masks[1:]] == [
         ("worker03", "x"),
-        ("worker03", "y"),
+        ("worker03", "z"),
     ]
 
 
@@ -132,7 +132,6 @@ def test_all_mistakes_of_a_document_with_their_lines() -> None:
           source:
             type: prometheus
             params:
-              query: up
               range: -1
           scoring:
             params: {name: x, interval: "30"}
@@ -151,23 +150,23 @@ def test_all_mistakes_of_a_document_with_their_lines() -> None:
             "location, scoreDestination, scoreDimensionFormat, source, scoring, execution; did you mean location?"
         ),
         "f.yaml:10: spec.source.type: 'prometheus' is not one of Prometheus, OpenTelemetry, Kubernetes, None",
-        "f.yaml:11: spec.source.params.step: is required",
-        "f.yaml:13: spec.source.params.range: -1 is less than 0",
-        "f.yaml:15: spec.scoring.params.interval: '30' is not a whole number",
-        "f.yaml:17: spec.scoring.auth.tokenSecretRef.key: is required",
+        "f.yaml:11: spec.source.params.query: is required",
+        "f.yaml:12: spec.source.params.range: -1 is less than 0",
+        "f.yaml:14: spec.scoring.params.interval: '30' is not a whole number",
+        "f.yaml:16: spec.scoring.auth.tokenSecretRef.key: is required",
         (
-            "f.yaml:20: spec.execution.rateLimit: '10/d' is not a rate: write a whole number from 1 on and /s, /m "
+            "f.yaml:19: spec.execution.rateLimit: '10/d' is not a rate: write a whole number from 1 on and /s, /m "
             "or /h, such as 10/s or 30/m"
         ),
     ]
 
 
 def test_mistakes_in_a_list() -> None:
-    assert problems(CONFIG + "  - clusterName: worker03\n  - 5\n  - {clusterName: '', scoreName: x, y: 1}\n") == [
+    assert problems(CONFIG + "  - clusterName: worker03\n  - 5\n  - {clusterName: '', scoreName: x, z: 1}\n") == [
         "f.yaml:9: spec.masks[1].scoreName: is required",
         "f.yaml:10: spec.masks[2]: 5 is not a mapping of fields",
         "f.yaml:11: spec.masks[3].clusterName: must not be empty",
-        "f.yaml:11: spec.masks[3].y: is not a known field; allowed are clusterName, scoreName",
+        "f.yaml:11: spec.masks[3].z: is not a known field; allowed are clusterName, scoreName",
     ]
 
 
@@ -193,7 +192,7 @@ def test_a_bad_document_stops_no_other() -> None:
         ("\x00", "f.yaml:1: is not YAML: control characters are not allowed"),
         ("a: 1\nb: \ud800", "f.yaml:2: is not valid Unicode text"),
         ("a: 1\nb: *c", "f.yaml:2: is not YAML: found undefined alias"),
-        ("a: !!bool maybe", "f.yaml:1: has a value that does not fit its tag: 'maybe'"),
+        ("a: !!bool maybe", "f.yaml:1: is not YAML: it is not true or false"),
         (
             "a: 1\nb: !!python/object:os.system x",
             (
@@ -201,7 +200,7 @@ def test_a_bad_document_stops_no_other() -> None:
                 "'tag:yaml.org,2002:python/object:os.system'"
             ),
         ),
-        ("? [a]\n: b", "f.yaml:1: is not YAML: found unhashable key"),
+        ("? [a]\n: b", "f.yaml:1: has a key that is neither text nor a number"),
         ("[" * 100_000, "f.yaml:1: is nested too deeply"),
         ("&a [*a]", "f.yaml:1: is too large once its aliases are followed"),
         (

@@ -26,13 +26,19 @@ def test_a_whole_config() -> None:
     assert config.to_manifest() == merged(SYNCED, {"scoring.host": ""})
 
 
-@pytest.mark.parametrize("document", [{}, {"source": None, "scoring": {"params": None, "path": None}}])
+@pytest.mark.parametrize("document", [{}, {"detail": "Not Found"}, {"error": {"name": "x"}, "status": 404}])
+def test_an_answer_without_any_of_its_fields_is_no_configuration(document: dict[str, object]) -> None:
+    with pytest.raises(RemoteConfigError, match="is no configuration: it has none of name, description, source, sc"):
+        parse_remote_config(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("document", [{"name": ""}, {"source": None, "scoring": {"params": None, "path": None}}])
 def test_what_is_absent_or_null_is_unset(document: dict[str, Any]) -> None:
     assert parse(document) == RemoteConfig()
 
 
 def test_a_byte_order_mark_is_no_mistake() -> None:
-    assert parse_remote_config(b"\xef\xbb\xbf{}") == RemoteConfig()
+    assert parse_remote_config(b'\xef\xbb\xbf{"name": null}') == RemoteConfig()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from dsf.api.resolve import Reason, resolve
 from dsf.api.scorer import DynamicScorer
+from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import FailingBehavior
 from dsf.errors import ResolutionError
 from tests.cases import load
@@ -73,6 +74,26 @@ def test_a_token_goes_where_the_user_said(case: dict[str, Any]) -> None:
     assert (summary.source_endpoint_auth_name, summary.source_endpoint_auth_key) == ("prom", "token")
 
 
+def test_a_host_that_the_hubs_admin_listed_may_have_the_token() -> None:
+    auth = {"source.auth": {"tokenSecretRef": {"name": "prom", "key": "token"}}, "source.host": ""}
+    found = changed(auth, {"source.host": "http://thanos.example:9091"})
+    with pytest.raises(ResolutionError, match=r"hubSetting\.tokenHosts"):
+        resolve(found, TokenHosts(["other.example"]))
+    summary = resolve(found, TokenHosts(["thanos.example:9091"])).summary
+    assert summary.source_endpoint.startswith("http://thanos.example:9091/")
+    assert summary.source_endpoint_auth_name == "prom"
+
+
+@pytest.mark.parametrize("stage", ["source", "scoring"])
+def test_the_agents_own_secret_is_no_token(stage: str) -> None:
+    auth = {f"{stage}.auth": {"tokenSecretRef": {"name": "dynamic-scoring-agent-credentials", "key": "signing-key"}}}
+    reason, message = refusal(changed(auth, {}))
+    assert reason == "InvalidTokenSecretRef"
+    assert message.startswith(
+        f"spec.{stage}.auth.tokenSecretRef.name: dynamic-scoring-agent-credentials is the agents'"
+    )
+
+
 def test_full_without_a_synced_config_uses_the_spec() -> None:
     spec = {"scoring.params": {"name": "s", "interval": 10}, "source": {"type": "None"}}
     summary = resolve(changed(spec, None)).summary
@@ -126,6 +147,17 @@ def test_a_resolved_scorer_can_be_compared_and_does_not_change() -> None:
     assert hash(one) == hash(same)
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.suspended = True  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("field", "name"), [("source.params.query", "sourceQuery"), ("scoring.params.name", "scoreName")]
+)
+def test_a_scorer_that_leaves_no_room_for_others_is_refused(field: str, name: str) -> None:
+    resolve(changed({}, {field: "q" * 12_000}))
+    reason, message = refusal(changed({}, {field: "q" * 900_000}))
+    assert reason == "TooLarge"
+    assert name in message
+    assert len(message) < 1000
 
 
 def test_every_reason_can_be_the_reason_of_a_condition() -> None:

@@ -68,7 +68,9 @@ def test_a_status_as_a_manifest() -> None:
         "conditions": [],
         "scoreName": "",
         "interval": 0,
-        "clusters": {"desired": 0, "succeeding": 0, "failing": 0},
+        "declaredInterval": 0,
+        "clustersWithOtherInterval": 0,
+        "clusters": {"desired": 0, "succeeding": 0, "empty": 0, "failing": 0},
         "failures": [
             {"cluster": "c", "stage": "fetch", "reason": "bad_query", "message": "", "time": "2026-01-01T00:00:00Z"}
         ],

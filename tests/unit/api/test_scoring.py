@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from typing import Any
 
 import pytest
@@ -73,18 +72,6 @@ def test_too_many_results() -> None:
         parse_response(answer(10_001))
 
 
-@pytest.mark.parametrize(("count", "limit_ms"), [(100, 0.3), (10_000, 40)])
-def test_it_is_fast(count: int, limit_ms: float) -> None:
-    body = answer(count)
-    best = math.inf
-    for _ in range(20):
-        start = time.perf_counter()
-        parse_response(body)
-        best = min(best, time.perf_counter() - start)
-    # Three times the goal, so that a busy machine does not fail the test; `make bench` has the figures.
-    assert best * 1000 < 3 * limit_ms
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["metric", "score", "node", "x"]), inner),
@@ -109,3 +96,13 @@ def test_nothing_but_its_own_error_and_only_finite_scores_come_out(body: bytes) 
 def test_every_result_is_either_good_or_counted(elements: list[dict[str, Any]]) -> None:
     response = parse_response(json.dumps({"results": elements}).encode())
     assert len(response.results) + response.refused.total() == len(elements)
+
+
+def test_an_answer_of_very_many_values_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(ScoringResponseError, match="more than 500000 values"):
+        parse_response(b'{"x":[' + b"[]," * 300_000 + b'[]],"results":[]}')
+
+
+def test_labels_hold_nothing_that_cannot_be_seen() -> None:
+    body = json.dumps({"results": [{"metric": {"node": "n\x1b[31m\u202e1\x9b"}, "score": 1}]}).encode()
+    assert parse_response(body).results[0].labels == {"node": "n [31m 1 "}

@@ -11,13 +11,13 @@ from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import HealthStatus
 from dsf.hub.conditions import Spread, config_status, ignored_config_status, scorer_status
 from dsf.hub.cycles import Cycles
-from dsf.hub.health import Failure, Health
+from dsf.hub.health import CheckFailure, Health
 from dsf.hub.summaries import make_plan
-from dsf.store.pairs import Failure as PairFailure
-from dsf.store.pairs import PairState
+from dsf.store.entries import Pace
+from dsf.store.pairs import Failure, PairState
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
-DOWN = Failure("Timeout", "no answer")
+DOWN = CheckFailure("Timeout", "no answer")
 ACTIVE = Health(HealthStatus.Active, is_checked=True, is_proven=True)
 EVERYWHERE = Spread(clusters=2, desired=2, distributed=2, config="hub/dynamic-scoring-config", is_enabled=True)
 
@@ -27,6 +27,7 @@ def status(
     health: Health = ACTIVE,
     spread: Spread = EVERYWHERE,
     cycles: Cycles | None = Cycles(),  # noqa: B008 (frozen)
+    pace: Pace | None = None,
     previous: DynamicScorerStatus | None = None,
     seconds: int = 0,
 ) -> DynamicScorerStatus:
@@ -37,6 +38,7 @@ def status(
         health,
         spread,
         cycles,
+        pace,
         previous=previous or DynamicScorerStatus(),
         threshold=3,
         now=NOW + timedelta(seconds=seconds),
@@ -52,7 +54,7 @@ def state(name: str, **fields: str) -> PairState:
 
 
 def failure(message: str, at: float) -> str:
-    return PairFailure(run="r", stage="fetch", reason="timeout", message=message, at=at).model_dump_json()
+    return Failure(run="r", stage="fetch", reason="timeout", message=message, at=at).model_dump_json()
 
 
 @pytest.mark.parametrize(
@@ -92,20 +94,22 @@ def test_config_synced_says_first_what_keeps_it_from_running() -> None:
     fresh = Health()
     assert said(status(full, fresh), "ConfigSynced") == ("Unknown", "NotCheckedYet")
     assert said(status(full, fresh), "Distributed") == ("Unknown", "NotCheckedYet")
-    unread = Health(HealthStatus.Inactive, failure=DOWN, config_failure=Failure("ConfigInvalid", "x"), is_checked=True)
+    unread = Health(
+        HealthStatus.Inactive, failure=DOWN, config_failure=CheckFailure("ConfigInvalid", "x"), is_checked=True
+    )
     assert said(status(full, unread), "ConfigSynced") == ("False", "ConfigInvalid")
     assert said(status(scorer(scoring={})), "ConfigSynced") == ("False", "MissingScoreName")
 
 
 def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
-    states = [state("good", last_success="1", failing="0"), state("new")]
+    states = [state("good", last_success="1", failing="0", valid_until="9"), state("new")]
     states += [state(f"bad-{n:02}", failing="1", failure=failure(f"m{n}", 100.0 + n)) for n in range(12)]
     cycles = Cycles.of(states, 0.0)
     assert (cycles.succeeding, cycles.failing) == (1, 12)
     assert [found.message for found in cycles.failures] == [f"m{n}" for n in range(11, 1, -1)]
     found = status(spread=replace(EVERYWHERE, desired=14), cycles=cycles)
     assert said(found, "Scoring") == ("False", "SomeClustersFail")
-    assert found.clusters.model_dump() == {"desired": 14, "succeeding": 1, "failing": 12}
+    assert found.clusters.model_dump() == {"desired": 14, "succeeding": 1, "empty": 0, "failing": 12}
     assert said(status(cycles=Cycles(failing=2)), "Scoring") == ("False", "AllClustersFail")
     assert said(status(cycles=Cycles(succeeding=1)), "Scoring") == ("True", "CyclesSucceed")
     assert said(status(), "Scoring") == ("Unknown", "NoCyclesYet")
@@ -113,8 +117,8 @@ def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
 
 
 def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
-    few = state("few", last_success="1", expired="2", expired_at="5")
-    many = state("many", last_success="1", expired="3", expired_run="r", expired_at="5")
+    few = state("few", last_success="1", valid_until="9", expired="2", expired_at="5")
+    many = state("many", last_success="1", valid_until="9", expired="3", expired_run="r", expired_at="5")
     cycles = Cycles.of([few, many], 0.0)
     assert (cycles.succeeding, cycles.failing) == (1, 1)
     (found,) = cycles.failures
@@ -126,12 +130,39 @@ def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
 
 
 def test_scores_that_cannot_be_written_are_said() -> None:
-    states = [state("a", last_success="1", unwritten="403: no"), state("b", last_success="1", unwritten="403: other")]
-    cycles = Cycles.of([state("good", last_success="1"), *states], 0.0)
+    states = [
+        state(name, last_success="1", valid_until="9", unwritten=f"403: {text}")
+        for name, text in (("a", "no"), ("b", "other"))
+    ]
+    cycles = Cycles.of([state("good", last_success="1", valid_until="9"), *states], 0.0)
     found = status(spread=replace(EVERYWHERE, desired=3), cycles=cycles)
     assert said(found, "Scoring") == ("False", "ScoresNotWritten")
     message = next(one.message for one in found.conditions if one.type == "Scoring")
     assert message == "2 of 3 scores cannot be written; a: 403: no"
+
+
+def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
+    good = state("good", last_success="1", valid_until="9", items="2")
+    empty = [state(name, last_success="1", valid_until="9", items="0") for name in "ab"]
+    cycles = Cycles.of(empty, 1.0)
+    assert (cycles.succeeding, cycles.empty) == (0, 2)
+    found = status(cycles=cycles)
+    assert said(found, "Scoring") == ("False", "NoItems")
+    assert (found.clusters.succeeding, found.clusters.empty) == (0, 2)
+    [message] = [one.message for one in found.conditions if one.type == "Scoring"]
+    assert message.startswith(
+        "no cluster has a score: the scoring API answers without usable results on 2 of 2 clusters"
+    )
+    cycles = Cycles.of([good, empty[0]], 1.0)
+    found = status(cycles=cycles)
+    assert said(found, "Scoring") == ("True", "CyclesSucceed")
+    [message] = [one.message for one in found.conditions if one.type == "Scoring"]
+    assert message == (
+        "1 of 2 clusters have a score; the scoring API answers without usable results on 1 of 2 clusters"
+    )
+    # A score without a noted number of items is one of an earlier version.
+    assert Cycles.of([state("old", last_success="1", valid_until="9")], 1.0).succeeding == 1
+    assert said(status(cycles=Cycles.of([good], 9.0)), "Scoring") == ("False", "ScoresExpired")
 
 
 def skipping(name: str, reason: str, ticks: int, since: int, **fields: str) -> PairState:
@@ -149,7 +180,7 @@ def test_clusters_without_a_score_that_get_no_ticks_are_said() -> None:
         skipping("away", "queue_full", 9, 60),
     ]
     cycles = Cycles.of(states, 100.0)
-    assert (cycles.idle, cycles.succeeding, cycles.failing) == (3, 3, 0)
+    assert (cycles.idle, cycles.succeeding, cycles.expired, cycles.failing) == (3, 2, 1, 0)
     found = status(limited, spread=replace(EVERYWHERE, desired=6), cycles=cycles)
     assert said(found, "Scoring") == ("False", "TicksSkipped")
     message = next(one.message for one in found.conditions if one.type == "Scoring")
@@ -197,6 +228,13 @@ def test_configurations() -> None:
     assert [(one.type, one.status, one.reason) for one in found.conditions] == [
         ("Distributed", "False", "Distributing")
     ]
+    nobody = config_status(config(), clusters=0, distributed=0, scorers=1, masked=0, now=NOW)
+    assert nobody.conditions[0].message == "no ManagedCluster is accepted"
+    waiting = config_status(config(), clusters=0, distributed=0, scorers=1, masked=0, now=NOW, without_addon=2)
+    assert waiting.conditions[0].reason == "NoClusters"
+    assert waiting.conditions[0].message == (
+        "none of 2 accepted clusters has the ManagedClusterAddOn dynamic-scoring-framework yet"
+    )
     other = ignored_config_status(config(name="mine"), "hub", now=NOW)
     assert [(one.type, one.status, one.reason) for one in other.conditions] == [("Ignored", "True", "OtherName")]
     assert other.conditions[0].message == "only the DynamicScoringConfig dynamic-scoring-config in namespace hub counts"
@@ -217,3 +255,12 @@ def test_the_resolved_name_and_interval_are_shown() -> None:
     assert (found.score_name, found.interval) == ("Score One", 7)
     unresolved = status(scorer(scoring={}))
     assert (unresolved.score_name, unresolved.interval) == ("", 0)
+
+
+def test_the_interval_in_force_stays_known_while_redis_cannot_be_read() -> None:
+    before = status(pace=Pace(5, 1))
+    assert (before.interval, before.declared_interval, before.clusters_with_other_interval) == (5, 30, 1)
+    after = status(cycles=None, previous=before)
+    assert (after.interval, after.declared_interval, after.clusters_with_other_interval) == (5, 30, 1)
+    changed = status(cycles=None, previous=before.model_copy(update={"declared_interval": 60}))
+    assert (changed.interval, changed.declared_interval) == (30, 30)

@@ -8,22 +8,22 @@ import pytest
 import redis
 import structlog
 
+from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
-from dsf.hub.backend import Kind, ObjectKey
-from dsf.hub.controller import DONE, Controller, Result
+from dsf.hub.controller import Controller
 from dsf.hub.outage import Outage
 from tests.support.wait import wait_for
 
 KEY = ObjectKey(Kind.CLUSTER, "", "a")
 OTHER = ObjectKey(Kind.CLUSTER, "", "b")
-Run = Callable[[Callable[[ObjectKey], Result]], Controller]
+Run = Callable[[Callable[[ObjectKey], float | None]], Controller]
 
 
 @pytest.fixture
 def run() -> Iterator[Run]:
     controllers: list[Controller] = []
 
-    def start(reconcile: Callable[[ObjectKey], Result]) -> Controller:
+    def start(reconcile: Callable[[ObjectKey], float | None]) -> Controller:
         controller = Controller("test", reconcile, workers=2, outage=Outage("Redis"))
         controllers.append(controller)
         controller.start()
@@ -40,11 +40,11 @@ def run() -> Iterator[Run]:
 def test_an_error_comes_again_and_holds_up_no_other(run: Run, error: Exception) -> None:
     calls: list[str] = []
 
-    def reconcile(key: ObjectKey) -> Result:
+    def reconcile(key: ObjectKey) -> float | None:
         calls.append(key.name)
         if key == KEY and calls.count("a") < 4:
             raise error
-        return DONE
+        return None
 
     with structlog.testing.capture_logs() as lines:
         controller = run(reconcile)
@@ -61,9 +61,9 @@ def test_an_error_comes_again_and_holds_up_no_other(run: Run, error: Exception) 
 def test_a_key_may_ask_to_come_again(run: Run) -> None:
     calls: list[ObjectKey] = []
 
-    def reconcile(key: ObjectKey) -> Result:
+    def reconcile(key: ObjectKey) -> float | None:
         calls.append(key)
-        return Result(0.01) if len(calls) < 3 else DONE
+        return 0.01 if len(calls) < 3 else None
 
     controller = run(reconcile)
     controller.queue.add(KEY)

@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from dsf.api.summary import ScorerSummary
-from dsf.hub.distribute import covers, is_applied, manifest_work
+from dsf.api.summary import ScorerSummary, dump_summaries
+from dsf.backends.compare import covers
+from dsf.hub.distribute import is_applied, manifest_work
 
 
 def test_an_empty_list_is_distributed_too() -> None:
-    work = manifest_work("c", "agents", [])
+    work = manifest_work("c", "agents", "[]")
     assert work["apiVersion"] == "work.open-cluster-management.io/v1"
     assert work["metadata"]["name"] == "dynamic-scoring-config-manifestwork"
     assert work["metadata"]["namespace"] == "c"
@@ -23,7 +24,7 @@ def test_an_empty_list_is_distributed_too() -> None:
 
 def test_summaries_are_sorted_and_complete() -> None:
     summaries = [ScorerSummary(name=name, score_name=name) for name in ("b", "a")]
-    [config_map] = manifest_work("c", "agents", summaries)["spec"]["workload"]["manifests"]
+    [config_map] = manifest_work("c", "agents", dump_summaries(summaries))["spec"]["workload"]["manifests"]
     found = json.loads(config_map["data"]["summaries"])
     assert [item["name"] for item in found] == ["a", "b"]
     assert list(found[0])[:16] == [

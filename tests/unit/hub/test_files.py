@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from dsf.backends.eventlog import LIMIT, EventLog
+from dsf.backends.filecache import FileCache
+from dsf.backends.files import dump, read_yaml, remove, write_text
+from dsf.backends.outfolder import OutFolder
+from dsf.backends.protocol import Kind, ObjectKey
+from dsf.backends.stored import merged
 from dsf.errors import BackendError
-from dsf.hub.backend import Kind, ObjectKey
-from dsf.hub.backends.eventlog import LIMIT, EventLog
-from dsf.hub.backends.files import dump, read_yaml, remove, write_text
-from dsf.hub.backends.outfolder import OutFolder
-from dsf.hub.backends.stored import merged
 
 KEY = ObjectKey(Kind.SCORER, "hub", "s")
 
@@ -55,6 +56,40 @@ def test_removing_takes_empty_folders_along_up_to_the_root(tmp_path: Path) -> No
     assert remove(tmp_path / "a/d.yaml", up_to=tmp_path)
     assert tmp_path.exists()
     assert not remove(tmp_path / "a/b/c.yaml", up_to=tmp_path)
+
+
+def test_a_known_file_is_read_again_when_somebody_changed_it(tmp_path: Path) -> None:
+    cache, path, reads = FileCache(), tmp_path / "a/x.yaml", []
+
+    def parse(file: Path) -> object:
+        reads.append(file)
+        return read_yaml(file)
+
+    assert cache.read(path, parse) is None
+    cache.write(path, "x: 1\n", {"x": 1})
+    reads.clear()
+    assert [cache.read(path, parse) for _ in range(3)] == [{"x": 1}] * 3
+    assert (reads, cache.changed()) == ([], [])
+    path.write_text("x: 22\n")
+    assert cache.changed() == [path]
+    assert cache.changed() == []
+    assert [cache.read(path, parse) for _ in range(3)] == [{"x": 22}] * 3
+    assert reads == [path]
+    path.unlink()
+    assert cache.changed() == [path]
+    assert cache.read(path, parse) is None
+
+
+def test_keys_are_found_without_reading(tmp_path: Path) -> None:
+    out = OutFolder(tmp_path, "hub")
+    assert [*out.keys(Kind.SCORE)] == []
+    wanted = {ObjectKey(Kind.SCORE, cluster, "s") for cluster in ("a", "b")} | {ObjectKey(Kind.SCORE, "a", "t")}
+    for key in (*wanted, ObjectKey(Kind.WORK, "a", "work")):
+        write_text(out.path(key), "no: [yaml")
+    write_text(tmp_path / "clusters/a/config-map.yaml", "")
+    (tmp_path / "clusters/a/addonplacementscores/.s.yaml.1.tmp").write_text("")
+    assert set(out.keys(Kind.SCORE)) == wanted
+    assert [*out.keys(Kind.WORK)] == [ObjectKey(Kind.WORK, "a", "work")]
 
 
 def test_names_cannot_leave_the_folder(tmp_path: Path) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.types import HealthStatus
-from dsf.hub.health import Check, Failure, Health
-from dsf.hub.probe import is_link_local
+from dsf.hub.health import Check, CheckFailure, Health
 
 GOOD = RemoteConfig(name="good")
-BAD = Failure("ConfigInvalid", "not JSON")
-DOWN = Failure("HTTPError", "status 503")
+BAD = CheckFailure("ConfigInvalid", "not JSON")
+DOWN = CheckFailure("HTTPError", "status 503")
 FINE = Check(None, GOOD)
 SICK = Check(DOWN, GOOD)
 ODD = Check(None, None, BAD)
@@ -68,21 +65,3 @@ def test_what_an_earlier_hub_found_counts() -> None:
 def test_a_threshold_of_one() -> None:
     health = Health().after(FINE, 1).after(SICK, 1)
     assert health.status is HealthStatus.Inactive
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("169.254.169.254", True),
-        ("::ffff:169.254.169.254", True),
-        ("fe80::1", True),
-        ("fe80::1%eth0", True),
-        ("169.253.0.1", False),
-        ("127.0.0.1", False),
-        ("10.0.0.1", False),
-        ("::1", False),
-        ("::ffff:10.0.0.1", False),
-    ],
-)
-def test_link_local_addresses(address: str, expected: bool) -> None:
-    assert is_link_local(address) is expected

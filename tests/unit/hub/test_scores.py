@@ -6,18 +6,18 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from dsf.api.types import SCORER_NAME_LABEL
-from dsf.hub.backend import Backend, Kind, Manifest, ObjectKey
-from dsf.hub.publish import Publisher
+from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.hub.desiredstate import DesiredState
+from dsf.hub.registrar import Registrar
 from dsf.hub.scores import BATCH, ScoreReconciler
 from dsf.hub.summaries import Plan, make_plan
-from dsf.hub.view import View
 from tests.unit.hub.builders import cluster, config, scorer
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 class Place:
-    """Backend, publisher and view in one."""
+    """Backend, registrar and view in one."""
 
     def __init__(self, plan: Plan, *scores: Manifest) -> None:
         self._plan = plan
@@ -25,11 +25,11 @@ class Place:
         self.rewritten: list[tuple[str, str]] = []
         self.written: dict[tuple[str, str], str] = {}
 
-    def plan(self) -> Plan:
+    def update(self) -> Plan:
         return self._plan
 
-    def list(self, kind: Kind) -> list[Manifest]:
-        return [*self.scores.values()]
+    def keys(self, kind: Kind) -> list[ObjectKey]:
+        return [*self.scores]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         return self.scores.get(ObjectKey(kind, namespace, name))
@@ -44,7 +44,7 @@ class Place:
         return self.written.get((cluster, scorer))
 
     def reconciler(self) -> ScoreReconciler:
-        return ScoreReconciler(cast("Backend", self), cast("Publisher", self), cast("View", self))
+        return ScoreReconciler(cast("Backend", self), cast("Registrar", self), cast("DesiredState", self))
 
 
 def _score(namespace: str, name: str, label: str = "", **metadata: Any) -> Manifest:
@@ -64,7 +64,7 @@ def _plan(*masks: tuple[str, str], **scorers: Any) -> Plan:
 def test_a_scorers_score_is_written_again_also_when_it_is_gone() -> None:
     place = Place(_plan(), _score("a", "score-one", "one"))
     reconcile = place.reconciler()
-    assert list(reconcile.orphans(place.plan())) == []
+    assert list(reconcile.orphans(place.update())) == []
     reconcile(ObjectKey(Kind.SCORE, "a", "score-one"))
     place.scores.clear()
     reconcile(ObjectKey(Kind.SCORE, "a", "score-one"))
@@ -77,7 +77,7 @@ def test_scores_of_nobody_are_removed_unless_the_writer_will() -> None:
     place = Place(_plan(), *orphans, going)
     reconcile = place.reconciler()
     place.written["a", "two"] = "score-two"
-    found = list(reconcile.orphans(place.plan()))
+    found = list(reconcile.orphans(place.update()))
     assert found == [_key(score) for score in orphans]
     for key in found:
         reconcile(key)
@@ -87,18 +87,18 @@ def test_scores_of_nobody_are_removed_unless_the_writer_will() -> None:
 
 def test_a_masked_score_is_nobodys() -> None:
     place = Place(_plan(("a", "Score One")), _score("a", "score-one", "one"))
-    assert len(list(place.reconciler().orphans(place.plan()))) == 1
+    assert len(list(place.reconciler().orphans(place.update()))) == 1
 
 
 def test_a_scorer_that_cannot_run_keeps_its_scores() -> None:
     inactive = Place(_plan(health="Inactive"), _score("a", "score-one", "one"))
-    assert list(inactive.reconciler().orphans(inactive.plan())) == []
+    assert list(inactive.reconciler().orphans(inactive.update())) == []
     unresolved = Place(_plan(scoring={}), _score("a", "score-one", "one"))
-    assert [found.resolved for found in unresolved.plan().scorers.values()] == [None]
-    assert list(unresolved.reconciler().orphans(unresolved.plan())) == []
+    assert [found.resolved for found in unresolved.update().scorers.values()] == [None]
+    assert list(unresolved.reconciler().orphans(unresolved.update())) == []
 
 
 def test_all_are_removed_in_steps() -> None:
     place = Place(_plan(), *(_score("a", f"s{number}") for number in range(BATCH + 1)))
     reconcile = place.reconciler()
-    assert [reconcile.remove_all() for _ in range(3)] == [BATCH + 1, 1, 0]
+    assert [reconcile.remove_all() for _ in range(3)] == [True, True, False]

@@ -90,7 +90,8 @@ def test_a_scorer_that_cannot_run_now_keeps_the_entry_it_has() -> None:
     for broken in (scorer("s", score="cpu", health="Inactive"), scorer("s", scoring={})):
         plan = make_plan([broken], config(), clusters, NOW)
         assert plan.entries("c", {}) == {}
-        assert plan.entries("c", present) == {"s": present["s"].model_copy(update={"suspended": True})}
+        held = {"suspended": True, "runnable": False}
+        assert plan.entries("c", present) == {"s": present["s"].model_copy(update=held)}
         assert make_plan([broken], config(("c", "cpu")), clusters, NOW).entries("c", present) == {}
         assert make_plan([broken], None, clusters, NOW).entries("c", present) == {}
         assert make_plan([broken], config(), [], NOW).entries("c", present) == {}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dsf.backends import make_backend, make_score_backend
+from dsf.backends.kube import KubeBackend
+from dsf.backends.kube_scores import KubeScoreBackend
 from dsf.errors import SettingsError
-from dsf.hub.backends import make_backend, make_score_backend
-from dsf.hub.backends.kube import KubeBackend
-from dsf.hub.backends.kube_scores import KubeScoreBackend
 from dsf.settings import Settings
 
 KUBECONFIG = """
@@ -46,5 +46,5 @@ def test_without_an_api_server_it_says_what_to_set(
 
 
 def test_a_folder_of_manifests_needs_no_kubernetes_client() -> None:
-    code = "import sys, dsf.hub.backends; sys.exit('kubernetes' in sys.modules)"
+    code = "import sys, dsf.backends; sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsf.hub.backends.kube_scores import _surplus
+from dsf.backends.kube_scores import _surplus
 
 A, B = {"name": "a", "value": 1}, {"name": "b", "value": 2}
 

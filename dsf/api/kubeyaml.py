@@ -1,0 +1,198 @@
+"""YAML as Kubernetes reads it, and bounded.
+
+`kubectl` turns YAML into JSON with sigs.k8s.io/yaml, whose rules are YAML 1.1 without its worst: `yes`, `on` and `y`
+are true, `010` is octal, and there are no numbers of base 60 (`1:30` is text) and no times (text, too). A float that
+is whole is written as a whole number, and keys become text. PyYAML's own rules differ in each of these.
+
+A short text can stand for an endless document (aliases, merged keys) and deep nesting can crash the parser's C code, so
+both are looked for first.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import yaml
+
+from dsf.api.problems import Location, field_path
+
+#: Bounds of one document: aliases can make a short text an endless one.
+MAX_NODES: Final = 20_000
+MAX_DEPTH: Final = 50
+#: Digits of a number; more than any that a float can hold.
+_MAX_DIGITS: Final = 400
+#: From here on Go's JSON writes a float with an exponent.
+_WHOLE_BELOW: Final = 1e21
+
+_TAG: Final = "tag:yaml.org,2002:"
+_TRUE: Final = ("y", "yes", "true", "on")
+_FALSE: Final = ("n", "no", "false", "off")
+_BOOL: Final = re.compile("|".join(form for word in (*_TRUE, *_FALSE) for form in (word, word.title(), word.upper())))
+_NULL: Final = re.compile(r"~|null|Null|NULL|")
+_INT: Final = re.compile(r"([-+]?)(?:0[bB]([01_]+)|0[xX]([0-9a-fA-F_]+)|0[oO]?([0-7_]+)|(0|[1-9][0-9_]*))")
+_FLOAT: Final = re.compile(
+    r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+
+_Base: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class YamlError(ValueError):
+    """A document cannot be used. `line` counts from 0; `location` is the field, if one is meant."""
+
+    def __init__(self, line: int, message: str, location: Location = ()) -> None:
+        where = f"{field_path(location)}: " if location else ""
+        super().__init__(f"line {line + 1}: {where}{message}")
+        self.line = line
+        self.message = message
+        self.location = location
+
+
+class _Loader(_Base):  # type: ignore[misc, valid-type]
+    """Kubernetes' types and no others."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+        found = super().construct_mapping(node, deep=deep)
+        return {_key(key, node): value for key, value in found.items()}
+
+
+def _key(key: Any, node: yaml.Node) -> str:
+    match key:
+        case str():
+            return key
+        case bool():
+            return "true" if key else "false"
+        case int() | float():
+            return str(key)
+    raise yaml.constructor.ConstructorError(problem="a key is neither text nor a number", problem_mark=node.start_mark)
+
+
+def _int(text: str) -> int | None:
+    found = _INT.fullmatch(text)
+    if found is None or len(text) > _MAX_DIGITS:
+        return None
+    sign, binary, hexadecimal, octal, decimal = found.groups()
+    for digits, base in ((binary, 2), (hexadecimal, 16), (octal, 8), (decimal, 10)):
+        if digits is not None and digits.strip("_"):
+            return int(sign + digits.replace("_", ""), base)
+    return None
+
+
+def _float(text: str) -> float | int | None:
+    plain = text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")
+    if _FLOAT.fullmatch(text) is None or len(text) > _MAX_DIGITS:
+        return None
+    value = float(plain)
+    return int(value) if value.is_integer() and abs(value) < _WHOLE_BELOW else value
+
+
+def _number(loader: Any, node: yaml.ScalarNode) -> float | int:
+    text = loader.construct_scalar(node)
+    whole = _int(text)
+    value = whole if whole is not None else _float(text)
+    if value is None:
+        raise yaml.constructor.ConstructorError(problem="it is not a number", problem_mark=node.start_mark)
+    return value
+
+
+def _bool(loader: Any, node: yaml.ScalarNode) -> bool:
+    text = loader.construct_scalar(node)
+    if _BOOL.fullmatch(text) is None:
+        raise yaml.constructor.ConstructorError(problem="it is not true or false", problem_mark=node.start_mark)
+    return text.lower() in _TRUE
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("bool", _BOOL, "yYnNtTfFoO"),
+    ("null", _NULL, ["~", "n", "N", ""]),
+    ("merge", re.compile("<<"), "<"),
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
+):
+    _Loader.add_implicit_resolver(f"{_TAG}{_tag}", re.compile(rf"(?:{_pattern.pattern})\Z"), list(_first))
+_Loader.yaml_constructors = {
+    f"{_TAG}null": lambda *_: None,
+    f"{_TAG}bool": _bool,
+    f"{_TAG}int": _number,
+    f"{_TAG}float": _number,
+    f"{_TAG}str": _Base.construct_yaml_str,
+    f"{_TAG}timestamp": _Base.construct_yaml_str,
+    f"{_TAG}seq": _Base.construct_yaml_seq,
+    f"{_TAG}map": _Base.construct_yaml_map,
+    None: _Base.construct_undefined,
+}
+
+
+def load(text: str) -> Any:
+    """The one document in `text`; None when there is none. Raises YamlError."""
+    root = compose(text)
+    return None if root is None else construct(root)
+
+
+def compose(text: str) -> yaml.Node | None:
+    """The document's tree of nodes, within the bounds. Raises YamlError."""
+    try:
+        data = text.encode()
+        _check_depth(data)
+        root: yaml.Node | None = _Loader(data).get_single_node()
+    except UnicodeEncodeError as error:
+        raise YamlError(text.count("\n", 0, error.start), "is not valid Unicode text") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        # libyaml notices that something was not closed on a line after the last one.
+        line = min(mark.line, text.count("\n")) if mark else 0
+        raise YamlError(line, f"is not YAML: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        raise YamlError(0, f"is not YAML: {error.reason}") from None
+    if root is not None:
+        _check_tree(root)
+    return root
+
+
+def construct(root: yaml.Node) -> Any:
+    """The data of a tree of nodes. Raises YamlError."""
+    try:
+        return _Loader(b"").construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or root.start_mark
+        raise YamlError(mark.line, f"is not YAML: {error.problem}") from None
+
+
+def _check_depth(data: bytes) -> None:
+    """Refuse deep nesting before nodes are made of it: libyaml's binding recurses in C and can crash the process."""
+    loader = _Loader(data)
+    depth = 0
+    while loader.check_event():
+        event = loader.get_event()
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise YamlError(event.start_mark.line if event.start_mark else 0, "is nested too deeply")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _check_tree(root: yaml.Node) -> None:
+    """Refuse what is too large once aliases are followed, and keys that are there twice, as the API server does."""
+    nodes = 0
+    pending: list[tuple[yaml.Node, Location]] = [(root, ())]
+    while pending:
+        node, location = pending.pop()
+        nodes += 1
+        if nodes > MAX_NODES or len(location) > MAX_DEPTH:
+            raise YamlError(root.start_mark.line, "is too large once its aliases are followed")
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    # Not counted here, and aliases can make it endless.
+                    raise YamlError(key.start_mark.line, "has a key that is neither text nor a number", location)
+                name = str(key.value)
+                if name in seen:
+                    raise YamlError(key.start_mark.line, "is there twice", (*location, name))
+                seen.add(name)
+                pending.append((value, (*location, name)))
+        elif isinstance(node, yaml.SequenceNode):
+            pending.extend((value, (*location, index)) for index, value in enumerate(node.value))

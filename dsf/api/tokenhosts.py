@@ -1,0 +1,66 @@
+"""Lists of servers that a token may be sent to.
+
+Whoever owns a token writes such a list; whoever writes a DynamicScorer does not. An entry is `host` (any port, http or
+https), `host:port` (http or https) or `https://host[:port]` (exactly this server).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from dsf.api.urls import base_url, origin
+
+_SEPARATORS = re.compile(r"[,\s]+")
+
+
+class _Entry(NamedTuple):
+    """One server; None stands for any."""
+
+    scheme: str | None
+    host: str
+    port: int | None
+
+
+class TokenHosts:
+    """The servers of one list."""
+
+    def __init__(self, entries: Iterable[str] = ()) -> None:
+        """Raises ValueError that names the entry which is no server."""
+        self._entries = frozenset(_parse(entry) for entry in entries)
+
+    @classmethod
+    def split(cls, text: str) -> TokenHosts:
+        """From a text in which commas or blanks separate the entries. Raises ValueError."""
+        return cls(entry for entry in _SEPARATORS.split(text) if entry)
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def allow(self, url: str) -> bool:
+        """Whether a token may be sent to `url`; never to what is no valid URL."""
+        try:
+            scheme, host, port = origin(url)
+        except ValueError:
+            return False
+        ways = ((None, host, None), (None, host, port), (scheme, host, port))
+        return any(_Entry(*way) in self._entries for way in ways)
+
+
+NO_HOSTS: Final = TokenHosts()
+
+
+def _parse(entry: str) -> _Entry:
+    url = entry if "://" in entry else f"http://{entry}"
+    try:
+        if base_url(url) != url:
+            raise ValueError
+        scheme, host, port = origin(url)
+    except ValueError:
+        msg = f"{entry!r} is not a server of the form host, host:port or https://host[:port]"
+        raise ValueError(msg) from None
+    if "://" in entry:
+        return _Entry(scheme, host, port)
+    # What follows the brackets of an IPv6 address, or the whole of a name.
+    return _Entry(None, host, port if ":" in entry.rpartition("]")[2] else None)

@@ -1,0 +1,297 @@
+"""The `dir` backend: a folder of manifests in, the same objects with their status out.
+
+It plays the parts that a cluster would have: the API server (uid, generation, creation time), and OCM's work agent,
+which brings the ConfigMap of a ManifestWork to the managed cluster. What it must remember is in the out folder.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from typing import Final
+
+import watchfiles
+
+import dsf.log
+from dsf.api.manifest import Problem
+from dsf.api.types import MANIFESTWORK_NAME
+from dsf.backends.claim import Claim
+from dsf.backends.credentials import CredentialFiles
+from dsf.backends.eventlog import EventLog
+from dsf.backends.manifestfolder import GRACE, INPUT_KINDS, Declared, ManifestFolder
+from dsf.backends.outfolder import OutFolder, key_of
+from dsf.backends.problemreport import ProblemReport
+from dsf.backends.protocol import EventType, Kind, Manifest, ObjectKey, OnChange
+from dsf.backends.scores import DirectoryScores
+from dsf.backends.stored import FILE_ANNOTATION, as_written, generation, merged, now, origin
+from dsf.backends.workagent import WorkAgent
+from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
+from dsf.settings import Settings
+
+log = dsf.log.get(__name__)
+
+#: Milliseconds for which changes are collected; several files are often written at once.
+DEBOUNCE: Final = 50
+_STEP: Final = 20
+#: Milliseconds between two looks at the clock while nothing changes.
+_POLL: Final = 200
+#: Seconds between two full looks at the folder, for file systems that do not tell about changes.
+RESCAN: Final = 5.0
+#: Seconds between two looks whether a folder that is gone is back.
+_RETURN: Final = 0.5
+
+
+class DirectoryBackend(DirectoryScores, CredentialFiles):
+    """See `dsf.backends.protocol.Backend`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises SettingsError when the folders cannot be used."""
+        if settings.addon_mode:
+            raise SettingsError("DSF_ADDON_MODE: goes with DSF_BACKEND=kube; a folder of manifests has no addons")
+        self._out = OutFolder.of(settings)
+        DirectoryScores.__init__(self, self._out)
+        CredentialFiles.__init__(self, self._out)
+        self._work_agent = WorkAgent(self._out)
+        if settings.manifests is None or not settings.manifests.is_dir():
+            raise SettingsError(f"DSF_MANIFESTS: {settings.manifests} is not a folder; create it or name another one")
+        self._root = settings.manifests.resolve()
+        self._folder = ManifestFolder(self._root, self._out.root, settings.namespace)
+        self._events = EventLog(self._out.root / "events.yaml")
+        self._objects: dict[ObjectKey, Manifest] = {}
+        self._report = ProblemReport(self._out.root / "problems.yaml", self._events)
+        # Guards _objects and the files made from them. Declared while writing, so that file and memory agree.
+        self._lock = threading.RLock()
+        # Guard what is delivered to a cluster; several, for one that is written to holds up no other.
+        self._delivering = tuple(threading.Lock() for _ in range(16))
+        self._version = 0
+        # Whether an object could not be stored at the last look.
+        self._is_behind = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._claim: Claim | None = None
+        self._on_change: OnChange = _untold
+
+    def start(self, on_change: OnChange) -> None:
+        """See the protocol. Raises BackendError when another hub works on the out folder."""
+        self._claim = Claim(self._out.root)
+        self._events.load()
+        self._restore()
+        self._on_change = on_change
+        self._refresh((), everything=True)
+        self._thread = threading.Thread(target=self._watch, name="manifests", daemon=True)
+        self._thread.start()
+
+    def interrupt(self) -> None:
+        """A folder is read at once: nothing waits."""
+
+    def stop(self) -> None:
+        """See the protocol."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def list(self, kind: Kind) -> list[Manifest]:
+        """See the protocol. What the hub itself writes is looked for in the files, so that an edit is noticed."""
+        found = (self.get(*key) for key in self.keys(kind))
+        return [manifest for manifest in found if manifest is not None]
+
+    def keys(self, kind: Kind) -> Sequence[ObjectKey]:
+        """See the protocol."""
+        if kind not in INPUT_KINDS:
+            return [*self._out.keys(kind)] if kind in (Kind.WORK, Kind.SCORE) else []
+        with self._lock:
+            return [key for key in self._objects if key.kind is kind]
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """See the protocol."""
+        key = ObjectKey(kind, namespace, name)
+        if kind not in INPUT_KINDS:
+            return self._out.read(key)
+        with self._lock:
+            return self._objects.get(key)
+
+    def apply(self, manifest: Manifest) -> None:
+        """See the protocol. Only the kinds that the hub makes; the others belong to people."""
+        key = key_of(manifest)
+        if key.kind in INPUT_KINDS:
+            raise BackendError(f"{key.kind} objects are written by people, not by the hub")
+        with self._at_work(key.namespace):
+            before = self._out.read(key)
+            body = {name: value for name, value in manifest.items() if name != "status"}
+            after = merged(before or {}, body)
+            metadata = after["metadata"]
+            if before is None:
+                metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 0}
+            if before is None or before.get("spec") != after.get("spec"):
+                metadata["generation"] = generation(metadata) + 1
+            if key.kind is Kind.WORK:
+                # Delivered even if the work is as it was: the delivered files may have been edited or removed.
+                after["status"] = self._work_agent.deliver(after)
+            if after != before:
+                self._out.write(key, after)
+
+    def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
+        """See the protocol."""
+        key = ObjectKey(kind, namespace, name)
+        with self._lock:
+            before = self.get(kind, namespace, name)
+            if before is None:
+                raise ObjectNotFoundError(f"{kind} {name!r} is not there (any more)")
+            if before.get("status") != status:
+                self._keep(key, {**before, "status": deepcopy(status)})
+
+    def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        """See the protocol."""
+        if kind in INPUT_KINDS:
+            raise BackendError(f"{kind} objects are removed by people, not by the hub")
+        key = ObjectKey(kind, namespace, name)
+        with self._at_work(namespace):
+            if kind is Kind.WORK:
+                self._work_agent.withdraw(namespace)
+            self._out.delete(key)
+
+    def add_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
+        """A file that is deleted is gone: nothing can keep it."""
+
+    def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
+        """See `add_finalizer`."""
+
+    def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
+        """See the protocol."""
+        self._events.add(about, type_, reason, message)
+
+    def problems(self) -> Sequence[Problem]:
+        """See the protocol."""
+        return self._report.problems
+
+    def _at_work(self, cluster: str) -> threading.Lock:
+        return self._delivering[hash(cluster) % len(self._delivering)]
+
+    def _restore(self) -> None:
+        """Take over what an earlier hub left: identities, statuses, and which file each object came from."""
+        held: dict[ObjectKey, Declared] = {}
+        for kind in INPUT_KINDS:
+            for manifest in self._out.all(kind):
+                key = key_of(manifest)
+                self._objects[key] = self._numbered(manifest)
+                if (file := origin(manifest)) is not None:
+                    held[key] = Declared(as_written(manifest), file, 0)
+        self._folder.restore(held)
+
+    def _watch(self) -> None:
+        """Follow changes of the folder until the backend is stopped."""
+        while not self._stop.is_set():
+            if self._folder.is_readable:
+                try:
+                    self._follow()
+                except Exception:
+                    # Looking now and then must do, until it can be followed again.
+                    log.exception("the folder of manifests cannot be watched", folder=str(self._root))
+            if not self._stop.wait(RESCAN if self._folder.is_readable else _RETURN):
+                self._refresh(())
+
+    def _follow(self) -> None:
+        """Follow changes while the folder is there."""
+        last = 0.0
+        for changes in watchfiles.watch(
+            self._root,
+            watch_filter=lambda _, path: self._folder.concerns(path),
+            debounce=DEBOUNCE,
+            step=_STEP,
+            stop_event=self._stop,
+            rust_timeout=_POLL,
+            yield_on_timeout=True,
+            raise_interrupt=False,
+            ignore_permission_denied=True,
+        ):
+            # The first look comes at once: something may have changed before the watch began.
+            is_time = time.monotonic() - last >= RESCAN
+            if changes or is_time or self._folder.is_settling:
+                self._refresh({path for _, path in changes})
+            if not self._folder.is_readable:
+                # A folder that comes back is another one, and has to be watched anew.
+                return
+            if is_time:
+                last = time.monotonic()
+                self._look_at_delivered()
+
+    def _look_at_delivered(self) -> None:
+        """Put right what was done to delivered objects, as the work agent on a cluster would; the hub repairs
+        ManifestWorks and credentials."""
+        changed = self._out.delivered.changed()
+        for cluster in sorted({path.relative_to(self._out.root).parts[1] for path in changed}):
+            key = ObjectKey(Kind.WORK, cluster, MANIFESTWORK_NAME)
+            try:
+                with self._at_work(cluster):
+                    if (work := self._out.read(key)) is not None:
+                        self._work_agent.deliver(work)
+            except (BackendError, LookupError, TypeError) as error:
+                log.warning("a ManifestWork cannot be delivered", cluster=cluster, error=str(error))
+            self._on_change(key)
+
+    def _refresh(self, changed: Collection[str], *, everything: bool = False) -> None:
+        """Read the folder and make the objects what it says; tells about `everything` or what differs."""
+        differs = self._folder.refresh(changed, grace=0.0 if everything else GRACE)
+        if not (differs or everything or self._is_behind):
+            return
+        self._is_behind = False
+        self._report.update(self._folder.problems)
+        wanted = self._folder.objects
+        touched: list[ObjectKey] = []
+        # Locked as a whole: objects that were changed together are seen together.
+        with self._lock:
+            for key in [*wanted, *(key for key in self._objects if key not in wanted)]:
+                try:
+                    differs = self._take(key, wanted.get(key))
+                except BackendError as error:
+                    log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
+                    self._is_behind = True
+                    continue
+                if differs or (everything and key in wanted):
+                    touched.append(key)
+        for key in touched:
+            self._on_change(key)
+
+    def _take(self, key: ObjectKey, held: Declared | None) -> bool:
+        """Make one object what its file says; says whether that was a change. The lock is held."""
+        before = self._objects.get(key)
+        if held is None:
+            self._out.delete(key)
+            self._objects.pop(key, None)
+            return before is not None
+        if before is not None and origin(before) == held.file and as_written(before) == held.manifest:
+            return False
+        metadata = dict(held.manifest["metadata"])
+        metadata["annotations"] = {**metadata.get("annotations", {}), FILE_ANNOTATION: held.file}
+        if before is None:
+            metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 1}
+        else:
+            old = before["metadata"]
+            metadata["uid"] = old.get("uid") or str(uuid.uuid4())
+            metadata["creationTimestamp"] = old.get("creationTimestamp") or now()
+            metadata["generation"] = generation(old) + (before.get("spec") != held.manifest.get("spec"))
+        status = {"status": before["status"]} if before is not None and "status" in before else {}
+        self._keep(key, {**held.manifest, "metadata": metadata, **status})
+        return True
+
+    def _keep(self, key: ObjectKey, manifest: Manifest) -> None:
+        """Store one object. The lock is held."""
+        shown = {**manifest, "metadata": {**manifest["metadata"]}}
+        shown["metadata"].pop("resourceVersion", None)
+        self._out.write(key, shown)
+        self._objects[key] = self._numbered(shown)
+
+    def _numbered(self, manifest: Manifest) -> Manifest:
+        """The object with a resourceVersion of its own, which is not stored: it counts within this process."""
+        self._version += 1
+        return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(self._version)}}
+
+
+def _untold(_: ObjectKey) -> None:
+    """Told about changes before `start`."""

@@ -1,0 +1,59 @@
+"""`events.yaml`: what happened, newest last. Repetitions are counted."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import dsf.log
+from dsf.api.meta import rfc3339
+from dsf.backends.files import dump, read_yaml, write_text
+from dsf.backends.protocol import EventType, ObjectKey
+from dsf.errors import BackendError
+
+log = dsf.log.get(__name__)
+
+#: Events that are kept.
+LIMIT: Final = 200
+
+
+class EventLog:
+    """The events in one file. Thread-safe; never raises."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._events: list[dict[str, Any]] = []
+
+    def load(self) -> None:
+        """Go on with the events of an earlier hub."""
+        try:
+            found = read_yaml(self._path)
+        except BackendError as error:
+            log.warning("events cannot be read", error=str(error))
+            return
+        if isinstance(found, list):
+            self._events = [event for event in found if isinstance(event, dict)][-LIMIT:]
+
+    def add(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
+        """Note an event about an object."""
+        self.note({"kind": about.kind.value, "namespace": about.namespace, "name": about.name}, type_, reason, message)
+
+    def note(self, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
+        """Note an event; one that is there already moves to the end and counts one more."""
+        now = rfc3339(datetime.now(UTC))
+        what = {"type": type_, "reason": reason, "regarding": regarding, "message": message}
+        with self._lock:
+            same = next((event for event in self._events if what.items() <= event.items()), None)
+            if same is None:
+                same = {"first": now, "last": now, "count": 0, **what}
+            else:
+                self._events.remove(same)
+            count = same["count"] if isinstance(same.get("count"), int) else 0
+            self._events = [*self._events, {**same, "last": now, "count": count + 1}][-LIMIT:]
+            try:
+                write_text(self._path, dump(self._events))
+            except BackendError as error:
+                log.warning("event cannot be written", error=str(error), reason=reason, message=message)

@@ -1,0 +1,131 @@
+"""YAML files that are whole at any moment: written beside and renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dsf.errors import BackendError
+
+_Dumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_WIDTH = 120
+# Names of temporary files.
+_PROCESS, _NUMBERS = secrets.token_hex(8), itertools.count()
+
+#: Time of the last change, size and inode of a file.
+Stamp = tuple[int, int, int]
+
+
+class _PlainDumper(_Dumper):  # type: ignore[misc, valid-type]
+    """No anchors and aliases: people read these files."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+class _PlainLoader(_Loader):  # type: ignore[misc, valid-type]
+    """A time is text, as in JSON."""
+
+
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+
+
+def dump(data: Any) -> str:
+    """Plain data as YAML, keys in their order."""
+    text: str = yaml.dump(data, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    return text
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """What differs after a file was changed."""
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o644) -> Stamp:
+    """Make `text` the content of `path`; readers see the old or the new one. Missing folders are made.
+
+    Returns its stamp. Raises BackendError.
+    """
+    try:
+        try:
+            handle, temporary = _beside(path)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = _beside(path)
+        try:
+            with open(handle, "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fchmod(handle, mode)
+                stamp = stamp_of(os.fstat(handle))
+            os.replace(temporary, path)
+            return stamp
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+            raise
+    except OSError as error:
+        raise BackendError(f"cannot write {path}: {error.strerror}; check permissions and free space") from None
+
+
+def _beside(path: Path) -> tuple[int, str]:
+    # Not `tempfile`, which takes longer than the writing: a hub writes thousands at once.
+    name = f"{path.parent}/.{path.name[:100]}.{_PROCESS}{next(_NUMBERS)}.tmp"
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), name
+
+
+def read_text(path: Path) -> str | None:
+    """The content of a file, or None when there is no file. Raises BackendError when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.reason
+        raise BackendError(f"cannot read {path}: {reason}") from None
+
+
+def read_yaml(path: Path) -> Any:
+    """The data in a file of ours; None when there is no file or what is there is not YAML (any more).
+
+    Raises BackendError when the file is there and cannot be read.
+    """
+    text = read_text(path)
+    try:
+        return None if text is None else yaml.load(text, Loader=_PlainLoader)  # noqa: S506 (a safe loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+
+
+def remove(path: Path, *, up_to: Path) -> bool:
+    """Remove a file, and its folders below `up_to` that are empty then; says whether the file was there.
+
+    Raises BackendError.
+    """
+    try:
+        path.unlink()
+        was_there = True
+    except (FileNotFoundError, NotADirectoryError):
+        was_there = False
+    except OSError as error:
+        raise BackendError(f"cannot remove {path}: {error.strerror}") from None
+    for folder in path.parents:
+        if folder == up_to or up_to not in folder.parents:
+            break
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            break
+    return was_there

@@ -1,0 +1,219 @@
+"""The hub on Kubernetes: reflectors for what it reads, server-side apply for what it writes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import dsf.log
+from dsf.api.manifest import Problem
+from dsf.api.types import CREDENTIALS_WORK_NAME
+from dsf.backends.kube_credentials import KubeCredentials, carries, credentials_work, key_ids_of
+from dsf.backends.kube_events import EventRecorder
+from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
+from dsf.backends.kube_scores import KubeScoreBackend, apply_status
+from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
+from dsf.errors import BackendError, ObjectNotFoundError
+from dsf.kube.reflector import Reflector
+from dsf.kube.session import Session
+from dsf.kube.store import Key, Object
+from dsf.redisacl.keyids import KeyIds
+from dsf.settings import Settings
+
+log = dsf.log.get(__name__)
+
+#: Seconds to wait for the first complete list of every kind: before saying what is missing, and before giving up.
+_SYNC_WARNING: Final = 10.0
+_SYNC_LIMIT: Final = 60.0
+_SYNC_LOOK: Final = 0.1
+
+
+class KubeBackend(KubeScoreBackend):
+    """See `dsf.backends.protocol.Backend`. `settings.namespace` is the hub's own namespace.
+
+    Of an object it keeps, lists and tells the changes of only what the hub uses; of AddOnPlacementScores that is the
+    metadata, and of their changes those by others than this project, and deletions.
+    """
+
+    def __init__(self, session: Session, settings: Settings) -> None:
+        super().__init__(session)
+        self._credentials = KubeCredentials(session, settings.namespace)
+        self._agent_namespace = settings.agent_namespace
+        self._events = EventRecorder(session, socket.gethostname())
+        self._on_change: OnChange | None = None
+        # Declared while `_on_change` runs: reflectors have a thread each.
+        self._telling = threading.RLock()
+        self._stopping = threading.Event()
+        self._reflectors = {
+            kind: self._reflector(kind) for kind in WATCHED if kind is not Kind.ADDON or settings.addon_mode
+        }
+
+    def start(self, on_change: OnChange) -> None:
+        """See the protocol. Raises BackendError when a kind cannot be listed within a minute, or after `stop`."""
+        self._on_change = on_change
+        for reflector in self._reflectors.values():
+            reflector.start()
+        began = warned = time.monotonic()
+        while missing := [reflector for reflector in self._reflectors.values() if not reflector.synced.is_set()]:
+            now = time.monotonic()
+            if now - warned > _SYNC_WARNING:
+                warned = now
+                for reflector in missing:
+                    log.warning("waiting for the first list", resource=str(reflector.resource), error=reflector.error)
+            if now - began > _SYNC_LIMIT:
+                why = "; ".join(f"{reflector.resource}: {reflector.error or 'no answer'}" for reflector in missing)
+                raise BackendError(f"cannot read from the API server: {why}")
+            if self._stopping.wait(_SYNC_LOOK):
+                raise BackendError("stopped before everything was read")
+
+    def interrupt(self) -> None:
+        """See the protocol."""
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """See the protocol. May be called by another thread while `start` waits."""
+        self._stopping.set()
+        with self._telling:
+            self._on_change = None
+        for reflector in self._reflectors.values():
+            reflector.stop()
+        self.close()
+
+    @property
+    def outages(self) -> dict[str, str]:
+        """The kinds of which the copy is not up to date at the moment, and why; for probes and for people."""
+        return {
+            str(reflector.resource): reflector.error
+            for reflector in self._reflectors.values()
+            if reflector.error is not None
+        }
+
+    def list(self, kind: Kind) -> list[Manifest]:
+        """See the protocol."""
+        reflector = self._reflectors.get(kind)
+        return reflector.store.list() if reflector else []
+
+    def keys(self, kind: Kind) -> Sequence[ObjectKey]:
+        """See the protocol."""
+        reflector = self._reflectors.get(kind)
+        return [ObjectKey(kind, *key) for key in reflector.store.names()] if reflector else []
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """See the protocol."""
+        reflector = self._reflectors.get(kind)
+        return reflector.store.get((namespace, name)) if reflector else None
+
+    def apply(self, manifest: Manifest) -> None:
+        """See the protocol."""
+        kind = Kind(manifest["kind"])
+        metadata = manifest["metadata"]
+        path = WATCHED[kind].resource.path(metadata.get("namespace", ""), metadata["name"])
+        body = {name: value for name, value in manifest.items() if name != "status"}
+        self._observe(kind, self._session.apply(path, body, field_manager=FIELD_MANAGER))
+
+    def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
+        """See the protocol."""
+        self._observe(kind, apply_status(self._session, WATCHED[kind].resource, namespace, name, status))
+
+    def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        """See the protocol."""
+        try:
+            self._session.delete(WATCHED[kind].resource.path(namespace, name))
+        except ObjectNotFoundError:
+            log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
+
+    def add_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
+        """See the protocol. Nothing is added to an object that is being deleted: the API server would refuse it."""
+        known = self.get(kind, namespace, name)
+        if known is not None and finalizer in known["metadata"].get("finalizers", ()):
+            return
+        obj = self._fresh(kind, namespace, name)
+        if obj is None or obj["metadata"].get("deletionTimestamp"):
+            return
+        finalizers = obj["metadata"].get("finalizers", [])
+        if finalizer not in finalizers:
+            self._write_finalizers(kind, obj, [*finalizers, finalizer])
+
+    def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
+        """See the protocol. What others added stays."""
+        obj = self._fresh(kind, namespace, name)
+        if obj is None:
+            return
+        finalizers = obj["metadata"].get("finalizers", [])
+        if finalizer in finalizers:
+            self._write_finalizers(kind, obj, [other for other in finalizers if other != finalizer])
+
+    def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
+        """See the protocol."""
+        resource = WATCHED[about.kind].resource
+        regarding = {"apiVersion": resource.api_version, "kind": resource.kind, "name": about.name}
+        if about.namespace:
+            regarding["namespace"] = about.namespace
+        if (obj := self.get(*about)) is not None:
+            # `kubectl describe` finds events by uid.
+            regarding["uid"] = obj["metadata"]["uid"]
+        self._events.record(regarding, type_, reason, message)
+
+    def problems(self) -> Sequence[Problem]:
+        """None: the API server refuses wrong manifests itself."""
+        return ()
+
+    def signing_secret(self) -> str:
+        """See the protocol."""
+        return self._credentials.signing_secret()
+
+    def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
+        """See the protocol. A ManifestWork of its own carries the agent's Secret."""
+        wanted = credentials_work(cluster, self._agent_namespace, credentials)
+        work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
+        if work is None or not carries(work, wanted):
+            self.apply(wanted)
+
+    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
+        """See the protocol."""
+        work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
+        # One that OCM has still to take away was withdrawn.
+        return None if work is None or work["metadata"].get("deletionTimestamp") else key_ids_of(work)
+
+    def remove_credentials(self, cluster: str) -> None:
+        """See the protocol. OCM removes the Secret with the ManifestWork."""
+        # One that was made a moment ago is told of as soon as it is known, and then removed.
+        work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
+        if work is not None and not work["metadata"].get("deletionTimestamp"):
+            self.delete(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
+
+    def _reflector(self, kind: Kind) -> Reflector:
+        watched = WATCHED[kind]
+
+        def changed(key: Key, old: Object | None, new: Object | None) -> None:
+            if old is not None and new is not None and not watched.matters(old, new):
+                return
+            with self._telling:
+                if self._on_change is not None:
+                    self._on_change(ObjectKey(kind, *key))
+
+        return Reflector(self._session, watched.resource, changed, selectors=watched.selectors, transform=watched.keep)
+
+    def _observe(self, kind: Kind, answer: Object) -> None:
+        if (reflector := self._reflectors.get(kind)) is not None:
+            reflector.observe(answer)
+
+    def _fresh(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """The object as it is on the server: a list of finalizers must not be written from an old copy."""
+        try:
+            return self._session.get(WATCHED[kind].resource.path(namespace, name))
+        except ObjectNotFoundError:
+            return None
+
+    def _write_finalizers(self, kind: Kind, obj: Object, finalizers: Sequence[str]) -> None:
+        metadata = obj["metadata"]
+        # With the resourceVersion: a conflict if it was written meanwhile.
+        body = {"metadata": {"finalizers": list(finalizers), "resourceVersion": metadata["resourceVersion"]}}
+        path = WATCHED[kind].resource.path(metadata.get("namespace", ""), metadata["name"])
+        try:
+            self._observe(kind, self._session.merge(path, body, field_manager=FIELD_MANAGER))
+        except ObjectNotFoundError:
+            log.debug("object went before its finalizer was written", kind=kind.value, name=metadata["name"])

@@ -1,0 +1,131 @@
+"""Secrets of the hub on Kubernetes: its master secret, and the agents' keys on their way through OCM."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from typing import Final
+
+from dsf.api.types import (
+    CREDENTIALS_KEY,
+    CREDENTIALS_NAME,
+    CREDENTIALS_WORK_NAME,
+    KEY_IDS_ANNOTATION,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    PULL_SECRET_NAME,
+    REDIS_PASSWORD_KEY,
+    SENTINEL_PASSWORD_KEY,
+)
+from dsf.backends.compare import covers
+from dsf.backends.protocol import Credentials, Manifest
+from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, SettingsError
+from dsf.kube.resources import MANIFEST_WORKS, SECRETS
+from dsf.kube.session import Session
+from dsf.messages import SigningKey
+from dsf.redisacl.keyids import KeyIds
+
+#: The Secret in the hub's namespace that holds the master secret, and its key. The results worker mounts it.
+SIGNING_SECRET_NAME: Final = "dynamic-scoring-hub-signing"  # noqa: S105 - the name of a Secret
+SIGNING_SECRET_KEY: Final = "signing-secret"  # noqa: S105 - the key in that Secret
+#: Bytes of a new master secret.
+_SECRET_BYTES: Final = 32
+_LABELS: Final = {MANAGED_BY_LABEL: MANAGED_BY}
+
+
+class KubeCredentials:
+    """The hub's master secret. Methods raise BackendError when the API server refuses them."""
+
+    def __init__(self, session: Session, namespace: str) -> None:
+        self._session = session
+        self._namespace = namespace
+
+    def signing_secret(self) -> str:
+        """The master secret in hex, from a Secret that is made when it is not there."""
+        path = SECRETS.path(self._namespace, SIGNING_SECRET_NAME)
+        try:
+            return _read(self._session.get(path))
+        except ObjectNotFoundError:
+            body = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": SIGNING_SECRET_NAME, "namespace": self._namespace, "labels": _LABELS},
+                "data": {SIGNING_SECRET_KEY: _encoded(secrets.token_hex(_SECRET_BYTES))},
+            }
+        try:
+            return _read(self._session.create(SECRETS.path(self._namespace), body))
+        except ObjectConflictError:
+            # Another hub made it in the meantime.
+            return _read(self._session.get(path))
+
+
+def credentials_work(cluster: str, agent_namespace: str, credentials: Credentials) -> Manifest:
+    """The ManifestWork that carries an agent's Secrets; it also remembers which credentials are valid."""
+    data = {CREDENTIALS_KEY: _encoded(credentials.signing_key)}
+    if credentials.redis_password:
+        data[REDIS_PASSWORD_KEY] = _encoded(credentials.redis_password)
+    if credentials.sentinel_password:
+        data[SENTINEL_PASSWORD_KEY] = _encoded(credentials.sentinel_password)
+    manifests = [_secret(CREDENTIALS_NAME, agent_namespace, "Opaque", data)]
+    if credentials.pull_secret:
+        pull = {".dockerconfigjson": _encoded(credentials.pull_secret)}
+        # First: the agent's pod starts as soon as its credentials are there.
+        manifests.insert(0, _secret(PULL_SECRET_NAME, agent_namespace, "kubernetes.io/dockerconfigjson", pull))
+    return {
+        "apiVersion": MANIFEST_WORKS.api_version,
+        "kind": MANIFEST_WORKS.kind,
+        "metadata": {
+            "name": CREDENTIALS_WORK_NAME,
+            "namespace": cluster,
+            "labels": _LABELS,
+            "annotations": {KEY_IDS_ANNOTATION: credentials.key_ids.dump()},
+        },
+        "spec": {"workload": {"manifests": manifests}},
+    }
+
+
+def _secret(name: str, namespace: str, kind: str, data: dict[str, str]) -> Manifest:
+    metadata = {"name": name, "namespace": namespace, "labels": _LABELS}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": data}
+
+
+def carries(work: Manifest, wanted: Manifest) -> bool:
+    """Whether this ManifestWork is as wanted. What the Secret has beyond that is a password that is wanted no more."""
+    return covers(work, wanted) and _data(work) == _data(wanted)
+
+
+def _data(work: Manifest) -> list[object]:
+    return [manifest.get("data") for manifest in work["spec"]["workload"]["manifests"]]
+
+
+def key_ids_of(work: Manifest) -> KeyIds | None:
+    """Which credentials are valid, from what `credentials_work` made; None when it does not say.
+
+    Without a usable annotation, the id that is in the signing key: there can be no other.
+    """
+    text = (work["metadata"].get("annotations") or {}).get(KEY_IDS_ANNOTATION)
+    noted = KeyIds.parse(text) if isinstance(text, str) else None
+    if noted is not None:
+        return noted
+    try:
+        manifests = work["spec"]["workload"]["manifests"]
+        (secret,) = (manifest for manifest in manifests if manifest["metadata"]["name"] == CREDENTIALS_NAME)
+        key = base64.b64decode(secret["data"][CREDENTIALS_KEY], validate=True).decode("ascii")
+        return KeyIds(SigningKey.parse(key).id)
+    except (KeyError, TypeError, ValueError, SettingsError):
+        return None
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _read(secret: Manifest) -> str:
+    try:
+        return base64.b64decode(secret["data"][SIGNING_SECRET_KEY], validate=True).decode("ascii").strip()
+    except (KeyError, TypeError, binascii.Error, UnicodeDecodeError):
+        raise BackendError(
+            f"Secret {SIGNING_SECRET_NAME} has no usable key {SIGNING_SECRET_KEY}; delete it to have it made anew, "
+            "which gives every agent a new key"
+        ) from None

@@ -1,0 +1,103 @@
+"""AddOnPlacementScores on an API server; what the results worker needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dsf.log
+from dsf.backends.kube_kinds import FIELD_MANAGER
+from dsf.backends.protocol import Manifest
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
+from dsf.kube.session import Session
+
+log = dsf.log.get(__name__)
+
+
+class KubeScoreBackend:
+    """See `dsf.backends.protocol.ScoreBackend`. One request for a score that is there, three for a new one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def apply_score(self, manifest: Manifest, status: Manifest) -> None:
+        """Write the status; make the object when it is not there or belongs to a cluster of the past."""
+        metadata = manifest["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        try:
+            answer = apply_status(self._session, ADDON_PLACEMENT_SCORES, namespace, name, status)
+        except ObjectNotFoundError:
+            # The status is written apart: the API server drops it from a new object.
+            self._apply(manifest)
+            apply_status(self._session, ADDON_PLACEMENT_SCORES, namespace, name, status)
+        else:
+            if not _has(answer["metadata"], metadata):
+                # A ManagedCluster that was deleted and made again has another uid; or a label was removed.
+                self._apply(manifest)
+
+    def delete_score(self, namespace: str, name: str) -> None:
+        """Remove the object if it is there."""
+        try:
+            self._session.delete(ADDON_PLACEMENT_SCORES.path(namespace, name))
+        except ObjectNotFoundError:
+            log.debug("score already gone", namespace=namespace, name=name)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+    def _apply(self, manifest: Manifest) -> None:
+        metadata = manifest["metadata"]
+        path = ADDON_PLACEMENT_SCORES.path(metadata["namespace"], metadata["name"])
+        self._session.apply(path, manifest, field_manager=FIELD_MANAGER)
+
+
+def apply_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:
+    """Make this the whole status; returns the object.
+
+    Server-side apply takes away only what it brought. What another manager added takes a second request, which comes
+    after the first: ours are the values then, and removing the rest leaves them without an owner.
+    """
+    body = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}),
+        "status": status,
+    }
+    path = resource.path(namespace, name, "status")
+    answer = session.apply(path, body, field_manager=FIELD_MANAGER)
+    surplus = _surplus(answer.get("status") or {}, status)
+    return session.merge(path, {"status": surplus}, field_manager=FIELD_MANAGER) if surplus else answer
+
+
+def _surplus(actual: Manifest, wanted: Manifest) -> Manifest:
+    """The merge patch that takes away what `actual` has beyond `wanted`; empty when there is nothing."""
+    patch: Manifest = {}
+    for name, value in actual.items():
+        if name not in wanted:
+            patch[name] = None
+        elif isinstance(value, dict) and isinstance(wanted[name], dict):
+            if inner := _surplus(value, wanted[name]):
+                patch[name] = inner
+        elif isinstance(value, list) and _has_more(value, wanted[name]):
+            # A list is replaced as a whole.
+            patch[name] = wanted[name]
+    return patch
+
+
+def _has_more(actual: Any, wanted: Any) -> bool:
+    """Whether there is anything in `actual` that is not in `wanted`. Values are not compared."""
+    if isinstance(actual, dict) and isinstance(wanted, dict):
+        return any(name not in wanted or _has_more(value, wanted[name]) for name, value in actual.items())
+    if isinstance(actual, list) and isinstance(wanted, list):
+        return len(actual) > len(wanted) or any(map(_has_more, actual, wanted))
+    return False
+
+
+def _has(actual: Manifest, wanted: Manifest) -> bool:
+    """Whether labels and owner of a score are there."""
+    labels = actual.get("labels") or {}
+    owners = {owner.get("uid") for owner in actual.get("ownerReferences") or ()}
+    return all(labels.get(name) == value for name, value in wanted.get("labels", {}).items()) and all(
+        owner.get("uid") in owners for owner in wanted.get("ownerReferences", ())
+    )

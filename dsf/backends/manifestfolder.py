@@ -1,0 +1,241 @@
+"""The folder of manifests that people edit: what is in force, and what is wrong with it.
+
+While a file has mistakes its good documents count, and what it held before and does not name now stays in force: a
+file that is saved half-written changes nothing. Deleting the file removes its objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from dsf.api.cluster import ManagedCluster
+from dsf.api.manifest import ApiObject, ParsedDocument, Problem, parse_documents
+from dsf.backends.files import Stamp, stamp_of
+from dsf.backends.outfolder import PRIVATE, key_of
+from dsf.backends.protocol import Kind, Manifest, ObjectKey
+
+SUFFIXES: Final = (".yaml", ".yml")
+#: Largest manifest file that is read, in bytes.
+MAX_BYTES: Final = 4 * 1024 * 1024
+
+#: Seconds for which a missing file still counts: editors take the old file away before they put the new one there.
+GRACE: Final = 0.15
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An object as its file says it: no status, and of the metadata only what people write."""
+
+    manifest: Manifest
+    file: str
+    line: int
+
+
+@dataclass
+class _File:
+    stamp: Stamp | None = None
+    #: When it was found missing, by the monotonic clock.
+    missing_since: float | None = None
+    objects: dict[ObjectKey, Declared] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+class ManifestFolder:
+    """Reads the folder. Not thread-safe; never raises because of what is in it."""
+
+    def __init__(self, root: Path, ignored: Path, namespace: str) -> None:
+        """`ignored` is a folder that is not looked at, `namespace` that of objects which do not say theirs."""
+        self._root = root
+        self._ignored = ignored
+        self._namespace = namespace
+        self._files: dict[str, _File] = {}
+        self._owners: dict[ObjectKey, str] = {}
+        #: What is in force.
+        self.objects: dict[ObjectKey, Declared] = {}
+        #: What is wrong, by file and line.
+        self.problems: list[Problem] = []
+        #: Whether the folder itself could be read at the last look.
+        self.is_readable = True
+
+    def restore(self, held: Mapping[ObjectKey, Declared]) -> None:
+        """What was in force when an earlier hub ended; counts for files that have mistakes now."""
+        for key, found in held.items():
+            self._files.setdefault(found.file, _File()).objects[key] = found
+            self._owners[key] = found.file
+
+    def concerns(self, path: str) -> bool:
+        """Whether a change of this file or folder may change what is in force."""
+        try:
+            relative = Path(path).relative_to(self._root)
+        except ValueError:
+            return False
+        return not (any(part.startswith(".") for part in relative.parts) or Path(path).is_relative_to(self._ignored))
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether a file is missing whose objects are still in force: look again soon."""
+        return any(file.missing_since is not None for file in self._files.values())
+
+    def refresh(self, changed: Collection[str] = (), *, grace: float = GRACE) -> bool:
+        """Read files that look changed, and those in `changed`, which are absolute paths; says whether there were any.
+
+        Files that are missing for `grace` seconds are gone.
+        """
+        try:
+            found = dict(self._scan())
+        except OSError as error:
+            # Not the same as an empty folder: a share that is not mounted must not end all scoring.
+            text = f"the folder {self._root} cannot be read ({error.strerror}); nothing is changed until it can"
+            self.problems = [Problem(self._root.name, 0, "", text)]
+            self.is_readable = False
+            return True
+        differs = not self.is_readable
+        self.is_readable = True
+        now = time.monotonic()
+        for name in [name for name in self._files if name not in found]:
+            file = self._files[name]
+            differs = True
+            file.missing_since = file.missing_since or now
+            if now - file.missing_since >= grace:
+                del self._files[name]
+        for name, (path, stamp) in found.items():
+            file = self._files.setdefault(name, _File())
+            differs = differs or file.missing_since is not None
+            file.missing_since = None
+            if file.stamp != stamp or stamp is None or path in changed:
+                differs = True
+                file.stamp = stamp
+                self._read(name, Path(path), file)
+        if differs:
+            self._merge()
+        return differs
+
+    def _scan(self) -> Iterator[tuple[str, tuple[str, Stamp | None]]]:
+        """Relative name -> path and what tells whether it changed. Raises OSError when the folder cannot be read."""
+        os.scandir(self._root).close()
+        # Plain texts: there may be thousands of files, and a look at them comes every few seconds.
+        folders = [(str(self._root), "")]
+        while folders:
+            folder, prefix = folders.pop()
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        if not (entry.is_symlink() or self._is_ignored(Path(entry.path))):
+                            folders.append((entry.path, f"{prefix}{entry.name}/"))
+                    # Hidden files are editors' or half-copied ones; `x.yaml~` and `#x.yaml#` have another ending.
+                    elif entry.name.endswith(SUFFIXES) and not entry.name.startswith("."):
+                        yield prefix + entry.name, (entry.path, _stamp(entry))
+
+    def _is_ignored(self, folder: Path) -> bool:
+        # The out folder of another hub, or of this one before a setting changed, holds the same objects once more.
+        return folder.name.startswith(".") or folder == self._ignored or (folder / PRIVATE).is_dir()
+
+    def _read(self, name: str, path: Path, file: _File) -> None:
+        try:
+            with path.open("rb") as opened:
+                data = opened.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
+                parsed: list[ParsedDocument | Problem] = [
+                    Problem(name, 1, "", f"is larger than the {MAX_BYTES} bytes a file of manifests may have")
+                ]
+            else:
+                parsed = parse_documents(data.decode("utf-8-sig"), name)
+        except FileNotFoundError:
+            # Gone since it was listed: the next look will not list it.
+            return
+        except OSError as error:
+            parsed = [Problem(name, 1, "", f"cannot be read: {error.strerror}")]
+        except UnicodeDecodeError as error:
+            parsed = [Problem(name, data.count(b"\n", 0, error.start) + 1, "", "is not UTF-8 text")]
+        self._take(name, file, parsed)
+
+    def _take(self, name: str, file: _File, parsed: list[ParsedDocument | Problem]) -> None:
+        objects: dict[ObjectKey, Declared] = {}
+        problems: list[Problem] = []
+        for item in parsed:
+            if isinstance(item, Problem):
+                problems.append(item)
+                continue
+            manifest = self._manifest(item.object)
+            key = key_of(manifest)
+            if key in objects:
+                problems.append(_duplicate(key, name, item.line, objects[key]))
+                continue
+            objects[key] = Declared(manifest, name, item.line)
+            problems.extend(_hints(item))
+        if any(problem.severity == "error" for problem in problems):
+            objects = {**{key: held for key, held in file.objects.items() if key not in objects}, **objects}
+        file.objects = objects
+        file.problems = problems
+
+    def _manifest(self, parsed: ApiObject) -> Manifest:
+        manifest = parsed.to_manifest()
+        manifest.pop("status", None)
+        metadata: dict[str, Any] = {"name": parsed.metadata.name}
+        if not isinstance(parsed, ManagedCluster):
+            metadata["namespace"] = parsed.metadata.namespace or self._namespace
+        for name in ("labels", "annotations"):
+            if value := manifest["metadata"].get(name):
+                metadata[name] = value
+        return {**manifest, "metadata": metadata}
+
+    def _merge(self) -> None:
+        """One object of each key: who has it keeps it; of several new ones the first file by name has it."""
+        candidates: dict[ObjectKey, list[Declared]] = {}
+        for _, file in sorted(self._files.items()):
+            if file.missing_since is None:
+                for key, held in file.objects.items():
+                    candidates.setdefault(key, []).append(held)
+        for file in self._files.values():
+            # Not a rival: the file was probably renamed.
+            if file.missing_since is not None:
+                for key, held in file.objects.items():
+                    candidates.setdefault(key, [held])
+        problems = [problem for file in self._files.values() for problem in file.problems]
+        objects: dict[ObjectKey, Declared] = {}
+        for key, rivals in candidates.items():
+            winner = next((held for held in rivals if held.file == self._owners.get(key)), rivals[0])
+            objects[key] = winner
+            problems.extend(_duplicate(key, held.file, held.line, winner) for held in rivals if held is not winner)
+        self.objects = objects
+        self._owners = {key: held.file for key, held in objects.items()}
+        self.problems = sorted(problems, key=lambda problem: (problem.source, problem.line, problem.field))
+
+
+def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
+    try:
+        return stamp_of(entry.stat())
+    except OSError:
+        return None
+
+
+def _duplicate(key: ObjectKey, file: str, line: int, winner: Declared) -> Problem:
+    where = f"{winner.file}, line {winner.line}" if winner.line else winner.file
+    text = f"{key.kind} {key.name!r} is also in {where}, and that one counts; remove one of them"
+    return Problem(file, line, "metadata.name", text)
+
+
+def _hints(document: ParsedDocument) -> list[Problem]:
+    """What is allowed and probably not meant."""
+    cluster = document.object
+    if isinstance(cluster, ManagedCluster) and "hub_accepts_client" not in cluster.spec.model_fields_set:
+        return [
+            Problem(
+                document.source,
+                document.line,
+                "spec.hubAcceptsClient",
+                "is not there, so the cluster is not accepted and nothing runs on it; true accepts it",
+                "note",
+            )
+        ]
+    return []
+
+
+#: Kinds that people write.
+INPUT_KINDS: Final = (Kind.SCORER, Kind.CONFIG, Kind.CLUSTER)

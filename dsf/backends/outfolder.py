@@ -1,0 +1,145 @@
+"""The folder that the `dir` backend writes into: which object is in which file.
+
+    dynamicscorers/<name>.yaml              DynamicScorer with its status
+    dynamicscoringconfigs/<name>.yaml       DynamicScoringConfig with its status
+    managedclusters/<name>.yaml             ManagedCluster
+    clusters/<cluster>/manifestwork-<name>.yaml
+    clusters/<cluster>/<configmap>.yaml     what the ManifestWork brought there
+    clusters/<cluster>/addonplacementscores/<name>.yaml
+    clusters/<cluster>/agent-credentials/   what the agent shows who it is with
+    problems.yaml, events.yaml              for people
+    .hub/                                   the hub's own: lock and master secret
+
+An object of another namespace than the hub's has it in its file name: `<namespace>_<name>.yaml`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+from dsf.backends.filecache import FileCache
+from dsf.backends.files import dump, read_yaml, remove, write_text
+from dsf.backends.protocol import Kind, Manifest, ObjectKey
+from dsf.errors import BackendError, SettingsError
+from dsf.keys import is_name
+from dsf.settings import Settings
+
+DEFAULT_NAME: Final = "_out"
+CLUSTERS: Final = "clusters"
+#: Folder of what is the hub's own; tells an out folder from any other.
+PRIVATE: Final = ".hub"
+_FOLDERS: Final = {
+    Kind.SCORER: "dynamicscorers",
+    Kind.CONFIG: "dynamicscoringconfigs",
+    Kind.CLUSTER: "managedclusters",
+}
+_WORK_PREFIX: Final = "manifestwork-"
+_SCORES: Final = "addonplacementscores"
+_SUFFIX: Final = ".yaml"
+
+
+class OutFolder:
+    """Reads and writes objects. Methods raise BackendError when a file cannot be read or written."""
+
+    def __init__(self, root: Path, namespace: str) -> None:
+        """`namespace` is the hub's own, which file names do not mention."""
+        self.root = root
+        #: Of what the hub brings to clusters. Objects that others write are read anew each time.
+        self.delivered = FileCache()
+        self._namespace = namespace
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The folder that the settings name. Raises SettingsError."""
+        if settings.manifests is None:
+            raise SettingsError("DSF_MANIFESTS: is required with DSF_BACKEND=dir: the folder with your manifests")
+        manifests = settings.manifests.resolve()
+        root = (settings.out_dir or manifests / DEFAULT_NAME).resolve()
+        if root == manifests or root in manifests.parents:
+            raise SettingsError(
+                f"DSF_OUT_DIR: {root} is or contains the folder of manifests; choose one inside it or elsewhere"
+            )
+        return cls(root, settings.namespace)
+
+    def path(self, key: ObjectKey) -> Path:
+        """The file of an object."""
+        kind, namespace, name = key
+        for part in (namespace, name):
+            if part and not is_name(part):
+                raise BackendError(f"{part!r} cannot be the name of an object")
+        if kind is Kind.WORK:
+            return self.cluster(namespace) / f"{_WORK_PREFIX}{name}.yaml"
+        if kind is Kind.SCORE:
+            return self.cluster(namespace) / _SCORES / f"{name}.yaml"
+        if kind not in _FOLDERS:
+            raise BackendError(f"{kind} objects are not kept in a folder")
+        prefix = f"{namespace}_" if namespace not in ("", self._namespace) else ""
+        return self.root / _FOLDERS[kind] / f"{prefix}{name}.yaml"
+
+    def cluster(self, name: str) -> Path:
+        """The folder of what goes to, or is about, one cluster."""
+        if not is_name(name):
+            raise BackendError(f"{name!r} cannot be the name of a cluster")
+        return self.root / CLUSTERS / name
+
+    def is_work(self, path: Path) -> bool:
+        """Whether this file of a cluster's folder is a ManifestWork, and not something that was delivered."""
+        return path.name.startswith(_WORK_PREFIX)
+
+    def read(self, key: ObjectKey) -> Manifest | None:
+        """One object, or None."""
+        path = self.path(key)
+        return _manifest(self.delivered.read(path, read_yaml) if key.kind is Kind.WORK else read_yaml(path))
+
+    def write(self, key: ObjectKey, manifest: Manifest) -> None:
+        """Write one object."""
+        path, text = self.path(key), dump(manifest)
+        if key.kind is Kind.WORK:
+            self.delivered.write(path, text, manifest)
+        else:
+            write_text(path, text)
+
+    def delete(self, key: ObjectKey) -> bool:
+        """Remove one object; says whether it was there."""
+        path = self.path(key)
+        return (self.delivered.remove if key.kind is Kind.WORK else remove)(path, up_to=self.root)
+
+    def all(self, kind: Kind) -> Iterator[Manifest]:
+        """All objects of a kind that people write."""
+        for path in sorted((self.root / _FOLDERS[kind]).glob("*.yaml")):
+            manifest = _manifest(read_yaml(path))
+            if manifest is not None and manifest.get("kind") == kind.value:
+                yield manifest
+
+    def keys(self, kind: Kind) -> Iterator[ObjectKey]:
+        """The ManifestWorks or scores there are, from the names of their files: they are not read."""
+        prefix = _WORK_PREFIX if kind is Kind.WORK else ""
+        for cluster in _names(self.root / CLUSTERS):
+            folder = self.root / CLUSTERS / cluster
+            for name in _names(folder / _SCORES if kind is Kind.SCORE else folder):
+                if name.startswith(prefix) and name.endswith(_SUFFIX) and not name.startswith("."):
+                    yield ObjectKey(kind, cluster, name[len(prefix) : -len(_SUFFIX)])
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise BackendError(f"cannot read {folder}: {error.strerror}") from None
+
+
+def _manifest(data: Any) -> Manifest | None:
+    """`data` when it has the shape of an object; people may have edited the file."""
+    is_object = isinstance(data, dict) and isinstance(data.get("metadata"), dict)
+    return data if is_object and isinstance(data["metadata"].get("name"), str) else None
+
+
+def key_of(manifest: Manifest) -> ObjectKey:
+    """The key of a manifest."""
+    metadata = manifest["metadata"]
+    return ObjectKey(Kind(manifest["kind"]), metadata.get("namespace") or "", metadata["name"])

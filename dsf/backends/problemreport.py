@@ -1,0 +1,68 @@
+"""`problems.yaml`: what is wrong with the manifests now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dsf.log
+from dsf.api.manifest import Problem
+from dsf.backends.eventlog import EventLog
+from dsf.backends.files import dump, write_text
+from dsf.errors import BackendError
+
+log = dsf.log.get(__name__)
+
+
+class ProblemReport:
+    """Says each problem once, in log and events, and keeps the list of those that are there. Never raises."""
+
+    def __init__(self, path: Path, events: EventLog) -> None:
+        self._path = path
+        self._events = events
+        self._lock = threading.Lock()
+        self._problems: list[Problem] | None = None
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The problems there are now."""
+        with self._lock:
+            return [*(self._problems or ())]
+
+    def update(self, problems: Sequence[Problem]) -> None:
+        """These are the problems now."""
+        with self._lock:
+            before = self._problems
+            if before is not None and before == [*problems]:
+                return
+            self._problems = [*problems]
+        try:
+            write_text(self._path, dump([_row(problem) for problem in problems]))
+        except BackendError as error:
+            log.error("problems cannot be written down", error=str(error))
+        for problem in problems:
+            if problem not in (before or ()):
+                self._say(problem)
+
+    def _say(self, problem: Problem) -> None:
+        is_error = problem.severity == "error"
+        (log.warning if is_error else log.info)("manifest problem", problem=_words(problem))
+        regarding = {"kind": "File", "namespace": "", "name": problem.source}
+        self._events.note(regarding, "Warning" if is_error else "Normal", "ManifestProblem", _words(problem))
+
+
+def _words(problem: Problem) -> str:
+    # Line 0 is no line: the problem is the folder.
+    return str(problem) if problem.line else f"{problem.source}: {problem.message}"
+
+
+def _row(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": problem.source,
+        "line": problem.line,
+        "field": problem.field,
+        "message": problem.message,
+        "severity": problem.severity,
+    }

@@ -1,0 +1,10 @@
+"""What is known of the fleet, read from Redis: for the command line, the exporter and the optimiser.
+
+verdict      how one scorer does on one cluster
+views        answers, as JSON API and `-o json` have them
+reader       scores, scorers, schedule and past cycles; with pages
+schedule     entries in force, and people's changes to them
+rescore      ticks sent by hand, and their results
+credentials  which credentials agents use
+outfolder    what a hub on a folder wrote there
+"""

@@ -1,0 +1,64 @@
+"""What `dsf credentials` shows, read from Redis."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import redis
+from pydantic import Field
+
+from dsf.errors import UnknownClusterError
+from dsf.fleet.views import View
+from dsf.store.agentkeys import AgentKeys
+from dsf.store.registry import Registry
+
+
+class CredentialView(View):
+    """The credentials of one cluster, by their numbers."""
+
+    cluster: str
+    current_id: int
+    previous_ids: list[int] = Field(description="Still valid beside the current ones, during a rotation.")
+    used_id: int | None = Field(description="What the newest result was signed with; null before the first.")
+    state: Literal["not used yet", "in use", "rotating", "asked for"]
+    requested: Literal["", "rotate", "revoke"] = Field(description="What was asked for and is not done yet.")
+    requested_by: str
+
+
+class CredentialList(View):
+    """The credentials of all clusters, or of some."""
+
+    clusters: list[CredentialView]
+
+
+def read_credentials(client: redis.Redis, names: set[str] | None) -> CredentialList:
+    """All clusters, or these. Raises UnknownClusterError and redis.RedisError."""
+    records = Registry(client).clusters()
+    missing = sorted((names or set()) - records.keys())
+    if missing:
+        known = ", ".join(sorted(records)) or "none"
+        raise UnknownClusterError(f"no cluster {missing[0]!r} is accepted; registered: {known}")
+    keys = AgentKeys(client)
+    used, requests = keys.used(), keys.requests()
+    views = []
+    for name in sorted(records.keys() if names is None else names):
+        current, *previous = records[name].key_ids
+        request = requests.get(name)
+        state: Literal["not used yet", "in use", "rotating", "asked for"] = "in use"
+        if request is not None:
+            state = "asked for"
+        elif previous:
+            state = "rotating"
+        elif used.get(name) != current:
+            state = "not used yet"
+        view = CredentialView(
+            cluster=name,
+            current_id=current,
+            previous_ids=previous,
+            used_id=used.get(name),
+            state=state,
+            requested=request.action if request is not None else "",
+            requested_by=request.by if request is not None else "",
+        )
+        views.append(view)
+    return CredentialList(clusters=views)

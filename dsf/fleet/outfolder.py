@@ -1,0 +1,85 @@
+"""What a hub on a folder wrote there: conditions of scorers, and mistakes in manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dsf.fleet.views import View
+
+#: Bytes of a file that are read at most.
+_MAX_FILE = 10 * 1024 * 1024
+
+
+class ConditionView(View):
+    """A condition of a DynamicScorer that is not met."""
+
+    scorer: str
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+class ProblemView(View):
+    """A mistake in a manifest."""
+
+    file: str = ""
+    line: int = 0
+    field: str = ""
+    message: str
+    #: error: the document is not used; note: worth knowing.
+    severity: str = "error"
+
+    @property
+    def place(self) -> str:
+        """`file:line: field`, as far as known."""
+        parts = [f"{self.file}:{self.line}" if self.file and self.line else self.file, self.field]
+        return ": ".join(part for part in parts if part)
+
+
+def conditions_in(out: Path | None) -> Iterator[ConditionView]:
+    """Conditions that are False, of every scorer in the hub's folder."""
+    for file in sorted((out / "dynamicscorers").glob("*.yaml")) if out else ():
+        document = _load(file)
+        if not isinstance(document, dict):
+            continue
+        status = document.get("status")
+        listed = status.get("conditions") if isinstance(status, dict) else None
+        for condition in _dicts(listed):
+            # How cycles go is known better, and newer, from Redis.
+            if condition.get("status") == "False" and condition.get("type") != "Scoring":
+                words = {name: str(condition.get(name, "")) for name in ("type", "status", "reason", "message")}
+                yield ConditionView(scorer=file.stem, **words)
+
+
+def problems_in(out: Path | None) -> Iterator[ProblemView]:
+    """What the hub does not like about the manifests."""
+    listed = _load(out / "problems.yaml") if out else None
+    for problem in _dicts(listed.get("problems") if isinstance(listed, dict) else listed):
+        line = problem.get("line")
+        yield ProblemView(
+            file=str(problem.get("file") or ""),
+            line=line if isinstance(line, int) else 0,
+            field=str(problem.get("field") or ""),
+            message=str(problem.get("message") or ""),
+            severity=str(problem.get("severity") or "error"),
+        )
+
+
+def _dicts(value: Any) -> Iterable[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _load(file: Path) -> Any:
+    """A YAML file of the hub's; None when it is not there or cannot be read, which is no reason to show nothing."""
+    # Only where there is a hub on a folder: it is a twentieth of a command's start.
+    import yaml
+
+    try:
+        if file.stat().st_size > _MAX_FILE:
+            return None
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None

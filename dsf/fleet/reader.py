@@ -1,0 +1,244 @@
+"""Makes the views from what is in Redis. Reads only."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import redis
+
+from dsf import keys
+from dsf.api.validity import has_expired
+from dsf.fleet.pages import Page
+from dsf.fleet.schedule import entry_view
+from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.views import (
+    Books,
+    ClusterCounts,
+    CycleView,
+    FailureView,
+    HistoryList,
+    IdleClusters,
+    ScheduleList,
+    ScoreItem,
+    ScoreList,
+    ScoreResult,
+    ScorerList,
+    ScorerView,
+    ScoreView,
+    SkipsView,
+)
+from dsf.store.entries import interval_in_force
+from dsf.store.pairs import Pairs, PairState
+from dsf.store.registry import Registry, ScorerRecord
+from dsf.store.schedule import Override, ScheduleStore
+from dsf.store.skips import INACTIVE, PAUSED, SKIPS_THRESHOLD, Skips
+
+#: Failures shown per scorer.
+MAX_FAILURES = 10
+
+
+class FleetReader:
+    """Scores, scorers and past cycles. Thread-safe.
+
+    Methods raise redis.RedisError when Redis cannot be read, and UnknownScorerError or UnknownClusterError for a name
+    that is not registered.
+    """
+
+    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+        self._registry = Registry(client)
+        self._pairs = Pairs(client)
+        self._schedule = ScheduleStore(client)
+        self._clock = clock
+
+    def scores(
+        self,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> ScoreList:
+        """The newest score of every pair of the schedule, or of one cluster's or one scorer's pairs.
+
+        At most `limit` of them (None: all), sorted by cluster and scorer, beginning after the pair `after`: what the
+        answer before this one says as `continue`.
+        """
+        self._check(cluster, scorer)
+        records = self._registry.scorers()
+        page = Page(list(self._pairs_of(cluster, scorer)), limit, after)
+        now = self._clock()
+        views = [score_view(state, records, now) for state in self._pairs.states(page.pairs)]
+        return ScoreList(at=now, scores=views, total=page.total, continue_=page.continue_)
+
+    def schedule(
+        self,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> ScheduleList:
+        """Entries of the schedule with people's changes; filters and pages are those of `scores`."""
+        self._check(cluster, scorer)
+        page = Page(list(self._pairs_of(cluster, scorer)), limit, after)
+        entries = self._schedule.entries(keys.pair(*pair) for pair in page.pairs)
+        overrides = self._schedule.overrides()
+        due = self._schedule.due_times(entry.pair for entry in entries)
+        now = self._clock()
+        views = [entry_view(entry, overrides, due.get(entry.pair), now) for entry in entries]
+        return ScheduleList(at=now, entries=views, total=page.total, continue_=page.continue_)
+
+    def scorers(self, scorer: str | None = None) -> ScorerList:
+        """Every registered scorer, or one."""
+        self._check(None, scorer)
+        by_scorer: defaultdict[str, list[PairState]] = defaultdict(list)
+        for state in self._pairs.states(self._pairs_of(None, scorer)):
+            by_scorer[state.scorer].append(state)
+        overrides = self._schedule.overrides()
+        now = self._clock()
+        views = [
+            scorer_view(record, by_scorer[name], overrides, now)
+            for name, record in sorted(self._registry.scorers().items())
+            if scorer in (None, name)
+        ]
+        return ScorerList(at=now, scorers=views)
+
+    def history(self, cluster: str, scorer: str) -> HistoryList:
+        """The newest cycles of one pair and its books; both are empty when it never ran."""
+        self._check(cluster, scorer)
+        cycles = [
+            CycleView(**entry.model_dump(exclude={"run"}), run_id=entry.run)
+            for entry in self._pairs.history(cluster, scorer)
+        ]
+        return HistoryList(
+            cluster=cluster, scorer=scorer, books=_books(self._pairs.state(cluster, scorer)), cycles=cycles
+        )
+
+    def _check(self, cluster: str | None, scorer: str | None) -> None:
+        if scorer is not None:
+            self._registry.scorer(scorer)
+        if cluster is not None:
+            self._registry.cluster(cluster)
+
+    def _pairs_of(self, cluster: str | None, scorer: str | None) -> Iterator[tuple[str, str]]:
+        return (pair for pair in self._pairs.names() if cluster in (None, pair[0]) and scorer in (None, pair[1]))
+
+
+def score_view(state: PairState, records: dict[str, ScorerRecord], now: float) -> ScoreView:
+    """What is known of one pair's newest score at `now` (unix seconds)."""
+    score = state.score
+    record = records.get(state.scorer)
+    expired = score is not None and has_expired(state.valid_until, now)
+    usable = None if expired else score
+    known = record.score_name if record else None
+    return ScoreView(
+        cluster=state.cluster,
+        scorer=state.scorer,
+        score_name=known or (score.score_name if score else ""),
+        run_id=score.run if score else None,
+        at=score.at if score else None,
+        valid_until=score.valid_until if score else None,
+        state=verdict(state, now),
+        expired=expired,
+        fresh=usable is not None and verdict(state, now) is not Verdict.FAILING,
+        empty=verdict(state, now) is Verdict.EMPTY,
+        last_success=state.last_success,
+        age_seconds=_age(state.last_success, now),
+        failing=state.failing or (state.expired if state.trouble is not None else 0),
+        failure=_failure(state),
+        skips=SkipsView(**_said(skips, record)) if (skips := state.skips) is not None else None,
+        items=[ScoreItem(name=name, value=value) for name, value in usable.items] if usable else [],
+        results=[ScoreResult(metric=labels, score=value) for labels, value in usable.results] if usable else [],
+    )
+
+
+def scorer_view(
+    record: ScorerRecord, states: list[PairState], overrides: Mapping[str, Override], now: float
+) -> ScorerView:
+    """How one scorer does on all its clusters at `now` (unix seconds); `overrides` by target."""
+    successes = [state.last_success for state in states if state.last_success is not None]
+    last_success = max(successes, default=None)
+    failures = [failure for state in states if (failure := _failure(state)) is not None]
+    failures.sort(key=lambda failure: failure.at, reverse=True)
+    return ScorerView(
+        name=record.name,
+        score_name=record.score_name,
+        description=record.description,
+        location=record.location,
+        score_destination=record.destination,
+        interval_seconds=record.interval,
+        intervals_in_force=sorted(
+            {interval_in_force(record.name, state.cluster, record.interval, overrides) for state in states}
+        ),
+        validity_seconds=record.validity,
+        rate_limit=record.rate_limit,
+        suspended=record.suspended,
+        health_status=record.health,
+        problem=record.problem,
+        clusters=_cluster_counts(states, now),
+        last_success=last_success,
+        age_seconds=_age(last_success, now),
+        failures=failures[:MAX_FAILURES],
+        idle=_idle(record, states, now),
+    )
+
+
+def _cluster_counts(states: list[PairState], now: float) -> ClusterCounts:
+    numbers = Counter(verdict(state, now).value for state in states)
+    return ClusterCounts(desired=len(states), **numbers)
+
+
+def _failure(state: PairState) -> FailureView | None:
+    failure = state.trouble
+    if failure is None:
+        return None
+    return FailureView(
+        cluster=state.cluster,
+        run_id=failure.run,
+        stage=failure.stage,
+        reason=failure.reason,
+        message=failure.message,
+        at=failure.at,
+    )
+
+
+def _idle(record: ScorerRecord, states: list[PairState], now: float) -> list[IdleClusters]:
+    by_reason: defaultdict[str, list[Skips]] = defaultdict(list)
+    for state in states:
+        skips = state.skips
+        if skips is None or (skips.reason in (PAUSED, INACTIVE) and record.suspended):
+            continue
+        if skips.ticks >= SKIPS_THRESHOLD or has_expired(state.valid_until, now):
+            by_reason[skips.reason].append(skips)
+    found = [
+        IdleClusters(**_said(min(some, key=lambda skips: (skips.since, skips.cluster)), record), clusters=len(some))
+        for some in by_reason.values()
+    ]
+    return sorted(found, key=lambda one: (-one.clusters, one.reason))
+
+
+def _said(skips: Skips, record: ScorerRecord | None) -> dict[str, Any]:
+    return {**asdict(skips), "message": skips.why(record.rate_limit, record.problem) if record else skips.why(None)}
+
+
+def _books(state: PairState) -> Books:
+    return Books(
+        scheduled=state.scheduled,
+        ok=state.count("ok"),
+        empty=state.count("empty"),
+        partial=state.count("partial"),
+        error=state.count("error"),
+        skipped=state.count("skipped"),
+        lost=state.count("lost"),
+        open=state.open,
+        skipped_by_reason=state.skipped(),
+    )
+
+
+def _age(last_success: float | None, now: float) -> float | None:
+    # Never negative: a clock that is a little ahead is no score from the future.
+    return None if last_success is None else round(max(0.0, now - last_success), 3)

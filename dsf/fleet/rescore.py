@@ -1,0 +1,130 @@
+"""Sends ticks by hand and waits for their results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import redis
+from pydantic import Field
+
+from dsf import keys
+from dsf.errors import QueueFullError, UnknownScorerError
+from dsf.fleet.reader import score_view
+from dsf.fleet.views import ScoreView, Time, View
+from dsf.settings import Settings
+from dsf.store.pairs import SUCCESSES, Pairs
+from dsf.store.registry import Registry
+from dsf.store.schedule import ScheduleStore, effective
+from dsf.ticks import send_now
+
+#: Seconds between two looks for results. A cycle takes tens of milliseconds.
+_LOOK = 0.1
+
+
+class RunView(View):
+    """One run that was asked for. `run_id` is empty when it was not sent, `outcome` while nothing was heard of it."""
+
+    cluster: str
+    run_id: str = ""
+    outcome: str = ""
+    stage: str = ""
+    reason: str = ""
+    message: str = ""
+    timings: dict[str, float] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it brought a score."""
+        return self.outcome in SUCCESSES
+
+
+class RescoreReport(View):
+    """What became of the runs, and the scores of those that succeeded."""
+
+    at: Time
+    scorer: str
+    runs: list[RunView]
+    scores: list[ScoreView] = Field(default_factory=list)
+
+
+def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequence[str] | None) -> list[RunView]:
+    """Send one tick to each cluster (None: to all on which the scorer runs).
+
+    A cluster whose agent is away gets none and its run has no run id; the others get theirs.
+    Raises UnknownScorerError and UnknownClusterError before anything is sent, and redis.RedisError.
+    """
+    registry = Registry(client)
+    registry.scorer(scorer)
+    store = ScheduleStore(client)
+    entries = {entry.cluster: entry for entry in store.entries_of(scorer)}
+    wanted = list(dict.fromkeys(clusters)) if clusters else list(entries)
+    if not wanted:
+        raise UnknownScorerError(f"scorer {scorer!r} runs on no cluster now; `dsf status {scorer}` may say why")
+    for cluster in wanted:
+        registry.cluster(cluster)
+        if cluster not in entries:
+            raise UnknownScorerError(
+                f"scorer {scorer!r} does not run on cluster {cluster!r}: it is masked there, not healthy, or not "
+                f"distributed yet; it runs on: {', '.join(entries) or 'none'}"
+            )
+    overrides = store.overrides()
+    now = time.time()
+    runs = []
+    for cluster in wanted:
+        interval = effective(entries[cluster], overrides, now).interval
+        try:
+            run_id = send_now(client, cluster, scorer, interval, queue_limit=settings.queue_limit)
+            runs.append(RunView(cluster=cluster, run_id=run_id))
+        except QueueFullError as error:
+            runs.append(RunView(cluster=cluster, message=str(error)))
+    return runs
+
+
+def sent(scorer: str, runs: Sequence[RunView]) -> RescoreReport:
+    """The report without waiting for the runs to end."""
+    return RescoreReport(at=time.time(), scorer=scorer, runs=list(runs))
+
+
+def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: float) -> RescoreReport:
+    """Wait until each run has ended, at most until `deadline` (time.monotonic()). Raises redis.RedisError."""
+    pairs = Pairs(client)
+    waiting = {run.cluster: run.run_id for run in runs if run.run_id}
+    ended: dict[str, RunView] = {run.cluster: run for run in runs if not run.run_id}
+    while True:
+        for cluster in sorted(waiting.keys() - ended.keys()):
+            for entry in pairs.history(cluster, scorer):
+                if entry.run == waiting[cluster]:
+                    cycle = entry.model_dump(exclude={"run", "at"})
+                    ended[cluster] = RunView(cluster=cluster, run_id=entry.run, **cycle)
+        if len(ended) == len(runs) or time.monotonic() >= deadline:
+            break
+        time.sleep(_LOOK)
+    for cluster in waiting.keys() - ended.keys():
+        ended[cluster] = RunView(
+            cluster=cluster, run_id=waiting[cluster], message=_nothing_heard(client, cluster, scorer)
+        )
+    return _with_scores(client, scorer, [ended[run.cluster] for run in runs])
+
+
+def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> RescoreReport:
+    records = Registry(client).scorers()
+    now = time.time()
+    succeeded = [(run.cluster, scorer) for run in runs if run.succeeded]
+    scores = [score_view(state, records, now) for state in Pairs(client).states(succeeded)]
+    return RescoreReport(at=now, scorer=scorer, runs=runs, scores=scores)
+
+
+def _nothing_heard(client: redis.Redis, cluster: str, scorer: str) -> str:
+    """Where the run may hang, from what stands in the queues."""
+    waiting = client.llen(keys.spoke_queue(cluster))
+    results = client.llen(keys.RESULTS_QUEUE)
+    if waiting:
+        return f"not heard of in time; {waiting} messages wait in spoke.{cluster}: does its agent run?"
+    if results:
+        return f"not heard of in time; {results} results wait in hub.results: does a results worker run?"
+    return (
+        "not heard of in time; the agent has taken the tick, so the cycle is slow or the agent has died; "
+        f"`dsf history {scorer} --cluster {cluster}` will say how it ended"
+    )

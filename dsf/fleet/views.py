@@ -1,0 +1,248 @@
+"""What the JSON API answers and `dsf ... -o json` prints: camelCase, times in RFC 3339 UTC, durations in seconds.
+
+An age is always the age of the last successful cycle.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from dsf.api.meta import rfc3339
+from dsf.fleet.verdict import Verdict
+from dsf.store.entries import LATEST
+
+
+def _from_unix(value: object) -> object:
+    # What is in Redis may be no date; one such value must not take the whole answer away.
+    return datetime.fromtimestamp(max(0.0, min(LATEST, value)), UTC) if isinstance(value, int | float) else value
+
+
+Time = Annotated[
+    AwareDatetime,
+    BeforeValidator(_from_unix),
+    PlainSerializer(rfc3339, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+
+
+class View(BaseModel):
+    """Base of the answers."""
+
+    # Built at its first use: a command needs few of them.
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, defer_build=True)
+
+
+class FailureView(View):
+    """Why a cycle failed."""
+
+    cluster: str
+    run_id: str
+    stage: str = Field(description="fetch, score or publish; empty when nothing was heard of the run")
+    reason: str
+    message: str
+    at: Time
+
+
+class SkipsView(View):
+    """The newest ticks of one scorer on one cluster were due and were not sent."""
+
+    cluster: str
+    reason: str = Field(
+        description="queue_full, rate_limit, paused, results_behind or expired: that of the newest of them"
+    )
+    message: str
+    ticks: int = Field(description="How many in a row.")
+    since: Time = Field(description="When the first of them was due.")
+
+
+class IdleClusters(SkipsView):
+    """Clusters that get no ticks of a scorer for one reason; what else it says is of the one that waits longest."""
+
+    clusters: int = Field(description="On how many clusters.")
+
+
+class ScoreItem(View):
+    """One item as the AddOnPlacementScore has it: floored and clamped."""
+
+    name: str
+    value: int
+
+
+class ScoreResult(View):
+    """One result as the scoring API gave it."""
+
+    metric: dict[str, str]
+    score: float
+
+
+class ScoreView(View):
+    """The newest score of one scorer on one cluster. An expired one has neither items nor results."""
+
+    cluster: str
+    scorer: str
+    score_name: str
+    run_id: str | None = None
+    at: Time | None = Field(default=None, description="When the newest score was measured; null before the first.")
+    valid_until: Time | None = None
+    state: Verdict = Field(description="The one word for it.")
+    expired: bool = Field(description="There was a score and it must not be used any more.")
+    empty: bool = Field(default=False, description="The newest cycle succeeded and brought no items.")
+    fresh: bool = Field(description="There is a score that has not expired, and the newest cycle succeeded.")
+    last_success: Time | None = None
+    age_seconds: float | None = Field(default=None, description="Seconds since the last successful cycle.")
+    failing: int = Field(description="Cycles in a row that failed, or that expired in the queue again and again.")
+    failure: FailureView | None = None
+    skips: SkipsView | None = Field(default=None, description="null when the newest tick was sent.")
+    items: list[ScoreItem] = []
+    results: list[ScoreResult] = []
+
+
+class PagedView(View):
+    """Base of the answers that come in pages."""
+
+    at: Time
+    total: int = Field(default=0, description="Pairs of scorer and cluster that were asked for, on all pages together.")
+    continue_: str | None = Field(
+        default=None,
+        alias="continue",
+        description="There are more: ask again with this as `continue`. null when these are the last.",
+    )
+
+
+class ScoreList(PagedView):
+    """Answer of /api/v1/scores."""
+
+    scores: list[ScoreView]
+
+
+class ClusterCounts(View):
+    """On how many clusters a scorer runs, and how. desired is the sum of the others."""
+
+    desired: int = 0
+    succeeding: int = 0
+    failing: int = Field(default=0, description="The newest cycle failed or was lost, or all expire in the queue.")
+    empty: int = Field(default=0, description="The newest cycle succeeded and brought no items, so there is no score.")
+    expired: int = Field(default=0, description="Nothing failed, but no cycle ran until the score expired.")
+    waiting: int = Field(default=0, description="No cycle has ended yet.")
+
+
+class ScorerView(View):
+    """One registered scorer and how it does."""
+
+    name: str
+    score_name: str
+    description: str
+    location: str
+    score_destination: str
+    interval_seconds: int = Field(description="What the scorer says.")
+    intervals_in_force: list[int] = Field(
+        default=[],
+        description="Seconds on the clusters that it runs on, each number once, ascending: another than "
+        "`interval_seconds` where a person set one.",
+    )
+    validity_seconds: int
+    rate_limit: str | None
+    suspended: bool
+    health_status: Literal["Active", "Inactive", "Unknown"]
+    problem: str = Field(default="", description="Why it runs nowhere now, `<reason>: <sentence>`; empty while it can.")
+    clusters: ClusterCounts
+    last_success: Time | None = Field(default=None, description="The newest one of all clusters.")
+    age_seconds: float | None = None
+    failures: list[FailureView] = Field(default=[], description="Newest first, at most 10, one per failing cluster.")
+    idle: list[IdleClusters] = Field(
+        default=[],
+        description="Clusters that get no ticks and have no score that may be used, or three or more ticks in a row "
+        "were not sent. One per reason, most clusters first.",
+    )
+
+
+class ScorerList(View):
+    """Answer of /api/v1/scorers."""
+
+    at: Time
+    scorers: list[ScorerView]
+
+
+class OverrideView(View):
+    """A person's change to the schedule. The target is `<cluster>/<scorer>`, or `*/<scorer>` for all clusters."""
+
+    target: str
+    interval_seconds: int | None = None
+    paused: bool | None = None
+    paused_until: Time | None = None
+    note: str = ""
+    by: str = ""
+    at: Time | None = None
+
+
+class EntryView(View):
+    """One scorer on one cluster in the schedule."""
+
+    cluster: str
+    scorer: str
+    score_name: str
+    interval_seconds: int = Field(description="What is in force: the entry's interval or a person's.")
+    entry_interval_seconds: int = Field(description="What the hub controller wants.")
+    interval_source: str = Field(description="Where the interval comes from: entry, or the target of an override.")
+    rate_limit: str | None = Field(default=None, description="Limit of this scorer on all clusters together.")
+    suspended: bool = Field(default=False, description="The DynamicScorer itself says that it shall not run.")
+    paused: bool = Field(description="No ticks are sent now: by a person, or because the scorer is suspended.")
+    paused_until: Time | None = None
+    paused_source: str | None = Field(default=None, description="entry, or the target of the override that paused it.")
+    next_run: Time | None = Field(default=None, description="null while paused.")
+    lag_seconds: float = Field(description="How long the next run is overdue; 0 when it is not.")
+    overrides: list[OverrideView] = []
+
+
+class ScheduleList(PagedView):
+    """Answer of /api/v1/schedule."""
+
+    entries: list[EntryView]
+
+
+class CycleView(View):
+    """One past cycle."""
+
+    run_id: str
+    at: Time
+    outcome: str
+    stage: str = ""
+    reason: str = ""
+    message: str = ""
+    timings: dict[str, float] = Field(default={}, description="Seconds per stage.")
+    counts: dict[str, int] = {}
+
+
+class Books(View):
+    """Every cycle that was due or asked for, by how it ended: scheduled is the sum of all others."""
+
+    scheduled: int
+    ok: int
+    empty: int
+    partial: int
+    error: int
+    skipped: int
+    lost: int
+    open: int = Field(description="Sent and not ended yet.")
+    skipped_by_reason: dict[str, int] = {}
+
+
+class HistoryList(View):
+    """Answer of /api/v1/history/{cluster}/{scorer}; cycles newest first."""
+
+    cluster: str
+    scorer: str
+    books: Books
+    cycles: list[CycleView]
+
+
+class Problem(View):
+    """An error, as RFC 9457 has it."""
+
+    title: str
+    status: int
+    detail: str

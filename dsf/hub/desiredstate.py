@@ -1,0 +1,207 @@
+"""The hub's picture of the world: the backend's objects, read and put together into the desired state."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+import dsf.log
+from dsf.api.cluster import ManagedCluster
+from dsf.api.manifest import ApiObject
+from dsf.api.problems import explain
+from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringconfig import DynamicScoringConfig
+from dsf.api.tokenhosts import TokenHosts
+from dsf.api.types import ADDON_NAME, CONFIG_NAME
+from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.errors import SettingsError
+from dsf.hub.health import Health
+from dsf.hub.summaries import INTERNAL_ERROR, Differences, Obstacle, Plan, differences, make_plan
+from dsf.settings import Settings
+
+log = dsf.log.get(__name__)
+
+_Object = TypeVar("_Object", DynamicScorer, DynamicScoringConfig, ManagedCluster)
+
+
+class DesiredState:
+    """Makes the plan when something changed, and tells what is different in the new one. Thread-safe."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: Settings,
+        health: Callable[[ObjectKey], Health | None],
+        on_new: Callable[[Differences], None],
+    ) -> None:
+        """`on_new` gets what a new plan changes, in the thread that called `update`.
+
+        Raises SettingsError.
+        """
+        try:
+            self._token_hosts = TokenHosts(settings.token_hosts)
+        except ValueError as error:
+            raise SettingsError(f"DSF_TOKEN_HOSTS: {error}") from None
+        self._backend = backend
+        self._settings = settings
+        self._health = health
+        self._on_new = on_new
+        self._lock = threading.RLock()
+        self._parsed: dict[ObjectKey, tuple[str, ApiObject | None]] = {}
+        # Scorer -> the error that was logged last.
+        self._reported: dict[str, str] = {}
+        self._plan = Plan()
+        self._is_stale = True
+        # Unix time at which a pause ends, after which the plan is another one.
+        self._ends = float("inf")
+
+    def invalidate(self) -> None:
+        """Something may have changed: the next `update` makes the plan anew."""
+        with self._lock:
+            self._is_stale = True
+
+    @property
+    def plan(self) -> Plan:
+        """The desired state as of the last `update`."""
+        return self._plan
+
+    def update(self) -> Plan:
+        """Make the plan anew if something changed, and tell what is different; returns it."""
+        with self._lock:
+            if not self._is_stale and time.time() < self._ends:
+                return self._plan
+            before = self._plan
+            # Before reading: what changes from here on makes it stale again.
+            self._is_stale = False
+            try:
+                plan = self._make()
+                news = differences(before, plan)
+            except BaseException:
+                self._is_stale = True
+                raise
+            self._plan = plan
+            pauses = (scorer.suspended_until for scorer in plan.scorers.values())
+            self._ends = min((until for until in pauses if until is not None), default=float("inf"))
+        self._on_new(news)
+        return plan
+
+    def counts(self, namespace: str) -> bool:
+        """Whether DynamicScorers of this namespace count."""
+        return namespace in (self._settings.namespace, *self._settings.scorer_namespaces)
+
+    def scorer(self, key: ObjectKey) -> DynamicScorer | None:
+        """A DynamicScorer as it is stored; None when it is not there, is being deleted or cannot be read."""
+        found = self._one(key, DynamicScorer)
+        return found if found is not None and found.metadata.deletion_timestamp is None else None
+
+    def config(self, key: ObjectKey) -> DynamicScoringConfig | None:
+        """A DynamicScoringConfig as it is stored; None when it is not there or cannot be read."""
+        return self._one(key, DynamicScoringConfig)
+
+    @property
+    def config_key(self) -> ObjectKey:
+        """The one DynamicScoringConfig that counts."""
+        return ObjectKey(Kind.CONFIG, self._settings.namespace, CONFIG_NAME)
+
+    def _make(self) -> Plan:
+        counted = (scorer for scorer in self._all(Kind.SCORER, DynamicScorer) if self.counts(scorer.metadata.namespace))
+        scorers = [self._in_force(scorer) for scorer in counted]
+        clusters = self._all(Kind.CLUSTER, ManagedCluster)
+        without_addon = 0
+        if self._settings.addon_mode:
+            having = {
+                manifest["metadata"]["namespace"]
+                for manifest in self._backend.list(Kind.ADDON)
+                if manifest["metadata"]["name"] == ADDON_NAME and not manifest["metadata"].get("deletionTimestamp")
+            }
+            without_addon = sum(cluster.is_served and cluster.metadata.name not in having for cluster in clusters)
+            clusters = [cluster for cluster in clusters if cluster.metadata.name in having]
+        plan = make_plan(
+            scorers,
+            self.config(self.config_key),
+            clusters,
+            datetime.now(UTC),
+            self._token_hosts,
+            {scorer.key: found for scorer in scorers if (found := self._failure(scorer)) is not None},
+        )
+        plan = replace(plan, without_addon=without_addon)
+        self._report(plan)
+        return plan
+
+    def _report(self, plan: Plan) -> None:
+        """Log what the hub stumbled over, once each."""
+        errors = {key: scorer.obstacle.error for key, scorer in plan.scorers.items() if scorer.obstacle is not None}
+        found = {key: (error, repr(error)) for key, error in errors.items() if error is not None}
+        for key, (error, text) in found.items():
+            if self._reported.get(key) != text:
+                log.error("a scorer cannot be planned, the others go on", scorer=key, exc_info=error)
+        self._reported = {key: text for key, (_, text) in found.items()}
+
+    def _failure(self, scorer: DynamicScorer) -> Obstacle | None:
+        """Why the scoring API is not Active, as far as known."""
+        health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
+        failure = health.failure if health is not None else None
+        return Obstacle(failure.reason, failure.message) if failure is not None else None
+
+    def _in_force(self, scorer: DynamicScorer) -> DynamicScorer:
+        """The scorer with the health and the config that count now; its stored status may be a moment old."""
+        health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
+        if health is None:
+            return scorer
+        update = {"health_status": health.status, "last_synced_config": health.config}
+        return scorer.model_copy(update={"status": scorer.status.model_copy(update=update)})
+
+    def _all(self, kind: Kind, model: type[_Object]) -> list[_Object]:
+        found = [(_key(kind, manifest), manifest) for manifest in self._backend.list(kind)]
+        present = {key for key, _ in found}
+        for key in [key for key in self._parsed if key.kind is kind and key not in present]:
+            del self._parsed[key]
+        parsed = (self._parse(key, manifest, model) for key, manifest in found)
+        return [item for item in parsed if item is not None]
+
+    def _one(self, key: ObjectKey, model: type[_Object]) -> _Object | None:
+        manifest = self._backend.get(*key)
+        with self._lock:
+            return None if manifest is None else self._parse(key, manifest, model)
+
+    def _parse(self, key: ObjectKey, manifest: Manifest, model: type[_Object]) -> _Object | None:
+        version = f"{manifest['metadata'].get('uid')}/{manifest['metadata'].get('resourceVersion')}"
+        cached = self._parsed.get(key)
+        if cached is not None and cached[0] == version:
+            known = cached[1]
+            return known if isinstance(known, model) else None
+        parsed: _Object | None
+        try:
+            parsed = _read(manifest, model)
+        except ValidationError as error:
+            text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
+            log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)
+            self._backend.event(key, "Warning", "Invalid", text)
+            parsed = None
+        except Exception as error:
+            # A mistake of the hub's: it must not end the plan of all others.
+            log.exception("object cannot be read, the others go on", kind=key.kind.value, object=key.name)
+            text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
+            self._backend.event(key, "Warning", INTERNAL_ERROR, text)
+            return None
+        self._parsed[key] = (version, parsed)
+        return parsed
+
+
+def _read(manifest: Manifest, model: type[_Object]) -> _Object:
+    """The object. A status that cannot be read is left out: it is the hub's own, and will be written anew."""
+    try:
+        return model.from_manifest(manifest)
+    except ValidationError:
+        return model.from_manifest({name: value for name, value in manifest.items() if name != "status"})
+
+
+def _key(kind: Kind, manifest: Manifest) -> ObjectKey:
+    metadata = manifest["metadata"]
+    return ObjectKey(kind, metadata.get("namespace") or "", metadata["name"])

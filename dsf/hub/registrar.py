@@ -1,0 +1,240 @@
+"""What the hub tells Redis: scorers and clusters in the registry, entries in the schedule.
+
+It remembers what is there, so that work on a cluster that needs no change costs no round trip; `refresh` reads it
+again, so that a Redis that lost something, or was written to by others, is put right.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+import redis
+
+import dsf.log
+from dsf import keys
+from dsf.hub.cycles import Cycles
+from dsf.hub.outage import Outage, StillAwayError
+from dsf.hub.summaries import Plan, ScorerPlan
+from dsf.settings import Settings
+from dsf.store.agents import Agents
+from dsf.store.entries import Entry, Pace, pace, read
+from dsf.store.pairs import Pairs
+from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
+from dsf.store.schedule import ScheduleStore
+from dsf.store.writes import Claim, Writes
+
+log = dsf.log.get(__name__)
+
+
+class Registrar:
+    """Thread-safe, as long as one cluster is worked on by one thread at a time.
+
+    Methods raise redis.RedisError when Redis cannot be reached; repeating them is always right.
+    """
+
+    def __init__(self, client: redis.Redis, settings: Settings, outage: Outage) -> None:
+        """While the `outage` of Redis lasts every method fails at once instead of waiting for it."""
+        self._outage = outage
+        self._redis = client
+        self._schedule = ScheduleStore(client, spread_rate=settings.beat_spread_rate)
+        self._registry = Registry(client)
+        self._pairs = Pairs(client)
+        self._writes = Writes(client)
+        self._lock = threading.RLock()
+        self._is_read = False
+        # Clusters whose entries were changed since `refresh` began.
+        self._touched: set[str] = set()
+        self._entries: dict[str, dict[str, Entry]] = {}
+        self._scorers: dict[str, ScorerRecord] = {}
+        self._clusters: dict[str, ClusterRecord] = {}
+        self._agents = Agents(client)
+        self._agent_problems: Mapping[str, str] = {}
+        # Pair -> an entry's text, and what it says.
+        self._parsed: dict[str, tuple[str, Entry | None]] = {}
+        # By how many seconds the clock that all of the hub's processes see is ahead of this host's.
+        self._skew = 0.0
+        # The plan whose scorers the registry has, and what went wrong with scorers at the newest attempt.
+        self._synced: Plan | None = None
+        self._problems: Mapping[str, Exception] = {}
+
+    def refresh(self) -> set[str]:
+        """Read what is in Redis; returns the clusters that others changed since the last time."""
+        with self._lock:
+            self._touched.clear()
+        seconds, microseconds = self._redis.time()
+        skew = float(seconds) + float(microseconds) / 1e6 - time.time()
+        stored = self._schedule.stored()
+        by_cluster: dict[str, dict[str, Entry]] = {}
+        parsed: dict[str, tuple[str, Entry | None]] = {}
+        for pair, text in stored.items():
+            known = self._parsed.get(pair)
+            parsed[pair] = found = known if known is not None and known[0] == text else (text, read(Entry, pair, text))
+            if (entry := found[1]) is not None:
+                by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
+        with self._lock:
+            for cluster in self._touched:
+                # Changed while it was read: what is remembered is newer.
+                by_cluster[cluster] = self._entries.get(cluster, {})
+            entries = {cluster: entries for cluster, entries in by_cluster.items() if entries}
+            clusters = self._registry.clusters()
+            others = _differing(self._entries, entries) | _differing(self._clusters, clusters)
+            self._entries, self._clusters, self._scorers = entries, clusters, self._registry.scorers()
+            self._parsed, self._skew, self._synced = parsed, skew, None
+            self._agent_problems = self._agents.problems()
+            # The first time nothing was known that could have changed.
+            others, self._is_read = others if self._is_read else set(), True
+        return others
+
+    def known_clusters(self) -> frozenset[str]:
+        """The clusters that Redis knows anything of, whether they exist or not."""
+        self._ensure_read()
+        with self._lock:
+            scheduled = (cluster for cluster, entries in self._entries.items() if entries)
+            return frozenset(scheduled) | frozenset(self._clusters)
+
+    def has_entries(self) -> bool:
+        """Whether anything is scheduled."""
+        self._ensure_read()
+        with self._lock:
+            return any(self._entries.values())
+
+    def sync_scorers(self, plan: Plan) -> Mapping[str, Exception]:
+        """Make the registry's scorers those of the plan. Overrides of scorers that are gone are forgotten.
+
+        Returns what went wrong by the name of the scorer; the others are done all the same.
+        """
+        self._ensure_read()
+        problems: dict[str, Exception] = {}
+        with self._lock:
+            if plan is self._synced:
+                return self._problems
+            wanted = plan.records(self._scorers)
+            for name in {**wanted, **self._scorers}:
+                try:
+                    self._sync_scorer(name, wanted.get(name), exists=name in plan.scorer_names())
+                except (redis.ConnectionError, redis.TimeoutError):
+                    raise
+                except Exception as error:
+                    problems[name] = error
+                    # Once, and not for each cluster that is worked on.
+                    if repr(error) != repr(self._problems.get(name)):
+                        log.exception("a scorer cannot be registered, the others go on", scorer=name)
+            self._problems, self._synced = problems, None if problems else plan
+        return problems
+
+    def _sync_scorer(self, name: str, wanted: ScorerRecord | None, *, exists: bool) -> None:
+        before = self._scorers.get(name)
+        if before == wanted:
+            return
+        if wanted is None:
+            self._registry.remove_scorer(name)
+            if not exists:
+                self._schedule.forget(name)
+            del self._scorers[name]
+            return
+        self._registry.put_scorer(wanted)
+        self._scorers[name] = wanted
+        if before is not None:
+            # Dimension format, validity, what is shown while failing: scores may have to be written anew.
+            self._writes.touch_all((cluster, name) for cluster in self._clusters_with(name))
+
+    def present(self, cluster: str) -> Mapping[str, Entry]:
+        """The entries of a cluster that the schedule has, by scorer."""
+        self._ensure_read()
+        with self._lock:
+            return dict(self._entries.get(cluster, {}))
+
+    def remove_other_entries(self, cluster: str, wanted: Mapping[str, Entry]) -> None:
+        """Remove the entries of a cluster that are not wanted; the writer is told to remove their scores."""
+        gone = [scorer for scorer in self.present(cluster) if scorer not in wanted]
+        if not gone:
+            return
+        self._schedule.remove((keys.pair(cluster, scorer) for scorer in gone), self._now())
+        with self._lock:
+            self._touched.add(cluster)
+            entries = self._entries.get(cluster, {})
+            self._entries[cluster] = {scorer: entry for scorer, entry in entries.items() if scorer not in gone}
+
+    def agent_problems(self) -> Mapping[str, str]:
+        """Cluster -> why the results of its agent are refused; only those with such a problem."""
+        self._ensure_read()
+        with self._lock:
+            return {name: text for name, text in self._agent_problems.items() if name in self._clusters}
+
+    def key_ids(self, cluster: str) -> tuple[int, ...]:
+        """Ids of the cluster's valid credentials as they are registered; none when it is not."""
+        self._ensure_read()
+        with self._lock:
+            record = self._clusters.get(cluster)
+            return record.key_ids if record is not None else ()
+
+    def put_cluster(self, record: ClusterRecord) -> None:
+        """Register a cluster."""
+        self._ensure_read()
+        with self._lock:
+            if self._clusters.get(record.name) == record:
+                return
+            self._registry.put_cluster(record)
+            self._clusters[record.name] = record
+
+    def put_entries(self, cluster: str, wanted: Mapping[str, Entry]) -> None:
+        """Write the entries that are new or differ. What the agent needs for them must have been delivered before."""
+        present = self.present(cluster)
+        changed = [entry for scorer, entry in wanted.items() if present.get(scorer) != entry]
+        if not changed:
+            return
+        self._schedule.upsert(changed, self._now())
+        with self._lock:
+            self._touched.add(cluster)
+            self._entries[cluster] = {**self._entries.get(cluster, {}), **{entry.scorer: entry for entry in changed}}
+
+    def remove_cluster(self, cluster: str) -> None:
+        """Forget a cluster and all its entries; the writer is told to remove its scores."""
+        self.remove_other_entries(cluster, {})
+        with self._lock:
+            if cluster in self._clusters:
+                self._registry.remove_cluster(cluster)
+                del self._clusters[cluster]
+
+    def rewrite_score(self, cluster: str, scorer: str) -> None:
+        """Have the writer write a pair's score whatever it remembers of it: it was changed or removed."""
+        self._ensure_read()
+        self._writes.touch(cluster, scorer, forget_written=True)
+
+    def written_score(self, cluster: str, scorer: str) -> str | None:
+        """Name of the score that the writer wrote for a pair and has not removed; None when there is none."""
+        self._ensure_read()
+        [facts] = self._writes.facts([Claim(cluster, scorer, 0.0)])
+        return facts.written.name if facts.written is not None else None
+
+    def cycles(self, plan: ScorerPlan, clusters: list[str]) -> Cycles:
+        """How the newest cycles of a scorer went."""
+        self._ensure_read()
+        now = self._now()
+        states = self._pairs.unsettled(((cluster, plan.name) for cluster in clusters), now)
+        return Cycles.of(states, now, succeeding=len(clusters) - len(states))
+
+    def pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
+        """How often a scorer really runs on the clusters that it is wanted on."""
+        self._ensure_read()
+        declared = plan.resolved.interval_seconds if plan.resolved is not None else 0
+        return pace(plan.name, declared, clusters, self._schedule.overrides_of(plan.name, clusters))
+
+    def _now(self) -> float:
+        """Unix seconds by the clock that all of the hub's processes see; this host's may be off."""
+        return time.time() + self._skew
+
+    def _clusters_with(self, scorer: str) -> list[str]:
+        return [cluster for cluster, entries in self._entries.items() if scorer in entries]
+
+    def _ensure_read(self) -> None:
+        if self._outage.is_on:
+            raise StillAwayError("Redis cannot be reached")
+        if not self._is_read:
+            self.refresh()
+
+
+def _differing(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}

@@ -1,0 +1,37 @@
+"""The status of a DynamicScorer says which interval is in force, and which one is declared."""
+
+from __future__ import annotations
+
+from dsf.store.schedule import ALL_CLUSTERS
+from tests.integration.hub.world import World
+
+EVERYWHERE = f"{ALL_CLUSTERS}/cpu-scorer"
+
+
+def _shown(world: World) -> tuple[int, int, int]:
+    status = world.status("cpu-scorer")
+    return status["interval"], status["declaredInterval"], status["clustersWithOtherInterval"]
+
+
+def test_an_interval_set_by_hand_is_in_the_status_at_once(running: World) -> None:
+    # What the hub finds when it looks at everything would hide that it is not told.
+    running.resync = 600.0
+    running.restart()
+    running.until(lambda: _shown(running) == (30, 30, 0))
+    running.schedule.set_override(EVERYWHERE, interval=5)
+    running.until(lambda: _shown(running) == (5, 30, 0), timeout=5)
+    running.schedule.set_override("a/cpu-scorer", interval=7)
+    running.until(lambda: _shown(running) == (5, 30, 1), timeout=5)
+    # One of its own that is no other is none.
+    running.schedule.set_override("b/cpu-scorer", interval=5)
+    running.schedule.reset("a/cpu-scorer")
+    running.until(lambda: _shown(running) == (5, 30, 0), timeout=5)
+    running.schedule.reset(EVERYWHERE)
+    running.until(lambda: _shown(running) == (30, 30, 1), timeout=5)
+
+
+def test_an_interval_set_by_hand_stays_in_the_status_when_the_hub_starts_anew(running: World) -> None:
+    running.stop()
+    running.schedule.set_override(EVERYWHERE, interval=5)
+    running.start()
+    running.until(lambda: _shown(running) == (5, 30, 0))

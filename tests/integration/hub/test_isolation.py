@@ -1,0 +1,190 @@
+"""One scorer or cluster with which something goes wrong, at each step of the hub's work, and all others."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from tests.integration.hub.world import World, remote_config, scoring_api
+from tests.support.httpserver import ScriptedServer, answer
+
+CANARY = "injected by the test"
+Wrong = Callable[..., bool]
+
+
+@pytest.fixture(autouse=True)
+def _plain_tracebacks() -> Iterator[None]:
+    """As in production; the default shows all local variables, which takes half a second each."""
+    before = structlog.get_config()["processors"]
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*before[:-1], plain])
+    yield
+    structlog.configure(processors=before)
+
+
+def _is_bad_scorer(*arguments: Any) -> bool:
+    """Whether a call is about the scorer `bad-scorer`."""
+    return any("bad-scorer" in str(getattr(argument, "name", argument))[:2000] for argument in arguments)
+
+
+def _is_bad_cluster(*arguments: Any) -> bool:
+    return any(getattr(argument, "name", argument) == "bad" for argument in arguments)
+
+
+def _break(monkeypatch: pytest.MonkeyPatch, place: str, is_wrong: Wrong) -> None:
+    """Let a function or method raise something that nobody expects, for the bad one only."""
+    module, _, path = place.partition(":")
+    owner: Any = importlib.import_module(module)
+    *classes, name = path.split(".")
+    for part in classes:
+        owner = getattr(owner, part)
+    true = getattr(owner, name)
+
+    def broken(*arguments: Any, **named: Any) -> Any:
+        if is_wrong(*arguments, *named.values()):
+            raise KeyError(CANARY)
+        return true(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, broken)
+
+
+#: Step -> where the scorer's status says so; empty where it has none, since it cannot be read or written.
+SCORER_STEPS = {
+    "dsf.hub.desiredstate:_read": "",
+    "dsf.hub.summaries:resolve": "ConfigSynced",
+    "dsf.hub.summaries:_resolved_plan": "ConfigSynced",
+    "dsf.hub.summaries:ScorerRecord": "ConfigSynced",
+    "dsf.hub.summaries:Entry": "ConfigSynced",
+    "dsf.hub.summaries:dump_summaries": "ConfigSynced",
+    "dsf.hub.health:HealthMonitor.track": "Scoring",
+    "dsf.hub.scorers:scorer_status": "Scoring",
+    "dsf.hub.scorers:ScorerReconciler._spread": "Scoring",
+    "dsf.hub.registrar:Registrar._sync_scorer": "Scoring",
+    "dsf.hub.registrar:Registrar.cycles": "Scoring",
+    "dsf.hub.scorers:write_status": "",
+}
+
+
+@pytest.mark.parametrize("step", SCORER_STEPS)
+def test_an_error_with_one_scorer_stops_no_other(
+    running: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], step: str
+) -> None:
+    _break(monkeypatch, step, _is_bad_scorer)
+    with scoring_api("bad-scorer") as bad, scoring_api("mem") as other:
+        running.scorer("bad-scorer", bad)
+        if condition := SCORER_STEPS[step]:
+            running.until(lambda: running.condition("bad-scorer", condition)[1] == "InternalError")
+            assert "KeyError" in running.condition("bad-scorer", condition)[2]
+        running.until(lambda: CANARY in "".join(capfd.readouterr()))
+        # What comes now is planned, told, scheduled and shown; what goes, goes.
+        running.scorer("mem-scorer", other)
+        running.cluster("c")
+        wanted = {f"{cluster}/{name}" for cluster in "abc" for name in ("cpu-scorer", "mem-scorer")}
+        running.until(lambda: wanted <= set(running.pairs()))
+        running.until(lambda: running.condition("mem-scorer", "Distributed")[0] == "True")
+        running.remove("scorers/cpu-scorer.yaml")
+        running.cluster("b", accepted=False)
+        running.until(
+            lambda: {pair for pair in running.pairs() if "bad" not in pair} == {"a/mem-scorer", "c/mem-scorer"}
+        )
+        running.until(lambda: running.record("cpu-scorer") is None)
+        # And the scorer itself, as soon as nothing goes wrong any more.
+        monkeypatch.undo()
+        running.scorer("bad-scorer", bad, metadata={"annotations": {"changed": "1"}})
+        running.until(lambda: {"a/bad-scorer", "c/bad-scorer"} <= set(running.pairs()))
+        running.until(lambda: running.condition("bad-scorer", "Scoring")[1] == "NoCyclesYet")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "dsf.hub.desiredstate:_read",
+        "dsf.hub.credentials:AgentCredentials.ensure",
+        "dsf.hub.clusters:manifest_work",
+        "dsf.hub.clusters:ClusterReconciler._hold",
+        "dsf.hub.registrar:Registrar.put_entries",
+        "dsf.hub.registrar:Registrar.present",
+    ],
+)
+def test_an_error_with_one_cluster_stops_no_other(
+    running: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], step: str
+) -> None:
+    _break(monkeypatch, step, lambda *given: _is_bad_cluster(*given) or "'name': 'bad'" in str(given[0])[:2000])
+    running.cluster("bad")
+    running.until(lambda: CANARY in "".join(capfd.readouterr()))
+    with scoring_api("mem") as other:
+        running.scorer("mem-scorer", other)
+        running.cluster("c")
+        wanted = {f"{cluster}/{name}" for cluster in "abc" for name in ("cpu-scorer", "mem-scorer")}
+        running.until(lambda: wanted <= set(running.pairs()))
+        running.remove("scorers/cpu-scorer.yaml")
+        running.until(
+            lambda: {pair for pair in running.pairs() if "bad" not in pair} == {f"{c}/mem-scorer" for c in "abc"}
+        )
+        monkeypatch.undo()
+        running.remove("clusters/bad.yaml")
+        running.until(lambda: (running.cluster_record("bad"), running.told("bad")) == (None, None))
+        running.cluster("bad")
+        running.until(lambda: "bad/mem-scorer" in running.pairs())
+
+
+def test_news_that_cannot_be_passed_on_is_not_the_last(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _break(monkeypatch, "dsf.hub.hub:Hub._refresh_statuses", lambda *given: given[1] == {"broken"})
+    running.tell("broken")
+    running.until(lambda: not running.client.exists("dsf:hub:changed"))
+    running.fail("a", "cpu-scorer", "connection_failed", "no route", 1_700_000_000)
+    running.until(lambda: running.status("cpu-scorer")["clusters"]["failing"] == 1)
+
+
+def test_an_address_that_looks_like_one_is_refused_and_freezes_nothing(running: World) -> None:
+    config = remote_config("bad")
+    config["scoring"]["host"] = "http\u017f://x"
+    with scoring_api() as bad, scoring_api("mem") as other:
+        bad.script(answer(config), path="/config")
+        auth = {"auth": {"tokenSecretRef": {"name": "t", "key": "k"}}}
+        running.scorer("with-auth", bad, scoring=auth)
+        running.until(lambda: running.condition("with-auth", "ConfigSynced")[1] == "InvalidURL")
+        running.scorer("mem-scorer", other)
+        running.until(lambda: "a/mem-scorer" in running.pairs())
+        running.scorer("with-auth", bad)
+        running.until(lambda: running.status("with-auth").get("observedGeneration") == 2)
+        assert running.condition("with-auth", "ConfigSynced")[1] == "InvalidURL"
+        assert "with-auth" not in (running.told("a") or [])
+
+
+def test_a_check_that_fails_in_an_unexpected_way_is_a_failed_check(
+    running: World, monkeypatch: pytest.MonkeyPatch, api: ScriptedServer
+) -> None:
+    monkeypatch.setattr("dsf.http.probe", lambda *_, **__: {}["surprise"])
+    running.until(lambda: running.condition("cpu-scorer", "Healthy")[:2] == ("False", "CheckFailed"))
+    assert "KeyError" in running.condition("cpu-scorer", "Healthy")[2]
+    assert running.status("cpu-scorer")["healthStatus"] == "Inactive"
+    running.until(lambda: all(entry.suspended for entry in running.entries().values()))
+    monkeypatch.undo()
+    running.until(lambda: running.condition("cpu-scorer", "Healthy")[0] == "True")
+
+
+def test_a_scorer_of_another_namespace_does_not_count_unless_it_is_listed(running: World) -> None:
+    with scoring_api("cpu") as theirs:
+        running.scorer("theirs", theirs, metadata={"namespace": "team", "creationTimestamp": "2020-01-01T00:00:00Z"})
+        running.until(lambda: running.condition("team_theirs", "Scoring")[:2] == ("False", "OtherNamespace"))
+        assert "open-cluster-management" in running.condition("team_theirs", "Scoring")[2]
+        # It is not asked for anything, and does not take a name from those that count.
+        assert theirs.requests == []
+        assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
+        assert ("theirs", "OtherNamespace", "Warning") in running.events()
+        running.remove("scorers/cpu-scorer.yaml")
+        running.settings = running.settings.model_copy(update={"scorer_namespaces": ["team"]})
+        running.restart()
+        running.until(lambda: running.pairs() == ["a/theirs", "b/theirs"])
+        running.until(lambda: running.condition("team_theirs", "Scoring")[1] == "NoCyclesYet")
+        # And it is taken away from the agents when its namespace does not count any more.
+        running.settings = running.settings.model_copy(update={"scorer_namespaces": []})
+        running.restart()
+        running.until(lambda: running.pairs() == [] and running.told("a") == [])
+        running.until(lambda: running.condition("team_theirs", "Scoring")[1] == "OtherNamespace")
+        assert running.record("theirs") is None

@@ -1,0 +1,55 @@
+"""One judgement of a pair: statuses, `dsf status`, the API and the exporter agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsf.api.validity import has_expired, valid_until
+from dsf.exporter.families import PairFamilies
+from dsf.fleet.reader import score_view, scorer_view
+from dsf.fleet.verdict import Verdict, verdict
+from dsf.hub.cycles import Cycles
+from dsf.results.desired import desired
+from dsf.store.pairs import PairState, Score
+from dsf.store.registry import ClusterRecord, ScorerRecord
+
+NOW = 1_800_000_000.0
+VALIDITY = 10
+# The validity is below the interval: between two cycles the score expires.
+SCORER = ScorerRecord(name="s", score_name="score", interval=30, validity=VALIDITY)
+
+
+def pair(at: float, factor: float) -> PairState:
+    until = valid_until(at, VALIDITY, factor)
+    score = Score(
+        run="r", score_name="score", at=at, valid_until=until, results=[({"pod": "a"}, 1.0)], items=[("a", 1)]
+    )
+    fields = {"last_success": at, "valid_until": until, "items": 1, "failing": 0, "score": score.model_dump_json()}
+    return PairState("c", "s", {name: str(value) for name, value in fields.items()})
+
+
+@pytest.mark.parametrize(
+    ("age", "factor", "is_usable"),
+    [(5, 1.0, True), (VALIDITY, 1.0, False), (20, 1.0, False), (20, 3.0, True), (30, 3.0, False)],
+)
+def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
+    state = pair(NOW - age, factor)
+    expected = Verdict.SUCCEEDING if is_usable else Verdict.EXPIRED
+    assert verdict(state, NOW) is expected
+    assert has_expired(state.valid_until, NOW) is not is_usable
+    # The status of the DynamicScorer.
+    cycles = Cycles.of([state], NOW)
+    assert (cycles.succeeding, cycles.expired) == (int(is_usable), int(not is_usable))
+    # `dsf status` and the JSON API.
+    counts = scorer_view(SCORER, [state], {}, NOW).clusters
+    assert (counts.succeeding, counts.expired) == (int(is_usable), int(not is_usable))
+    view = score_view(state, {"s": SCORER}, NOW)
+    assert (view.fresh, view.expired, bool(view.items)) == (is_usable, not is_usable, is_usable)
+    # The exporter.
+    families = PairFamilies({"s": "score"}, NOW)
+    families.add(state)
+    [scores] = [family for family in families.collect() if family.name == "dynamic_score"]
+    assert bool(scores.samples) is is_usable
+    # The AddOnPlacementScore.
+    there = desired(state.score, 0, SCORER, ClusterRecord(name="c"), now=NOW, factor=factor)
+    assert (there is not None) is is_usable
