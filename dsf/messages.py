@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.keys import SCHEMA_VERSION, is_name, is_supported
+from dsf.text import cleaned, spaced
 
 Outcome = Literal["ok", "empty", "partial", "error", "skipped"]
 Stage = Literal["", "fetch", "score", "publish"]
@@ -33,8 +34,14 @@ PACKING = 3
 
 _RUN_ID = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
 _REASON = r"[a-z0-9_]{1,64}"
-_MESSAGE_LIMIT = 1024
+#: Characters of a result's message.
+MESSAGE_LIMIT = 1024
+#: Counts in a result: more than any cycle has, and exact in every reader.
+LARGEST_COUNT = 2**53
+#: Reasons for which a result's single results were refused; some ten are known.
+_MOST_REFUSALS = 64
 _VERSION_LIMIT = 64
+_HOST_LIMIT = 255
 
 
 def new_run_id(at: float | None = None) -> str:
@@ -100,12 +107,14 @@ class Result(BaseModel):
     message: str = ""
     #: [labels, score] per result that the agent accepted.
     results: list[tuple[dict[str, str], Annotated[float, Field(allow_inf_nan=False)]]] = []
-    refused: dict[str, Annotated[int, Field(ge=0)]] = {}
+    refused: Annotated[dict[str, Annotated[int, Field(ge=0, le=LARGEST_COUNT)]], Field(max_length=_MOST_REFUSALS)] = {}
     timings: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     counts: dict[str, Annotated[int, Field(ge=0)]] = {}
     #: Host name of the agent, and the version of its software.
     agent: str = ""
     version: str = ""
+    #: Whether the agent puts its results into a mailbox where there is one; it then needs no right on any list.
+    mail: bool = False
 
     @field_validator("cluster", "scorer")
     @classmethod
@@ -131,12 +140,26 @@ class Result(BaseModel):
     @field_validator("message")
     @classmethod
     def _is_short(cls, value: str) -> str:
-        return value[:_MESSAGE_LIMIT]
+        return cleaned(value, MESSAGE_LIMIT)
 
     @field_validator("version")
     @classmethod
     def _is_version(cls, value: str) -> str:
-        return value[:_VERSION_LIMIT]
+        return cleaned(value, _VERSION_LIMIT)
+
+    @field_validator("agent")
+    @classmethod
+    def _is_host(cls, value: str) -> str:
+        return cleaned(value, _HOST_LIMIT)
+
+    @field_validator("results")
+    @classmethod
+    def _are_visible(cls, value: list[tuple[dict[str, str], float]]) -> list[tuple[dict[str, str], float]]:
+        for labels, _ in value:
+            for name, text in labels.items():
+                if not text.isprintable():
+                    labels[name] = spaced(text)
+        return value
 
 
 def sign(result: Result, key: SigningKey) -> dict[str, Any]:
@@ -157,7 +180,7 @@ def _check_schema(body: str, cluster: str, key_id: int, version: int) -> None:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
-        # Not an object either: whoever reads it says so.
+        # Not an object either: the reader says so.
         return
     if not isinstance(said, dict):
         return

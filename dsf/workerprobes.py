@@ -35,6 +35,13 @@ def keep_alive() -> None:
         file.touch()
 
 
+def lives_no_more() -> None:
+    """Remove the file: the process ends."""
+    file = liveness_file()
+    if file is not None:
+        file.unlink(missing_ok=True)
+
+
 class Liveness(bootsteps.StartStopStep):
     """Touches the file while the main loop runs."""
 
@@ -52,12 +59,11 @@ class Liveness(bootsteps.StartStopStep):
             self._entry = worker.timer.call_repeatedly(_TOUCH_EVERY, self._file.touch)
 
     def stop(self, worker: Any) -> None:
-        """The process ends: nothing lives here."""
+        """The process ends."""
         del worker
         if self._entry is not None:
             self._entry.cancel()
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
+        lives_no_more()
 
 
 class PatientConsumer(Consumer):

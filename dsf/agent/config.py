@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import watchfiles
-import yaml
 
 import dsf.log
 from dsf.agent.files import WatchedFile
+from dsf.api import kubeyaml
 from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
 from dsf.errors import ManifestError
@@ -23,13 +23,12 @@ log = dsf.log.get(__name__)
 
 Summaries = Mapping[str, ScorerSummary]
 
-_NONE: Final[Summaries] = MappingProxyType({})
+#: No scorers.
+NONE: Final[Summaries] = MappingProxyType({})
 #: A ConfigMap has at most 1 MiB.
 _MAX_BYTES = 4 * 1024 * 1024
 #: Milliseconds: several changes within this time are one.
 _DEBOUNCE = 50
-# The C parser where there is one: a ConfigMap has up to 1 MiB.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Seconds between two looks for a folder that does not exist (yet).
 _POLL = 1.0
 
@@ -52,29 +51,56 @@ class ConfigSource(Protocol):
         """Unix time at which the summaries in force were read; 0 before the first."""
 
 
+class InForce:
+    """The newest delivery that can be used. One that cannot be used leaves it in force, and is reported once."""
+
+    def __init__(self, **place: str) -> None:
+        """`place` says in logs where deliveries come from."""
+        self._place = place
+        self._lock = threading.Lock()
+        self.current = NONE
+        self.problem = ""
+        self.loaded_at = 0.0
+
+    def accept(self, found: Summaries) -> bool:
+        """This delivery is in force from now on; says whether it differs from the one before."""
+        with self._lock:
+            before, self.current = self.current, found
+            self.problem = ""
+            self.loaded_at = time.time()
+        if before != found:
+            log.info("configuration loaded", scorers=sorted(found), **self._place)
+        return before != found
+
+    def refuse(self, problem: str) -> None:
+        """The newest delivery cannot be used."""
+        with self._lock:
+            news = problem != self.problem
+            self.problem = problem
+        if news:
+            log.error("configuration cannot be used, the last good one stays", problem=problem, **self._place)
+
+
 class FileConfig:
     """Summaries in a file: the ConfigMap as a manifest, or the bare JSON of its key `summaries`.
 
-    No file means no scorers. A file that cannot be used leaves the last good one in force, and is reported once.
+    No file means no scorers.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = WatchedFile(path, _parse, max_bytes=_MAX_BYTES)
-        self._lock = threading.Lock()
-        self._current: Summaries = _NONE
-        self._problem = ""
-        self._loaded_at = 0.0
+        self._in_force = InForce(file=str(path))
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def problem(self) -> str:
-        return self._problem
+        return self._in_force.problem
 
     @property
     def loaded_at(self) -> float:
-        return self._loaded_at
+        return self._in_force.loaded_at
 
     def get(self, scorer: str) -> ScorerSummary | None:
         return self.summaries().get(scorer)
@@ -84,12 +110,12 @@ class FileConfig:
         try:
             found = self._file.read()
         except FileNotFoundError:
-            found = _NONE
+            found = NONE
         except (ManifestError, OSError, ValueError) as error:
-            self._report(str(error))
-            return self._current
-        if found is not self._current or self._problem:
-            self._accept(found)
+            self._in_force.refuse(str(error))
+            return self._in_force.current
+        if found is not self._in_force.current or self.problem:
+            self._in_force.accept(found)
         return found
 
     def start(self) -> None:
@@ -102,21 +128,6 @@ class FileConfig:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(5)
-
-    def _accept(self, found: Summaries) -> None:
-        with self._lock:
-            before, self._current = self._current, found
-            self._problem = ""
-            self._loaded_at = time.time()
-        if before != found:
-            log.info("configuration loaded", file=str(self._path), scorers=sorted(found))
-
-    def _report(self, problem: str) -> None:
-        with self._lock:
-            news = problem != self._problem
-            self._problem = problem
-        if news:
-            log.error("configuration cannot be used, the last good one stays", file=str(self._path), problem=problem)
 
     def _watch(self) -> None:
         self.summaries()
@@ -147,21 +158,23 @@ def _parse(data: bytes) -> Summaries:
     except UnicodeDecodeError:
         raise ManifestError("not UTF-8 text") from None
     if not text.lstrip().startswith("["):
-        text = _from_configmap(text)
-    return MappingProxyType({summary.name: summary for summary in parse_summaries(text)})
+        try:
+            return from_configmap(kubeyaml.load(text))
+        except kubeyaml.YamlError as error:
+            raise ManifestError(f"{error}") from None
+    return _by_name(text)
 
 
-def _from_configmap(text: str) -> str:
-    try:
-        manifest: Any = yaml.load(text, Loader=_LOADER)  # noqa: S506
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark is not None else ""
-        raise ManifestError(f"not YAML: mistake{where}") from None
+def from_configmap(manifest: object) -> Summaries:
+    """The summaries in a ConfigMap. Raises ManifestError."""
     data = manifest.get("data") if isinstance(manifest, dict) else None
-    summaries = data.get(SUMMARIES_KEY) if isinstance(data, dict) else None
-    if not isinstance(summaries, str):
+    text = data.get(SUMMARIES_KEY) if isinstance(data, dict) else None
+    if not isinstance(text, str):
         raise ManifestError(
             f"neither a JSON array of summaries nor a ConfigMap {CONFIGMAP_NAME} with a text in data.{SUMMARIES_KEY}"
         )
-    return summaries
+    return _by_name(text)
+
+
+def _by_name(text: str) -> Summaries:
+    return MappingProxyType({summary.name: summary for summary in parse_summaries(text)})

@@ -1,7 +1,7 @@
 """The stages as Celery tasks: how they begin, are tried again, fail, and hand on to the next one.
 
-Every cycle ends with exactly one result to the hub, unless the agent dies; then the hub declares it lost. A stage that
-is tried again goes back to the queue with a delay, its arguments, its `expires` and the rest of its chain.
+Every cycle ends with exactly one result to the hub, unless the agent dies; then the hub declares it lost. The next
+stage, and another try of this one, is a message to this worker itself (`dsf.agent.handover`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from celery import Task
-from celery.exceptions import Reject
+from celery.exceptions import Retry
 
 import dsf.log
+from dsf import wire
 from dsf.agent.config import ConfigSource
-from dsf.agent.cycle import Cycles
+from dsf.agent.cycles import Cycles
+from dsf.agent.ending import is_ending
+from dsf.agent.handover import HandOver
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
-from dsf.agent.running import DuplicateError, OverlapError, Run
+from dsf.agent.running import DuplicateError, OverlapError
 from dsf.api.summary import ScorerSummary
+from dsf.cycle.cycle import Cycle
 from dsf.errors import CycleError
-from dsf.keys import is_name
-from dsf.messages import Outcome, Result, Stage, is_run_id, new_run_id, run_time
+from dsf.keys import spoke_queue
+from dsf.messages import PUBLISH_TASK, SCORE_TASK, Outcome, Result, Stage, new_run_id, run_time
 from dsf.settings import Settings
-from dsf.ticks import chain_signatures
+from dsf.ticks import iso
 
 log = dsf.log.get(__name__)
 
@@ -51,6 +55,7 @@ class Flow:
         cycles: Cycles,
         outbox: Outbox,
         metrics: AgentMetrics,
+        handover: HandOver,
         hub_time: Callable[[], float] = time.time,
         on_success: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
@@ -62,142 +67,156 @@ class Flow:
         self._cycles = cycles
         self._outbox = outbox
         self._metrics = metrics
+        self._handover = handover
         self._on_success = on_success
 
     def fetch(self, task: AnyTask, scorer: str, run_id: str | None) -> str:
         """Begin a cycle. Without a run id, as a person calls it, it makes its own."""
         if run_id is None:
-            # By the hub's clock, as scheduled ones: the hub refuses a run that sorts before the last one.
+            # By the hub's clock, as scheduled ones: the hub refuses a run id that sorts before the last one.
             run_id = new_run_id(self._hub_time())
 
-        def work(run: Run) -> str:
-            if run.fetched:
-                # A second copy of the tick. Its chain must not run beside the first one's.
-                _drop_chain(task)
-                return "duplicate"
-            self._cycles.fetch(run)
-            request: Any = task.request
-            if not request.chain:
-                expires = self._hub_time() + max(run.deadline - time.monotonic(), 0.0)
-                request.chain = chain_signatures(self._settings.cluster, scorer, run.run_id, expires)
-            return f"{run.counts['series']} series, {run.counts['bytes_in']} bytes"
+        def work(cycle: Cycle) -> str:
+            self._cycles.fetch(cycle)
+            return f"{cycle.counts['series']} series, {cycle.counts['bytes_in']} bytes"
 
-        return self._stage(task, "fetch", scorer, run_id, work)
+        return self._stage(task, "fetch", scorer, run_id, work, then=SCORE_TASK)
 
     def score(self, task: AnyTask, scorer: str, run_id: str) -> str:
         """Send what was fetched to the scoring API."""
 
-        def work(run: Run) -> str:
-            self._cycles.score(run)
-            return f"{run.counts['results']} results"
+        def work(cycle: Cycle) -> str:
+            self._cycles.score(cycle)
+            return f"{cycle.counts['results']} results"
 
-        return self._stage(task, "score", scorer, run_id, work)
+        return self._stage(task, "score", scorer, run_id, work, then=PUBLISH_TASK)
 
     def publish(self, task: AnyTask, scorer: str, run_id: str) -> str:
         """Show the scores on the agent's own /metrics and send them to the hub."""
 
-        def work(run: Run) -> str:
-            if run.response is None:
-                self._cycles.score(run)
-            outcome = self._publish(run)
-            self._on_success(scorer, _interval(run, _expires(task)))
+        def work(cycle: Cycle) -> str:
+            if cycle.response is None:
+                self._cycles.score(cycle)
+            outcome = self._publish(cycle)
+            self._on_success(scorer, _interval(cycle, _expires(task)))
             return outcome
 
         return self._stage(task, "publish", scorer, run_id, work)
 
     def expired(self, request: Any) -> None:
         """Celery dropped a message of ours because it was too old. Called in the worker's main loop."""
-        names = _names(request.args)
-        if names is None:
+        if len(request.args) < 2:
+            # A fetch by hand, which has no cycle yet.
             return
-        scorer, run_id = names
+        scorer, run_id = request.args
         self._cycles.leave(scorer, run_id)
         message = f"it waited in the queue until {request.expires}, when the next cycle was due"
         self._outbox.send_later(self._cycles.ended(scorer, run_id, "skipped", "expired", message), _SEND_SECONDS)
 
-    def cut_off(self, arguments: Any, problem: str) -> None:
-        """A stage was done, but the message for the next one could not be sent: Redis has been away for too long."""
-        names = _names(arguments)
-        if names is None:
-            return
-        scorer, run_id = names
-        log.error("cycle cut off, its next stage could not be queued", scorer=scorer, run=run_id, problem=problem)
-        # The next tick must not wait for this run. It cannot be reported either: the hub will declare it lost.
-        self._cycles.leave(scorer, run_id)
-
-    def _stage(self, task: AnyTask, stage: Stage, scorer: str, run_id: str, work: Callable[[Run], str]) -> str:
-        if _names((scorer, run_id)) is None:
-            # Nothing to report to the hub: nothing of its can have such names.
-            raise CycleError(stage, "bad_message", "the arguments are not the name of a scorer and a run id")
+    def _stage(
+        self,
+        task: AnyTask,
+        stage: Stage,
+        scorer: str,
+        run_id: str,
+        work: Callable[[Cycle], str],
+        then: str | None = None,
+    ) -> str:
+        """Do the work of one stage, and have the task `then` called next."""
         summary = self._config.get(scorer)
         if summary is None:
             self._unknown(task, stage, scorer, run_id)
         try:
-            run = self._cycles.enter(run_id, summary, _expires(task))
+            cycle = self._cycles.enter(run_id, summary, _expires(task))
         except OverlapError:
-            _drop_chain(task)
             self._skip(scorer, run_id, summary)
             return "skipped: overlap"
         except DuplicateError:
-            _drop_chain(task)
             return "duplicate"
         try:
-            return self._try(task, run, stage, work)
+            if stage == "fetch" and cycle.fetched:
+                # A second copy of the tick.
+                return "duplicate"
+            said = self._try(task, cycle, stage, work)
         finally:
-            run.busy = False
+            self._cycles.rest(cycle)
+        if then is not None:
+            # fetch -> score -> publish: each is a task of this same worker.
+            expires = task.request.expires or iso(self._hub_time() + max(cycle.deadline - time.monotonic(), 0.0))
+            self._hand_over(then, task, scorer, run_id, parent_id=task.request.id, expires=expires)
+        return said
 
-    def _try(self, task: AnyTask, run: Run, stage: Stage, work: Callable[[Run], str]) -> str:
+    def _hand_over(
+        self, name: str, by: AnyTask, scorer: str, run_id: str, *, delay: float = 0.0, **options: Any
+    ) -> None:
+        """Have this worker run the task `name` for this cycle, in so many seconds."""
+        names = (scorer, run_id)
+        queue = spoke_queue(self._settings.cluster)
+        message = wire.message(name, names, queue, argsrepr=repr(names), root_id=by.request.root_id, **options)
+        self._handover.give(message, delay)
+
+    def _try(self, task: AnyTask, cycle: Cycle, stage: Stage, work: Callable[[Cycle], str]) -> str:
         try:
-            return work(run)
+            return work(cycle)
         except CycleError as error:
             failure = error
         except Exception:
-            log.exception("stage failed unexpectedly", stage=stage, scorer=run.scorer, run=run.run_id)
+            log.exception("stage failed unexpectedly", stage=stage, scorer=cycle.scorer, run=cycle.run_id)
             failure = CycleError(stage, "internal_error", "a mistake in the agent; its log has the details")
-        self._retry(task, run, failure)
-        self._fail(run, failure)
+        self._retry(task, cycle, failure)
+        self._fail(cycle, failure)
         raise failure
 
-    def _publish(self, run: Run) -> str:
+    def _publish(self, cycle: Cycle) -> str:
         started = time.monotonic()
-        self._metrics.publish(run.summary, run.response.results if run.response is not None else [])
-        result = self._cycles.result(run)
+        self._metrics.publish(cycle.summary, cycle.response.results if cycle.response is not None else [])
+        result = self._cycles.result(cycle)
         # As far as it can be known before sending.
         result.timings["publish"] = round(time.monotonic() - started, 6)
         # Before the result is seen: who waits for it may ask for the next cycle at once.
-        self._cycles.leave(run.scorer, run.run_id)
-        self._outbox.send(result, run.deadline)
-        self._metrics.timed(run.summary.score_name, "publish", time.monotonic() - started)
-        self._metrics.succeeded(run.summary.score_name, result.refused.items())
+        self._cycles.leave(cycle.scorer, cycle.run_id)
+        self._outbox.send(result, cycle.deadline)
+        self._metrics.timed(cycle.summary.score_name, "publish", time.monotonic() - started)
+        self._metrics.succeeded(cycle.summary.score_name, result.refused.items())
         return result.outcome
 
-    def _retry(self, task: AnyTask, run: Run, failure: CycleError) -> None:
+    def _retry(self, task: AnyTask, cycle: Cycle, failure: CycleError) -> None:
         """Raise Celery's Retry when another try may help and has time; else return."""
-        if not failure.retryable:
+        if not failure.retryable or is_ending():
             return
-        tries = run.tries.get(failure.stage, 0)
-        if tries >= run.summary.max_retries:
+        tries = cycle.tries.get(failure.stage, 0)
+        if tries >= cycle.summary.max_retries:
             return
         delay = self._delay(tries) if failure.retry_after is None else failure.retry_after
         # What took too long once gets a whole time-out, or it would only fail sooner.
-        needed = run.summary.timeout_seconds if failure.reason == "timeout" else _SHORTEST_TRY
-        if time.monotonic() + delay + needed > run.deadline:
+        needed = cycle.summary.timeout_seconds if failure.reason == "timeout" else _SHORTEST_TRY
+        if time.monotonic() + delay + needed > cycle.deadline:
             return
-        run.tries[failure.stage] = tries + 1
-        run.counts["retries"] = run.counts.get("retries", 0) + 1
-        self._again(task, run.scorer, run.run_id, delay, failure)
+        cycle.tries[failure.stage] = tries + 1
+        cycle.counts["retries"] = cycle.counts.get("retries", 0) + 1
+        self._again(task, cycle.scorer, cycle.run_id, delay, failure)
 
     def _delay(self, tries: int) -> float:
         """Exponential, with jitter: scorers that failed together are not asked together again."""
         longest = min(self._settings.retry_backoff * 2.0**tries, self._settings.retry_backoff_max)
         return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
-    def _again(self, task: AnyTask, scorer: str, run_id: str, delay: float, failure: CycleError) -> None:
-        try:
-            # The arguments, because a fetch by hand came without a run id.
-            raise task.retry(args=(scorer, run_id), countdown=delay, exc=failure)
-        except Reject:
-            log.warning("stage cannot be tried again, Redis is away", scorer=scorer, run=run_id)
+    def _again(self, task: AnyTask, scorer: str, run_id: str, delay: float, failure: CycleError) -> NoReturn:
+        """As `task.retry`, which would go through Redis. Flower shows the same task again, and how often."""
+        request = task.request
+        self._hand_over(
+            task.name,
+            task,
+            scorer,
+            # A fetch by hand came without one.
+            run_id,
+            delay=delay,
+            task_id=request.id,
+            parent_id=request.parent_id,
+            expires=request.expires,
+            retries=request.retries + 1,
+        )
+        raise Retry(exc=failure, when=delay)  # type: ignore[arg-type]
 
     def _unknown(self, task: AnyTask, stage: Stage, scorer: str, run_id: str) -> NoReturn:
         failure = CycleError(
@@ -215,21 +234,21 @@ class Flow:
         message = f"another cycle of {summary.score_name!r} is still running on this cluster"
         self._report(self._cycles.ended(scorer, run_id, "skipped", "overlap", message))
 
-    def _fail(self, run: Run, failure: CycleError) -> None:
-        self._metrics.failed(run.summary.score_name, failure.stage, failure.reason)
+    def _fail(self, cycle: Cycle, failure: CycleError) -> None:
+        self._metrics.failed(cycle.summary.score_name, failure.stage, failure.reason)
         outcome: Outcome = "error"
         stage: Stage = failure.stage  # type: ignore[assignment]
         result = self._cycles.ended(
-            run.scorer, run.run_id, outcome, failure.reason, failure.message, stage=stage, run=run
+            cycle.scorer, cycle.run_id, outcome, failure.reason, failure.message, stage=stage, cycle=cycle
         )
-        self._cycles.leave(run.scorer, run.run_id)
+        self._cycles.leave(cycle.scorer, cycle.run_id)
         self._report(result)
 
     def _report(self, result: Result) -> None:
         try:
             self._outbox.send(result, time.monotonic() + _SEND_SECONDS)
         except CycleError as error:
-            # The hub will declare the run lost; this line says what it would have said.
+            # The hub will declare the cycle lost; this line says what it would have said.
             log.error(
                 "result not sent",
                 scorer=result.scorer,
@@ -240,24 +259,10 @@ class Flow:
             )
 
 
-def _names(arguments: Any) -> tuple[str, str] | None:
-    """Scorer and run id in the arguments of one of our messages; None when they cannot be these."""
-    match arguments:
-        case [str(scorer), str(run_id)] if is_name(scorer) and is_run_id(run_id):
-            return scorer, run_id
-    return None
-
-
-def _interval(run: Run, expires: float | None) -> float:
-    """Seconds between two cycles as they are now: somebody may have set longer ones than the scorer says."""
-    says = float(run.summary.scoring_interval)
-    return says if expires is None else max(says, expires - run_time(run.run_id))
-
-
-def _drop_chain(task: AnyTask) -> None:
-    """End the chain here although the task succeeds: Celery sends what is in the request when the task returns."""
-    request: Any = task.request
-    request.chain = None
+def _interval(cycle: Cycle, expires: float | None) -> float:
+    """Seconds between two cycles in force: an override may be longer than what the scorer says."""
+    says = float(cycle.summary.scoring_interval)
+    return says if expires is None else max(says, expires - run_time(cycle.run_id))
 
 
 def _expires(task: AnyTask) -> float | None:

@@ -1,7 +1,8 @@
-"""What the agent reads from its own cluster's API server: its ConfigMap, its key, the tokens that scorers name.
+"""What the agent reads from its own cluster's API server: its ConfigMap, and the tokens that scorers name.
 
 Each object is watched by its name, so that a Role with `resourceNames` is enough, and a change is seen at once: a
-mounted volume would be up to a minute late. Nothing of the hub's API server is read.
+mounted volume would be up to a minute late. The agent's own credentials are not read here but mounted: a scorer names
+the Secrets that are read here, and the Role does not let it name that one. Nothing of the hub's API server is read.
 """
 
 from __future__ import annotations
@@ -11,34 +12,29 @@ import binascii
 import threading
 import time
 from collections.abc import Callable, Collection
-from types import MappingProxyType
 from typing import Final
 
-import dsf.log
-from dsf.agent.config import Summaries
+from dsf.agent.config import NONE, InForce, Summaries, from_configmap
 from dsf.agent.kubecluster import KubeCluster
-from dsf.agent.secrets import SecretError, parse_token, secret_label
-from dsf.api.summary import ScorerSummary, parse_summaries
-from dsf.api.types import CONFIGMAP_NAME, CREDENTIALS_KEY, CREDENTIALS_NAME, SUMMARIES_KEY, SourceType
-from dsf.errors import ManifestError, SettingsError
+from dsf.agent.secrets import Release, parse_token, secret_label
+from dsf.api.summary import ScorerSummary
+from dsf.api.types import CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR, SourceType
+from dsf.cycle.tokens import SecretError
+from dsf.errors import ManifestError
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
-from dsf.messages import SigningKey
 from dsf.settings import Settings
 
-log = dsf.log.get(__name__)
-
-_NONE: Final[Summaries] = MappingProxyType({})
 #: Seconds to wait for the first look at an object; then it counts as missing until it is seen.
 _FIRST_LOOK: Final = 5.0
-#: Seconds to wait for the agent's own Secret at the start.
-_KEY_WAIT: Final = 60.0
 #: Seconds between two looks while waiting.
 _POLL: Final = 0.05
 #: How a refusal looks in what a watch says of itself.
 _FORBIDDEN: Final = ": 403: "
+#: Type of the Secrets that hold private keys of servers.
+_TLS: Final = "kubernetes.io/tls"
 
 
 class _Watched:
@@ -71,24 +67,16 @@ class _Watched:
 
 
 class KubeObjects:
-    """All that the agent reads from its own cluster, over one session.
+    """All that the agent reads from its own cluster, over one session."""
 
-    Constructing it waits for the agent's key: a pod may be there before OCM delivers its Secret. Raises SettingsError
-    when that takes too long, so that the pod says why and starts again.
-    """
-
-    def __init__(self, settings: Settings, *, key_wait: float = _KEY_WAIT) -> None:
-        """`key_wait` in seconds."""
+    def __init__(self, settings: Settings) -> None:
+        """Raises SettingsError."""
+        release = Release(settings)
         self._session = Session.load(settings.kubeconfig)
         namespace = settings.agent_namespace
-        self.secrets = KubeSecrets(self._session, namespace)
+        self.secrets = KubeSecrets(self._session, namespace, release)
         self.cluster = KubeCluster(self._session)
         self.config = KubeConfig(self._session, namespace, on_change=self._on_change, on_stop=self._stop)
-        try:
-            self.secrets.wait_for_key(key_wait)
-        except BaseException:
-            self._stop()
-            raise
 
     def _on_change(self, summaries: Summaries) -> None:
         self.secrets.keep(
@@ -125,19 +113,17 @@ class KubeConfig(_Watched):
         super().__init__(session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
         self._on_change = on_change
         self._on_stop = on_stop
-        self._current: Summaries = _NONE
-        self._problem = ""
-        self._loaded_at = 0.0
+        self._in_force = InForce()
 
     @property
     def problem(self) -> str:
         """Why the newest delivery, or the watch, cannot be used; empty while it can."""
-        return self._problem or self.reflector.error or ""
+        return self._in_force.problem or self.reflector.error or ""
 
     @property
     def loaded_at(self) -> float:
         """Unix time at which the summaries in force were read; 0 before the first."""
-        return self._loaded_at
+        return self._in_force.loaded_at
 
     def get(self, scorer: str) -> ScorerSummary | None:
         """The scorer's summary as of now."""
@@ -146,7 +132,7 @@ class KubeConfig(_Watched):
     def summaries(self) -> Summaries:
         """All summaries as of now, by the scorer's name."""
         self.wait()
-        return self._current
+        return self._in_force.current
 
     def start(self) -> None:
         """Begin to watch."""
@@ -159,36 +145,22 @@ class KubeConfig(_Watched):
 
     def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
         """Take in what the watch saw."""
-        found = _NONE
-        if new is not None:
-            try:
-                found = _summaries(new)
-            except ManifestError as error:
-                if str(error) != self._problem:
-                    log.error("configuration cannot be used, the last good one stays", problem=str(error))
-                self._problem = str(error)
-                return
-        self._problem = ""
-        self._loaded_at = time.time()
-        before, self._current = self._current, found
-        if found != before:
-            log.info("configuration loaded", scorers=sorted(found))
-            self._on_change(found)
-
-
-def _summaries(configmap: Object) -> Summaries:
-    text = (configmap.get("data") or {}).get(SUMMARIES_KEY)
-    if not isinstance(text, str):
-        raise ManifestError(f"ConfigMap {CONFIGMAP_NAME} has no key {SUMMARIES_KEY}")
-    return MappingProxyType({summary.name: summary for summary in parse_summaries(text)})
+        try:
+            found = NONE if new is None else from_configmap(new)
+        except ManifestError as error:
+            self._in_force.refuse(str(error))
+        else:
+            if self._in_force.accept(found):
+                self._on_change(found)
 
 
 class KubeSecrets:
     """Secrets of the agent's namespace, each watched from its first use on, as long as a scorer names it."""
 
-    def __init__(self, session: Session, namespace: str) -> None:
+    def __init__(self, session: Session, namespace: str, release: Release) -> None:
         self._session = session
         self._namespace = namespace
+        self._release = release
         self._watched: dict[str, _Watched] = {}
         # Guards _watched.
         self._lock = threading.Lock()
@@ -199,14 +171,17 @@ class KubeSecrets:
         with self._lock:
             return frozenset(self._watched)
 
-    def token(self, name: str, key: str) -> str | None:
-        """The token as of now; None when the scorer names no Secret. Raises SecretError."""
+    def token(self, name: str, key: str, url: str) -> str | None:
+        """The token as of now, to be sent to `url`; None when the scorer names no Secret. Raises SecretError."""
         if not name and not key:
             return None
         label = secret_label(name, key)
         watched = self._watch(name)
+        secret = watched.read()
+        if secret is not None:
+            self._check(name, key, url, secret)
         try:
-            data = _value(watched.read(), key)
+            data = _value(secret, key)
         except KeyError:
             why = watched.reflector.error
             if why and not watched.reflector.synced.is_set():
@@ -218,42 +193,10 @@ class KubeSecrets:
         except ValueError:
             raise SecretError(f"{label} holds no token: expected one line of printable ASCII") from None
 
-    def key(self) -> SigningKey:
-        """The agent's own signing key, as of now. Raises SettingsError when it was not delivered."""
-        watched = self._watch(CREDENTIALS_NAME)
-        try:
-            return SigningKey.parse(_value(watched.read(), CREDENTIALS_KEY).decode())
-        except KeyError:
-            why = watched.reflector.error
-            hint = self._hint(CREDENTIALS_NAME, why) if why else "; the hub delivers it by a ManifestWork"
-            raise SettingsError(
-                f"key {CREDENTIALS_KEY!r} of Secret {CREDENTIALS_NAME!r} is missing in namespace "
-                f"{self._namespace}{hint}"
-            ) from None
-        except UnicodeDecodeError:
-            raise SettingsError(f"Secret {CREDENTIALS_NAME}: {CREDENTIALS_KEY} is not `<id>:<hex>`") from None
-
-    def wait_for_key(self, seconds: float) -> None:
-        """Wait until the agent's key is there. Raises SettingsError when it is not there after `seconds`."""
-        deadline = time.monotonic() + seconds
-        said = ""
-        while True:
-            try:
-                self.key()
-            except SettingsError as error:
-                if time.monotonic() > deadline:
-                    raise
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("waiting for the agent's key", why=said)
-                time.sleep(_POLL)
-            else:
-                return
-
     def keep(self, names: Collection[str]) -> None:
-        """Forget all Secrets but these and the agent's own: what nobody uses must not stay in memory."""
+        """Forget all Secrets but these: what no scorer uses must not stay in memory."""
         with self._lock:
-            gone = [self._watched.pop(name) for name in self._watched.keys() - {*names, CREDENTIALS_NAME}]
+            gone = [self._watched.pop(name) for name in self._watched.keys() - set(names)]
         for watched in gone:
             watched.reflector.stop()
 
@@ -263,6 +206,23 @@ class KubeSecrets:
             watched, self._watched = list(self._watched.values()), {}
         for one in watched:
             one.reflector.stop()
+
+    def _check(self, name: str, key: str, url: str, secret: Object) -> None:
+        """Raise SecretError unless the Secret may be used for `url`."""
+        metadata = secret["metadata"]
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        if labels.get(MANAGED_BY_LABEL) == MANAGED_BY or secret.get("type") == _TLS:
+            raise SecretError(
+                f"{secret_label(name, key)} is never sent anywhere: its label {MANAGED_BY_LABEL} says that it is the "
+                f"framework's own, or its type is {_TLS}",
+                "secret_refused",
+            )
+        said = f"{labels.get(USABLE_FOR, '')} {annotations.get(USABLE_FOR, '')}"
+        how = (
+            f"its label or annotation {USABLE_FOR} in namespace {self._namespace} of the managed cluster, or on the "
+            "hub to the chart's spokeSetting.agent.tokenSecrets"
+        )
+        self._release.check(name, key, url, said, how)
 
     def _watch(self, name: str) -> _Watched:
         with self._lock:

@@ -16,7 +16,7 @@ from dsf.kube.reflector import Reflector
 from dsf.kube.resources import Resource
 from dsf.kube.session import Session
 from dsf.kube.store import Object
-from dsf.sources.kubernetes import RESOURCES, ClusterState, Pod, node_of
+from dsf.sources.cluster import RESOURCES, ClusterState, Pod, node_of
 from dsf.sources.requests import pod_requests
 
 _NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)

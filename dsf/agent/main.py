@@ -7,6 +7,7 @@ configuration, the scores on /metrics, which cycles run) is in memory.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from typing import Any
@@ -27,7 +28,7 @@ EXIT_SETTINGS = 2
 def run(config: Settings) -> int:
     """Run until SIGTERM or SIGINT, and return the exit code: 0, or 2 when a setting is missing or wrong.
 
-    SIGTERM ends it as soon as the stages that are running have ended; each has its time-out.
+    SIGTERM ends it as soon as the cycles that have begun are done; each of their stages has its time-out.
     """
     dsf.log.setup(config)
     try:
@@ -51,39 +52,44 @@ def _own(config: Settings) -> Settings:
     return dsf.settings.settings()
 
 
+def _log_no_successes() -> None:
+    """Two lines for each task would be a fifth of a cycle's CPU; failures and other tries are still logged."""
+    from celery.app import trace
+
+    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+    logging.getLogger(trace.__name__).addFilter(lambda record: record.msg is not trace.LOG_SUCCESS)
+
+
 def _run(config: Settings) -> int:
     # Only now: importing it makes the application, for the role that the settings say.
     from celery import signals
-    from kombu.exceptions import OperationalError
 
     from dsf import workerprobes
-    from dsf.agent import events, memory, probes, runtime
+    from dsf.agent import memory, pool, runtime, steps
     from dsf.celery import app
 
     def _on_revoked(request: Any, *, expired: bool = False, **_: Any) -> None:
         if expired:
             agent.flow.expired(request)
 
+    if config.log_level != "DEBUG":
+        _log_no_successes()
     memory.share_heap()
     memory.give_back_large_blocks()
     agent = runtime.Runtime(config)
     agent.start()
     runtime.install(agent)
 
-    def _on_failure(args: Any, exception: BaseException, **_: Any) -> None:
-        if isinstance(exception, OperationalError):
-            agent.flow.cut_off(args, str(exception))
-
     signals.task_revoked.connect(_on_revoked, weak=False)
-    signals.task_failure.connect(_on_failure, weak=False)
+    signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
     app.steps["worker"].add(workerprobes.Liveness)
-    app.steps["consumer"].add(probes.Readiness)
-    app.steps["consumer"].add(events.EventBatches)
+    app.steps["consumer"].add(steps.EventBatches)
+    app.steps["consumer"].add(steps.AgentStep)
     log.info("agent starts", cluster=config.cluster, concurrency=config.agent_concurrency)
     try:
         worker: Any = app.Worker(
             hostname=f"spoke@{config.cluster}",
-            pool_cls="threads",
+            pool_cls=pool.StagePool,
             consumer_cls=workerprobes.PatientConsumer,
             concurrency=config.agent_concurrency,
             queues=[agent.queue],

@@ -16,6 +16,8 @@ from dsf.agent.config import ConfigSource
 from dsf.api.labels import gauge_labels
 from dsf.api.scoring import Result
 from dsf.api.summary import ScorerSummary
+from dsf.api.validity import has_expired
+from dsf.cycle.stages import Observer
 
 #: Stage -> the counter of seconds that upstream's dashboards know it by.
 _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publish": names.SEND_SECONDS}
@@ -32,7 +34,7 @@ class _Published:
     samples: dict[tuple[str, ...], float] | None = field(default=None)
 
 
-class AgentMetrics:
+class AgentMetrics(Observer):
     """Filled by the cycles, read by the exposition. Thread-safe."""
 
     def __init__(self, cluster: str, config: ConfigSource, clock: Callable[[], float] = time.time) -> None:
@@ -45,6 +47,7 @@ class AgentMetrics:
             names.FAILURES.name, names.FAILURES.help, names.FAILURES.labels, registry=self.registry
         )
         self._refused = Counter(names.REFUSED.name, names.REFUSED.help, names.REFUSED.labels, registry=self.registry)
+        self._messages = Counter(names.MESSAGES_REFUSED.name, names.MESSAGES_REFUSED.help, registry=self.registry)
         self._seconds = {
             stage: Counter(metric.name, metric.help, metric.labels, registry=self.registry)
             for stage, metric in _SECONDS.items()
@@ -79,6 +82,10 @@ class AgentMetrics:
         self._requests.labels(score_name, "failure").inc()
         self._failures.labels(score_name, stage, reason).inc()
 
+    def refused_message(self) -> None:
+        """Something in the agent's own queue was no call of a stage."""
+        self._messages.inc()
+
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
         """One stage, or one try of it, took this long."""
         self._seconds[stage].labels(score_name).inc(seconds)
@@ -91,7 +98,11 @@ class AgentMetrics:
         with self._lock:
             for scorer, published in list(self._published.items()):
                 summary = wanted.get(scorer)
-                if summary is None or summary.score_name != published.score_name or published.valid_until <= now:
+                if (
+                    summary is None
+                    or summary.score_name != published.score_name
+                    or has_expired(published.valid_until, now)
+                ):
                     del self._published[scorer]
             return list(self._published.values())
 
@@ -107,7 +118,7 @@ class _Scores(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         scores = names.SCORE.gauge()
-        # One series per set of labels, whoever it is from: a second one would make the whole scrape invalid.
+        # One series per set of labels, whichever scorer it is from: a second one would make the whole scrape invalid.
         samples: dict[tuple[str, ...], float] = {}
         for published in self._metrics.current(self._config):
             if published.samples is None:

@@ -10,9 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from celery import bootsteps
 
 import dsf.log
 from dsf.agent.config import ConfigSource
@@ -105,26 +102,3 @@ class ScoringProbe:
             except OSError as error:
                 log.error("readiness file cannot be written", file=str(self._file), error=str(error))
             self._wake.wait(_LOOK_EVERY)
-
-
-class Readiness(bootsteps.StartStopStep):
-    """Tells the probe while there is a connection to Redis that is consumed from."""
-
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def start(self, consumer: Any) -> None:
-        """The worker takes ticks."""
-        del consumer
-        _probe().consuming(True)
-
-    def stop(self, consumer: Any) -> None:
-        """The connection was lost, or the worker ends."""
-        del consumer
-        _probe().consuming(False)
-
-
-def _probe() -> ScoringProbe:
-    # Only in the agent's own process is there one.
-    from dsf.agent import runtime
-
-    return runtime.current().readiness

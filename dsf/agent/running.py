@@ -4,34 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Container
 
-from dsf.api.scoring import ScoringResponse
 from dsf.api.summary import ScorerSummary
-
-
-@dataclass(slots=True)
-class Run:
-    """One cycle. It is in memory: after a crash the next tick starts a new one."""
-
-    scorer: str
-    run_id: str
-    #: As of the stage that runs now: a change of the configuration counts from the next stage on.
-    summary: ScorerSummary
-    #: On the clock of time.monotonic(): the moment at which the next cycle may begin.
-    deadline: float
-    #: Stage -> how often it was tried again.
-    tries: dict[str, int] = field(default_factory=dict)
-    #: Stage -> seconds, all tries together.
-    timings: dict[str, float] = field(default_factory=dict)
-    #: `series`, `bytes_in` (from the source), `bytes_out` (to the scoring API), `results`, `retries`.
-    counts: dict[str, int] = field(default_factory=dict)
-    #: Whether a stage runs now, and whether fetch is done: a second copy of a message finds either.
-    busy: bool = True
-    fetched: bool = False
-    #: What the scoring API answered, and when (unix seconds).
-    response: ScoringResponse | None = None
-    scored_at: float = 0.0
+from dsf.cycle.cycle import Cycle
 
 
 class OverlapError(Exception):
@@ -47,48 +23,67 @@ class Running:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._runs: dict[str, Run] = {}
+        self._cycles: dict[str, Cycle] = {}
         self._ended: dict[str, str] = {}
+        #: Cycles one stage of which goes on, also those that another one has replaced.
+        self._busy: dict[int, Cycle] = {}
 
-    def enter(self, run_id: str, summary: ScorerSummary, deadline: float) -> Run:
-        """The run of this id: the one that is going on, or a new one. It is busy until the caller says otherwise.
+    def enter(self, run_id: str, summary: ScorerSummary, deadline: float) -> Cycle:
+        """The cycle of this id: the one that is going on, or a new one. It is busy until `rest` is called.
 
         Raises OverlapError and DuplicateError.
         """
         with self._lock:
-            current = self._runs.get(summary.name)
+            current = self._cycles.get(summary.name)
             if current is not None and current.run_id == run_id:
                 if current.busy:
                     raise DuplicateError
                 current.summary = summary
                 current.busy = True
+                self._busy[id(current)] = current
                 return current
             if self._ended.get(summary.name) == run_id:
                 raise DuplicateError
             if current is not None and current.deadline > time.monotonic():
                 raise OverlapError
-            run = self._runs[summary.name] = Run(summary.name, run_id, summary, deadline)
-            return run
+            cycle = self._cycles[summary.name] = Cycle(summary.name, run_id, summary, deadline)
+            self._busy[id(cycle)] = cycle
+            return cycle
 
     def leave(self, scorer: str, run_id: str) -> None:
-        """The run has ended; the next one of its scorer may begin."""
+        """The cycle has ended; the next one of its scorer may begin."""
         with self._lock:
-            current = self._runs.get(scorer)
+            current = self._cycles.get(scorer)
             if current is not None and current.run_id == run_id:
-                del self._runs[scorer]
+                del self._cycles[scorer]
                 self._ended[scorer] = run_id
 
-    def seconds_left(self, scorer: str) -> float:
-        """Until the deadline of the scorer's run; 0 when none goes on or the deadline has passed."""
+    def rest(self, cycle: Cycle) -> None:
+        """A stage of the cycle has ended."""
         with self._lock:
-            current = self._runs.get(scorer)
-        return 0.0 if current is None else max(0.0, current.deadline - time.monotonic())
+            cycle.busy = False
+            self._busy.pop(id(cycle), None)
 
-    def purge(self) -> list[str]:
-        """Forget runs whose deadline has passed (their message was lost) and return their ids."""
+    def stuck(self, grace: float) -> int:
+        """How many stages go on although their cycle should have ended so many seconds ago."""
+        latest = time.monotonic() - grace
+        with self._lock:
+            return sum(cycle.deadline < latest for cycle in self._busy.values())
+
+    def end_others(self, scorers: Container[str]) -> list[Cycle]:
+        """The cycles of scorers that are none of these, with a stage that goes on; their time is over from now on."""
         now = time.monotonic()
         with self._lock:
-            over = [run for run in self._runs.values() if run.deadline <= now]
-            for run in over:
-                del self._runs[run.scorer]
-        return [run.run_id for run in over]
+            others = [cycle for cycle in self._busy.values() if cycle.scorer not in scorers and cycle.deadline > now]
+            for cycle in others:
+                cycle.deadline = now
+        return others
+
+    def purge(self) -> list[str]:
+        """Forget cycles whose deadline has passed (their message was lost) and return their ids."""
+        now = time.monotonic()
+        with self._lock:
+            over = [cycle for cycle in self._cycles.values() if cycle.deadline <= now]
+            for cycle in over:
+                del self._cycles[cycle.scorer]
+        return [cycle.run_id for cycle in over]

@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Protocol
 
 import dsf.log
+from dsf import http
 from dsf.agent.clock import HubClock
 from dsf.agent.config import ConfigSource, FileConfig
-from dsf.agent.cycle import Cycles
+from dsf.agent.cycles import Cycles
 from dsf.agent.flow import Flow
+from dsf.agent.handover import HandOver
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.probes import ScoringProbe
-from dsf.agent.secrets import KeyRing, KeySource, Tokens, TokenSource
+from dsf.agent.secrets import KeyRing, Release, Tokens
 from dsf.agent.sources import SourceState
-from dsf.agent.spool import Spool, default_folder
+from dsf.agent.spool import Spool, own_folder
+from dsf.cycle.tokens import TokenSource
 from dsf.errors import SettingsError
 from dsf.exposition import Exposition
-from dsf.http import transport, trust
 from dsf.keys import is_name, spoke_queue
 from dsf.settings import Settings
-from dsf.sources.held import ClusterView
+from dsf.sources.cluster import ClusterView
 from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
@@ -45,31 +47,28 @@ class Runtime:
             raise SettingsError(
                 f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster; set it to this cluster's name"
             )
-        try:
-            transport.set_aliases(settings.agent_host_aliases)
-        except ValueError as error:
-            raise SettingsError(f"DSF_AGENT_HOST_ALIASES: {error}") from None
-        trust.use_folder(settings.trusted_ca_dir)
+        http.use(settings)
         self.config: Watching
         tokens: TokenSource
-        keyring: KeySource
         cluster: ClusterView | None = None
+        # Before anything is watched: a pod without it says so and starts again.
+        keyring = KeyRing(settings)
+        keyring.key()
         if settings.agent_kube:
             # Only then: importing the Kubernetes client costs 40 MB.
             from dsf.agent.kube import KubeObjects
 
             objects = KubeObjects(settings)
-            self.config, tokens, keyring = objects.config, objects.secrets, objects.secrets
-            cluster = objects.cluster
+            self.config, tokens, cluster = objects.config, objects.secrets, objects.cluster
         else:
-            self.config, tokens, keyring = _files(settings)
-        keyring.key()
-        self.spool = Spool(settings.agent_spool_dir or default_folder(settings.cluster))
+            self.config, tokens = _files(settings)
+        self.spool = Spool(own_folder(settings.agent_spool_dir, settings.cluster))
         self.metrics = AgentMetrics(settings.cluster, self.config)
-        #: The agent's own queue, and the connections through which its messages go.
+        #: The agent's own queue, the way from one stage to the next, and the connections to Redis for all else.
         self.queue = spoke_queue(settings.cluster)
+        self.handover = HandOver()
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
-        self.outbox = Outbox(self.redis, keyring, settings.max_result_message_bytes)
+        self.outbox = Outbox(self.redis, keyring, settings.cluster, settings.max_result_message_bytes)
         self.clock = HubClock(self.redis)
         #: What sources keep between cycles.
         self.sources = SourceState(settings, self.config.summaries, cluster, self.metrics.registry)
@@ -81,6 +80,7 @@ class Runtime:
             self.cycles,
             self.outbox,
             self.metrics,
+            self.handover,
             self.clock.now,
             on_success=self.readiness.succeeded,
         )
@@ -118,13 +118,13 @@ class Runtime:
             self._exposition.stop()
 
 
-def _files(settings: Settings) -> tuple[FileConfig, Tokens, KeyRing]:
+def _files(settings: Settings) -> tuple[FileConfig, Tokens]:
     if settings.agent_config is None:
         raise SettingsError(
             "DSF_AGENT_CONFIG: not set; it is the file with the ConfigMap `dynamic-scoring-config` of this cluster "
             "(in a pod: DSF_AGENT_KUBE=true reads it from the cluster's API server)"
         )
-    return FileConfig(settings.agent_config), Tokens(settings.agent_secrets_dir), KeyRing(settings)
+    return FileConfig(settings.agent_config), Tokens(settings.agent_secrets_dir, Release(settings))
 
 
 _current: Runtime | None = None

@@ -1,15 +1,22 @@
 """Tokens and the signing key: files that Kubernetes mounts, read when they are used, so that rotation needs nothing.
 
 A token is known to this module and to the request that carries it. It is in no message, log or exception.
+
+The author of a DynamicScorer names a Secret and the server that gets its token. So a Secret can be used only if an
+admin of its cluster or of the hub released it for that server, and the agent's own Secrets never.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Protocol
+from typing import Final
 
 from dsf.agent.files import WatchedFile
+from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
+from dsf.api.types import CREDENTIALS_NAME
+from dsf.api.urls import base_url, is_valid_url
+from dsf.cycle.tokens import SecretError
 from dsf.errors import SettingsError
 from dsf.keys import is_name
 from dsf.messages import SigningKey
@@ -17,64 +24,101 @@ from dsf.settings import Settings
 
 #: Bytes of a token; more is some other file.
 _MAX_TOKEN_BYTES = 64 * 1024
+#: In a folder of mounted Secrets, the file beside the keys of one that says where they may be sent to.
+USABLE_FOR_FILE: Final = "usable-for"
 #: What Kubernetes allows as a key of a Secret. A key of dots only would be a path.
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _TOKEN = re.compile(r"[!-~]+")
 
 
-class TokenSource(Protocol):
-    """Where tokens come from. Implementations are thread-safe."""
-
-    def token(self, name: str, key: str) -> str | None:
-        """The token as of now; None when the scorer names no Secret. Raises SecretError."""
+def beside(out_dir: Path, cluster: str) -> Path:
+    """Where people put the tokens of a cluster for a hub on a folder: beside what that hub writes, and not below it."""
+    return out_dir.parent / "_secrets" / cluster
 
 
-class KeySource(Protocol):
-    """Where the agent's signing key comes from. Implementations are thread-safe."""
+class Release:
+    """Which servers the tokens of a Secret may be sent to: what the hub's admin listed, and what the Secret says."""
 
-    def key(self) -> SigningKey:
-        """The key to sign with, as of now. Raises SettingsError."""
+    def __init__(self, settings: Settings) -> None:
+        """Raises SettingsError."""
+        self._listed: dict[str, TokenHosts] = {}
+        for name, hosts in settings.agent_token_secrets.items():
+            try:
+                self._listed[name] = TokenHosts(hosts)
+            except ValueError as error:
+                raise SettingsError(f"DSF_AGENT_TOKEN_SECRETS: Secret {name!r}: {error}") from None
 
+    def check(self, name: str, key: str, url: str, said: str, how: str) -> None:
+        """Raise SecretError unless the token may be sent to `url`.
 
-class SecretError(Exception):
-    """There is no usable token; the message names Secret and key, and never what is in them."""
+        `said` is the list of servers on the Secret itself, empty where there is none; `how` tells people where it
+        stands.
+        """
+        label = f"key {key!r} of Secret {name!r}"
+        try:
+            hosts = TokenHosts.split(said)
+        except ValueError as error:
+            raise SecretError(f"{label} cannot be sent anywhere: {how}: {error}", "secret_refused") from None
+        if not hosts.allow(url) and not self._listed.get(name, NO_HOSTS).allow(url):
+            where = base_url(url) if is_valid_url(url) else "what is no URL of a server"
+            raise SecretError(
+                f"{label} is not released for {where}, so it was not sent there: if it may be, an admin adds the "
+                f"server to {how}",
+                "secret_refused",
+            )
 
 
 class Tokens:
-    """Tokens in a folder of mounted Secrets: `<folder>/<secret name>/<key>`."""
+    """Tokens in a folder of mounted Secrets: `<folder>/<secret name>/<key>`.
 
-    def __init__(self, folder: Path | None) -> None:
+    The file `usable-for` beside the keys lists the servers that they may be sent to.
+    """
+
+    def __init__(self, folder: Path | None, release: Release) -> None:
         self._folder = folder
+        self._release = release
         self._files: dict[tuple[str, str], WatchedFile[str]] = {}
 
-    def token(self, name: str, key: str) -> str | None:
-        """The token as of now; None when the scorer names no Secret. Raises SecretError."""
+    def token(self, name: str, key: str, url: str) -> str | None:
+        """The token as of now, to be sent to `url`; None when the scorer names no Secret. Raises SecretError."""
         if not name and not key:
             return None
         label = secret_label(name, key)
         if self._folder is None:
             raise SecretError(f"{label} is needed, but this agent has no Secrets; set DSF_AGENT_SECRETS_DIR")
+        folder = self._folder / name
+        if not folder.is_dir():
+            raise SecretError(f"{label} is missing; its place is the file {folder / key}")
+        usable = folder / USABLE_FOR_FILE
+        try:
+            said = usable.read_text()
+        except (OSError, ValueError):
+            said = ""
+        self._release.check(name, key, url, said, f"the file {usable}")
         file = self._files.get((name, key))
         if file is None:
-            file = WatchedFile(self._folder / name / key, parse_token, max_bytes=_MAX_TOKEN_BYTES)
+            file = WatchedFile(folder / key, parse_token, max_bytes=_MAX_TOKEN_BYTES)
             self._files[name, key] = file
         try:
             return file.read()
         except OSError:
             # Forget it: after a deletion the old token must not stay in memory.
             self._files.pop((name, key), None)
-            raise SecretError(
-                f"{label} is missing on the managed cluster; create it in the agent's namespace"
-            ) from None
+            raise SecretError(f"{label} is missing; its place is the file {folder / key}") from None
         except ValueError:
             raise SecretError(f"{label} holds no token: expected one line of printable ASCII") from None
 
 
 def secret_label(name: str, key: str) -> str:
-    """How a key of a Secret is named to people. Raises SecretError when it cannot exist: a name may become a path."""
+    """How a key of a Secret is named to people.
+
+    Raises SecretError when it cannot exist (a name may become a path), and when the Secret is the agent's own.
+    """
     label = f"key {key!r} of Secret {name!r}"
     if not is_name(name) or _KEY.fullmatch(key) is None or not key.strip("."):
         raise SecretError(f"{label} is not a possible name; correct the tokenSecretRef")
+    if name == CREDENTIALS_NAME:
+        raise SecretError(f"{label} is the agent's own and never sent anywhere", "secret_refused")
     return label
 
 

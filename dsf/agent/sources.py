@@ -14,10 +14,12 @@ from dsf import metrics as names
 from dsf.api.summary import ScorerSummary
 from dsf.errors import SettingsError
 from dsf.settings import Settings
-from dsf.sources.held import ClusterView, Held
+from dsf.sources.cluster import ClusterView
+from dsf.sources.held import Held
 from dsf.sources.window import Budget
 
 if TYPE_CHECKING:
+    from dsf.sources.otlp.received import Received
     from dsf.sources.otlp.receiver import Receiver
 
 log = dsf.log.get(__name__)
@@ -38,12 +40,13 @@ class SourceState:
         self.held = Held(budget, summaries)
         self.held.cluster = cluster
         self._settings = settings
+        self._received: Received | None = None
         self._receiver: Receiver | None = None
         if settings.otlp_port is not None:
             _require_otel()
             from dsf.sources.otlp.received import Received
 
-            self.held.received = Received(budget, summaries)
+            self.held.received = self._received = Received(budget, summaries)
         registry.register(_Collector(self.held))
 
     @property
@@ -53,7 +56,7 @@ class SourceState:
 
     def start(self) -> None:
         """Receive metrics, if that is wanted. Raises SettingsError."""
-        settings, received = self._settings, self.held.received
+        settings, received = self._settings, self._received
         if received is None or settings.otlp_port is None:
             return
         from dsf.sources.otlp.receiver import Receiver

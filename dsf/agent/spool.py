@@ -1,7 +1,7 @@
 """Payloads between two stages, on the agent's own disk: what travels through Redis is only the run id.
 
 A spool belongs to one process. Nothing in it outlives the process: it is emptied at the start, because after a crash
-nobody waits for what is left, and a cycle whose payload is gone fetches again.
+no cycle waits for what is left, and a cycle whose payload is gone fetches again.
 """
 
 from __future__ import annotations
@@ -55,10 +55,12 @@ class Spool:
     def prepare(self) -> int:
         """Make the folder and empty it; says how many files were there.
 
-        Raises SettingsError when the folder cannot be used or is not only ours: payloads may be confidential.
+        Raises SettingsError when the folder cannot be used or is not only ours: payloads may be confidential. What it
+        is in may be anyone's: an emptyDir belongs to root and is everyone's to write.
         """
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
             status = self._folder.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
                 raise SettingsError(f"DSF_AGENT_SPOOL_DIR: {self._folder} is not a folder of this user's own")
@@ -115,9 +117,10 @@ class Spool:
         return self._folder / run_id
 
 
-def default_folder(cluster: str) -> Path:
-    """A folder of this user's under the temp directory, the same at every start so that a crash leaves nothing."""
-    return Path(tempfile.gettempdir()) / f"dsf-agent-{os.geteuid()}" / cluster
+def own_folder(parent: Path | None, cluster: str) -> Path:
+    """A folder of this user's in `parent`, or in the temp directory; the same at every start, so that a crash leaves
+    nothing."""
+    return (parent or Path(tempfile.gettempdir())) / f"dsf-agent-{os.geteuid()}-{cluster}"
 
 
 def _write_all(descriptor: int, piece: bytes | memoryview) -> None:

@@ -16,9 +16,11 @@ from typing import Any
 import redis
 
 from dsf import keys
+from dsf.agent.spool import own_folder
 from dsf.messages import Result, derive_key, new_run_id, verify
 from dsf.settings import ENV_PREFIX
 from dsf.ticks import TickFactory
+from tests.support.mail import Sent
 from tests.support.wait import wait_for
 
 CLUSTER = "worker01"
@@ -48,12 +50,13 @@ class Agent:
         self.folder = folder
         self.config = folder / "config.json"
         self.secrets = folder / "secrets"
-        self.spool = folder / "spool"
+        self.spool = own_folder(folder / "spool", CLUSTER)
         self.key_file = folder / "signing-key"
         self.ready = folder / "ready"
         self.alive = folder / "alive"
         self.log_file = folder / "log"
         self.redis: redis.Redis = redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=10)
+        self.sent = Sent(self.redis, CLUSTER)
         self.process: subprocess.Popen[bytes] | None = None
         self._ticks = TickFactory()
         self._settings = {
@@ -61,7 +64,7 @@ class Agent:
             "cluster": CLUSTER,
             "agent_config": self.config,
             "agent_secrets_dir": self.secrets,
-            "agent_spool_dir": self.spool,
+            "agent_spool_dir": self.spool.parent,
             "agent_metrics_host": "127.0.0.1",
             "agent_metrics_port": 0,
             "agent_liveness_file": self.alive,
@@ -81,9 +84,10 @@ class Agent:
         replace(self.config, json.dumps(summaries))
 
     def token(self, name: str, key: str, value: str | None) -> None:
-        """Create, change or (None) delete a Secret's key."""
+        """Create, change or (None) delete a Secret's key; its tokens may be sent to this machine."""
         file = self.secrets / name / key
         file.parent.mkdir(parents=True, exist_ok=True)
+        replace(file.with_name("usable-for"), "127.0.0.1\n")
         file.unlink() if value is None else replace(file, value)
 
     def start(self) -> Agent:
@@ -108,7 +112,7 @@ class Agent:
 
     def wait_ready(self) -> None:
         """Wait until the process takes ticks."""
-        wait_for(self._is_ready, 20, "the agent to be ready")
+        wait_for(self._is_ready, 90, "the agent to be ready")
 
     def _is_ready(self) -> bool:
         if self.process is not None and self.process.poll() is not None:
@@ -129,7 +133,7 @@ class Agent:
         if process is None:
             return 0
         process.send_signal(number)
-        return process.wait(30)
+        return process.wait(60)
 
     def __enter__(self) -> Agent:
         return self.start()
@@ -149,20 +153,16 @@ class Agent:
         self.redis.lpush(keys.spoke_queue(CLUSTER), self._ticks.message(CLUSTER, scorer, run_id, time.time() + expires))
         return run_id
 
-    def result(self, timeout: float = 10.0) -> Result:
+    def result(self, timeout: float = 30.0) -> Result:
         """The next result, verified as the hub does it."""
 
-        def look() -> str | None:
-            popped = self.redis.rpop(keys.RESULTS_QUEUE)
-            return None if popped is None else str(popped)
-
-        raw = wait_for(look, timeout, "a result")
+        raw = wait_for(self.sent.take, timeout, "a result")
         return verify(envelope(raw), MASTER, limit=10_000_000)
 
     def no_result(self, seconds: float = 0.5) -> bool:
         """Whether nothing is sent for a while."""
         time.sleep(seconds)
-        return self.redis.llen(keys.RESULTS_QUEUE) == 0
+        return self.sent.count() == 0
 
     def port(self) -> int:
         """The port of its /metrics, from its log."""
@@ -171,7 +171,7 @@ class Agent:
             lines = [line for line in self.log().splitlines() if "metrics served" in line]
             return int(lines[-1].split("port=")[1].split()[0]) if lines else None
 
-        return wait_for(look, 5, "the port of /metrics")
+        return wait_for(look, 30, "the port of /metrics")
 
     def page(self, path: str = "/metrics") -> tuple[int, str]:
         """Status and body of a page of its HTTP server."""

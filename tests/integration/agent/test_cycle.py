@@ -7,7 +7,6 @@ import time
 
 from celery import Celery
 
-from dsf import keys
 from dsf.messages import verify
 from dsf.results.inbox import Letter
 from tests.integration.agent.conftest import SERIES, AgentFactory
@@ -155,7 +154,7 @@ def test_results_in_any_script_reach_the_hub_or_are_said_to_be_too_large(
         agent.configure(summary("sample", source.url, scorer.url))
         with agent:
             agent.tick("sample")
-            raw = wait_for(lambda: agent.redis.rpop(keys.RESULTS_QUEUE))
+            raw = wait_for(agent.sent.take)
             letter = Letter.open(str(raw).encode(), limit)
             result = verify(json.loads(letter.envelope), MASTER, limit=limit)
             assert (result.outcome, result.results[7][0]["meta"]) == ("ok", "東" * 100)

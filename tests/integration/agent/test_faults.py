@@ -19,10 +19,13 @@ from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
+#: The metric of what was no message.
+REFUSED = "dynamic_scoring_messages_refused_total"
+
 CANARY = "canary-token-93b1c7"
 
 
-def test_a_stage_is_tried_again_with_its_arguments_and_its_chain(
+def test_a_stage_is_tried_again_with_its_arguments(
     agent: Agent, source: ScriptedServer, scorer: ScriptedServer
 ) -> None:
     source.script(answer("busy", 503), httpserver.close_early, matrix(SERIES))
@@ -235,7 +238,7 @@ def test_messages_bring_no_addresses(agent: Agent, source: ScriptedServer, score
         agent.redis.lpush(keys.spoke_queue(CLUSTER), _tick_with(agent, body))
         body[0] = [{"sourceEndpoint": elsewhere.url}, ["x"]]
         agent.redis.lpush(keys.spoke_queue(CLUSTER), _tick_with(agent, body))
-        wait_for(lambda: agent.log().count("bad_message") >= 3)
+        wait_for(lambda: agent.metrics(REFUSED) == [f"{REFUSED} 3.0"], 10, "all three to be refused")
         assert elsewhere.requests == []
     assert agent.no_result(0.2)
     agent.tick("sample")
@@ -304,3 +307,26 @@ def test_no_token_is_ever_shown(make_agent: AgentFactory, redis_client: redis.Re
     assert CANARY[:12] not in agent.log()
     assert CANARY[:12] not in "".join(monitored)
     assert any("dsf.ingest" in command for command in monitored)
+
+
+@pytest.mark.parametrize("part", ["source", "scorer"])
+def test_a_scorer_that_is_removed_stops_at_once(
+    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer, part: str
+) -> None:
+    gate = Gate(matrix(SERIES) if part == "source" else answer(RESULTS))
+    with ScriptedServer(gate) as hangs:
+        agent = make_agent(agent_concurrency=1)
+        slow = {"scoringInterval": 300, "timeoutSeconds": 200}
+        addresses = (hangs.url, scorer.url) if part == "source" else (source.url, hangs.url)
+        removed, other = summary("removed", *addresses, **slow), summary("other", source.url, scorer.url)
+        agent.configure(removed, other)
+        agent.start()
+        agent.tick("removed", expires=300)
+        assert gate.entered.wait(20)
+        agent.configure(other)
+        run = agent.tick("other", expires=300)
+        found = {result.run: result for result in (agent.result(), agent.result())}
+        assert found[run].outcome == "ok"
+        (ended,) = [result for result in found.values() if result.scorer == "removed"]
+        assert (ended.outcome, ended.reason) == ("error", "deadline")
+        gate.opened.set()

@@ -1,116 +1,86 @@
-"""One stage hands on to the next one although Redis is away for a while."""
+"""The stages of a cycle follow each other inside the worker: Redis sees one pop and one push."""
 
 from __future__ import annotations
 
-import json
-import threading
-import time
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections import Counter
+from pathlib import Path
 
-import pytest
 import redis
-from celery import Celery
-from celery.worker import state
-from kombu.exceptions import OperationalError
 
 from dsf import keys
-from dsf.agent import runtime
-from dsf.agent.stagetask import StageTask
-from dsf.settings import Settings
-from dsf.store.client import connect
-from dsf.ticks import iso
-from tests.integration.agent.conftest import SERIES, AgentFactory
-from tests.integration.agent.harness import CLUSTER, summary
-from tests.support.httpserver import Gate, ScriptedServer, matrix
+from dsf.redisacl.rules import cluster_rules
+from tests.integration.agent.conftest import RESULTS, SERIES, AgentFactory
+from tests.integration.agent.harness import CLUSTER, Agent, summary
+from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
 QUEUE = keys.spoke_queue(CLUSTER)
-ARGS = ("sample", "1718600000000-0123abcd")
-#: Commands that make a server refuse writes or not answer them, and those that end that.
-TROUBLES = {
-    "full": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
-    "replica": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
-    "silent": ("CLIENT PAUSE 60000 WRITE", "CLIENT UNPAUSE"),
-}
-
-HandOn = Callable[[float], None]
 
 
-@pytest.fixture
-def hand_on(
-    redis_url: str, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[HandOn]:
-    """Calls the task `dsf.score` as the next step of a chain whose messages expire in so many seconds."""
-    client = connect(settings_factory(redis_url=redis_url, redis_socket_timeout=0.2), retries=0)
-    clock = SimpleNamespace(now=time.time)
-    cycles = SimpleNamespace(seconds_left=lambda _: 20.0)
-    agent = SimpleNamespace(queue=QUEUE, redis=client, clock=clock, cycles=cycles)
-    monkeypatch.setattr(runtime, "_current", agent)
-    with Celery("test", set_as_current=False) as app:
-        task = app.task(_score, base=StageTask, name="dsf.score", shared=False)
-
-        def call(seconds: float) -> None:
-            task.apply_async(ARGS, queue=QUEUE, expires=iso(time.time() + seconds), chain=[])
-
-        yield call
-    client.close()
-
-
-def _score(scorer: str, run_id: str) -> None:
-    """Is only called for, never run."""
+def test_a_cycle_costs_one_pop_and_one_push(agent: Agent, redis_client: redis.Redis) -> None:
+    agent.tick("sample")
+    agent.result()
+    with redis_client.monitor() as monitor:
+        runs = {agent.tick("sample")}
+        runs.add(agent.result().run)
+        redis_client.echo("the end")
+        seen: Counter[str] = Counter()
+        for entry in monitor.listen():
+            words = entry["command"].split()
+            if words[0] == "ECHO":
+                break
+            seen[" ".join(words[:2])] += 1
+    assert len(runs) == 1
+    # The first push is the test's own.
+    assert seen[f"LPUSH {QUEUE}"] == 1
+    assert sum(count for command, count in seen.items() if command.startswith("LPUSH")) == 1
+    # The other one is a result in the mailbox.
+    assert sum(count for command, count in seen.items() if command.startswith("SET hub.mail.")) == 1
 
 
-@pytest.fixture(params=TROUBLES)
-def trouble(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterator[Callable[[], None]]:
-    """Redis is in trouble until this is called."""
-    begin, end = TROUBLES[request.param]
-    redis_client.execute_command(*begin.split())
-
-    def over() -> None:
-        redis_client.execute_command(*end.split())
-
-    yield over
-    over()
+def test_another_try_does_not_go_through_redis(agent: Agent, source: ScriptedServer) -> None:
+    source.script(answer("busy", 503), matrix(SERIES))
+    user = redis.Redis.from_url(_url(agent))
+    agent.tick("sample")
+    result = agent.result()
+    assert (result.outcome, result.counts["retries"]) == ("ok", 1)
+    assert len(source.requests) == 2
+    assert user.llen(QUEUE) == 0
+    user.close()
 
 
-def test_it_waits_until_redis_takes_the_message(
-    hand_on: HandOn, trouble: Callable[[], None], redis_client: redis.Redis
+def _url(agent: Agent) -> str:
+    port = agent.redis.connection_pool.connection_kwargs["port"]
+    return f"redis://127.0.0.1:{port}/0"
+
+
+def test_an_agent_needs_no_right_to_write_to_its_queue(
+    tmp_path: Path, source: ScriptedServer, scorer: ScriptedServer
 ) -> None:
-    timer = threading.Timer(1.5, trouble)
-    timer.start()
-    try:
-        hand_on(30)
-    finally:
-        timer.join()
-    # The same message may be there twice when the answer to the first was lost.
-    (message,) = {json.dumps(json.loads(text)) for text in redis_client.lrange(QUEUE, 0, -1)}
-    assert json.loads(json.loads(message)["body"])[0] == list(ARGS)
-
-
-def test_it_does_not_wait_longer_than_the_message_is_of_use(hand_on: HandOn, trouble: Callable[[], None]) -> None:
-    began = time.monotonic()
-    with pytest.raises(OperationalError, match="tried until it would have expired"):
-        hand_on(2.5)
-    assert 1 < time.monotonic() - began < 3.5
-    trouble()
-
-
-def test_it_does_not_keep_an_agent_that_is_to_end(
-    hand_on: HandOn, trouble: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The exit code of a warm shutdown.
-    timer = threading.Timer(0.5, lambda: monkeypatch.setattr(state, "should_stop", 0))
-    timer.start()
-    began = time.monotonic()
-    try:
-        with pytest.raises(OperationalError, match="told to end"):
-            hand_on(30)
-    finally:
-        timer.join()
-    assert time.monotonic() - began < 3
-    trouble()
+    rules = cluster_rules(CLUSTER)
+    assert not any("lpush" in rule and QUEUE in rule for rule in rules)
+    with RedisServer(aof=False) as server:
+        admin = redis.Redis.from_url(server.url, decode_responses=True)
+        admin.execute_command("ACL", "SETUSER", "spoke", "reset", "on", ">secret", *rules)
+        url = f"redis://spoke:secret@127.0.0.1:{server.port}/0"
+        agent = Agent(tmp_path, server.url, retry_backoff=0.1)
+        agent._settings["redis_url"] = url
+        agent.configure(summary("sample", source.url, scorer.url))
+        gate = Gate(answer(RESULTS))
+        with agent:
+            source.script(answer("busy", 503), matrix(SERIES))
+            scorer.script(gate)
+            run = agent.tick("sample")
+            assert gate.entered.wait(20)
+            assert agent.process is not None
+            agent.process.terminate()
+            gate.opened.set()
+            result = agent.result()
+            assert (result.run, result.outcome) == (run, "ok")
+        refused = {(entry["reason"], entry["object"]) for entry in admin.acl_log()}
+        assert refused == set()
+        admin.close()
 
 
 def test_a_cycle_goes_on_after_a_restart_of_redis(make_agent: AgentFactory, scorer: ScriptedServer) -> None:
@@ -120,35 +90,11 @@ def test_a_cycle_goes_on_after_a_restart_of_redis(make_agent: AgentFactory, scor
         agent.configure(summary("sample", source.url, scorer.url))
         agent.start()
         run_id = agent.tick("sample", expires=60)
-        assert gate.entered.wait(5)
+        assert gate.entered.wait(20)
         server.kill()
         gate.opened.set()
-        wait_for(lambda: "next stage waits for Redis" in agent.log() or "cut off" in agent.log(), 10)
+        wait_for(lambda: "Cannot connect to" in agent.log(), 30, "the agent to miss Redis")
         server.restart()
-        result = agent.result(30)
+        result = agent.result(60)
         assert (result.run, result.outcome) == (run_id, "ok")
         assert agent.stop() == 0
-
-
-def test_a_cycle_that_was_cut_off_does_not_hold_back_the_next(
-    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer, redis_client: redis.Redis
-) -> None:
-    agent = make_agent(redis_socket_timeout=1.5)
-    agent.configure(summary("sample", source.url, scorer.url))
-    agent.start()
-    gate = Gate(matrix(SERIES))
-    source.script(gate, matrix(SERIES))
-    agent.tick("sample", expires=4)
-    assert gate.entered.wait(5)
-    redis_client.execute_command("CLIENT", "PAUSE", "60000", "WRITE")
-    try:
-        gate.opened.set()
-        wait_for(lambda: "cycle cut off" in agent.log(), 30, "the cycle to be cut off")
-    finally:
-        redis_client.execute_command("CLIENT", "UNPAUSE")
-    assert "Task dsf.fetch" not in "".join(line for line in agent.log().splitlines() if "INTERNAL ERROR" in line)
-    wanted = agent.tick("sample", expires=30)
-    result = agent.result(30)
-    while result.run != wanted:
-        result = agent.result(30)
-    assert result.outcome == "ok"

@@ -65,7 +65,6 @@ def make_agent(tmp_path: Path, redis_url: str) -> Iterator[AgentFactory]:
 @pytest.fixture
 def agent(make_agent: AgentFactory, spoke: Spoke, summarise: SummaryFactory) -> KubeAgent:
     """A running agent with one scorer, `sample`, whose source wants the token in `prometheus`."""
-    spoke.deliver_key()
     spoke.secret("prometheus", {"token": "first-token"})
     spoke.deliver(summarise(sourceEndpointAuthName="prometheus", sourceEndpointAuthKey="token"))
     started = make_agent(spoke)

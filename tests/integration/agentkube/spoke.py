@@ -8,11 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dsf.api.types import CONFIGMAP_NAME, CREDENTIALS_KEY, CREDENTIALS_NAME, SUMMARIES_KEY
+from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY, USABLE_FOR
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, Resource
-from dsf.messages import derive_key
-from tests.integration.agent.harness import CLUSTER, MASTER, Agent
+from tests.integration.agent.harness import Agent
 from tests.support.controlplane import ControlPlane
 
 _RBAC = ("rbac.authorization.k8s.io", "v1")
@@ -22,7 +21,7 @@ _ROLE_BINDINGS = Resource(*_RBAC, "rolebindings", "RoleBinding")
 
 
 class Spoke:
-    """A namespace with an account that may read the ConfigMap, the key and the named Secrets, and nothing else."""
+    """A namespace with an account that may read the ConfigMap and the named Secrets, and nothing else."""
 
     def __init__(self, plane: ControlPlane, *secrets: str, namespace: str = "") -> None:
         """`namespace` is the name of a new one; otherwise one is made up."""
@@ -61,26 +60,31 @@ class Spoke:
         """Delete the ConfigMap."""
         self.session.delete(CONFIG_MAPS.path(self.namespace, CONFIGMAP_NAME))
 
-    def deliver_key(self, key_id: int = 1) -> None:
-        """Deliver the agent's signing key with this id."""
-        self.secret(CREDENTIALS_NAME, {CREDENTIALS_KEY: derive_key(MASTER, CLUSTER, key_id).dump()})
-
-    def secret(self, name: str, values: dict[str, str] | None) -> None:
-        """Create, change or (None) delete a Secret."""
+    def secret(self, name: str, values: dict[str, str] | None, usable_for: str = "127.0.0.1") -> None:
+        """Create, change or (None) delete a Secret whose label says that it is usable for this machine."""
         if values is None:
             self.session.delete(SECRETS.path(self.namespace, name))
             return
-        self._put(SECRETS, name, {key: base64.b64encode(value.encode()).decode() for key, value in values.items()})
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+        self._put(SECRETS, name, data, {USABLE_FOR: usable_for or None})
 
-    def _put(self, resource: Resource, name: str, data: dict[str, str]) -> None:
+    def mark(self, name: str, **metadata: dict[str, str | None]) -> None:
+        """Change labels and annotations of a Secret; None takes one away."""
+        self.session.merge(SECRETS.path(self.namespace, name), {"metadata": metadata})
+
+    def _put(
+        self, resource: Resource, name: str, data: dict[str, str], labels: dict[str, str | None] | None = None
+    ) -> None:
+        changes = {"metadata": {"labels": labels or {}}, "data": data}
         with contextlib.suppress(ObjectNotFoundError):
-            self.session.merge(resource.path(self.namespace, name), {"data": data})
+            self.session.merge(resource.path(self.namespace, name), changes)
             return
-        self.session.create(resource.path(self.namespace), {"metadata": {"name": name}, "data": data})
+        self.session.create(resource.path(self.namespace), {"metadata": {"name": name}})
+        self.session.merge(resource.path(self.namespace, name), changes)
 
 
 class KubeAgent(Agent):
-    """A real agent process that reads nothing but its cluster's API server."""
+    """A real agent process that reads nothing but its cluster's API server, and its mounted key."""
 
     def __init__(self, folder: Path, redis_url: str, spoke: Spoke, **settings: object) -> None:
         super().__init__(
@@ -91,7 +95,7 @@ class KubeAgent(Agent):
             agent_namespace=spoke.namespace,
             **settings,
         )
-        for name in ("agent_config", "agent_secrets_dir", "signing_key_file"):
+        for name in ("agent_config", "agent_secrets_dir"):
             del self._settings[name]
 
     def value(self, metric: str) -> float:
@@ -102,7 +106,8 @@ class KubeAgent(Agent):
 
 def _rules(*secrets: str) -> list[dict[str, Any]]:
     verbs = ["get", "list", "watch"]
-    return [
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [CONFIGMAP_NAME], "verbs": verbs},
-        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [CREDENTIALS_NAME, *secrets], "verbs": verbs},
-    ]
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [CONFIGMAP_NAME], "verbs": verbs}]
+    if secrets:
+        # Without names it would be for every Secret.
+        rules.append({"apiGroups": [""], "resources": ["secrets"], "resourceNames": [*secrets], "verbs": verbs})
+    return rules

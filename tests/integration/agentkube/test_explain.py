@@ -183,7 +183,7 @@ def test_what_is_left_of_the_cluster(
 
 def test_what_was_pushed_is_only_in_the_agent(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
     spoke.deliver(summarise(sourceType="OpenTelemetry", sourceEndpoint="http://collector/v1/metrics"))
-    assert "(unsupported_source): what a collector pushes is in the agent's memory" in failed(explain("sample"))
+    assert "(`dsf explain` cannot show what is in an agent's memory)" in failed(explain("sample"))
 
 
 # --- it says why not -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A real agent process that reads its ConfigMap, key and tokens from a real API server, with rights by name only."""
+"""A real agent process that reads its ConfigMap and tokens from a real API server, with rights by name only."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from dsf import keys
 from dsf.agent.kube import KubeObjects
-from dsf.api.types import CREDENTIALS_NAME
-from dsf.errors import SettingsError
+from dsf.api.types import CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
+from dsf.cycle.tokens import SecretError
+from dsf.kube.resources import SECRETS
+from dsf.kube.session import ForbiddenError, Session
 from dsf.settings import Settings
-from tests.integration.agent.harness import envelope
 from tests.integration.agentkube.conftest import AgentFactory, SummaryFactory
 from tests.integration.agentkube.spoke import KubeAgent, Spoke
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer
 from tests.support.wait import wait_for
+from tests.unit.deploy import chart
 
 SCORERS = "dynamic_scoring_config_scorers"
 VALID = "dynamic_scoring_config_valid"
@@ -111,38 +112,72 @@ def _refusal(agent: KubeAgent) -> str:
     agent.tick("sample")
     result = agent.result()
     # A cycle that can never work must not hold a thread for long.
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     return result.message if result.reason == "secret_missing" else ""
 
 
-def test_the_key_may_come_after_the_agent(make_agent: AgentFactory, spoke: Spoke, summarise: SummaryFactory) -> None:
-    spoke.deliver(summarise())
-    agent = make_agent(spoke)
-    agent.launch()
-    wait_for(lambda: "waiting for the agent's key" in agent.log(), 10)
-    assert CREDENTIALS_NAME in agent.log()
-    assert not agent.ready.exists()
-    spoke.deliver_key()
-    agent.wait_ready()
-    agent.tick("sample")
-    assert agent.result().outcome == "ok"
+def test_a_scorer_gets_no_token_for_a_server_that_its_secret_does_not_name(
+    agent: KubeAgent, spoke: Spoke, source: ScriptedServer
+) -> None:
+    asked = len(source.requests)
+    spoke.mark("prometheus", labels={USABLE_FOR: "prometheus.example.com"})
 
-
-def test_without_a_key_the_start_fails_with_the_reason(spoke: Spoke, settings_factory: Callable[..., Settings]) -> None:
-    settings = settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace)
-    with pytest.raises(SettingsError, match=f"Secret '{CREDENTIALS_NAME}' is missing in namespace {spoke.namespace}"):
-        KubeObjects(settings, key_wait=0.2)
-
-
-def test_the_key_is_rotated_at_once(agent: KubeAgent, spoke: Spoke) -> None:
-    def key_of_next_result() -> int:
+    def refusal() -> str:
         agent.tick("sample")
-        raw = wait_for(lambda: agent.redis.rpop(keys.RESULTS_QUEUE), 10)
-        return int(envelope(str(raw))["kid"])
+        result = agent.result()
+        return result.message if result.reason == "secret_refused" else ""
 
-    assert key_of_next_result() == 1
-    spoke.deliver_key(2)
-    wait_for(lambda: key_of_next_result() == 2, AT_ONCE)
+    message = wait_for(refusal, AT_ONCE)
+    assert f"not released for {source.url}, so it was not sent there" in message
+    assert USABLE_FOR in message
+    assert "spokeSetting.agent.tokenSecrets" in message
+    before = len(source.requests)
+    assert before - asked <= 2
+    # A label has no place for a port or for several servers: an annotation has.
+    spoke.mark("prometheus", labels={USABLE_FOR: None}, annotations={USABLE_FOR: f"a.example:1, {source.url}"})
+    wait_for(lambda: refusal() == "", AT_ONCE)
+    assert bearer(source) == "Bearer first-token"
+
+
+def test_the_agents_own_credentials_never_leave_it(
+    make_agent: AgentFactory, control_plane: ControlPlane, summarise: SummaryFactory, source: ScriptedServer
+) -> None:
+    # With more rights than the chart gives, and marked by somebody who should have known better.
+    spoke = Spoke(control_plane, CREDENTIALS_NAME, "renamed")
+    for name in (CREDENTIALS_NAME, "renamed"):
+        spoke.secret(name, {"signing-key": "1:" + "ab" * 32, "redis-password": "canary"})
+    spoke.mark("renamed", labels={MANAGED_BY_LABEL: MANAGED_BY})
+    keys = {"sourceEndpointAuthKey": "redis-password"}
+    spoke.deliver(
+        summarise("by-name", sourceEndpointAuthName=CREDENTIALS_NAME, **keys),
+        summarise("by-label", sourceEndpointAuthName="renamed", **keys),
+        summarise("scoring", scoringEndpointAuthName=CREDENTIALS_NAME, scoringEndpointAuthKey="signing-key"),
+    )
+    agent = make_agent(spoke)
+    agent.start()
+    for name in ("by-name", "by-label", "scoring"):
+        agent.tick(name)
+        result = agent.result()
+        assert (result.outcome, result.reason) == ("error", "secret_refused")
+        assert "own" in result.message
+    assert not [request for request in source.requests if "Authorization" in request.headers]
+
+
+def test_the_charts_role_lets_the_agent_read_no_secret_of_its_own(
+    control_plane: ControlPlane, settings_factory: Callable[..., Settings]
+) -> None:
+    spoke = Spoke(control_plane)
+    values = {"spokeSetting": {"agent": {"tokenSecrets": ["prometheus"]}}}
+    for rendered in (values, {}):
+        spoke.grant(chart.one(chart.agent_objects(chart.render(rendered)), "Role")["rules"])
+        spoke.secret(CREDENTIALS_NAME, {"signing-key": "1:" + "ab" * 32})
+        session = Session.load(spoke.kubeconfig)
+        try:
+            for path in (SECRETS.path(spoke.namespace, CREDENTIALS_NAME), SECRETS.path(spoke.namespace)):
+                with pytest.raises(ForbiddenError):
+                    session.get(path)
+        finally:
+            session.close()
 
 
 @pytest.mark.parametrize("broken", ["not JSON", json.dumps({"name": "x"}), json.dumps([{"name": "sample"}])])
@@ -164,7 +199,6 @@ def test_an_api_server_may_restart(
     own_control_plane: ControlPlane, make_agent: AgentFactory, summarise: SummaryFactory, source: ScriptedServer
 ) -> None:
     spoke = Spoke(own_control_plane, "prometheus")
-    spoke.deliver_key()
     spoke.secret("prometheus", {"token": "first-token"})
     spoke.deliver(summarise(**TOKEN))
     agent = make_agent(spoke)
@@ -191,19 +225,32 @@ def test_an_api_server_may_restart(
 
 
 def test_a_secret_that_no_scorer_names_is_forgotten(
-    spoke: Spoke, summarise: SummaryFactory, settings_factory: Callable[..., Settings]
+    spoke: Spoke, summarise: SummaryFactory, settings_factory: Callable[..., Settings], source: ScriptedServer
 ) -> None:
-    spoke.deliver_key()
     spoke.secret("prometheus", {"token": "a-token"})
     spoke.deliver(summarise(**TOKEN))
     objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
     objects.config.start()
     try:
         wait_for(lambda: set(objects.config.summaries()) == {"sample"})
-        assert objects.secrets.token("prometheus", "token") == "a-token"
-        assert objects.secrets.watched == {CREDENTIALS_NAME, "prometheus"}
+        assert objects.secrets.token("prometheus", "token", source.url) == "a-token"
+        assert objects.secrets.watched == {"prometheus"}
         spoke.deliver(summarise())
-        wait_for(lambda: objects.secrets.watched == {CREDENTIALS_NAME}, AT_ONCE)
-        assert objects.secrets.key().dump()
+        wait_for(lambda: not objects.secrets.watched, AT_ONCE)
+    finally:
+        objects.config.stop()
+
+
+def test_a_private_key_of_a_server_is_no_token(spoke: Spoke, settings_factory: Callable[..., Settings]) -> None:
+    spoke.allow("certificate")
+    body = {"tls.crt": "eA==", "tls.key": "eA=="}
+    metadata = {"name": "certificate", "labels": {USABLE_FOR: "127.0.0.1"}}
+    manifest = {"metadata": metadata, "type": "kubernetes.io/tls", "data": body}
+    spoke.session.create(SECRETS.path(spoke.namespace), manifest)
+    objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
+    objects.config.start()
+    try:
+        with pytest.raises(SecretError, match="never sent anywhere"):
+            objects.secrets.token("certificate", "tls.key", "http://127.0.0.1/")
     finally:
         objects.config.stop()

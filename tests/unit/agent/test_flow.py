@@ -33,6 +33,7 @@ def test_a_fetch_by_hand_is_of_the_hubs_time() -> None:
         cast("Any", entered),
         unused,
         unused,
+        unused,
         hub_time=lambda: HUB_NOW,
     )
     task: Any = SimpleNamespace(request=SimpleNamespace(expires=None, chain=None))

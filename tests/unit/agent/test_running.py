@@ -61,3 +61,20 @@ def test_a_run_whose_deadline_has_passed_blocks_nobody() -> None:
     running.enter("4", summary("b"), time.monotonic() - 1)
     assert running.purge() == ["4"]
     assert running.purge() == []
+
+
+def test_a_stage_that_goes_on_after_its_run_hangs() -> None:
+    running = Running()
+    old = running.enter("1", summary(), time.monotonic() - 10)
+    running.enter("2", summary(), soon())
+    assert (running.stuck(5), running.stuck(60)) == (1, 0)
+    running.rest(old)
+    assert running.stuck(5) == 0
+
+
+def test_runs_of_scorers_that_were_removed_are_over() -> None:
+    running = Running()
+    gone, stays = running.enter("1", summary("a"), soon()), running.enter("2", summary("b"), soon())
+    assert running.end_others({"b"}) == [gone]
+    assert gone.deadline <= time.monotonic() < stays.deadline
+    assert running.end_others({"b"}) == []

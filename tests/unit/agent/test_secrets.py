@@ -7,10 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from dsf.agent.secrets import KeyRing, SecretError, Tokens
+from dsf.agent.secrets import KeyRing, Release, Tokens
+from dsf.api.types import CREDENTIALS_NAME
+from dsf.cycle.tokens import SecretError
 from dsf.errors import SettingsError
 from dsf.messages import derive_key
 from dsf.settings import Settings
+
+URL = "http://prometheus.example.com:9090/api/v1/query_range"
+
+
+@pytest.fixture
+def release(settings_factory: Callable[..., Settings]) -> Release:
+    """The hub's admin lets the tokens of `my-secret` and `s` go to one host."""
+    host = ["prometheus.example.com"]
+    return Release(settings_factory(agent_token_secrets={"my-secret": host, "s": host, CREDENTIALS_NAME: host}))
 
 
 def put(folder: Path, name: str, key: str, value: bytes) -> Path:
@@ -22,22 +33,22 @@ def put(folder: Path, name: str, key: str, value: bytes) -> Path:
     return path
 
 
-def test_rotation_and_removal_count_at_once(tmp_path: Path) -> None:
-    tokens = Tokens(tmp_path)
+def test_rotation_and_removal_count_at_once(tmp_path: Path, release: Release) -> None:
+    tokens = Tokens(tmp_path, release)
     with pytest.raises(SecretError, match="key 'token' of Secret 'my-secret' is missing"):
-        tokens.token("my-secret", "token")
+        tokens.token("my-secret", "token", URL)
     path = put(tmp_path, "my-secret", "token", b"one\n")
-    assert tokens.token("my-secret", "token") == "one"
+    assert tokens.token("my-secret", "token", URL) == "one"
     put(tmp_path, "my-secret", "token", b"two")
-    assert tokens.token("my-secret", "token") == "two"
+    assert tokens.token("my-secret", "token", URL) == "two"
     path.unlink()
     with pytest.raises(SecretError, match="missing"):
-        tokens.token("my-secret", "token")
+        tokens.token("my-secret", "token", URL)
 
 
-def test_no_reference_is_no_token(tmp_path: Path) -> None:
-    assert Tokens(tmp_path).token("", "") is None
-    assert Tokens(None).token("", "") is None
+def test_no_reference_is_no_token(tmp_path: Path, release: Release) -> None:
+    assert Tokens(tmp_path, release).token("", "", URL) is None
+    assert Tokens(None, release).token("", "", URL) is None
 
 
 @pytest.mark.parametrize(
@@ -45,28 +56,68 @@ def test_no_reference_is_no_token(tmp_path: Path) -> None:
     [("..", "token"), ("a/b", "token"), ("", "token"), ("s", ""), ("s", ".."), ("s", "."), ("s", "a/b"), ("s", "../x"),
      ("/etc", "passwd"), ("s", "a\x00b"), ("S", "token")],
 )  # fmt: skip
-def test_names_are_no_paths(tmp_path: Path, name: str, key: str) -> None:
+def test_names_are_no_paths(tmp_path: Path, release: Release, name: str, key: str) -> None:
     (tmp_path / "token").write_text("reached")
     with pytest.raises(SecretError, match="not a possible name"):
-        Tokens(tmp_path / "inside").token(name, key)
+        Tokens(tmp_path / "inside", release).token(name, key, URL)
 
 
 @pytest.mark.parametrize("value", [b"", b"\n", b"two\nlines", b"a b", b"\xff\xfe", "ü".encode(), b"x\r\nInjected: 1"])
-def test_what_is_no_token_is_not_sent_and_not_shown(tmp_path: Path, value: bytes) -> None:
+def test_what_is_no_token_is_not_sent_and_not_shown(tmp_path: Path, release: Release, value: bytes) -> None:
     put(tmp_path, "s", "k", value)
     with pytest.raises(SecretError, match=r"^key 'k' of Secret 's' holds no token: expected one line"):
-        Tokens(tmp_path).token("s", "k")
+        Tokens(tmp_path, release).token("s", "k", URL)
 
 
-def test_a_large_file_is_no_token(tmp_path: Path) -> None:
+def test_a_large_file_is_no_token(tmp_path: Path, release: Release) -> None:
     put(tmp_path, "s", "k", b"x" * 100_000)
     with pytest.raises(SecretError, match="holds no token"):
-        Tokens(tmp_path).token("s", "k")
+        Tokens(tmp_path, release).token("s", "k", URL)
 
 
-def test_without_a_folder_the_setting_is_named() -> None:
+def test_without_a_folder_the_setting_is_named(release: Release) -> None:
     with pytest.raises(SecretError, match="DSF_AGENT_SECRETS_DIR"):
-        Tokens(None).token("s", "k")
+        Tokens(None, release).token("s", "k", URL)
+
+
+def test_a_token_goes_only_where_it_was_released_for(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
+    tokens = Tokens(tmp_path, Release(settings_factory(agent_token_secrets={"listed": ["https://listed.example"]})))
+    for name in ("listed", "marked"):
+        put(tmp_path, name, "k", b"one")
+    for name, url in (
+        ("listed", "http://listed.example/"),
+        ("listed", "https://listed.example:444/"),
+        ("marked", "https://listed.example/"),
+        ("marked", "not a URL"),
+        ("marked", "http://user@listed.example/"),
+    ):
+        with pytest.raises(
+            SecretError, match=f"Secret '{name}' is not released for .* usable-for|usable-for"
+        ) as caught:
+            tokens.token(name, "k", url)
+        assert caught.value.reason == "secret_refused"
+    assert tokens.token("listed", "k", "https://listed.example/x") == "one"
+    # Read when it is used, too.
+    put(tmp_path, "marked", "usable-for", b"a.example, b.example:81\n")
+    assert tokens.token("marked", "k", "http://a.example:99/x") == "one"
+    assert tokens.token("marked", "k", "https://b.example:81/x") == "one"
+    with pytest.raises(SecretError, match=r"not released for http://b\.example, so it was not sent"):
+        tokens.token("marked", "k", "http://b.example/x")
+    put(tmp_path, "marked", "usable-for", b"a.example/path")
+    with pytest.raises(SecretError, match=r"'a\.example/path' is not a server of the form"):
+        tokens.token("marked", "k", "http://a.example:99/x")
+
+
+def test_the_agents_own_secret_is_never_sent(tmp_path: Path, release: Release) -> None:
+    put(tmp_path, CREDENTIALS_NAME, "redis-password", b"stolen")
+    with pytest.raises(SecretError, match="the agent's own") as caught:
+        Tokens(tmp_path, release).token(CREDENTIALS_NAME, "redis-password", URL)
+    assert caught.value.reason == "secret_refused"
+
+
+def test_a_list_of_the_hub_that_is_wrong_is_refused_at_the_start(settings_factory: Callable[..., Settings]) -> None:
+    with pytest.raises(SettingsError, match="DSF_AGENT_TOKEN_SECRETS: Secret 's': 'ftp://h' is not a server"):
+        Release(settings_factory(agent_token_secrets={"s": ["ftp://h"]}))
 
 
 def test_keys_from_a_file_are_read_again(settings_factory: Callable[..., Settings], tmp_path: Path) -> None:

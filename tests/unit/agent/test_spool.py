@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
+import traceback
 from pathlib import Path
 
 import pytest
 
-from dsf.agent.spool import Spool, SpooledFile, default_folder
+from dsf.agent.spool import Spool, SpooledFile, own_folder
 from dsf.errors import SettingsError
 from dsf.messages import new_run_id
 
@@ -105,6 +107,56 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
             Spool(tmp_path / name).prepare()
 
 
-def test_the_default_is_one_folder_per_cluster() -> None:
-    assert default_folder("a") != default_folder("b")
-    assert default_folder("a") == default_folder("a")
+def test_the_mount_may_be_anyones(tmp_path: Path) -> None:
+    # An emptyDir: root's, everyone's to write.
+    tmp_path.chmod(0o777)
+    spool = Spool(own_folder(tmp_path, "c1"))
+    spool.prepare()
+    assert spool.folder.parent == tmp_path
+    assert tmp_path.stat().st_mode & 0o777 == 0o777
+    assert spool.folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user id can be taken by root only")
+def test_any_user_id_will_do_on_a_mount_of_roots() -> None:
+    # Not below tmp_path, which other users cannot enter.
+    with tempfile.TemporaryDirectory() as mount:
+        Path(mount).chmod(0o777)
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setgid(0)
+            os.setuid(1000690000)
+            os._exit(_use(Path(mount)))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert Path(mount).stat().st_uid == 0
+        assert [folder.stat().st_uid for folder in Path(mount).iterdir()] == [1000690000]
+
+
+def _use(mount: Path) -> int:
+    """What an agent does with its spool; 0 when all of it works."""
+    try:
+        spool, run_id = Spool(own_folder(mount, "c1")), new_run_id()
+        spool.prepare()
+        spool.write(run_id, (b"x",))
+        return 0 if spool.read(run_id) == b"x" and spool.prepare() == 1 else 1
+    except (OSError, SettingsError):
+        traceback.print_exc()
+        return 2
+
+
+def test_what_another_user_made_is_refused(tmp_path: Path) -> None:
+    folder = own_folder(tmp_path, "c1")
+    folder.mkdir()
+    if os.geteuid() == 0:
+        os.chown(folder, 65533, 0)
+    else:
+        folder.rmdir()
+        folder.symlink_to("/")
+    with pytest.raises(SettingsError, match="not a folder of this user's own"):
+        Spool(folder).prepare()
+
+
+def test_each_cluster_has_a_folder_which_stays_the_same() -> None:
+    assert own_folder(None, "a") != own_folder(None, "b")
+    assert own_folder(None, "a") == own_folder(None, "a")

@@ -28,3 +28,20 @@ def test_a_reason_is_one_word() -> None:
 def test_what_is_no_reason(reason: str) -> None:
     with pytest.raises(MessageRejectedError, match="reason: Value error, not a snake_case word"):
         _sent(reason)
+
+
+def test_what_cannot_be_seen_does_not_arrive() -> None:
+    result = Result.model_construct(
+        cluster="c",
+        scorer="s",
+        run=RUN,
+        at=1.0,
+        outcome="partial",
+        message="a\x9b31m\u202eb\x1b]0;",
+        agent="host\x07",
+        version="1\u200b",
+        results=[({"node": "n\x9b1\n", "pod": "p"}, 1.0)],
+    )
+    found = verify(sign(result, derive_key(MASTER, "c", 1)), MASTER, limit=10_000)
+    assert (found.message, found.agent, found.version) == ("a 31m b ]0;", "host", "1")
+    assert found.results == [({"node": "n 1 ", "pod": "p"}, 1.0)]

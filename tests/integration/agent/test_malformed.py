@@ -1,0 +1,120 @@
+"""A whole worker whose queue is full of what is no message: it drops and counts that, and runs the next honest tick."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from dsf import keys
+from dsf.messages import new_run_id
+from dsf.ticks import TickFactory
+from tests.integration.agent.harness import CLUSTER, Agent
+from tests.support.httpserver import ScriptedServer
+from tests.support.wait import wait_for
+
+QUEUE = keys.spoke_queue(CLUSTER)
+REFUSED = "dynamic_scoring_messages_refused_total"
+#: Messages that a fuzzer makes of an honest one.
+MANY = 5000
+SEED = 20261122
+
+#: Where what is put into an honest tick, and whether the rest of it is still a call of a stage.
+FORMS: list[tuple[tuple[str, ...], Any, bool]] = [
+    (("body",), None, False),
+    (("body",), [["sample"], {}, {}], False),
+    (("body",), "no JSON", False),
+    (("headers", "expires"), {"at": 1}, False),
+    (("headers", "expires"), 7, False),
+    (("headers", "id"), ["no", "text"], True),
+    (("headers", "task"), ["dsf.fetch"], False),
+    (("headers", "shadow"), {"no": "text"}, True),
+    (("headers", "group"), 7, True),
+    (("headers", "eta"), "2100-01-01T00:00:00", True),
+    (("properties", "body_encoding"), "base64", False),
+    (("properties", "body_encoding"), "nonsense", True),
+    (("properties", "delivery_info"), "nowhere", True),
+    (("properties",), None, False),
+    (("headers",), [], False),
+    (("content-type",), "application/x-python-serialize", True),
+    (("content-encoding",), {"no": "text"}, True),
+]
+_VALUES = [None, True, 0, -1, 1e308, 10**40, "", "x", "\ud800", "\0", [], {}, [[]], {"a": {}}, ["sample"], "../..", "7"]
+
+
+def tick(scorer: str = "sample") -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(TickFactory().message(CLUSTER, scorer, new_run_id(), 4102444800.0))
+    return made
+
+
+def changed(path: tuple[str, ...], value: object) -> str:
+    document = tick()
+    place = document
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    return json.dumps(document)
+
+
+def test_no_malformed_message_ends_an_agent(agent: Agent) -> None:
+    process = agent.process
+    assert process is not None
+    refused = 0
+    for path, value, is_call in FORMS:
+        agent.redis.lpush(QUEUE, changed(path, value))
+        if is_call:
+            assert agent.result().outcome == "ok", path
+        else:
+            refused += 1
+        run = agent.tick("sample")
+        result = agent.result()
+        assert (result.run, result.outcome) == (run, "ok"), path
+        assert process.poll() is None, path
+    assert agent.metrics(REFUSED) == [f"{REFUSED} {refused}.0"]
+    assert "Traceback" not in agent.log()
+
+
+def test_thousands_of_malformed_messages(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
+    draw = random.Random(SEED)
+    process = agent.process
+    assert process is not None
+    with agent.redis.pipeline(transaction=False) as pipe:
+        for _ in range(MANY):
+            pipe.lpush(QUEUE, _fuzzed(draw))
+        pipe.execute()
+    wait_for(lambda: agent.redis.llen(QUEUE) == 0 or process.poll() is not None, 120, "all of it to be taken")
+    run = agent.tick("sample")
+
+    def answered() -> bool:
+        return agent.result().run == run
+
+    wait_for(answered, 60, "the honest tick's result")
+    assert process.poll() is None
+    (counted,) = agent.metrics(REFUSED)
+    assert float(counted.split()[1]) > MANY / 2
+    # Throttled, and nothing of what was pushed is in it.
+    assert agent.log().count("message refused") < MANY / 10
+    assert "Traceback" not in agent.log()
+    assert agent.spooled() == []
+
+
+def _fuzzed(draw: random.Random) -> bytes:
+    """An honest tick with some of it replaced, removed, cut or turned into noise."""
+    document: Any = tick(draw.choice(["sample", "sample", "unknown"]))
+    document["headers"]["expires"] = "2020-01-01T00:00:00+00:00"
+    for _ in range(draw.randint(1, 3)):
+        place = draw.choice([document, document.get("headers"), document.get("properties")])
+        if isinstance(place, dict) and place:
+            name = draw.choice(list(place))
+            if draw.random() < 0.2:
+                del place[name]
+            else:
+                place[name] = draw.choice([*_VALUES, json.dumps(draw.choice(_VALUES))])
+    item = json.dumps(document).encode()
+    kind = draw.random()
+    if kind < 0.1:
+        return item[: draw.randrange(len(item))]
+    if kind < 0.2:
+        at = draw.randrange(len(item))
+        return item[:at] + draw.randbytes(4) + item[at + 4 :]
+    return draw.randbytes(draw.randint(0, 300)) if kind < 0.25 else item

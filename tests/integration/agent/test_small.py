@@ -1,0 +1,107 @@
+"""An agent in the environment of its image: what is left out there can be neither imported nor missed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.agent.conftest import AgentFactory
+from tests.integration.agent.harness import summary
+from tests.support.httpserver import ScriptedServer
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+#: All that an agent is made of. What is added here is in every agent of a fleet.
+NEEDED = {
+    "celery",
+    "google-re2",
+    "kombu",
+    "kubernetes",
+    "prometheus-client",
+    "pydantic",
+    "pydantic-settings",
+    "pyyaml",
+    "redis",
+    "requests",
+    "rich",
+    "structlog",
+    "typer",
+    "watchfiles",
+}
+#: Modules that are not in its image: of the extras, and what the Dockerfile takes out.
+EXTRAS = ("fastapi", "flower", "matplotlib", "mcp", "numpy", "pandas", "scipy", "starlette", "tornado", "uvicorn")
+LEFT_OUT = tuple(name.replace("-", "_") for name in re.findall(r"--no-install-package ([a-z-]+)", DOCKERFILE))
+
+#: Python reads it at its start. Nothing below a name of the list is found.
+_ABSENT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if any(name == one or name.startswith(one + ".") for one in {names!r}):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@pytest.fixture
+def image_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes started from here on find no more than in the image."""
+    folder = tmp_path / "absent"
+    folder.mkdir()
+    names = (*EXTRAS, *LEFT_OUT, "kubernetes.aio")
+    (folder / "sitecustomize.py").write_text(_ABSENT.format(names=names))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(folder), str(ROOT))))
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False, cwd="/"
+    )
+
+
+def test_what_an_agent_needs_is_the_list() -> None:
+    asked = importlib.metadata.requires("dynamic-scoring-framework") or []
+    base = {re.split(r"[^A-Za-z0-9_-]", one)[0].lower() for one in asked if "extra ==" not in one}
+    assert base == NEEDED
+    assert "kubernetes/aio" in DOCKERFILE
+    assert {"aiohttp", "prompt_toolkit"} <= set(LEFT_OUT)
+
+
+@pytest.mark.usefixtures("image_like")
+def test_a_cycle_needs_nothing_else(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> None:
+    agent = make_agent()
+    agent.configure(summary("sample", f"{source.url}/api/v1/query_range", f"{scorer.url}/scoring"))
+    agent.start()
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+
+
+@pytest.mark.usefixtures("image_like")
+def test_every_module_of_an_agent_is_found_there() -> None:
+    folders = [*(ROOT / "dsf" / "agent").glob("*.py"), *(ROOT / "dsf" / "sources").rglob("*.py")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in folders if path.stem != "__main__"]
+    names += ["dsf.cli.explain", "dsf.cli.explaining", "dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"]
+    found = _python("-c", f"import importlib, json\nfor name in {json.dumps(names)}: importlib.import_module(name)")
+    assert found.returncode == 0, found.stderr
+    assert "explain" in _python("-m", "dsf.cli", "--help").stdout
+    assert _python("-m", "dsf.cli", "explain", "--help").returncode == 0
+
+
+@pytest.mark.usefixtures("image_like")
+@pytest.mark.parametrize(("command", "extra"), [("exporter", "hub"), ("flower", "hub"), ("optimizer", "hub")])
+def test_what_is_not_there_says_what_to_install(command: str, extra: str) -> None:
+    done = _python("-m", "dsf.cli", command)
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        f"error: this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'"
+    )

@@ -1,0 +1,85 @@
+"""The threads of the stages: in order, as many as wanted, and others in the place of those that hang."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dsf.agent.pool import StagePool
+from tests.support.wait import wait_for
+
+
+@pytest.fixture
+def pool() -> Iterator[StagePool]:
+    made = StagePool(2)
+    made.start()
+    yield made
+    made.stop()
+
+
+def run(pool: StagePool, work: Callable[[], object]) -> None:
+    pool.on_apply(work, (), callback=lambda _: None, accept_callback=lambda *_: None)
+
+
+def threads() -> int:
+    return sum(thread.name == "dsf-stage" for thread in threading.enumerate())
+
+
+def test_there_is_room_while_a_thread_is_free(pool: StagePool) -> None:
+    gate, rooms = threading.Event(), threading.Semaphore(0)
+    pool.on_room = rooms.release
+    run(pool, gate.wait)
+    assert pool.has_room()
+    run(pool, gate.wait)
+    run(pool, gate.wait)
+    assert not pool.has_room()
+    gate.set()
+    assert rooms.acquire(timeout=20)
+    wait_for(pool.has_room, 20, "room")
+
+
+def test_a_thread_that_hangs_is_replaced_until_it_returns(pool: StagePool) -> None:
+    before = threads()
+    gate, done = threading.Event(), threading.Event()
+    run(pool, gate.wait)
+    run(pool, gate.wait)
+    run(pool, done.set)
+    pool.replace(2)
+    assert done.wait(20)
+    assert pool.has_room()
+    # However many hang, there are never more than twice as many.
+    pool.replace(50)
+    assert threads() == before + 2
+    gate.set()
+    pool.replace(0)
+    for _ in range(4):
+        run(pool, lambda: None)
+    wait_for(lambda: threads() <= before, 20, "the threads that replaced them to go")
+
+
+def test_an_error_around_a_task_ends_no_thread(pool: StagePool) -> None:
+    def fail() -> None:
+        raise RuntimeError("a mistake of Celery")
+
+    done = threading.Event()
+    for _ in range(4):
+        run(pool, fail)
+    run(pool, done.set)
+    assert done.wait(20)
+
+
+def test_it_ends_when_all_is_done_that_follows() -> None:
+    pool = StagePool(1)
+    pool.start()
+    left, done = [1, 2, 3], []
+
+    def follow() -> bool:
+        if left:
+            run(pool, lambda: done.append(left.pop()))
+        return bool(left)
+
+    pool.is_more_to_come = follow
+    pool.stop()
+    assert done == [3, 2, 1]
