@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from threading import Thread
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
 import redis
 from celery.beat import Scheduler
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 import dsf.log
 from dsf import keys
 from dsf.errors import SettingsError
+from dsf.exposition import Exposition
+from dsf.listening import EVERYWHERE
 from dsf.schedule.dispatch import Dispatcher
 from dsf.schedule.lock import BeatLock
 from dsf.schedule.stats import ScheduleCollector
@@ -51,7 +51,7 @@ class BeatScheduler(Scheduler):
         self._settings = config or settings()
         self._lock: BeatLock | None = None
         self._clients: list[redis.Redis] = []
-        self._metrics: tuple[WSGIServer, Thread] | None = None
+        self._metrics: Exposition | None = None
         self._ticking = False
         self._away_since: float | None = None
         self._away_because = ""
@@ -77,7 +77,7 @@ class BeatScheduler(Scheduler):
         )
         self._dispatcher = Dispatcher(
             self._redis,
-            TickFactory(self.app),
+            TickFactory(),
             batch=config.beat_batch,
             queue_limit=config.queue_limit,
             spread_rate=config.beat_spread_rate,
@@ -87,7 +87,7 @@ class BeatScheduler(Scheduler):
         self._serve_metrics()
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """One round: dispatch a batch, then wait until something is due or somebody changes the schedule.
+        """One round: dispatch a batch, then wait until something is due or the schedule changes.
 
         Always 0, because the waiting has been done: Celery shall come again at once.
         """
@@ -123,10 +123,8 @@ class BeatScheduler(Scheduler):
             return
         self._lock = None
         if self._metrics is not None:
-            (server, thread), self._metrics = self._metrics, None
-            server.shutdown()
-            server.server_close()
-            thread.join()
+            self._metrics.stop()
+            self._metrics = None
         while self._clients:
             self._clients.pop().close()
         super().close()
@@ -158,7 +156,7 @@ class BeatScheduler(Scheduler):
         if self._away_since is None:
             self._away_since, self._away_because = time.monotonic(), ""
         if str(error) != self._away_because:
-            # Said again when it is another one: somebody may be mending it.
+            # Said again when it is another one: it may be in repair.
             self._away_because = str(error)
             log.error("redis cannot be used, nothing is scheduled until it is back", error=str(error))
         time.sleep(self._backoff)
@@ -185,6 +183,7 @@ class BeatScheduler(Scheduler):
         registry = CollectorRegistry()
         registry.register(ScheduleCollector(self._connect(self._settings, retries=0)))
         try:
-            self._metrics = start_http_server(port, registry=registry)
+            self._metrics = Exposition(registry, EVERYWHERE, port)
         except OSError as error:
             raise SettingsError(f"DSF_BEAT_METRICS_PORT: cannot listen on port {port}: {error.strerror}") from None
+        self._metrics.start()

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from dsf.connections import BoundedServer, InThread, TimedHandler
 
 _Start = Callable[..., Any]
 #: What is wrong, for a person; empty when nothing is.
 Check = Callable[[], str]
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+class _Server(BoundedServer, WSGIServer):
+    """Scrapers and probes are a few."""
 
 
-class _Handler(WSGIRequestHandler):
-    #: Seconds; a client that sends nothing does not keep a thread.
+class _Handler(TimedHandler, WSGIRequestHandler):
+    #: Seconds for the answer to go out.
     timeout = 10
 
-    def log_message(self, *_: Any) -> None:
-        """Quiet: probes and scrapes are no events."""
+    def handle(self) -> None:
+        """As it was, and nothing for a client that says nothing."""
+        if self.await_request():
+            super().handle()
 
 
 def _nothing_wrong() -> str:
     return ""
 
 
-class Exposition:
+class Exposition(InThread):
     """An HTTP server in a thread. The port is taken in the constructor, which raises OSError when it is in use.
 
     `checks` are by path; the default is one that the process passes as long as it serves. A path whose check finds
@@ -60,20 +62,5 @@ class Exposition:
             start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
             return [body]
 
-        self._server = make_server(host, port, application, server_class=_Server, handler_class=_Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="dsf-metrics", daemon=True)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self._server.server_address[1])
-
-    def start(self) -> None:
-        """Answer requests."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop answering and give the port back."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+        server = make_server(host, port, application, server_class=_Server, handler_class=_Handler)
+        super().__init__(server, "dsf-metrics")

@@ -19,7 +19,8 @@ def is_supported(version: int) -> bool:
 
 # --- queues (lists, owned by Celery) -------------------------------------------------------------------------
 
-#: Results of all clusters: agents push, the results worker pops.
+#: Results of all clusters: the collector moves them here out of the mailboxes, the results worker pops. Agents that
+#: know no mailbox push here.
 RESULTS_QUEUE = "hub.results"
 _SPOKE_PREFIX = "spoke."
 
@@ -33,6 +34,33 @@ def cluster_of_queue(queue: str) -> str | None:
     """The cluster whose queue this is, or None for another queue."""
     return queue.removeprefix(_SPOKE_PREFIX) if queue.startswith(_SPOKE_PREFIX) else None
 
+
+# --- mailboxes (agents put results in, the collector of the results workers takes them out) -------------------
+
+#: Results of one cluster that may wait at a time. It bounds what one credential can make Redis hold.
+MAIL_SLOTS = 16
+#: Begins the names of all slots, and of the channels on which agents say that there is mail.
+MAIL_PREFIX = "hub.mail."
+#: string, token of the results worker whose collector is at work; expires.
+COLLECTOR = "dsf:collector"
+
+
+def mail_slot(cluster: str, slot: int) -> str:
+    """String with one result of a cluster, as it is to stand in the results queue; slots count from 0."""
+    return f"{MAIL_PREFIX}{cluster}.{slot}"
+
+
+def mail_slots(cluster: str) -> list[str]:
+    """All slots of a cluster."""
+    return [mail_slot(cluster, slot) for slot in range(MAIL_SLOTS)]
+
+
+def mail_bell(cluster: str) -> str:
+    """Channel on which a cluster's agent says in which slot it has put something."""
+    return MAIL_PREFIX + cluster
+
+
+# --- bookkeeping of the results workers ----------------------------------------------------------------------
 
 #: Bookkeeping of messages a results worker has taken and not finished (late acknowledgement).
 UNACKED = "dsf:unacked.results"
@@ -52,7 +80,7 @@ SCORERS = "dsf:scorers"
 CLUSTERS = "dsf:clusters"
 #: hash cluster -> key id that its newest accepted result was signed with; by the results worker.
 KEYS_USED = "dsf:clusters:keys"
-#: hash cluster -> KeyRequest: new credentials that somebody asked for and the hub controller has not made yet.
+#: hash cluster -> KeyRequest: new credentials that were asked for and the hub controller has not made yet.
 KEY_REQUESTS = "dsf:clusters:requests"
 #: hash cluster -> AgentRecord: what its agent speaks; by the results worker.
 AGENTS = "dsf:clusters:agents"
@@ -83,10 +111,12 @@ LOST_RUNS = "dsf:runs:lost"
 _PAIR_PREFIX = "dsf:pair:"
 _HISTORY_PREFIX = "dsf:history:"
 #: set of pairs of which something may be known; the sweeper of the results worker follows the schedule with it, because
-#: nobody may list keys.
+#: no user may list keys.
 KNOWN_PAIRS = "dsf:pairs"
 #: hash reason -> number of refused results.
 REJECTED = "dsf:rejected"
+#: hash cluster -> number of things in its mailbox that could be no result.
+REJECTED_MAIL = "dsf:rejected:mail"
 
 # --- score writing (results worker) --------------------------------------------------------------------------
 
@@ -94,7 +124,7 @@ REJECTED = "dsf:rejected"
 WRITES = "dsf:writes"
 #: hash pair -> WrittenRecord: what stands in the backend now.
 WRITTEN = "dsf:written"
-#: zset pair -> unix time until which one writer works on it (or waits after a failure): nobody else may.
+#: zset pair -> unix time until which one writer works on it (or waits after a failure): no other one may.
 WRITE_LEASES = "dsf:writes:leases"
 #: string, expires: some writer has compared the schedule with what is written; the others need not.
 WRITE_AUDIT = "dsf:writes:audit"

@@ -68,6 +68,11 @@ REFUSED = Metric(
     "Single results of a valid answer that were refused, by reason.",
     ("score_name", "reason"),
 )
+MESSAGES_REFUSED = Metric(
+    "dynamic_scoring_messages_refused",
+    "counter",
+    "Messages in the agent's own queue that could not be read, or are no call of one of its stages; they are dropped.",
+)
 LAST_SUCCESS = Metric(
     "dynamic_scoring_last_success_timestamp_seconds",
     "gauge",
@@ -91,6 +96,9 @@ TICKS_SKIPPED = Metric("dynamic_scoring_ticks_skipped", "counter", "Due ticks th
 QUEUE_LENGTH = Metric("dynamic_scoring_queue_length", "gauge", "Messages waiting in a queue.", ("queue",))
 ENTRIES = Metric("dynamic_scoring_entries", "gauge", "Entries of the schedule.")
 REJECTED = Metric("dynamic_scoring_results_rejected", "counter", "Result messages that the hub refused.", ("reason",))
+MAIL_REJECTED = Metric(
+    "dynamic_scoring_mail_rejected", "counter", "Things in a cluster's mailbox that can be no result.", ("ds_cluster",)
+)
 CLAMPED = Metric(
     "dynamic_scoring_scores_clamped", "counter", "Values outside -100..100 that were clamped.", ("score_name",)
 )

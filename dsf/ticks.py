@@ -1,28 +1,22 @@
 """The tick: the message that starts a cycle, exactly as a Celery worker expects it on its queue.
 
-A tick is the task `dsf.fetch` with the rest of the chain in it, `dsf.score` and `dsf.publish`. Each of the three has
-the arguments (scorer, run id), its queue and its own `expires`: Celery does not hand `expires` on along a chain. Beat
+A tick is a call of the task `dsf.fetch` with the arguments (scorer, run id), its queue and its own `expires`. Beat
 pushes the message within the script that also opens the run, so it is made here and not by `apply_async`.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import re
 import time
 import uuid
 from datetime import UTC, datetime
-from typing import Any
 
 import redis
-from celery import Celery, Signature
-from kombu import Connection, Exchange, Queue
-from kombu.transport import virtual
 
-from dsf import keys
+from dsf import keys, wire
 from dsf.errors import QueueFullError, UnknownScorerError
-from dsf.messages import FETCH_TASK, PUBLISH_TASK, SCORE_TASK, new_run_id
+from dsf.messages import FETCH_TASK, new_run_id
 from dsf.settings import settings
 from dsf.store.client import lua
 from dsf.store.entries import LATEST
@@ -44,32 +38,23 @@ def run_deadline(expires_at: float) -> float:
     return expires_at + RUN_SLACK
 
 
-def chain_signatures(cluster: str, scorer: str, run_id: str, expires: float | str) -> list[Signature[Any]]:
-    """The rest of a chain after fetch, last step first, as Celery keeps it in a message: [publish, score].
-
-    `expires` is in unix seconds or already ISO 8601. To go on after a fetch that came without a chain:
-    `steps.pop().apply_async(chain=steps)`.
-    """
-    options = {
-        "queue": keys.spoke_queue(cluster),
-        "expires": expires if isinstance(expires, str) else iso(expires),
-        # JSON turns the arguments into a list; shown as they are for fetch, one search finds all three in Flower.
-        "argsrepr": repr((scorer, run_id)),
-    }
-    return [
-        Signature(task, args=(scorer, run_id), immutable=True, options=dict(options))
-        for task in (PUBLISH_TASK, SCORE_TASK)
-    ]
-
-
 class TickFactory:
-    """Makes ticks. Celery and kombu make one message with placeholders; each tick fills them in, in about 10 us."""
+    """Makes ticks. One message is made with placeholders; each tick fills them in, in about 10 us."""
 
-    def __init__(self, app: Celery | None = None) -> None:
-        """`app` is the application whose task protocol is used; a plain one by default."""
-        template = _template(app or Celery("dsf-ticks", set_as_current=False))
+    def __init__(self) -> None:
+        arguments = ("<scorer>", "<run>")
+        template = wire.call(
+            FETCH_TASK,
+            arguments,
+            "<queue>",
+            argsrepr=repr(arguments),
+            task_id="<id>",
+            expires="<expires>",
+            origin="dsf-beat",
+            delivery_tag="<id>",
+        )
         # Text and field names in turn: [text, name, text, name, ..., text].
-        self._parts = _FIELD.split(template)
+        self._parts = _FIELD.split(template.decode())
 
     def message(self, cluster: str, scorer: str, run_id: str, expires_at: float) -> str:
         """The message for LPUSH onto `dsf.keys.spoke_queue(cluster)`; `expires_at` in unix seconds.
@@ -84,47 +69,10 @@ class TickFactory:
             "run": run_id,
             "expires": iso(expires_at),
             "id": str(uuid.uuid4()),
-            "tag": str(uuid.uuid4()),
         }
         parts = self._parts.copy()
         parts[1::2] = [fields[name] for name in parts[1::2]]
         return "".join(parts)
-
-
-def _template(app: Celery) -> str:
-    """One message as the Redis transport would push it, with `<name>` where a tick differs from the next."""
-    pushed: list[dict[str, Any]] = []
-
-    class Recorder(virtual.Channel):
-        def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
-            pushed.append(message)
-
-    class RecordingTransport(virtual.Transport):
-        Channel = Recorder
-
-    arguments = ("<scorer>", "<run>")
-    chain = chain_signatures("", arguments[0], arguments[1], "<expires>")
-    for step in chain:
-        step.options["queue"] = "<queue>"
-    message = app.amqp.as_task_v2(
-        "<id>",
-        FETCH_TASK,
-        args=arguments,
-        expires="<expires>",  # type: ignore[arg-type]  # a text is taken as it is, as for a retried task
-        chain=chain,
-        origin="dsf-beat",
-        ignore_result=True,
-    )
-    # no_declare: as in the application's own queues, nothing is asked of the server.
-    queue = Queue("<queue>", Exchange("<queue>", no_declare=True), routing_key="<queue>", no_declare=True)
-    # Base64, the default, would only protect bytes that JSON does not have, and make the body a third longer.
-    with Connection(transport=RecordingTransport, transport_options={"body_encoding": None}) as connection:
-        producer = app.amqp.Producer(connection, auto_declare=False)
-        app.amqp.send_task_message(producer, FETCH_TASK, message, queue=queue, serializer="json", retry=False)
-    recorded = pushed[0]
-    recorded["properties"]["delivery_tag"] = "<tag>"
-    recorded["body"] = json.dumps(json.loads(recorded["body"]), separators=(",", ":"))
-    return json.dumps(recorded, separators=(",", ":"))
 
 
 @functools.cache

@@ -8,16 +8,16 @@ from typing import Annotated
 
 import redis
 from fastapi import FastAPI, Header, Query, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client.exposition import gzip_accepted
 
 import dsf.log
 from dsf.errors import DsfError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
-from dsf.exporter.reader import FleetReader
-from dsf.exporter.schedule import read_schedule
 from dsf.exporter.scrape import Scraper
-from dsf.exporter.views import HistoryList, Problem, ScheduleList, ScoreList, ScorerList
+from dsf.fleet.reader import FleetReader
+from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, ScorerList
+from dsf.http.apidocs import add_docs
 
 log = dsf.log.get(__name__)
 
@@ -25,6 +25,16 @@ _PROBLEM = "application/problem+json"
 _ERRORS: dict[int | str, dict[str, object]] = {
     404: {"model": Problem, "description": "No such scorer or cluster; the detail names those that there are."},
     503: {"model": Problem, "description": "Redis cannot be read."},
+}
+
+#: What the page at / leads to.
+_PLACES = {
+    "docs": "every endpoint of the JSON API, to try out",
+    "api/v1/scorers": "scorers, and how each does",
+    "api/v1/scores": "the newest scores",
+    "api/v1/schedule": "what runs when",
+    "metrics": "for Prometheus",
+    "readyz": "whether Redis answers",
 }
 
 ClusterFilter = Annotated[str | None, Query(description="Only this cluster.")]
@@ -39,15 +49,30 @@ def make_app(client: redis.Redis) -> FastAPI:
         title="Dynamic scoring",
         version=metadata.version("dynamic-scoring-framework"),
         summary="Latest scores, scorers and schedule of the whole fleet; read-only.",
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
     )
+    _add_index(app)
+    add_docs(app)
     _add_probes(app, client)
     _add_metrics(app, client)
     _add_api(app, client)
     app.add_exception_handler(redis.RedisError, _redis_problem)
     app.add_exception_handler(DsfError, _dsf_problem)
     return app
+
+
+def _add_index(app: FastAPI) -> None:
+    # Relative links, so that a proxy may serve all of it below a path.
+    rows = "".join(f'<li><a href="{path}">/{path}</a>: {what}</li>' for path, what in _PLACES.items())
+    page = (
+        f"<!doctype html><html lang='en'><title>{app.title}</title><h1>{app.title}</h1>"
+        f"<p>{app.summary} Version {app.version}.</p><ul>{rows}</ul></html>"
+    )
+
+    @app.get("/", include_in_schema=False)
+    def index() -> HTMLResponse:
+        return HTMLResponse(page)
 
 
 def _add_probes(app: FastAPI, client: redis.Redis) -> None:
@@ -100,9 +125,14 @@ def _add_api(app: FastAPI, client: redis.Redis) -> None:
         return fleet.scorers(scorer)
 
     @app.get("/api/v1/schedule", tags=["api"], responses=_ERRORS)
-    def schedule(cluster: ClusterFilter = None, scorer: ScorerFilter = None) -> ScheduleList:
-        """Every entry of the schedule with what people changed, and when it runs next."""
-        return read_schedule(client, cluster, scorer)
+    def schedule(
+        cluster: ClusterFilter = None, scorer: ScorerFilter = None, limit: Limit = 1000, after: After = None
+    ) -> ScheduleList:
+        """Every entry of the schedule with what people changed, and when it runs next, sorted by cluster and scorer.
+
+        At most `limit` in one answer; while its `continue` is not null, there are more.
+        """
+        return fleet.schedule(cluster, scorer, limit=limit, after=after)
 
     @app.get("/api/v1/history/{cluster}/{scorer}", tags=["api"], responses=_ERRORS)
     def history(cluster: str, scorer: str) -> HistoryList:

@@ -60,6 +60,7 @@ class FleetCollector(Collector):
             *families.collect(),
             *schedule_families(self._redis),
             self._rejected(),
+            self._mail(),
             *self._writes(),
             _healthy(scorers),
         ]
@@ -69,6 +70,12 @@ class FleetCollector(Collector):
         family = metrics.REJECTED.counter()
         for reason, number in {**dict.fromkeys(REJECTED_REASONS, 0.0), **stored}.items():
             family.add_metric((reason,), number)
+        return family
+
+    def _mail(self) -> Metric:
+        family = metrics.MAIL_REJECTED.counter()
+        for cluster, number in sorted(self._redis.hgetall(keys.REJECTED_MAIL).items()):
+            family.add_metric((str(cluster),), float(number))
         return family
 
     def _writes(self) -> list[Metric]:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 import dsf.log
 from dsf import metrics
 from dsf.api.labels import cut_label, gauge_labels
+from dsf.api.validity import has_expired
 from dsf.store.pairs import OUTCOMES, SUCCESSES, PairState, Score
 
 log = dsf.log.get(__name__)
@@ -52,7 +53,7 @@ class PairFamilies:
         if score is not None:
             # An expired score keeps this gauge: its value in the past is what an alert compares with time().
             _keep_newest(self._valid_until, (cluster, name), score.valid_until)
-            if score.valid_until > self._now:
+            if not has_expired(score.valid_until, self._now):
                 for labels, value in score.results:
                     self._scores[gauge_labels(pair.cluster, score.score_name, labels)] = value
 

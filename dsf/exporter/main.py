@@ -6,6 +6,7 @@ import uvicorn
 
 import dsf.log
 from dsf.exporter.app import make_app
+from dsf.http.protocol import PatientProtocol
 from dsf.http.serving import end_on_signals, listen
 from dsf.settings import Settings
 from dsf.store.client import connect
@@ -40,6 +41,7 @@ def run(settings: Settings) -> int:
             # Our logging stays as it is; an access log line per scrape and probe says nothing.
             log_config=None,
             access_log=False,
+            http=PatientProtocol,
             timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
         )
         server = uvicorn.Server(config)

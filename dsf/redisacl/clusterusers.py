@@ -14,6 +14,7 @@ from dsf import keys
 from dsf.redisacl.passwords import derive_password
 from dsf.redisacl.rules import cluster_of_user, cluster_user
 from dsf.redisacl.users import User
+from dsf.store.agents import Agents
 
 log = dsf.log.get(__name__)
 
@@ -50,6 +51,9 @@ class ClusterUsers:
         self._can_save = True
         # Whether all users were looked at once: one that is not known since then is a new one.
         self._is_synced = False
+        self._agents = Agents(client)
+        # Clusters whose agents send by mailbox, as of the last look: they need no right on a list.
+        self._by_mail: frozenset[str] = frozenset()
 
     def password(self, cluster: str, key_id: int) -> str:
         """The password of a cluster: for its agent's Secret only."""
@@ -81,13 +85,15 @@ class ClusterUsers:
     def sync(self, wanted: Mapping[str, Iterable[int]]) -> Changes:
         """Make the users be those of these clusters (name -> valid key ids), and no others.
 
-        Two round trips when nothing is to be done, whatever the number of clusters.
+        Three round trips when nothing is to be done, whatever the number of clusters.
         """
+        self._by_mail = frozenset(cluster for cluster, agent in self._agents.all().items() if agent.mail)
         users = {cluster: self._user(cluster, key_ids) for cluster, key_ids in wanted.items()}
         return self._apply(users, remove=None)
 
     def _user(self, cluster: str, key_ids: Iterable[int]) -> User:
-        return User.of_cluster(cluster, *(self.password(cluster, key_id) for key_id in key_ids))
+        passwords = (self.password(cluster, key_id) for key_id in key_ids)
+        return User.of_cluster(cluster, *passwords, by_mail=cluster in self._by_mail)
 
     def _apply(self, wanted: Mapping[str, User], remove: Iterable[str] | None) -> Changes:
         with self._lock:
@@ -130,7 +136,7 @@ class ClusterUsers:
         pipe: Any = self._redis.pipeline(transaction=False)
         with pipe:
             pipe.execute_command("ACL SETUSER", user.name, *user.setuser())
-            # Should somebody else have made one of this name.
+            # Should there be one of this name already.
             pipe.execute_command("CLIENT KILL", "USER", user.name)
             pipe.execute()
         self._known[user.name] = (user, "")

@@ -35,6 +35,21 @@ HUB_ROLES: Final[tuple[HubRole, ...]] = get_args(HubRole)
 
 #: Channels of the events that workers send and Flower shows. Published to by name, subscribed to as this pattern.
 EVENTS: Final = "/0.celeryev/*"
+#: The events that a worker of ours sends, as Celery names them. Nothing in a channel's name says whose they are.
+_EVENT_KINDS: Final = (
+    *("worker.online", "worker.heartbeat", "worker.offline"),
+    # Events of tasks come together in one message.
+    "task.multi",
+    *(
+        "task.received",
+        "task.started",
+        "task.succeeded",
+        "task.failed",
+        "task.retried",
+        "task.revoked",
+        "task.rejected",
+    ),
+)
 #: Where Sentinels find each other.
 _SENTINELS: Final = "__sentinel__:hello"
 
@@ -43,6 +58,7 @@ _SPOKES: Final = keys.spoke_queue("*")
 _PAIRS: Final = keys.pair_key("*", "*").removesuffix("/*")
 _HISTORIES: Final = keys.history_key("*", "*").removesuffix("/*")
 _TAKEN: Final = keys.taken_list("*")
+_MAIL: Final = keys.MAIL_PREFIX + "*"
 _SPECIAL: Final = re.compile(r"([*?\[\]\\])")
 
 
@@ -64,22 +80,31 @@ def cluster_of_user(user: str) -> str | None:
     return user.removeprefix(_CLUSTER_PREFIX) if user.startswith(_CLUSTER_PREFIX) else None
 
 
-def cluster_rules(cluster: str) -> list[str]:
+def cluster_rules(cluster: str, *, by_mail: bool = True) -> list[str]:
     """Rules of a managed cluster's user, for ACL SETUSER.
 
-    Take ticks from its own queue, put its own chain's next step there, push results, publish events, compare clocks.
-    No script, no transaction, no subscription, nothing of another cluster. Raises ValueError for what is no cluster's
-    name.
+    Take ticks from its own queue, put results into its own mailbox, publish events, compare clocks. No script, no
+    transaction, no subscription, nothing of another cluster, and no list to fill: all that it can make Redis hold are
+    its slots. With `by_mail` False also what an agent of the last release needs: push results, and its own chain's next
+    step. Raises ValueError for what is no cluster's name.
     """
     if not keys.is_name(cluster):
         raise ValueError(f"not the name of a cluster: {cluster!r}")
-    return [
+    slots = [_exactly(slot) for slot in keys.mail_slots(cluster)]
+    queue = _exactly(keys.spoke_queue(cluster))
+    rules = [
         *_NOTHING,
         *_commands("ping time client|setname"),
-        _selector("brpop lpush llen", rw=[_exactly(keys.spoke_queue(cluster))]),
-        _selector("lpush llen", w=[_exactly(keys.RESULTS_QUEUE)]),
-        _selector("publish", channels=[EVENTS]),
+        _selector("brpop llen", rw=[queue]),
+        _selector("set", w=slots),
+        _selector("exists", r=slots),
+        _selector(
+            "publish", channels=[*(EVENTS.removesuffix("*") + kind for kind in _EVENT_KINDS), keys.mail_bell(cluster)]
+        ),
     ]
+    if not by_mail:
+        rules += [_selector("lpush", rw=[queue]), _selector("lpush llen", w=[_exactly(keys.RESULTS_QUEUE)])]
+    return rules
 
 
 def hub_rules(role: HubRole) -> list[str]:
@@ -124,6 +149,7 @@ _READER: Final = [
             keys.OVERRIDES,
             keys.BEAT_STATS,
             keys.REJECTED,
+            keys.REJECTED_MAIL,
             keys.WRITE_STATS,
             keys.AGENTS,
             _PAIRS,
@@ -145,6 +171,7 @@ _BEAT: Final = [
     _selector("hincrby", rw=[_PAIRS]),
     _selector("hincrby hincrbyfloat hgetall", rw=[keys.BEAT_STATS]),
     _selector("lpush llen", w=[_SPOKES]),
+    _selector("exists", r=[_MAIL]),
     _selector("set get del pexpire", rw=[keys.BEAT_LOCK]),
     _selector("blpop", rw=[keys.BEAT_WAKE]),
     # For its own /metrics, if it serves them.
@@ -162,6 +189,7 @@ _RESULTS: Final = [
         rw=[
             keys.RESULTS_QUEUE,
             keys.UNACKED,
+            keys.UNACKED_INDEX,
             keys.UNACKED_MUTEX,
             keys.TAKERS,
             _TAKEN,
@@ -175,6 +203,8 @@ _RESULTS: Final = [
             keys.WRITE_STATS,
             keys.WRITE_BUDGET,
             keys.REJECTED,
+            keys.REJECTED_MAIL,
+            keys.COLLECTOR,
             keys.HUB_CHANGED,
             keys.HUB_WAKE,
             keys.KNOWN_PAIRS,
@@ -189,16 +219,21 @@ _RESULTS: Final = [
     _selector("hset hget hdel hlen watch", rw=[keys.UNACKED]),
     _selector("zadd zrem zrange zrangebyscore", rw=[keys.UNACKED_INDEX, keys.TAKERS]),
     _selector("set get del", rw=[keys.UNACKED_MUTEX]),
-    _selector("hgetall hget", r=[keys.SCORERS, keys.CLUSTERS]),
+    # Out of the mailboxes into the queue.
+    _selector("psubscribe punsubscribe", channels=[keys.mail_bell("*")]),
+    _selector("exists strlen getdel del", rw=[_MAIL]),
+    _selector("memory|usage", r=[keys.RESULTS_QUEUE]),
+    _selector("get set del", rw=[keys.COLLECTOR]),
+    _selector("hgetall hget hkeys", r=[keys.SCORERS, keys.CLUSTERS]),
     _selector("hset hget", rw=[keys.KEYS_USED, keys.AGENTS]),
     _selector("hexists hkeys", r=[keys.ENTRIES]),
-    _selector("hmget hget hset hdel hexists hlen hincrby hincrbyfloat", rw=[_PAIRS]),
-    _selector("lpush ltrim lrange", rw=[_HISTORIES]),
-    _selector("zadd zrem zrangebyscore zremrangebyscore", rw=[keys.OPEN_RUNS, keys.LOST_RUNS]),
+    _selector("hmget hget hset hdel hexists hlen hincrby", rw=[_PAIRS]),
+    _selector("lpush ltrim lrange llen", rw=[_HISTORIES]),
+    _selector("zadd zrem zscore zrangebyscore zremrangebyscore", rw=[keys.OPEN_RUNS, keys.LOST_RUNS]),
     _selector("zadd zrem zscore zmscore zrange zrangebyscore", rw=[keys.WRITES, keys.WRITE_LEASES]),
     _selector("hget hset hdel hexists hkeys", rw=[keys.WRITTEN]),
     _selector("hget hset hincrby", rw=[keys.WRITE_STATS]),
-    _selector("hincrby", rw=[keys.REJECTED]),
+    _selector("hincrby", rw=[keys.REJECTED, keys.REJECTED_MAIL]),
     _selector("set get", rw=[keys.WRITE_AUDIT, keys.WRITE_BUDGET]),
     *_commands("time"),
     _selector("sadd", w=[keys.HUB_CHANGED]),
@@ -217,11 +252,11 @@ _HUB: Final = [
     _selector("zmscore zscore zadd zrem", rw=[keys.DUE]),
     _selector("get set", rw=[keys.FIRST_RUNS]),
     _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
-    _selector("hgetall hkeys hdel", rw=[keys.OVERRIDES]),
+    _selector("hgetall hmget hkeys hdel", rw=[keys.OVERRIDES]),
     _selector("zscan zrem", rw=[keys.OPEN_RUNS]),
     _selector("hmget", r=[_PAIRS]),
     _selector("hget", r=[keys.WRITE_STATS]),
-    _selector("del", w=[_PAIRS, _HISTORIES, _SPOKES]),
+    _selector("del", w=[_PAIRS, _HISTORIES, _SPOKES, _MAIL]),
     _selector("zadd", w=[keys.WRITES]),
     _selector("hget hset", rw=[keys.WRITTEN]),
     _selector("hget hgetall hset hdel", rw=[keys.KEYS_USED]),
@@ -230,6 +265,10 @@ _HUB: Final = [
     _selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
     # The users of the clusters. Who may make users may make any: this user is an admin of Redis in effect.
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
+    # What these users may not take too much of: connections and the memory of their queues.
+    *_commands("info client|list"),
+    _selector("evalsha"),
+    _selector("memory|usage del", rw=[_SPOKES]),
 ]
 
 #: What `dsf.ticks.send_now` does: open a run, count it, push its tick.
@@ -246,7 +285,8 @@ _OPERATOR: Final = [
     *_SCRIPTS,
     *_READER,
     # `dsf schedule`
-    _selector("evalsha", rw=[keys.OVERRIDES, keys.BEAT_WAKE]),
+    _selector("evalsha", rw=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE]),
+    _selector("sadd", w=[keys.HUB_CHANGED]),
     _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
     _selector("hset hdel", w=[keys.OVERRIDES]),
     _selector("hexists hset", rw=[keys.ENTRIES]),
@@ -255,6 +295,7 @@ _OPERATOR: Final = [
     _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
     # `dsf credentials`: it asks the hub controller, and learns no secret.
     _selector("hgetall", r=[keys.KEYS_USED]),
+    _selector("evalsha", rw=[keys.KEY_REQUESTS, keys.HUB_WAKE]),
     _selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
     _selector("lpush ltrim", w=[keys.HUB_WAKE]),
     # `dsf rescore`, and `celery call` with a cluster's queue
@@ -275,6 +316,8 @@ _FLOWER: Final = [
     *_TRANSACTIONS,
     _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
     _selector("psubscribe punsubscribe", channels=[EVENTS]),
+    # Events of what is no cluster are dropped.
+    _selector("hkeys", r=[keys.CLUSTERS]),
     # Kombu asks for the length of its subscription as if it were a queue, and removes it; it is never there.
     _selector("llen del", rw=["celeryev.*"]),
     _selector("sadd srem exists", rw=["_kombu.binding.celeryev", "_kombu.binding_permanent.celeryev"]),

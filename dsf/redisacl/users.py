@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_of_user, cluster_rules, cluster_user, hub_rules, hub_user
 
-#: Nobody gets in without a name: this user is off and has no password. It keeps its rights all the same, because Redis
+#: Off and without a password: no client gets in without a name. It keeps its rights all the same, because Redis
 #: reads its append-only file as this user, and versions without the fix of redis/redis#14541 (7.0.15, for one) silently
 #: drop what it "may not" do in a transaction or a script, which is nearly all that there is.
 DEFAULT_OFF = "user default off resetpass ~* &* +@all"
@@ -35,11 +35,15 @@ class User:
         return cls(hub_user(role), tuple(hub_rules(role)), tuple(password_hash(text) for text in passwords))
 
     @classmethod
-    def of_cluster(cls, cluster: str, *passwords: str) -> User:
-        """The user of a managed cluster. Raises ValueError for a wrong name or without a password."""
+    def of_cluster(cls, cluster: str, *passwords: str, by_mail: bool = True) -> User:
+        """The user of a managed cluster; `by_mail` as for `cluster_rules`.
+
+        Raises ValueError for a wrong name or without a password.
+        """
         if not passwords:
             raise ValueError(f"user {cluster_user(cluster)} needs a password")
-        return cls(cluster_user(cluster), tuple(cluster_rules(cluster)), tuple(map(password_hash, passwords)))
+        rules = tuple(cluster_rules(cluster, by_mail=by_mail))
+        return cls(cluster_user(cluster), rules, tuple(map(password_hash, passwords)))
 
     def setuser(self) -> list[str]:
         """Arguments for ACL SETUSER after the name: they replace whatever the user was before."""

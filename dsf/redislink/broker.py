@@ -18,7 +18,7 @@ _STEP = 1.0
 class Connection(kombu.Connection):
     """A connection that is never long behind: Redis restarts, and passwords are rotated.
 
-    Kombu's own waits grow to half a minute, equal for everybody. Here they end at `DSF_REDIS_RECONNECT_MAX_WAIT`, and
+    Kombu's own waits grow to half a minute, equal for all. Here they end at `DSF_REDIS_RECONNECT_MAX_WAIT`, and
     each time others are drawn, so that a fleet whose Redis comes back does not come back at one moment.
     """
 
@@ -41,7 +41,7 @@ class Connection(kombu.Connection):
 
     @property
     def _link(self) -> Link | None:
-        # None for somebody else's connection in this process.
+        # None for another library's connection in this process.
         found: Link | None = (self.transport_options or {}).get("link")
         return found
 

@@ -55,7 +55,7 @@ def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | 
     return error.verify_message
 
 
-class _Explained:
+class ReadableErrors:
     """Mixed into a connection class: errors of connecting are for a person."""
 
     host: str
@@ -100,7 +100,7 @@ class _Explained:
             raise
 
 
-class _OneCa:
+class PinnedCA:
     """Mixed into a class of TLS connections: the server's certificate must be from the given CA, and for its name."""
 
     host: str
@@ -133,23 +133,23 @@ class _OneCa:
         return context
 
 
-class PlainConnection(_Explained, _Plain):  # type: ignore[misc]
+class PlainConnection(ReadableErrors, _Plain):  # type: ignore[misc]
     """Without TLS."""
 
 
-class TlsConnection(_Explained, _OneCa, _Tls):  # type: ignore[misc]
+class TlsConnection(ReadableErrors, PinnedCA, _Tls):  # type: ignore[misc]
     """With TLS."""
 
 
-class SentinelConnection(_Explained, _Sentinel):  # type: ignore[misc]
+class MasterConnection(ReadableErrors, _Sentinel):  # type: ignore[misc]
     """To the server that Sentinel names, without TLS."""
 
 
-class SentinelTlsConnection(_Explained, _OneCa, _Sentinel, _Tls):  # type: ignore[misc]
+class MasterTlsConnection(ReadableErrors, PinnedCA, _Sentinel, _Tls):  # type: ignore[misc]
     """To the server that Sentinel names, with TLS. Sentinel must announce the name that is in the certificate."""
 
 
-class _Asked:
+class _ToSentinel:
     """Mixed into a class of connections to a Sentinel."""
 
     other_end = "Sentinel"
@@ -157,9 +157,9 @@ class _Asked:
     tls_by = "DSF_REDIS_SENTINEL_TLS"
 
 
-class AskedConnection(_Asked, _Explained, _Plain):  # type: ignore[misc]
+class SentinelConnection(_ToSentinel, ReadableErrors, _Plain):  # type: ignore[misc]
     """To a Sentinel, without TLS."""
 
 
-class AskedTlsConnection(_Asked, _Explained, _OneCa, _Tls):  # type: ignore[misc]
+class SentinelTlsConnection(_ToSentinel, ReadableErrors, PinnedCA, _Tls):  # type: ignore[misc]
     """To a Sentinel, with TLS."""

@@ -1,4 +1,4 @@
-"""Who we are to Redis: asked for at every connect, so that a rotated password needs no restart."""
+"""Redis credential provider, read again at each connect: a rotated password needs no restart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dsf.redislink import address
 from dsf.settings import Settings
 
 
-class Credentials(CredentialProvider):
+class RedisCredentials(CredentialProvider):
     """User and password from the settings and the files that they name, as of now.
 
     `DSF_REDIS_PASSWORD_FILE` and `DSF_REDIS_PASSWORD` win over the password in the URL, `DSF_REDIS_USERNAME` over the
@@ -23,7 +23,7 @@ class Credentials(CredentialProvider):
     def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
         """For redis-py: nothing, a password, or user and password.
 
-        Raises redis.AuthenticationError when a file cannot be used: whoever connects tries again later, and by then it
+        Raises redis.AuthenticationError when a file cannot be used: the caller tries again later, and by then it
         may be there.
         """
         try:

@@ -10,7 +10,7 @@ from redis.retry import Retry
 
 from dsf.errors import SettingsError
 from dsf.redislink import address, connection
-from dsf.redislink.credentials import Credentials
+from dsf.redislink.credentials import RedisCredentials
 from dsf.redislink.sentinel import SentinelCredentials, SentinelRedis, Sentinels
 from dsf.settings import Settings
 
@@ -22,7 +22,7 @@ class Link:
         """Raises SettingsError when the URL or a file that is named cannot be used."""
         self._settings = settings
         self.address = address.parse(settings.resolved_redis_url())
-        self.credentials = Credentials(settings)
+        self.credentials = RedisCredentials(settings)
         self.credentials.read()
         if self.address.is_sentinel and not settings.redis_sentinel_master:
             raise SettingsError("DSF_REDIS_SENTINEL_MASTER: not set; Sentinel knows the server by this name")
@@ -46,7 +46,7 @@ class Link:
     def connection_class(self) -> type[Any]:
         """The class of connections to the server."""
         if self.address.is_sentinel:
-            return connection.SentinelTlsConnection if self.uses_tls else connection.SentinelConnection
+            return connection.MasterTlsConnection if self.uses_tls else connection.MasterConnection
         return connection.TlsConnection if self.uses_tls else connection.PlainConnection
 
     @property

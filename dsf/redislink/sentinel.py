@@ -99,7 +99,7 @@ class SentinelCredentials(CredentialProvider):
 def _client(host: str, port: int, options: dict[str, Any], uses_tls: bool) -> redis.Redis:
     # redis-py's own name for TLS, which chooses a class of connection; here that is said directly.
     others = {name: value for name, value in options.items() if name != "ssl"}
-    kind: Callable[..., Any] = connection.AskedTlsConnection if uses_tls else connection.AskedConnection
+    kind: Callable[..., Any] = connection.SentinelTlsConnection if uses_tls else connection.SentinelConnection
     return redis.Redis.from_pool(redis.ConnectionPool(connection_class=kind, host=host, port=port, **others))
 
 

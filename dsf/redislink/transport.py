@@ -12,51 +12,12 @@ from typing import Any
 import redis
 from kombu import transport as registry
 from kombu.transport import redis as base
-from kombu.transport import virtual
-
-import dsf.log
-
-log = dsf.log.get(__name__)
 
 # What is overridden is not in the published types of kombu.
 _BaseChannel: Any = base.Channel
 _BaseSentinelChannel: Any = base.SentinelChannel
 _BaseTransport: Any = base.Transport
 _BaseSentinelTransport: Any = base.SentinelTransport
-_BaseQoS: Any = virtual.QoS
-
-
-class AtMostOnceQoS(_BaseQoS):  # type: ignore[misc]
-    """Remembers what a channel without acknowledgements in Redis has taken and not begun.
-
-    When the channel closes, that goes back into the queue: an agent that is told to end loses no tick, and neither does
-    one whose connection was cut because its password is another one now.
-    """
-
-    def restore_unacked(self) -> list[Any]:
-        """Put back what can be put back; what cannot is dropped, for a tick is replaced by the next one.
-
-        The base class tries each message against a Redis that is away, and then has them written into a file that
-        nobody reads.
-        """
-        self._flush()
-        dropped, problem = 0, ""
-        while self._delivered:
-            # The oldest first, and away from here only when it is there.
-            tag, message = next(iter(self._delivered.items()))
-            try:
-                self.channel._restore(message)
-            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-                # It is away: the others are not tried one by one.
-                dropped, problem = dropped + len(self._delivered), str(error)
-                self._delivered.clear()
-            except (redis.RedisError, ValueError, LookupError, TypeError) as error:
-                # One that is not as ours are must not keep the others here.
-                dropped, problem = dropped + 1, str(error)
-            self._delivered.pop(tag, None)
-        if dropped:
-            log.warning("unfinished ticks dropped", count=dropped, error=problem)
-        return []
 
 
 class Linked:
@@ -65,7 +26,7 @@ class Linked:
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         link = self.connection.client.transport_options.get("link")  # type: ignore[attr-defined]
         if link is None:
-            # Somebody else's connection in this process.
+            # Another library's connection in this process.
             theirs: dict[str, Any] = super()._connparams(asynchronous)  # type: ignore[misc]
             return theirs
         # Kombu derives a class from this one.
@@ -86,9 +47,6 @@ class Channel(Linked, _BaseChannel):  # type: ignore[misc]
         # Before the base class connects: that may fail.
         self._shared: redis.Redis | None = None
         super().__init__(*args, **options)
-        if not self.ack_emulation:
-            # The base class takes the one of channels in memory.
-            self.QoS = AtMostOnceQoS
 
     @contextmanager
     def conn_or_acquire(self, client: redis.Redis | None = None) -> Iterator[redis.Redis]:
@@ -136,9 +94,8 @@ class SentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
     Channel = SentinelChannel
 
 
-def install() -> None:
-    """Make these the transports of redis://, rediss:// and sentinel:// URLs in this process."""
-    module = Transport.__module__
+def install(module: str = __name__) -> None:
+    """Make the transports of `module`, or these, those of redis://, rediss:// and sentinel:// URLs in this process."""
     registry.TRANSPORT_ALIASES.update(
         redis=f"{module}:{Transport.__name__}",
         rediss=f"{module}:{Transport.__name__}",

@@ -11,6 +11,7 @@ from typing import Any
 from dsf.api.dimension import render_dimension
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.score import Item, score_body, score_status
+from dsf.api.validity import has_expired, valid_until
 from dsf.store.pairs import Score
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
@@ -57,11 +58,10 @@ def desired(
     """The object to be there at `now`, or None for none.
 
     `failing` is the number of failed cycles in a row, `factor` by how much every validity is longer, `shown_until`
-    until when what is there is valid.
+    until when what is there is valid. That of a score is stretched already.
     """
     if scorer.destination == "None":
         return None
-    validity = scorer.validity * factor
     policy = scorer.when_failing
     # An Inactive scorer gets no ticks, so nothing counts its failures any more; several health checks failed before.
     # A suspended one gets none anyway, whatever its health.
@@ -71,21 +71,16 @@ def desired(
         if policy.behavior == "Remove" or policy.value is None:
             return None
         # Readers see the value for as long as cycles fail, so it is valid from now on and renewed.
-        names = [name for name, _ in score.items] if score is not None else []
-        items = tuple((name, policy.value) for name in names or [_only_name(scorer, cluster)])
-        # Nobody tries while the scorer is suspended: what is there expires, as any score of it does.
-        valid_until = shown_until if scorer.suspended else now + validity
-        return ScoreObject(cluster, scorer, items, valid_until) if valid_until > now else None
-    if score is None:
+        shown = (tuple(score.items) if score is not None else ()) or _without_results(scorer, cluster, policy.value)
+        items = tuple((name, policy.value) for name, _ in shown)
+        # No cycle runs while the scorer is suspended: what is there expires, as any score of it does.
+        until = shown_until if scorer.suspended else valid_until(now, scorer.validity, factor)
+        return None if has_expired(until, now) else ScoreObject(cluster, scorer, items, until)
+    if score is None or has_expired(score.valid_until, now):
         return None
-    valid_until = score.valid_until + validity - scorer.validity
-    if valid_until <= now:
-        return None
-    empty = scorer.when_empty
-    if not score.items and empty.behavior == "Value" and empty.value is not None:
-        # Also when every result was refused: either way OCM would read a missing score as 0.
-        return ScoreObject(cluster, scorer, ((_only_name(scorer, cluster), empty.value),), valid_until)
-    return ScoreObject(cluster, scorer, tuple(score.items), valid_until)
+    # Also when every result was refused: either way OCM would read a missing score as 0.
+    results = tuple(score.items) or _without_results(scorer, cluster, scorer.when_empty.value)
+    return ScoreObject(cluster, scorer, results, score.valid_until)
 
 
 def validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) -> float:
@@ -97,9 +92,18 @@ def validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) ->
     return max(1.0, renewals / (write_rate / 2))
 
 
-def _only_name(scorer: ScorerRecord, cluster: ClusterRecord) -> str:
-    """The name of the one item that stands for all when there are none."""
-    return render_dimension(scorer.dimension_format, cluster.name, scorer.score_name, {}) or scorer.score_name
+def _without_results(scorer: ScorerRecord, cluster: ClusterRecord, value: int | None) -> tuple[Item, ...]:
+    """The items that stand for results where there are none: those that the user named, else one with `value`.
+
+    None where there is neither. Of two that have the same name on this cluster the later one counts, as with results.
+    """
+    named = scorer.when_empty.items
+    if named:
+        return tuple({render_dimension(name, cluster.name, scorer.score_name, {}): one for name, one in named}.items())
+    if value is None:
+        return ()
+    name = render_dimension(scorer.dimension_format, cluster.name, scorer.score_name, {}) or scorer.score_name
+    return ((name, value),)
 
 
 def _moment(seconds: float) -> datetime:

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsf.api.score import Item, build_items
+from dsf.api.scoring import REFUSALS
 from dsf.api.scoring import Result as Scored
 from dsf.api.types import USED_LABELS
+from dsf.api.validity import valid_until
 from dsf.errors import CycleError, ScoreObjectTooLargeError
-from dsf.messages import Result, run_time
+from dsf.messages import LARGEST_COUNT, Result, run_time
 from dsf.settings import Settings
 from dsf.store.pairs import SUCCESSES, Failure, HistoryEntry, Score
 from dsf.store.registry import ScorerRecord
@@ -28,7 +31,6 @@ _WORD = re.compile(r"[a-z0-9_]{1,64}")
 _STAGES = ("fetch", "score", "publish")
 # Longer than any stage may take; an absurd number must not spoil a sum for ever.
 _LONGEST_STAGE = 86_400.0
-_LARGEST_COUNT = 2**53
 _MOST_COUNTS = 16
 
 #: Why the hub refuses to take over a result, as reasons of the failure it becomes.
@@ -46,8 +48,10 @@ class _Scored:
     clamped: int
 
 
-def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Settings) -> Ending:
-    """What `result` does to the books of its pair. `now` is unix seconds by the hub's clock."""
+def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Settings, factor: float = 1.0) -> Ending:
+    """What `result` does to the books of its pair. `now` is unix seconds by the hub's clock, `factor` by how much every
+    validity is longer.
+    """
     skew = _clock_skew(result, now, settings.clock_tolerance)
     if skew is not None:
         return _failed(result, scorer, CycleError("publish", CLOCK_SKEW, skew), now, refusal="stale")
@@ -57,15 +61,16 @@ def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Set
     if result.outcome == "skipped":
         reason = result.reason or "unknown"
         return _ending(result, scorer, "skipped", {"n:skipped:" + reason: 1}, reason=reason, message=result.message)
-    age = now - result.at
-    if age > scorer.validity:
+    until = valid_until(min(result.at, now), scorer.validity, factor)
+    if now > until:
         message = (
-            f"measured {age:.0f} s before it arrived, and its score may be used for {scorer.validity} s only; "
+            f"measured {now - result.at:.0f} s before it arrived, and its score may be used for "
+            f"{scorer.validity * factor:.0f} s only; "
             "check that the results worker keeps up with the queue hub.results"
         )
         return _failed(result, scorer, CycleError("publish", STALE, message), now, refusal="stale")
     try:
-        scored = _score(result, scorer, now, settings.max_results)
+        scored = _score(result, scorer, until, now, settings.max_results)
     except CycleError as error:
         return _failed(result, scorer, error, now)
     return _succeeded(result, scorer, scored)
@@ -95,14 +100,17 @@ def _clock_skew(result: Result, now: float, tolerance: float) -> str | None:
     )
 
 
-def _score(result: Result, scorer: ScorerRecord, now: float, max_results: int) -> _Scored:
+def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_results: int) -> _Scored:
     """The score of a successful result. Raises CycleError when it has too many results or is too large."""
     if len(result.results) > max_results:
         raise CycleError(
             "publish", "too_many_results", f"{len(result.results)} results in one cycle, the limit is {max_results}"
         )
     kept = _kept(result.results)
-    refused = {name if _WORD.fullmatch(name) else "other": number for name, number in result.refused.items() if number}
+    refused: Counter[str] = Counter()
+    for name, number in result.refused.items():
+        if number:
+            refused[name if name in REFUSALS else "other"] += number
     partial = result.outcome == "partial" or bool(refused)
     items: Sequence[Item] = ()
     clamped = 0
@@ -113,18 +121,16 @@ def _score(result: Result, scorer: ScorerRecord, now: float, max_results: int) -
             raise CycleError("publish", "too_large", str(error)) from None
         items, clamped = built.items, built.clamped
         partial = partial or bool(built.refused)
-        for reason, number in built.refused.items():
-            refused[reason] = refused.get(reason, 0) + number
+        refused += built.refused
         if built.duplicates:
             refused["duplicate_dimension"] = built.duplicates
     outcome = "partial" if partial else "ok" if kept else "empty"
-    at = min(result.at, now)
     # Everything in it was validated just now.
     score = Score.model_construct(
         run=result.run,
         score_name=scorer.score_name,
-        at=at,
-        valid_until=at + scorer.validity,
+        at=min(result.at, now),
+        valid_until=until,
         results=[(labels, value) for labels, value in kept],
         items=list(items),
     )
@@ -142,12 +148,12 @@ def _kept(results: Sequence[tuple[dict[str, str], float]]) -> list[Scored]:
 
 def _succeeded(result: Result, scorer: ScorerRecord, scored: _Scored) -> Ending:
     counters: dict[str, float] = {"n:" + scored.outcome: 1}
-    counters |= {"n:refused:" + reason: number for reason, number in scored.refused.items()}
+    counters |= {"n:refused:" + reason: min(number, LARGEST_COUNT) for reason, number in scored.refused.items()}
     if scored.clamped:
         counters["n:clamped"] = scored.clamped
     counts = {"items": len(scored.score.items), "results": len(scored.score.results)}
     if scored.refused:
-        counts["refused"] = sum(scored.refused.values())
+        counts["refused"] = min(sum(scored.refused.values()), LARGEST_COUNT)
     if scored.clamped:
         counts["clamped"] = scored.clamped
     return _ending(result, scorer, scored.outcome, counters, score=scored.score, counts=counts)
@@ -215,5 +221,5 @@ def _ending(
 
 def _counts(counts: dict[str, int]) -> dict[str, int]:
     """An agent's own counts for the history, of bounded number and size."""
-    known = [(name, number) for name, number in counts.items() if _WORD.fullmatch(name) and number <= _LARGEST_COUNT]
+    known = [(name, number) for name, number in counts.items() if _WORD.fullmatch(name) and number <= LARGEST_COUNT]
     return dict(known[:_MOST_COUNTS])

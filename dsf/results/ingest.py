@@ -14,11 +14,11 @@ from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.messages import Result, verify
 from dsf.results.ending import ending_of
 from dsf.results.registrycache import RegistryCache
-from dsf.results.throttle import Throttle
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Ending, Runs
+from dsf.throttle import Throttle
 
 #: Answers of `Ingest.handle` for a result that was refused; each is counted.
 REFUSED = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed", "removed")
@@ -81,6 +81,7 @@ class Ingest:
         Redis cannot be reached; all of them may then be handled again.
         """
         now = self._clock()
+        factor = self._registry.validity_factor()
         answers: dict[int, str | redis.ResponseError] = {}
         endings: dict[int, Ending] = {}
         refused: Counter[str] = Counter()
@@ -92,7 +93,7 @@ class Ingest:
                 answers[number] = error.reason
                 self._log(error.reason, envelope, str(error))
             else:
-                endings[number] = ending_of(result, scorer, now=now, settings=self._settings)
+                endings[number] = ending_of(result, scorer, now=now, settings=self._settings, factor=factor)
         ended = self._runs.end_all(
             list(endings.values()), refused=refused, now=now, history_length=self._settings.history_length
         )
@@ -112,7 +113,7 @@ class Ingest:
 
     def refuse(self, reason: str) -> None:
         """Count a result that is dropped without being taken in. Raises redis.RedisError."""
-        self._runs.refuse(reason)
+        self._runs.refuse({reason: 1})
 
     def _examine(self, envelope: object) -> tuple[Result, ScorerRecord]:
         """The result and its scorer. Raises MessageRejectedError."""
@@ -128,7 +129,9 @@ class Ingest:
             # Half a character or a document nested too deeply for the parser.
             raise MessageRejectedError("malformed", f"not readable: {type(error).__name__}") from None
         key_id = envelope["kid"] if isinstance(envelope, dict) else 0
-        self._sender(result.cluster, key_id, AgentRecord(schema_version=result.v, version=result.version))
+        self._sender(
+            result.cluster, key_id, AgentRecord(schema_version=result.v, version=result.version, mail=result.mail)
+        )
         scorer = self._registry.scorer(result.scorer)
         if scorer is None:
             # Its scorer went while it was on its way. The sweeper forgets the run with it.
@@ -148,8 +151,12 @@ class Ingest:
             return
         # A rotation waits for the new key; a result that was signed before it may come after.
         newest = max(key_id, noted_id)
-        self._redis.hset(keys.KEYS_USED, name, newest)
-        self._agents.note(name, agent)
+        try:
+            self._redis.hset(keys.KEYS_USED, name, newest)
+            self._agents.note(name, agent)
+        except redis.exceptions.OutOfMemoryError:
+            # The result itself is taken in all the same; a later one brings this again.
+            return
         self._noted[name] = newest, agent, now + _NOTE_AGAIN
 
     def _log(self, reason: str, envelope: object, why: str, **context: str) -> None:

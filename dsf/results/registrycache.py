@@ -10,6 +10,7 @@ import redis
 
 from dsf import keys
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
+from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
 #: Seconds after which a change of the registry is seen.
 MAX_AGE = 1.0
@@ -25,6 +26,7 @@ class RegistryCache:
         self._lock = threading.Lock()
         self._scorers = _Table(keys.SCORERS, ScorerRecord)
         self._clusters = _Table(keys.CLUSTERS, ClusterRecord)
+        self._factor = 1.0
         self._read_at = float("-inf")
 
     def scorer(self, name: str) -> ScorerRecord | None:
@@ -34,6 +36,11 @@ class RegistryCache:
     def cluster(self, name: str) -> ClusterRecord | None:
         """The cluster of this name, or None. One that is new is there at once."""
         return self._one(self._clusters, name)
+
+    def validity_factor(self) -> float:
+        """By how much every validity is longer now."""
+        self._refresh()
+        return self._factor
 
     def _one(self, table: _Table[_Record], name: str) -> _Record | None:
         self._refresh()
@@ -54,9 +61,11 @@ class RegistryCache:
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.hgetall(self._scorers.key)
                 pipe.hgetall(self._clusters.key)
-                scorers, clusters = pipe.execute()
+                pipe.hget(keys.WRITE_STATS, VALIDITY_FACTOR)
+                scorers, clusters, factor = pipe.execute()
             self._scorers.update(scorers)
             self._clusters.update(clusters)
+            self._factor = read_factor(factor)
             self._read_at = time.monotonic()
 
 

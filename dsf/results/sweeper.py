@@ -12,6 +12,7 @@ import redis
 import dsf.log
 from dsf.results import lifetime
 from dsf.settings import Settings
+from dsf.store.looping import repeat
 from dsf.store.runs import Runs
 
 #: Seconds between two looks, and between them while results that may be the missing ones still wait.
@@ -33,28 +34,20 @@ class Sweeper:
         self._settings = settings
         self._stopping = stopping
         self._left: set[str] = set()
+        self._next_leftovers = 0.0
 
     def run(self) -> None:
         """Sweep until stopped."""
-        failed = False
-        pause = EVERY
-        next_leftovers = 0.0
-        while not self._stopping.wait(pause):
-            try:
-                self.put_back(time.time())
-                pause = EVERY_WHILE_WAITING if self.sweep(time.time()) else EVERY
-                if time.monotonic() >= next_leftovers:
-                    next_leftovers = time.monotonic() + LEFTOVERS_EVERY
-                    self.forget_leftovers()
-                failed = False
-            except redis.RedisError as error:
-                if not failed:
-                    log.warning("cannot look for what is missing", error=str(error))
-                failed, pause = True, EVERY
-            except Exception:
-                # The thread must outlive any single sweep: without it no lost run is ever found.
-                log.exception("looking for what is missing failed")
-                pause = EVERY
+        if not self._stopping.wait(EVERY):
+            repeat(self._turn, self._stopping, doing="look for what is missing", pause=EVERY)
+
+    def _turn(self) -> float:
+        self.put_back(time.time())
+        again = self.sweep(time.time())
+        if time.monotonic() >= self._next_leftovers:
+            self._next_leftovers = time.monotonic() + LEFTOVERS_EVERY
+            self.forget_leftovers()
+        return EVERY_WHILE_WAITING if again else EVERY
 
     def put_back(self, now: float) -> None:
         """Say that this worker is alive, and put results of dead ones back into the queue."""

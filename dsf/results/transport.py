@@ -20,12 +20,14 @@ from dsf.errors import MessageRejectedError
 from dsf.messages import PACKING
 from dsf.redislink import transport as link
 from dsf.results import inbox, lifetime
-from dsf.results.throttle import Throttle
 from dsf.settings import settings
 from dsf.store.client import lua
+from dsf.throttle import Throttle
 
 # A result that was there within so many seconds of asking for it had waited, and there may be more.
 _AT_ONCE = 0.05
+# Seconds between two looks while Redis refuses to wait.
+_FULL_PAUSE = 0.5
 
 # What is overridden is not in the published types of kombu.
 _BaseChannel: Any = link.Channel
@@ -49,12 +51,7 @@ class QoS(_BaseQoS):  # type: ignore[misc]
         raw = message._raw
         # Of what can be made anew only that from which it is made.
         kept = {inbox.ITEMS: raw[inbox.ITEMS]} if inbox.ITEMS in raw else raw
-        note = dumps([kept, delivery["exchange"], delivery["routing_key"]])
-        with self.pipe_or_acquire() as pipe:
-            pipe.zadd(self.unacked_index_key, {delivery_tag: time.time()})
-            pipe.hset(self.unacked_key, delivery_tag, note)
-            self.channel.let_go(pipe)
-            pipe.execute()
+        self.channel.let_go(delivery_tag, dumps([kept, delivery["exchange"], delivery["routing_key"]]))
         virtual.QoS.append(self, message, delivery_tag)
 
 
@@ -76,7 +73,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         # What is in that list and not noted elsewhere: how many elements, and for what some of them were refused.
         self._held = 0
         self._refused: Counter[str] = Counter()
-        self._script: Any = None
+        self._scripts: dict[str, Any] = {}
         super().__init__(*args, **kwargs)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
@@ -102,13 +99,17 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         try:
             try:
                 item = self.client.parse_response(self.client.connection, "BLMOVE", **options)
+            except redis.exceptions.OutOfMemoryError:
+                items = self._when_full()
             except self.connection_errors:
                 # The next look connects again.
                 self.client.connection.disconnect()
                 raise
-            if item is None:
-                raise Empty
-            self._take(self._all(item))
+            else:
+                if item is None:
+                    raise Empty
+                items = self._all(item)
+            self._take(items)
             return True
         finally:
             self._moving = False
@@ -120,18 +121,34 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         most = settings().results_group
         if most == 1 or time.monotonic() - self._brpop_sent_at > _AT_ONCE:
             return [item]
-        with self.conn_or_acquire() as client:
-            if self._script is None:
-                self._script = client.register_script(lua("take"))
-            try:
-                size = settings().max_result_message_bytes * PACKING
-                found: list[bytes] = self._script(
-                    keys=[keys.RESULTS_QUEUE, self.taken], args=[most, size], client=client
-                )
-            except redis.ResponseError:
-                # What is wrong, if it lasts, is said when the next one is asked for. This one is here.
-                return [item]
+        try:
+            return self._more(most)
+        except redis.ResponseError:
+            # What is wrong, if it lasts, is said when the next one is asked for. This one is here.
+            return [item]
+
+    def _when_full(self) -> list[bytes]:
+        """Redis is full and lets only our scripts move anything: what is worked off makes room."""
+        if (not_logged := _throttle.take("full")) is not None:
+            log.warning("redis is full (maxmemory): results are taken in all the same", not_logged=not_logged)
+        items = self._more(settings().results_group)
+        if not items:
+            # It refuses at once where it would wait for a result.
+            time.sleep(_FULL_PAUSE)
+            raise Empty
+        return items
+
+    def _more(self, most: int) -> list[bytes]:
+        """What is in this channel's list and, up to so many together, in the queue; oldest first."""
+        size = settings().max_result_message_bytes * PACKING
+        found: list[bytes] = self._run("take", keys=[keys.RESULTS_QUEUE, self.taken], args=[most, size])
         return found[::-1]
+
+    def _run(self, script: str, **values: Any) -> Any:
+        with self.conn_or_acquire() as client:
+            if script not in self._scripts:
+                self._scripts[script] = client.register_script(lua(script))
+            return self._scripts[script](**values, client=client)
 
     def _take(self, items: Sequence[bytes]) -> None:
         """Hand elements of the queue to Celery, as one message; refuse those that are none of ours."""
@@ -147,17 +164,16 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         if letters:
             self.connection._deliver(inbox.message_of(letters), keys.RESULTS_QUEUE)
             return
-        with self.conn_or_acquire() as client, client.pipeline() as pipe:
-            self.let_go(pipe)
-            pipe.execute()
+        self.let_go()
 
-    def let_go(self, pipe: Any) -> None:
-        """Add to `pipe` that what was taken last is noted elsewhere or done with."""
-        if self._held:
-            # The newest: after a broken connection an older one may be left.
-            pipe.lpop(self.taken, self._held)
-        for reason, count in self._refused.items():
-            pipe.hincrby(keys.REJECTED, reason, count)
+    def let_go(self, tag: str = "", note: str = "") -> None:
+        """What was taken last is done with, or noted as unfinished under this tag."""
+        refused = [part for item in self._refused.items() for part in item]
+        self._run(
+            "note",
+            keys=[self.unacked_key, self.unacked_index_key, self.taken, keys.REJECTED],
+            args=[tag, note, time.time(), self._held, *refused],
+        )
         self._held = 0
         self._refused.clear()
 

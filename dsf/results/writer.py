@@ -17,14 +17,15 @@ from pydantic import ValidationError
 import dsf.log
 from dsf import keys
 from dsf.api.naming import sanitize_resource_name
+from dsf.backends.protocol import ScoreBackend
 from dsf.errors import BackendError
-from dsf.results.backend import ScoreBackend
 from dsf.results.desired import ScoreObject, desired, validity_factor
-from dsf.results.throttle import Throttle
 from dsf.settings import Settings
+from dsf.store.looping import repeat
 from dsf.store.pairs import Score
 from dsf.store.registry import Registry
 from dsf.store.writes import Claim, Facts, Writes, WrittenRecord
+from dsf.throttle import Throttle
 
 #: Seconds after which the pairs of a writer that died are looked at by another one.
 LEASE = 30.0
@@ -77,23 +78,16 @@ class Writer:
 
     def run(self) -> None:
         """Write until stopped."""
-        failed = False
-        while not self._stopping.is_set():
-            self._wake.clear()
-            try:
-                pause = self.step()
-                failed = False
-            except redis.RedisError as error:
-                if not failed:
-                    log.warning("cannot read what to write", error=str(error))
-                failed, pause = True, LONGEST_SLEEP
-            except Exception:
-                # The thread must outlive any single object; the lease of what it was at ends by itself.
-                log.exception("writing scores failed")
-                pause = LONGEST_SLEEP
-            if pause > 0:
-                self._stopping.wait(_SHORTEST_SLEEP)
-                self._wake.wait(min(pause, LONGEST_SLEEP))
+        repeat(self._turn, self._stopping, doing="write scores", pause=LONGEST_SLEEP, wait=self._rest)
+
+    def _turn(self) -> float:
+        self._wake.clear()
+        return self.step()
+
+    def _rest(self, seconds: float) -> None:
+        if seconds > 0:
+            self._stopping.wait(_SHORTEST_SLEEP)
+            self._wake.wait(min(seconds, LONGEST_SLEEP))
 
     def step(self) -> float:
         """Look at a batch of due pairs; returns the seconds until the next one is due, 0 if there are more now."""
@@ -213,7 +207,7 @@ class Writer:
         elif written is not None:
             counts["unchanged"] = 1
         elif facts.written_text and facts.scorer is not None:
-            # Something is there, if only what somebody made of it, and nothing is to be there.
+            # Something is there, if only an edited one, and nothing is to be there.
             self._delete(claim, sanitize_resource_name(facts.scorer.score_name), counts)
         self._writes.finish(
             claim,
@@ -272,7 +266,7 @@ class Writer:
             pipe.execute()
 
     def _audit(self) -> None:
-        """Find objects that nobody looks at any more, and fit the validities to the size of the fleet."""
+        """Find objects that no look is planned for, and fit the validities to the size of the fleet."""
         pairs = self._writes.written_pairs()
         self._writes.touch_all(self._writes.unwatched(pairs))
         scorers = self._registry.scorers()

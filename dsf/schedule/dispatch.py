@@ -53,13 +53,15 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class _Batch:
-    """What was read for one batch; `waiting` is the length of each queue and counts the ticks of this batch too."""
+    """What was read for one batch; `waiting` is the length of each queue and counts the ticks of this batch too, `mail`
+    the number of results in each cluster's mailbox."""
 
     now: float
     due: Sequence[tuple[str, float]]
     entries: Mapping[str, str | None]
     overrides: Mapping[str, Override]
     waiting: dict[str, int]
+    mail: Mapping[str, int]
 
 
 class Dispatcher:
@@ -109,13 +111,17 @@ class Dispatcher:
         pairs = [pair for pair, _ in due]
         names = [keys.split_pair(pair) for pair in pairs]
         targets = [*pairs, *{scorer_target(scorer) for _, scorer in names}]
-        queues = list({keys.spoke_queue(cluster) for cluster, _ in names})
+        clusters = list({cluster for cluster, _ in names})
+        queues = [keys.spoke_queue(cluster) for cluster in clusters]
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hmget(keys.ENTRIES, pairs)
             pipe.hmget(keys.OVERRIDES, targets)
             for queue in queues:
                 pipe.llen(queue)
-            texts, said, *lengths = pipe.execute()
+            for cluster in clusters:
+                pipe.exists(*keys.mail_slots(cluster))
+            texts, said, *numbers = pipe.execute()
+        lengths, mail = numbers[: len(clusters)], numbers[len(clusters) :]
         overrides = {target: read(Override, target, text) for target, text in zip(targets, said, strict=True) if text}
         return _Batch(
             now=now,
@@ -123,10 +129,11 @@ class Dispatcher:
             entries=dict(zip(pairs, texts, strict=True)),
             overrides={target: override for target, override in overrides.items() if override is not None},
             waiting=dict(zip(queues, lengths, strict=True)),
+            mail=dict(zip(clusters, mail, strict=True)),
         )
 
     def _row(self, batch: _Batch, pair: str, due: float) -> _Row:
-        """What becomes of this pair. One that breaks the rules in a way nobody thought of must not stop the others."""
+        """What becomes of this pair. An unexpected error of one must not stop the others."""
         try:
             return self._decide(batch, pair, due)
         except Exception:
@@ -146,12 +153,16 @@ class Dispatcher:
         runs = effective(entry, batch.overrides, batch.now)
         slot = next_slot(pair, runs.interval, batch.now)
         queue = keys.spoke_queue(cluster)
+        if not entry.runnable:
+            return _Row(pair, due, slot, skips.INACTIVE)
         if runs.paused:
             return _Row(pair, due, slot, skips.PAUSED)
         if batch.now - due > runs.interval:
             return _Row(pair, due, self._late(batch.now, slot), skips.EXPIRED)
         if batch.waiting[queue] >= self._queue_limit:
             return _Row(pair, due, slot, skips.QUEUE_FULL)
+        if batch.mail[cluster] >= keys.MAIL_SLOTS:
+            return _Row(pair, due, slot, skips.RESULTS_BEHIND)
         if entry.rate_limit is not None:
             waited = self._limiter.waits(scorer, pair)
             moment = self._limiter.ticket(scorer, pair, entry.rate_limit, batch.now)
@@ -182,7 +193,7 @@ class Dispatcher:
         )
 
     def _late(self, now: float, slot: float) -> float:
-        """When a pair runs whose slot passed while nobody was at work: soon, but not all of them at once."""
+        """When a pair runs whose slot passed while no beat was at work: soon, but not all of them at once."""
         moment = max(now, self._late_free)
         if moment > slot:
             return slot
@@ -200,4 +211,4 @@ class Dispatcher:
         arguments.insert(0, repr(self._clock()))
         left = self._commit(keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, *touched], args=arguments)
         if left:
-            log.info("pairs were dispatched or changed by somebody else", pairs=left)
+            log.info("pairs were dispatched or changed by another process", pairs=left)

@@ -1,9 +1,9 @@
 """Fleet-wide rate limits: one scorer behind many clusters, such as an LLM endpoint.
 
-When more pairs are due than the limit allows, somebody must miss slots. Refusing whoever comes when no token is left
-would always refuse the same clusters, because slots repeat in the same order. So a pair that asks takes a ticket, as at
-a counter: it names the moment at which the pair may run, in the order of asking, and it stays valid while slots are
-missed. Everybody runs in turn. Tickets live in the memory of the active beat; after a takeover all start anew.
+When more pairs are due than the limit allows, some pairs must miss slots. Refusing those that come when no token is
+left would always refuse the same clusters, because slots repeat in the same order. So a pair that asks takes a ticket,
+as at a counter: it names the moment at which the pair may run, in the order of asking, and it stays valid while slots
+are missed. All pairs run in turn. Tickets live in the memory of the active beat; after a takeover all start anew.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RateLimiter:
             counter.free += counter.gap
 
     def prune(self, now: float) -> None:
-        """Forget tickets that nobody came for (removed or paused pairs)."""
+        """Forget unused tickets (removed or paused pairs)."""
         for scorer, counter in list(self._counters.items()):
             counter.tickets = {pair: at for pair, at in counter.tickets.items() if at >= now - TICKET_LIFE}
             if not counter.tickets and counter.free < now:

@@ -1,4 +1,4 @@
-"""Beat's counters as metrics. They live in Redis, so that they survive beat and anybody can show them.
+"""Beat's counters as metrics. They live in Redis, so that they survive beat and any process can show them.
 
 Fields of the hash `dsf.keys.BEAT_STATS`, all counted by `lua/dispatch.lua`:
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import dsf.log
 from dsf import keys
 from dsf.errors import UnknownClusterError
+from dsf.store.client import lua
 from dsf.store.registry import Registry
 
 log = dsf.log.get(__name__)
@@ -23,7 +24,7 @@ _WAKE_LENGTH = 2
 
 
 class KeyRequest(BaseModel):
-    """Somebody wants a cluster to have new credentials in place of those of `key_id`.
+    """A request that a cluster have new credentials in place of those of `key_id`.
 
     `rotate` keeps the old ones until the agent has the new ones; `revoke` does not.
     """
@@ -42,6 +43,7 @@ class AgentKeys:
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
+        self._ask = client.register_script(lua("ask"))
 
     def ask(self, cluster: str, action: Literal["rotate", "revoke"], *, by: str = "") -> KeyRequest:
         """Ask for new credentials; the hub controller makes them at once. A request that is still open is replaced.
@@ -52,12 +54,8 @@ class AgentKeys:
         if not record.key_ids:
             raise UnknownClusterError(f"cluster {cluster!r} has no credentials yet; try again in a moment")
         request = KeyRequest(action=action, key_id=record.key_ids[0], by=by)
-        pipe = self._redis.pipeline(transaction=False)
-        with pipe:
-            pipe.hset(keys.KEY_REQUESTS, cluster, request.model_dump_json())
-            pipe.lpush(keys.HUB_WAKE, "1")
-            pipe.ltrim(keys.HUB_WAKE, 0, _WAKE_LENGTH - 1)
-            pipe.execute()
+        # A script: it must also work when Redis has been filled up, which may be why this is asked for.
+        self._ask(keys=[keys.KEY_REQUESTS, keys.HUB_WAKE], args=[cluster, request.model_dump_json(), _WAKE_LENGTH])
         return request
 
     def requests(self) -> dict[str, KeyRequest]:
@@ -83,7 +81,7 @@ class AgentKeys:
             try:
                 pipe.execute()
             except redis.WatchError:
-                # Somebody asked for something; this one is recognised as done when it is met again.
+                # Another request came; this one is recognised as done when it is met again.
                 log.debug("request for credentials stays until the next look", cluster=cluster)
 
     def used(self) -> dict[str, int]:
@@ -99,4 +97,10 @@ class AgentKeys:
         """The cluster is gone: should one of its name come back, its credentials begin after this id."""
         self._redis.hset(keys.KEYS_USED, cluster, key_id)
         self._redis.hdel(keys.KEY_REQUESTS, cluster)
+        self._redis.hdel(keys.AGENTS, cluster)
+
+    def empty(self, cluster: str) -> None:
+        """Remove what came with a credential of the cluster that is not valid any more: its queue and its mail. Whether
+        its agent sends by mailbox is to be seen anew."""
+        self._redis.delete(keys.spoke_queue(cluster), *keys.mail_slots(cluster))
         self._redis.hdel(keys.AGENTS, cluster)

@@ -23,6 +23,8 @@ class AgentRecord(BaseModel):
     schema_version: int = keys.SCHEMA_VERSION
     #: Its software's version; empty when it does not say.
     version: str = ""
+    #: Whether it sends by mailbox.
+    mail: bool = False
 
     @property
     def problem(self) -> str:

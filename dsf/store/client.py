@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 from importlib import resources
-from typing import Any
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
@@ -12,6 +14,8 @@ from redis.retry import Retry
 
 from dsf.redislink.link import Link
 from dsf.settings import Settings
+
+_Item = TypeVar("_Item")
 
 #: Attempts of one command after a lost connection, so that a Redis restart of a second or two is not an error.
 _RETRIES = 3
@@ -43,7 +47,19 @@ def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
     }
 
 
+def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+    """Items in lists of at most so many: one for each round trip."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+# What the hub keeps is bounded, and it is the hub that makes room: when agents may not write because Redis holds
+# `maxmemory`, our scripts still may. What Redis may have beyond that is the hub's reserve.
+_FLAGS: Final = "#!lua flags=allow-oom\n"
+
+
 @functools.cache
 def lua(name: str) -> str:
     """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
-    return resources.files("dsf.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    return _FLAGS + resources.files("dsf.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -20,7 +20,7 @@ ALL_CLUSTERS = "*"
 FROM_ENTRY = "entry"
 #: The last moment that is written down (unix seconds): 9999-01-01, so that every time zone still has a date for it.
 LATEST: Final = 253_370_764_800.0
-#: Context of a validation: the text was in Redis. What is too large is then cut, not refused: somebody stored it before
+#: Context of a validation: the text was in Redis. What is too large is then cut, not refused: it was stored before
 #: there was a bound, and must be able to see and to undo it.
 _STORED = {"stored": True}
 
@@ -41,6 +41,8 @@ class Entry(BaseModel):
     suspended: bool = False
     #: Unix seconds until which it is suspended; None without an end.
     suspended_until: float | None = None
+    #: False: it cannot run now, whatever people say, since its scoring API is down or its configuration cannot be used.
+    runnable: bool = True
 
     @property
     def pair(self) -> str:
@@ -113,9 +115,10 @@ def effective(entry: Entry, overrides: Mapping[str, Override], now: float) -> Ef
     """Apply overrides (by target) to an entry: the pair's own wins over `*/<scorer>`, which wins over the entry.
 
     A pause whose end has passed is as if it had never been said, on each level for itself: a pair whose own pause is
-    over is still paused while its scorer is. `paused: false` of an override beats a suspended entry.
+    over is still paused while its scorer is. `paused: false` of an override beats a suspended entry, but for one that
+    cannot run.
     """
-    interval, interval_source = entry.interval, FROM_ENTRY
+    interval, interval_source = _interval(entry.scorer, entry.cluster, entry.interval, overrides)
     paused, until, paused_source = entry.suspended and not _over(entry.suspended_until, now), None, FROM_ENTRY
     if paused:
         until = entry.suspended_until
@@ -123,13 +126,42 @@ def effective(entry: Entry, overrides: Mapping[str, Override], now: float) -> Ef
         override = overrides.get(target)
         if override is None:
             continue
-        if override.interval is not None:
-            interval, interval_source = override.interval, target
         if override.paused is False:
             paused, until, paused_source = False, None, target
         elif override.paused and not _over(override.paused_until, now):
             paused, until, paused_source = True, override.paused_until, target
+    if not entry.runnable:
+        paused, until, paused_source = True, None, FROM_ENTRY
     return Effective(interval, interval_source, paused, until, paused_source)
+
+
+class Pace(NamedTuple):
+    """How often a scorer runs."""
+
+    #: Seconds; what is in force where nothing is said of one cluster.
+    interval: int
+    #: On how many of its clusters another one is in force.
+    elsewhere: int
+
+
+def pace(scorer: str, declared: int, clusters: Iterable[str], overrides: Mapping[str, Override]) -> Pace:
+    """Apply overrides (by target) to the interval that a scorer declares, for these clusters."""
+    interval = interval_in_force(scorer, ALL_CLUSTERS, declared, overrides)
+    own = (interval_in_force(scorer, cluster, declared, overrides) for cluster in clusters)
+    return Pace(interval, sum(seconds != interval for seconds in own))
+
+
+def interval_in_force(scorer: str, cluster: str, declared: int, overrides: Mapping[str, Override]) -> int:
+    """The interval of a scorer on a cluster; that of `ALL_CLUSTERS` is what holds where nothing is said of one."""
+    return _interval(scorer, cluster, declared, overrides)[0]
+
+
+def _interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, Override]) -> tuple[int, str]:
+    for target in (keys.pair(cluster, scorer), scorer_target(scorer)):
+        override = overrides.get(target)
+        if override is not None and override.interval is not None:
+            return override.interval, target
+    return declared, FROM_ENTRY
 
 
 def _over(until: float | None, now: float) -> bool:

@@ -17,6 +17,8 @@ Fields of the hash `dsf.keys.pair_key(cluster, scorer)`:
     state_run, score_run                                       run that failing/failure and the score come from
     digest, valid_until, changes                               of the score: what the writer compares, when it expires,
                                                                and how often what should be written has changed
+    items                                                      how many items the score has (results, where it goes to
+                                                               metrics only); not there in one of an earlier version
     unwritten                                                  why its AddOnPlacementScore was refused; then gone
 
 Those about ticks that beat does not send are in `dsf.store.skips`.
@@ -27,11 +29,13 @@ The books balance: scheduled = ok + empty + partial + error + skipped + lost + r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import redis
 from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
+from dsf.store.client import batched, lua
 from dsf.store.skips import FIELDS as SKIP_FIELDS
 from dsf.store.skips import Skips
 
@@ -50,8 +54,9 @@ EXPIRED = "expired"
 EXPIRED_RUN = "expired_run"
 EXPIRED_AT = "expired_at"
 VALID_UNTIL = "valid_until"
+ITEMS = "items"
 
-#: Cycles in a row that nobody took in time, after which that is why there is no new score. One or two may be chance.
+#: Cycles in a row that no agent took in time, after which that is why there is no new score. One or two may be chance.
 EXPIRED_THRESHOLD = 3
 
 
@@ -212,6 +217,12 @@ class PairState:
         return float(self._fields.get(VALID_UNTIL, 0))
 
     @property
+    def items(self) -> int | None:
+        """How many items its newest score has; None where that was not noted."""
+        text = self._fields.get(ITEMS)
+        return None if text is None else int(text)
+
+    @property
     def unwritten(self) -> str:
         """Why the AddOnPlacementScore was refused by the place where it is written; empty when it was not."""
         return self._fields.get(UNWRITTEN, "")
@@ -226,6 +237,26 @@ class PairState:
         return {name[len(prefix) :]: int(n) for name, n in self._fields.items() if name.startswith(prefix)}
 
 
+#: What a verdict needs.
+_VERDICT_FIELDS = (
+    LAST_SUCCESS,
+    FAILING,
+    FAILURE,
+    UNWRITTEN,
+    EXPIRED,
+    EXPIRED_RUN,
+    EXPIRED_AT,
+    VALID_UNTIL,
+    ITEMS,
+    *SKIP_FIELDS,
+)
+
+
+def _judged(pair: tuple[str, str], values: Iterable[str | None]) -> PairState:
+    found = {name: text for name, text in zip(_VERDICT_FIELDS, values, strict=True) if text is not None}
+    return PairState(*pair, found)
+
+
 class Pairs:
     """Reads pairs. Methods raise redis.RedisError when Redis cannot be reached."""
 
@@ -234,6 +265,7 @@ class Pairs:
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
+        self._unsettled = client.register_script(lua("unsettled"))
 
     def names(self) -> list[tuple[str, str]]:
         """(cluster, scorer) of every entry of the schedule, sorted."""
@@ -246,9 +278,7 @@ class Pairs:
 
     def states(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
         """Many pairs, a few round trips."""
-        wanted = list(pairs)
-        for start in range(0, len(wanted), self._BATCH):
-            batch = wanted[start : start + self._BATCH]
+        for batch in batched(pairs, self._BATCH):
             with self._redis.pipeline(transaction=False) as pipe:
                 for cluster, scorer in batch:
                     pipe.hgetall(keys.pair_key(cluster, scorer))
@@ -257,26 +287,21 @@ class Pairs:
 
     def verdicts(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
         """Many pairs with what a verdict needs only, and not the score, which may be a megabyte."""
-        fields = (
-            LAST_SUCCESS,
-            FAILING,
-            FAILURE,
-            UNWRITTEN,
-            EXPIRED,
-            EXPIRED_RUN,
-            EXPIRED_AT,
-            VALID_UNTIL,
-            *SKIP_FIELDS,
-        )
-        wanted = list(pairs)
-        for start in range(0, len(wanted), self._BATCH):
-            batch = wanted[start : start + self._BATCH]
+        for batch in batched(pairs, self._BATCH):
             with self._redis.pipeline(transaction=False) as pipe:
                 for cluster, scorer in batch:
-                    pipe.hmget(keys.pair_key(cluster, scorer), fields)
-                for (cluster, scorer), values in zip(batch, pipe.execute(), strict=True):
-                    found = {name: text for name, text in zip(fields, values, strict=True) if text is not None}
-                    yield PairState(cluster, scorer, found)
+                    pipe.hmget(keys.pair_key(cluster, scorer), _VERDICT_FIELDS)
+                for pair, values in zip(batch, pipe.execute(), strict=True):
+                    yield _judged(pair, values)
+
+    def unsettled(self, pairs: Iterable[tuple[str, str]], now: float) -> list[PairState]:
+        """As `verdicts`, but only those that may be anything else than succeeding at `now` (unix seconds)."""
+        found: list[PairState] = []
+        for batch in batched(pairs, self._BATCH):
+            names = (keys.pair_key(*pair) for pair in batch)
+            answer: list[Any] = self._unsettled(args=[repr(now), len(_VERDICT_FIELDS), *_VERDICT_FIELDS, *names])
+            found += [_judged(batch[place], values) for place, values in zip(answer[::2], answer[1::2], strict=True)]
+        return found
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
         """The newest cycles, newest first."""

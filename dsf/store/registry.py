@@ -1,7 +1,7 @@
 """The registry: which scorers and clusters exist, for those who have no access to the hub's objects.
 
 Written by the hub controller; read by the results worker, the exporter and the command line. It holds no endpoint and
-no secret: whoever gets at Redis cannot learn or change where an agent sends its tokens.
+no secret: an intruder in Redis cannot learn or change where an agent sends its tokens.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class WhenEmpty(BaseModel):
 
     behavior: Literal["Empty", "Value"] = "Empty"
     value: int | None = None
+    #: Name (with placeholders of the cluster and the score) and value of each item to show; none: one with `value`.
+    items: tuple[tuple[str, int], ...] = ()
 
 
 class ScorerRecord(BaseModel):
@@ -58,6 +60,8 @@ class ScorerRecord(BaseModel):
     rate_limit: str | None = None
     suspended: bool = False
     health: Literal["Active", "Inactive", "Unknown"] = "Active"
+    #: Why it runs nowhere now, as `<reason>: <sentence>`; empty while it can.
+    problem: str = ""
     when_failing: WhenFailing = WhenFailing()
     when_empty: WhenEmpty = WhenEmpty()
 

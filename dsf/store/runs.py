@@ -1,6 +1,6 @@
 """How runs end: with a result, or lost.
 
-A run is opened by whoever sends its tick. Each of the methods here is one Lua script, so that a crash between two
+A run is opened by the sender of its tick. Each of the methods here is one Lua script, so that a crash between two
 steps, a message that arrives twice or a second worker never unbalance the books.
 """
 
@@ -15,9 +15,9 @@ from dsf import keys
 from dsf.store.client import lua
 from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, Failure, HistoryEntry, Score
 
-#: Seconds for which a lost run is remembered, so that its late result is not taken for one nobody asked for.
+#: Seconds for which a lost run is remembered, so that its late result is not taken for an unknown one.
 LOST_MEMORY = 3600
-# Runs declared lost per script call: Redis answers nobody else meanwhile.
+# Runs declared lost per script call: Redis answers no other client meanwhile.
 _SWEEP_BATCH = 500
 # Likewise for pairs.
 _FORGET_BATCH = 500
@@ -60,6 +60,7 @@ class Runs:
         self._sweep = client.register_script(lua("sweep"))
         self._put_back = client.register_script(lua("putback"))
         self._forget = client.register_script(lua("forget"))
+        self._count = client.register_script(lua("count"))
 
     def end_all(
         self, endings: Sequence[Ending], *, refused: Mapping[str, int], now: float, history_length: int
@@ -67,22 +68,20 @@ class Runs:
         """Close the books of runs, in this order, and take over the state and score of each that is its pair's newest.
 
         `refused` are results that were refused before it was known which run they belong to, by reason; they are only
-        counted. All of it is one round trip. Returns for each run its outcome; `late` when it had been declared lost
-        (its score counts, the books stay); `replayed` or `stale` when it was refused; `removed` when the pair no longer
-        exists; and whether a writer has to look at the pair now. An error that Redis has with one of them is in its
-        place, and says nothing of the others.
+        counted. All of it is one round trip, and one more if there are any of these. Returns for each run its outcome;
+        `late` when it had been declared lost (its score counts, the books stay); `replayed` or `stale` when it was
+        refused; `removed` when the pair no longer exists; and whether a writer has to look at the pair now. An error
+        that Redis has with one of them is in its place, and says nothing of the others.
         """
         calls = [_call(ending, now, history_length) for ending in endings]
         with self._redis.pipeline(transaction=False) as pipe:
             for names, values in calls:
                 pipe.evalsha(self._ingest.sha, len(names), *names, *values)
-            for reason, count in refused.items():
-                pipe.hincrby(keys.REJECTED, reason, count)
-            answers = pipe.execute(raise_on_error=False)
-        for answer in answers[len(calls) :]:
-            if isinstance(answer, Exception):
-                raise answer
-        return [self._ended(call, answer) for call, answer in zip(calls, answers[: len(calls)], strict=True)]
+            answers = pipe.execute(raise_on_error=False) if calls else []
+        ended = [self._ended(call, answer) for call, answer in zip(calls, answers, strict=True)]
+        # Rarely any, so a round trip of its own.
+        self.refuse(refused)
+        return ended
 
     def _ended(
         self, call: tuple[list[str], list[_Argument]], answer: list[object] | Exception
@@ -99,9 +98,10 @@ class Runs:
             raise answer
         return _answer(answer)
 
-    def refuse(self, reason: str) -> None:
-        """Count a result that is refused before it is known which run it belongs to."""
-        self._redis.hincrby(keys.REJECTED, reason, 1)
+    def refuse(self, refused: Mapping[str, int]) -> None:
+        """Count results that are refused before it is known which run they belong to, by reason."""
+        if refused:
+            self._count(keys=[keys.REJECTED], args=[part for item in refused.items() for part in item])
 
     def sweep(self, *, now: float, lost_after: float, history_length: int) -> tuple[list[str], bool]:
         """Declare runs lost whose deadline passed `lost_after` seconds ago.
@@ -130,6 +130,8 @@ class Runs:
                 keys.pair_key("", "").removesuffix("/"),
                 keys.history_key("", "").removesuffix("/"),
                 LOST_MEMORY,
+                keys.MAIL_PREFIX,
+                keys.MAIL_SLOTS,
             ],
         )
         overdue = int(str(answer[0]))
@@ -205,6 +207,8 @@ def _call(ending: Ending, now: float, history_length: int) -> tuple[list[str], l
         counters,
         "1" if ending.outcome == "skipped" and ending.history.reason == EXPIRED else "0",
         EXPIRED_THRESHOLD,
+        # What goes to metrics only has results and no items.
+        len(score.items if ending.written else score.results) if score is not None else 0,
     ]
     return names, values
 

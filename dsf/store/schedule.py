@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import redis
 
 from dsf import keys
 from dsf.settings import settings
-from dsf.store.client import lua
+from dsf.store.client import batched, lua
 from dsf.store.entries import (
     ALL_CLUSTERS,
     FROM_ENTRY,
@@ -42,7 +41,6 @@ __all__ = [
     "scorer_target",
 ]
 
-_Item = TypeVar("_Item")
 #: How a due time moves; see lua/reschedule.lua.
 _How = Literal["early", "slot", "now"]
 
@@ -62,13 +60,13 @@ class ScheduleStore:
 
     #: Entries read or written per round trip.
     _BATCH = 1000
-    #: Attempts to change an override that somebody else is changing too.
+    #: Attempts to change an override that others are changing too.
     _ATTEMPTS = 10
 
     def __init__(self, client: redis.Redis, *, spread_rate: float | None = None) -> None:
         """`spread_rate` is the number of first runs per second, this process's `DSF_BEAT_SPREAD_RATE` by default."""
         self._redis = client
-        self._gap = 1 / (spread_rate or settings().beat_spread_rate)
+        self._spread_rate = spread_rate
         self._reschedule = client.register_script(lua("reschedule"))
         self._replace = client.register_script(lua("override"))
 
@@ -81,20 +79,21 @@ class ScheduleStore:
         was due before, whichever is earlier; one that is no longer suspended is due at once.
         """
         at = time.time() if now is None else now
-        overrides: dict[str, Override] | None = None
         changed = 0
-        for batch in _batches(entries, self._BATCH):
+        for batch in batched(entries, self._BATCH):
             pairs = [entry.pair for entry in batch]
+            targets = [*pairs, *{scorer_target(entry.scorer) for entry in batch}]
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.hmget(keys.ENTRIES, pairs)
                 pipe.zmscore(keys.DUE, pairs)
-                stored, due = pipe.execute()
+                pipe.hmget(keys.OVERRIDES, targets)
+                stored, due, changes = pipe.execute()
+            overrides = _overrides(zip(targets, changes, strict=True))
             moves = []
             for entry, before, was_due in zip(batch, stored, due, strict=True):
                 text = entry.model_dump_json()
                 if text == before and was_due is not None:
                     continue
-                overrides = self.overrides() if overrides is None else overrides
                 moves.append(_upserted(entry, text, _entry(entry.pair, before), overrides, at))
             changed += self._move(moves, at)
         return changed
@@ -109,7 +108,7 @@ class ScheduleStore:
         at = time.time() if now is None else now
         gone = sorted(set(pairs))
         removed = 0
-        for batch in _batches(gone, self._BATCH):
+        for batch in batched(gone, self._BATCH):
             # First out of the schedule: beat and rescore open no more runs after this.
             with self._redis.pipeline(transaction=True) as pipe:
                 pipe.hdel(keys.ENTRIES, *batch)
@@ -117,7 +116,7 @@ class ScheduleStore:
                 removed += pipe.execute()[0]
         if gone:
             self._close_runs(set(gone))
-        for batch in _batches(gone, self._BATCH):
+        for batch in batched(gone, self._BATCH):
             names = [keys.split_pair(pair) for pair in batch]
             with self._redis.pipeline(transaction=True) as pipe:
                 pipe.delete(*(key(*name) for name in names for key in (keys.pair_key, keys.history_key)))
@@ -125,11 +124,25 @@ class ScheduleStore:
                 pipe.execute()
         return removed
 
-    def entries(self) -> list[Entry]:
-        """All entries, sorted by pair. One that cannot be read is left out and logged."""
-        stored = self._redis.hgetall(keys.ENTRIES)
-        parsed = (_entry(str(pair), str(text)) for pair, text in sorted(stored.items()))
+    def entries(self, pairs: Iterable[str] | None = None) -> list[Entry]:
+        """The entries of these pairs, in their order; by default all, sorted by pair.
+
+        One that cannot be read is left out and logged, one that is not there is left out.
+        """
+        if pairs is not None:
+            return list(self._read(pairs))
+        parsed = (_entry(pair, text) for pair, text in sorted(self.stored().items()))
         return [entry for entry in parsed if entry is not None]
+
+    def stored(self) -> dict[str, str]:
+        """All entries by pair as their texts, for `dsf.store.entries.read`."""
+        return self._redis.hgetall(keys.ENTRIES)  # type: ignore[return-value]
+
+    def entries_of(self, scorer: str) -> list[Entry]:
+        """The entries of one scorer, sorted by cluster; those of others are not parsed."""
+        stored = self._redis.hgetall(keys.ENTRIES)
+        mine = ((pair, text) for pair, text in sorted(stored.items()) if keys.split_pair(str(pair))[1] == scorer)
+        return [entry for pair, text in mine if (entry := _entry(str(pair), str(text))) is not None]
 
     def entry(self, pair: str) -> Entry | None:
         """One entry, or None when the pair is not scheduled."""
@@ -139,7 +152,7 @@ class ScheduleStore:
     def due_times(self, pairs: Iterable[str]) -> dict[str, float]:
         """When these pairs are due next (unix seconds); pairs that are not scheduled are left out."""
         times: dict[str, float] = {}
-        for batch in _batches(pairs, self._BATCH):
+        for batch in batched(pairs, self._BATCH):
             due = self._redis.zmscore(keys.DUE, batch)
             times |= {pair: float(at) for pair, at in zip(batch, due, strict=True) if at is not None}
         return times
@@ -148,9 +161,14 @@ class ScheduleStore:
 
     def overrides(self) -> dict[str, Override]:
         """All overrides by target: a pair, or `*/<scorer>` for all clusters. Unreadable ones are left out, logged."""
-        stored = self._redis.hgetall(keys.OVERRIDES)
-        parsed = {str(target): _override(str(target), str(text)) for target, text in sorted(stored.items())}
-        return {target: override for target, override in parsed.items() if override is not None}
+        return _overrides(sorted(self._redis.hgetall(keys.OVERRIDES).items()))
+
+    def overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, Override]:
+        """The overrides that concern a scorer on these clusters, by target as for `overrides`."""
+        found: dict[str, Override] = {}
+        for batch in batched((scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH):
+            found |= _overrides(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
+        return found
 
     def set_override(
         self,
@@ -196,7 +214,9 @@ class ScheduleStore:
         at = time.time() if now is None else now
         self._check(target)
         others = {name: one for name, one in self.overrides().items() if name != target}
-        held = any(effective(entry, others, at).paused for entry in self._read(self._touched(target)))
+        held = any(
+            entry.runnable and effective(entry, others, at).paused for entry in self._read(self._touched(target))
+        )
 
         def resumed(old: Override) -> Override | None:
             new = Override(
@@ -245,7 +265,10 @@ class ScheduleStore:
             new = change((_override(target, text) if text else None) or Override())
             written = new.model_dump_json() if new else ""
             # Only over what was read: two people at work must not undo each other.
-            if self._replace(keys=[keys.OVERRIDES, keys.BEAT_WAKE], args=[target, text or "", written]):
+            if self._replace(
+                keys=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE],
+                args=[target, text or "", written, keys.split_pair(target)[1]],
+            ):
                 break
         else:
             raise redis.WatchError(f"the override of {target} is being changed by others all the time; try again")
@@ -253,7 +276,7 @@ class ScheduleStore:
         old = _override(target, text) if text else None
         before = {**others, target: old} if old else others
         after = {**others, target: new} if new else others
-        for batch in _batches(self._touched(target), self._BATCH):
+        for batch in batched(self._touched(target), self._BATCH):
             self._move(list(self._moves(batch, before, after, now)), now)
         return new
 
@@ -270,7 +293,7 @@ class ScheduleStore:
                 yield _Move(entry.pair, "", "early" if will.interval < was.interval else "slot", slot)
 
     def _read(self, pairs: Iterable[str]) -> Iterator[Entry]:
-        for batch in _batches(pairs, self._BATCH):
+        for batch in batched(pairs, self._BATCH):
             texts: list[str | None] = self._redis.hmget(keys.ENTRIES, batch)  # type: ignore[assignment]
             for pair, text in zip(batch, texts, strict=True):
                 if (entry := _entry(pair, text)) is not None:
@@ -286,16 +309,17 @@ class ScheduleStore:
     def _move(self, moves: Sequence[_Move], now: float) -> int:
         if not moves:
             return 0
+        gap = 1 / (self._spread_rate or settings().beat_spread_rate)
         fields = (field for move in moves for field in (move.pair, move.text, move.how, repr(move.slot)))
         return int(
             self._reschedule(
                 keys=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE],
-                args=[repr(now), repr(self._gap), *fields],
+                args=[repr(now), repr(gap), *fields],
             )
         )
 
     def _close_runs(self, pairs: set[str]) -> None:
-        for members in _batches((name for name, _ in self._redis.zscan_iter(keys.OPEN_RUNS, count=1000)), self._BATCH):
+        for members in batched((name for name, _ in self._redis.zscan_iter(keys.OPEN_RUNS, count=1000)), self._BATCH):
             closed = [member for member in members if member.rpartition("/")[0] in pairs]
             if closed:
                 self._redis.zrem(keys.OPEN_RUNS, *closed)
@@ -315,7 +339,6 @@ def _override(target: str, text: str) -> Override | None:
     return read(Override, target, text)
 
 
-def _batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch
+def _overrides(stored: Iterable[tuple[object, object]]) -> dict[str, Override]:
+    parsed = {str(target): _override(str(target), str(text)) for target, text in stored if text is not None}
+    return {target: override for target, override in parsed.items() if override is not None}

@@ -16,9 +16,13 @@ from typing import Final
 QUEUE_FULL: Final = "queue_full"
 RATE_LIMIT: Final = "rate_limit"
 PAUSED: Final = "paused"
+#: The cluster's mailbox is full: what its agent measured now would only wait.
+RESULTS_BEHIND: Final = "results_behind"
+#: The hub holds it back: its scoring API fails its health checks, or its configuration cannot be used.
+INACTIVE: Final = "inactive"
 #: Beat itself was away, or Redis was: the slot is over before its tick could be sent.
 EXPIRED: Final = "expired"
-REASONS: Final = (QUEUE_FULL, RATE_LIMIT, PAUSED, EXPIRED)
+REASONS: Final = (QUEUE_FULL, RATE_LIMIT, PAUSED, RESULTS_BEHIND, INACTIVE, EXPIRED)
 
 _TICKS, _SINCE = "skips", "skips_since"
 _NEWEST: Final = {reason: f"skip_at:{reason}" for reason in REASONS}
@@ -48,8 +52,9 @@ class Skips:
             return None
         return cls(cluster, max(newest, key=newest.__getitem__), ticks, float(fields.get(_SINCE, 0)))
 
-    def why(self, rate_limit: str | None) -> str:
-        """The reason as a sentence that says what to do; `rate_limit` is the scorer's, such as `10/s`."""
+    def why(self, rate_limit: str | None, problem: str = "") -> str:
+        """The reason as a sentence that says what to do; `rate_limit` is the scorer's, such as `10/s`, `problem` what
+        keeps it from running."""
         if self.reason == RATE_LIMIT:
             return (
                 f"the rate limit of this scorer, {rate_limit or 'which was removed since'}, is for all clusters "
@@ -60,6 +65,13 @@ class Skips:
                 f"the queue of {self.cluster} is full: its agent is away or does less than it is sent; check that it "
                 "runs and reaches Redis"
             )
+        if self.reason == RESULTS_BEHIND:
+            return (
+                f"results of {self.cluster} wait in its mailbox and are not taken in; check that the results workers "
+                "run and keep up"
+            )
         if self.reason == PAUSED:
             return "it is paused: dsf schedule list says by whom, dsf schedule resume ends it"
+        if self.reason == INACTIVE:
+            return problem or "it could not run then: the conditions of its DynamicScorer said why"
         return "beat or Redis was away when it was due; check the lag of the schedule"

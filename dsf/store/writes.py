@@ -1,12 +1,13 @@
 """Which AddOnPlacementScores have to be looked at, who is looking, and what stands in the backend.
 
-A pair is due at its time in the sorted set; a writer claims it for a while, and whoever changes the pair meanwhile has
+A pair is due at its time in the sorted set; a writer claims it for a while, and a change of the pair meanwhile has
 it looked at again afterwards. A writer that dies leaves a lease that ends. Times are unix seconds.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -22,15 +23,18 @@ from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 #: Writes that may follow each other at once before the rate applies.
 BURST = 5
 # Instead of a record: it cannot be read, so the object is written again. Not the absence of a record: a writer that is
-# just writing the object for the first time could not tell that it was asked to write it once more.
+# just writing the object for the first time could not tell that it was asked to write it once more. For the same reason
+# each one is followed by something of its own: a writer may be repairing the edit before.
 _FORGOTTEN = "?"
-# Members per command of an audit: Redis answers nobody else meanwhile.
+# Members per command of an audit: Redis answers no other client meanwhile.
 _CHUNK = 1000
 #: Share of its validity after which an object is renewed. Not a half: a score is up to an interval old when it is
 #: written, so that renewals at a half of what is left would come more often than twice per validity.
 RENEW_SHARE = 0.6
-#: Seconds by which the clocks of two hosts may differ. Whoever says "look now" means it by the writer's clock too.
+#: Seconds by which the clocks of two hosts may differ. "Look now" is meant by the writer's clock too.
 CLOCK_SKEW = 60.0
+#: Field of the writer's counters with `Writes.validity_factor`.
+VALIDITY_FACTOR = "validity_factor"
 # Characters that are kept of the reason for which a score was refused.
 _REASON_LIMIT = 1000
 
@@ -72,7 +76,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Facts:
-    """What Redis knows of a pair that a writer looks at. Read anew for each look: nobody tells a second time."""
+    """What Redis knows of a pair that a writer looks at. Read anew for each look: no change is told a second time."""
 
     #: None when it is not there (any more).
     scorer: ScorerRecord | None
@@ -112,7 +116,7 @@ class Writes:
             return
         with self._redis.pipeline(transaction=True) as pipe:
             if forget_written:
-                pipe.hset(keys.WRITTEN, mapping=dict.fromkeys(members, _FORGOTTEN))
+                pipe.hset(keys.WRITTEN, mapping=dict.fromkeys(members, _FORGOTTEN + uuid.uuid4().hex))
             # lt: a pair that already waits keeps its place.
             pipe.zadd(keys.WRITES, dict.fromkeys(members, time.time() - CLOCK_SKEW), lt=True)
             pipe.execute()
@@ -181,7 +185,7 @@ class Writes:
             pipe.execute()
 
     def put_off(self, claim: Claim, until: float) -> None:
-        """Writing failed: nobody tries this pair before `until`, even if it changes."""
+        """Writing failed: no writer tries this pair before `until`, even if it changes."""
         with self._redis.pipeline(transaction=True) as pipe:
             pipe.zadd(keys.WRITE_LEASES, {claim.pair: float(_time(until))})
             pipe.zadd(keys.WRITES, {claim.pair: float(_time(until))})
@@ -202,12 +206,12 @@ class Writes:
 
     def validity_factor(self) -> float:
         """By how much every validity is longer at the moment; at least 1."""
-        text = self._redis.hget(keys.WRITE_STATS, "validity_factor")
-        return max(1.0, float(str(text))) if text else 1.0
+        text: str | None = self._redis.hget(keys.WRITE_STATS, VALIDITY_FACTOR)  # type: ignore[assignment]
+        return read_factor(text)
 
     def set_validity_factor(self, factor: float) -> None:
         """Set `validity_factor` for every writer, exporter and the hub."""
-        self._redis.hset(keys.WRITE_STATS, "validity_factor", f"{factor:.3f}")
+        self._redis.hset(keys.WRITE_STATS, VALIDITY_FACTOR, f"{factor:.3f}")
 
     def begin_audit(self, every: float) -> bool:
         """Whether this writer is to audit now; true for one writer of all per `every` seconds."""
@@ -223,7 +227,7 @@ class Writes:
         return bool(members) and any(self._redis.hexists(keys.WRITTEN, member) for member in members)
 
     def unwatched(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Those of `pairs` that nobody would look at again, or that have no entry any more."""
+        """Those of `pairs` that no writer would look at again, or that have no entry any more."""
         if not pairs:
             return []
         members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
@@ -237,6 +241,11 @@ class Writes:
             for pair, member, look in zip(pairs, members, looks, strict=True)
             if look is None or member not in entries
         ]
+
+
+def read_factor(text: str | None) -> float:
+    """A stored `Writes.validity_factor`; never below 1."""
+    return max(1.0, float(text)) if text else 1.0
 
 
 def _facts(

@@ -2,7 +2,7 @@
 -- KEYS  1 open runs, 2 lost runs, 3 results queue, 4 unacknowledged results, 5 entries, 6 scorers, 7 writes,
 --       8 hub changed, 9 hub wake, 10 takers
 -- ARGV  1 now, 2 seconds after the deadline, 3 most runs per call, 4 history length, 5 prefix of pair hashes,
---       6 prefix of histories, 7 seconds for which lost runs are remembered
+--       6 prefix of histories, 7 seconds for which lost runs are remembered, 8 prefix of mailboxes, 9 number of slots
 -- Returns {runs overdue or -1 when results are still waiting, pair/run of each lost run, ...}.
 local now = tonumber(ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[7]))
@@ -19,12 +19,30 @@ for _, list in ipairs(redis.call('ZRANGE', KEYS[10], 0, -1)) do
     end
 end
 
+-- Likewise in the mailbox of a cluster, for its own runs; but not for ever, should somebody keep putting things there.
+local patience = now - tonumber(ARGV[2]) - 60
+local has_mail = {}
+local function mail(cluster)
+    if cluster and has_mail[cluster] == nil then
+        local slots = {}
+        for slot = 0, tonumber(ARGV[9]) - 1 do
+            slots[slot + 1] = ARGV[8] .. cluster .. '.' .. slot
+        end
+        has_mail[cluster] = redis.call('EXISTS', unpack(slots)) > 0
+    end
+    return cluster and has_mail[cluster]
+end
+
 local lost = {#overdue}
 local news = false
 for _, member in ipairs(overdue) do
-    redis.call('ZREM', KEYS[1], member)
     local pair, run = string.match(member, '^(.*)/([^/]*)$')
-    if pair and redis.call('HEXISTS', KEYS[5], pair) == 1 then
+    local is_mailed = mail(string.match(member, '^([^/]*)/'))
+        and tonumber(redis.call('ZSCORE', KEYS[1], member)) > patience
+    if not is_mailed then
+        redis.call('ZREM', KEYS[1], member)
+    end
+    if pair and not is_mailed and redis.call('HEXISTS', KEYS[5], pair) == 1 then
         local cluster, scorer = string.match(pair, '^([^/]*)/(.*)$')
         local key = ARGV[5] .. pair
         local message = 'sent to the queue of ' .. cluster .. ' and nothing was heard of it in time; check that the agent'

@@ -10,7 +10,7 @@ import redis
 
 from dsf import keys
 from dsf.messages import new_run_id
-from dsf.store.pairs import FAILURE, LAST_SUCCESS, SCORE, Failure, HistoryEntry, Score
+from dsf.store.pairs import FAILURE, ITEMS, LAST_SUCCESS, SCORE, VALID_UNTIL, Failure, HistoryEntry, Score
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry
 
@@ -64,7 +64,8 @@ class Fleet:
             results=RESULTS if results is None else results,
             items=[("n1", 12), ("n2", -4)],
         )
-        self.redis.hset(keys.pair_key(cluster, scorer), mapping={SCORE: score.model_dump_json(), LAST_SUCCESS: str(at)})
+        values = {SCORE: score.model_dump_json(), LAST_SUCCESS: str(at), VALID_UNTIL: str(score.valid_until)}
+        self.redis.hset(keys.pair_key(cluster, scorer), mapping={**values, ITEMS: str(len(score.items))})
         return score.run
 
     def failure(self, cluster: str, scorer: str = SAMPLE, *, message: str = "parse error", in_a_row: int = 1) -> None:

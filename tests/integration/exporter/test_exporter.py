@@ -56,6 +56,7 @@ def find_promtool() -> str:
 def test_metrics_of_the_fleet(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.counters(keys.REJECTED, {"replayed": 4})
+    fleet.counters(keys.REJECTED_MAIL, {"worker02": 3})
     fleet.counters(keys.WRITE_STATS, {"written": 9, "unchanged": 80})
     redis_client.rpush(keys.spoke_queue("worker02"), "tick", "tick")
     answer = exporter.get("/metrics")
@@ -74,6 +75,7 @@ def test_metrics_of_the_fleet(exporter: ExporterProcess, redis_client: redis.Red
     assert value(found, "dynamic_scoring_failures_total", **failure) == 2
     assert value(found, "dynamic_scoring_results_rejected_total", reason="replayed") == 4
     assert value(found, "dynamic_scoring_results_rejected_total", reason="bad_signature") == 0
+    assert value(found, "dynamic_scoring_mail_rejected_total", ds_cluster="worker02") == 3
     assert value(found, "dynamic_scoring_score_writes_total", result="unchanged") == 80
     assert value(found, "dynamic_scoring_queue_length", queue="spoke.worker02") == 2
     assert value(found, "dynamic_scoring_queue_length", queue="hub.results") == 0
@@ -116,7 +118,7 @@ def test_scores(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     run = fleet.score("worker01", age=30)
     found = exporter.get("/api/v1/scores?cluster=worker01&scorer=sample-scorer").json()
-    assert list(found) == ["at", "scores", "continue"]
+    assert set(found) == {"at", "total", "scores", "continue"}
     assert found["continue"] is None
     (score,) = found["scores"]
     assert (score["cluster"], score["scorer"], score["scoreName"]) == ("worker01", SAMPLE, "sample_score")
@@ -169,7 +171,14 @@ def test_scorers(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     found = {scorer["name"]: scorer for scorer in exporter.get("/api/v1/scorers").json()["scorers"]}
     assert list(found) == [SAMPLE, STATIC]
     assert found[SAMPLE]["healthStatus"] == "Active"
-    assert found[SAMPLE]["clusters"] == {"desired": 2, "succeeding": 1, "failing": 1, "expired": 0, "waiting": 0}
+    assert found[SAMPLE]["clusters"] == {
+        "desired": 2,
+        "succeeding": 1,
+        "failing": 1,
+        "empty": 0,
+        "expired": 0,
+        "waiting": 0,
+    }
     assert found[SAMPLE]["failures"][0]["cluster"] == "worker02"
     assert found[STATIC]["clusters"]["desired"] == 0
 

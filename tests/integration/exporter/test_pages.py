@@ -1,7 +1,8 @@
-"""Scores of a large fleet come in pages."""
+"""Pages for people, and scores of a large fleet in pages."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import urlencode
 
@@ -41,6 +42,19 @@ def test_scores_come_in_pages(exporter: ExporterProcess, redis_client: redis.Red
     assert len(page()["scores"]) == 7
 
 
+def test_the_schedule_comes_in_pages(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    for number in range(5):
+        fleet.entry(f"edge{number}")
+    first = exporter.get("/api/v1/schedule?limit=4").json()
+    assert [entry["cluster"] for entry in first["entries"]] == ["edge0", "edge1", "edge2", "edge3"]
+    assert first["total"] == 7
+    last = exporter.get(f"/api/v1/schedule?{urlencode({'limit': 4, 'continue': first['continue']})}").json()
+    assert [entry["cluster"] for entry in last["entries"]] == ["edge4", "worker01", "worker02"]
+    assert last["continue"] is None
+    assert len(exporter.get("/api/v1/schedule").json()["entries"]) == 7
+
+
 @pytest.mark.parametrize("limit", ["0", "10001", "-1", "many"])
 def test_a_limit_that_cannot_be_is_refused(exporter: ExporterProcess, limit: str) -> None:
     answer = exporter.get(f"/api/v1/scores?limit={limit}")
@@ -55,3 +69,33 @@ def test_the_pages_are_in_the_openapi_document(exporter: ExporterProcess) -> Non
     limit = parameters["limit"]["schema"]
     assert (limit["default"], limit["minimum"], limit["maximum"]) == (1000, 1, 10_000)
     assert "continue" in document["components"]["schemas"]["ScoreList"]["properties"]
+
+
+def test_the_page_at_the_root_leads_to_all_others(exporter: ExporterProcess) -> None:
+    page = exporter.get("/")
+    assert (page.status_code, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    links = re.findall(r'href="([^"]+)"', page.text)
+    assert {"docs", "metrics", "api/v1/scores"} <= set(links)
+    assert {exporter.get(f"/{link}").status_code for link in links} == {200}
+
+
+def test_the_api_documentation_needs_no_other_machine(exporter: ExporterProcess) -> None:
+    page = exporter.get("/docs").text
+    named = re.findall(r"""(?:src|href)="([^"]+)"|url: '([^']+)'""", page)
+    assert sorted("".join(one) for one in named) == [
+        "data:,",
+        "docs/swagger-ui-bundle.js",
+        "docs/swagger-ui.css",
+        "openapi.json",
+    ]
+    assert "//" not in re.sub(r"<!--.*?-->", "", page)
+    for path, kind, text in (
+        ("/docs/swagger-ui-bundle.js", "text/javascript", "SwaggerUIBundle"),
+        ("/docs/swagger-ui.css", "text/css", ".swagger-ui"),
+    ):
+        plain, packed = exporter.get(path), exporter.get(path, **{"Accept-Encoding": "gzip"})
+        assert plain.headers["Content-Type"].startswith(kind)
+        assert packed.headers["Content-Encoding"] == "gzip"
+        assert plain.text == packed.text
+        assert text in plain.text
+    assert exporter.get("/docs/other.js").status_code == 422

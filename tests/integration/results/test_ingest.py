@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from dsf import keys
+from dsf.fleet.verdict import verdict
 from tests.integration.results.bed import START, Bed
 from tests.integration.results.books import books
 
@@ -42,6 +43,15 @@ def test_empty(bed: Bed) -> None:
     score = bed.state().score
     assert score is not None
     assert score.items == []
+    # No items is not a score, whether nothing came or nothing could be used; that is news each time it changes.
+    assert verdict(bed.state(), bed.now) == "empty"
+    bed.news()
+    assert bed.cycle() == "ok"
+    assert verdict(bed.state(), bed.now) == "succeeding"
+    assert bed.news() == {"s1"}
+    assert bed.cycle(results=[({"pod": "no node"}, 3.0)]) == "partial"
+    assert verdict(bed.state(), bed.now) == "empty"
+    assert bed.news() == {"s1"}
 
 
 def test_partial_by_the_agent_and_by_the_hub(bed: Bed) -> None:
@@ -67,6 +77,7 @@ def test_metrics_only(bed: Bed) -> None:
     state = bed.state()
     assert state.score is not None
     assert (state.score.items, state.score.results) == ([], [({"pod": "p"}, 1.5)])
+    assert verdict(state, bed.now) == "succeeding"
     assert bed.client.zcard(keys.WRITES) == 0
 
 

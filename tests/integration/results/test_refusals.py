@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import redis
 
 from dsf import keys, messages
 from dsf.results.ingest import Ingest
 from dsf.store.registry import ClusterRecord
-from tests.integration.results.bed import START, Bed
+from tests.integration.results.bed import SECRET, START, Bed
 from tests.integration.results.books import books
 
 
@@ -161,3 +162,78 @@ def test_a_pair_that_was_masked_meanwhile(bed: Bed) -> None:
     bed.add()
     assert bed.send(run) == "ok"
     assert books(bed) == {"ok": 1}
+
+
+def test_reasons_that_no_agent_gives_are_counted_as_other(bed: Bed) -> None:
+    refused = {"nan": 2, "bad_labels": 3, **{f"made_up_{n}": 1 for n in range(60)}}
+    assert bed.cycle(outcome="partial", refused=refused) == "partial"
+    assert bed.state().refused() == {"nan": 2, "bad_labels": 3, "other": 60}
+    # Each name was a call in a script that nobody else can be served beside.
+    flood = _unchecked(bed, bed.open(), refused={f"m{n}": 1 for n in range(100_000)})
+    assert bed.ingest.handle(flood) == "malformed"
+    assert bed.state().refused()["other"] == 60
+
+
+def test_numbers_that_no_book_can_hold(bed: Bed) -> None:
+    run = bed.open()
+    for number in (2**53 + 1, 2**63 - 1, 2**64, -1):
+        assert bed.ingest.handle(_unchecked(bed, run, refused={"nan": number})) == "malformed"
+    assert bed.ingest.handle(bed.envelope(run, outcome="partial", refused={"nan": 1})) == "partial"
+    assert books(bed) == {"partial": 1}
+
+
+def test_books_that_are_full_stay_full(bed: Bed) -> None:
+    for _ in range(3):
+        assert bed.cycle(outcome="partial", refused={"nan": 2**53, "made_up": 2**53}) == "partial"
+    assert bed.state().refused() == {"nan": 2**53, "other": 2**53}
+    # As earlier versions left them, after which every honest result was refused for ever.
+    key = keys.pair_key("c1", "s1")
+    bed.client.hset(key, mapping={"n:refused:nan": 2**63 - 1, "n:partial": "spoilt", "t:fetch:sum": "x"})
+    assert bed.cycle(outcome="partial", refused={"nan": 1}, timings={"fetch": 0.5}) == "partial"
+    assert bed.state().refused()["nan"] == 2**53
+    assert bed.client.hmget(key, "n:partial", "t:fetch:sum") == ["1", "0.500000"]
+
+
+@pytest.mark.parametrize("broken", ["pair", "history", "open", "writes"])
+def test_a_result_that_cannot_be_taken_in_changes_nothing(bed: Bed, broken: str) -> None:
+    run = bed.open()
+    key = {
+        "pair": keys.pair_key("c1", "s1"),
+        "history": keys.history_key("c1", "s1"),
+        "open": keys.OPEN_RUNS,
+        "writes": keys.WRITES,
+    }[broken]
+    bed.client.set(key, "of another type")
+    before = _everything(bed)
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        bed.ingest.handle(bed.envelope(run, outcome="partial", refused={"nan": 1}, timings={"fetch": 0.5}))
+    assert _everything(bed) == before
+
+
+def test_a_full_redis_takes_in_whole_results(bed: Bed) -> None:
+    runs = [bed.open() for _ in range(3)]
+    bed.now += 1
+    unasked = messages.new_run_id(bed.now)
+    bed.client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            bed.client.set("x", "y")
+        assert [bed.ingest.handle(bed.envelope(run)) for run in [*runs, unasked]] == ["ok"] * 4
+        assert bed.ingest.handle(bed.envelope(unasked)) == "replayed"
+    finally:
+        bed.client.config_set("maxmemory", "0")
+    assert books(bed) == {"ok": 4}
+    assert len(bed.history()) == 4
+    assert bed.state().score is not None
+    assert bed.rejected() == {"replayed": 1}
+
+
+def _unchecked(bed: Bed, run: str, **fields: Any) -> dict[str, Any]:
+    """A result with these fields, well signed, as no agent of ours makes one."""
+    good = messages.Result.model_validate_json(bed.envelope(run, outcome="partial")["body"])
+    wrong = good.model_copy(update=fields)
+    return messages.sign(wrong, messages.derive_key(bytes.fromhex(SECRET), "c1", 1))
+
+
+def _everything(bed: Bed) -> dict[str, str]:
+    return {str(key): str(bed.client.dump(key)) for key in bed.client.keys("*") if "clusters" not in str(key)}

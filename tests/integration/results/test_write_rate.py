@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from dsf import keys
+from dsf.results.ingest import Ingest
 from dsf.results.writer import LEASE
 from tests.integration.results.bed import Bed
 from tests.integration.results.writes import NAME
@@ -54,7 +55,11 @@ def test_validity_stretches_with_the_fleet(bed: Bed) -> None:
     for n in range(30):
         bed.client.hdel(keys.WRITTEN, f"other{n}/s1")
     bed.client.zremrangebyrank(keys.WRITES, 0, -1)
+    # One that has seen the factor; it is at most a second late.
+    bed.ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now)
     bed.cycle(results=[({"node": "a"}, 7.0)])
+    # Every reader sees the same end.
+    assert round(bed.pairs.state("c1", "s1").valid_until - bed.now) == round(300 * 31 / 150 / 0.05)
     bed.client.set(keys.WRITE_AUDIT, "1")
     bed.write()
     written = bed.client.hget(keys.WRITTEN, "c1/s1")

@@ -178,6 +178,25 @@ def test_an_edit_while_the_object_is_written_for_the_first_time_is_repaired(
     assert bed.write() == []
 
 
+def test_an_edit_while_an_earlier_one_is_repaired_is_repaired_too(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.cycle()
+    bed.write()
+    bed.writes.touch("c1", "s1", forget_written=True)
+    apply = bed.backend.apply_score
+
+    def edited_at_once(manifest: dict[str, Any], status: dict[str, Any]) -> None:
+        apply(manifest, status)
+        monkeypatch.undo()
+        bed.writes.touch("c1", "s1", forget_written=True)
+
+    monkeypatch.setattr(bed.backend, "apply_score", edited_at_once)
+    bed.now = time.time()
+    written = bed.write()
+    bed.now += 1
+    assert [*written, *bed.write()] == [APPLY, APPLY]
+    assert bed.write() == []
+
+
 def test_the_thread_writes_within_a_moment_and_stops(bed: Bed) -> None:
     stopping, wake = threading.Event(), threading.Event()
     writer = Writer(bed.client, bed.settings, bed.backend, stopping=stopping, wake=wake)

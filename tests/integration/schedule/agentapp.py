@@ -1,9 +1,8 @@
-"""A Celery worker with an agent's configuration and three tasks that only say what they were called with."""
+"""A Celery worker with an agent's configuration and one task that only says what it was called with."""
 
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import redis
@@ -14,8 +13,6 @@ from dsf.settings import settings
 
 SEEN = "test:seen"
 REVOKED = "test:revoked"
-#: Seconds that fetch takes for the scorer of this name.
-SLOW_SCORER, SLOW = "slow", 3.0
 
 app = Celery("agent-under-test")
 app.conf.update(configuration(settings()))
@@ -36,33 +33,9 @@ def _say(task: Any, scorer: str, run_id: str) -> None:
 
 
 @app.task(name="dsf.fetch", bind=True)
-def fetch(self: Any, scorer: str, run_id: str) -> str:
-    """The first step; its return value must not reach the next one."""
+def fetch(self: Any, scorer: str, run_id: str) -> None:
+    """The first stage."""
     _say(self, scorer, run_id)
-    if scorer == SLOW_SCORER:
-        time.sleep(SLOW)
-    return "not for score"
-
-
-@app.task(name="dsf.score", bind=True)
-def score(self: Any, scorer: str, run_id: str) -> None:
-    """The second step."""
-    _say(self, scorer, run_id)
-
-
-@app.task(name="dsf.publish", bind=True)
-def publish(self: Any, scorer: str, run_id: str) -> None:
-    """The last step."""
-    _say(self, scorer, run_id)
-
-
-@app.task(name="test.by_hand", bind=True)
-def by_hand(self: Any, run_id: str, expires: float) -> None:
-    """What fetch does when it was called by hand: it sends the rest of the chain itself."""
-    from dsf.ticks import chain_signatures
-
-    steps = chain_signatures(settings().cluster, "hand", run_id, expires)
-    steps.pop().apply_async(chain=steps)
 
 
 @signals.task_revoked.connect

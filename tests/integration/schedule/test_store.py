@@ -73,7 +73,7 @@ def test_a_first_run_is_not_later_than_the_first_slot(redis_client: redis.Redis)
     assert due(store, "late/s") == START + 100
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     old=st.integers(1, 4000),
     new=st.integers(1, 4000),

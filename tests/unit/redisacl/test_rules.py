@@ -17,6 +17,10 @@ from dsf.redisacl.rules import (
     hub_user,
 )
 
+EVENT_KINDS = (
+    *("worker.online", "worker.heartbeat", "worker.offline", "task.multi", "task.received", "task.started"),
+    *("task.succeeded", "task.failed", "task.retried", "task.revoked", "task.rejected"),
+)
 _DANGEROUS = ("@all", "eval", "keys", "scan", "flushall", "shutdown", "config", "monitor", "debug", "select", "module")
 
 
@@ -29,9 +33,15 @@ def test_a_clusters_rules() -> None:
         "+ping",
         "+time",
         "+client|setname",
-        "(+brpop +lpush +llen %RW~spoke.c1)",
+        "(+brpop +llen %RW~spoke.c1)",
+        f"(+set {' '.join(f'%W~hub.mail.c1.{n}' for n in range(16))})",
+        f"(+exists {' '.join(f'%R~hub.mail.c1.{n}' for n in range(16))})",
+        f"(+publish {' '.join(f'&/0.celeryev/{kind}' for kind in EVENT_KINDS)} &hub.mail.c1)",
+    ]
+    assert cluster_rules("c1", by_mail=False) == [
+        *cluster_rules("c1"),
+        "(+lpush %RW~spoke.c1)",
         "(+lpush +llen %W~hub.results)",
-        "(+publish &/0.celeryev/*)",
     ]
 
 
@@ -59,7 +69,7 @@ def test_nobody_has_a_dangerous_command(role: HubRole) -> None:
 def test_keys_are_named_one_by_one(role: HubRole) -> None:
     patterns = set(re.findall(r"(?:%RW|%R|%W)?~([^ )]+)", " ".join(hub_rules(role))))
     with_star = {pattern for pattern in patterns if "*" in pattern}
-    assert with_star <= {"spoke.*", "dsf:pair:*", "dsf:history:*", "dsf:taken:*", "celeryev.*"}
+    assert with_star <= {"spoke.*", "hub.mail.*", "dsf:pair:*", "dsf:history:*", "dsf:taken:*", "celeryev.*"}
 
 
 def test_only_beat_and_who_acts_for_people_can_make_ticks() -> None:
@@ -89,5 +99,5 @@ def test_only_the_hub_manages_users() -> None:
 
 
 def test_no_cluster_reads_results() -> None:
-    assert f"%W~{keys.RESULTS_QUEUE}" in " ".join(cluster_rules("c1"))
+    assert f"%W~{keys.RESULTS_QUEUE}" in " ".join(cluster_rules("c1", by_mail=False))
     assert f"%RW~{keys.RESULTS_QUEUE}" not in " ".join(cluster_rules("c1"))

@@ -9,7 +9,7 @@ import redis
 
 from dsf.celery import configuration
 from dsf.errors import SettingsError
-from dsf.redislink.credentials import Credentials
+from dsf.redislink.credentials import RedisCredentials
 from dsf.redislink.link import Link
 from tests.conftest import SettingsFactory
 
@@ -20,7 +20,7 @@ def test_which_one_wins(settings_factory: SettingsFactory, tmp_path: Path) -> No
     file.write_text("from-file\n")
 
     def found(**values: object) -> tuple[str, ...]:
-        return Credentials(settings_factory(redis_url=url, **values)).get_credentials()
+        return RedisCredentials(settings_factory(redis_url=url, **values)).get_credentials()
 
     assert found() == ("user", "inside")
     assert found(redis_username="me") == ("me", "inside")
@@ -37,7 +37,7 @@ def test_which_one_wins(settings_factory: SettingsFactory, tmp_path: Path) -> No
 def test_a_url_file_is_read_again(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "url"
     file.write_text("rediss://u:one@h:1/0\n")
-    credentials = Credentials(settings_factory(redis_url_file=file))
+    credentials = RedisCredentials(settings_factory(redis_url_file=file))
     assert credentials.get_credentials() == ("u", "one")
     file.write_text("rediss://u:two@h:1/0\n")
     assert credentials.get_credentials() == ("u", "two")

@@ -82,12 +82,34 @@ def test_empty() -> None:
     assert value.items == (("of c", 5),)
 
 
-def test_longer_validity() -> None:
+NAMED = WhenEmpty(behavior="Value", items=(("${cluster};pod-a", -100), ("${scoreName}", 3), ("c;pod-a", -90)))
+
+
+def test_empty_with_named_items() -> None:
+    empty = SCORE.model_copy(update={"items": []})
+    found = wanted(empty, when_empty=NAMED, dimension_format="${node};${pod}")
+    assert found is not None
+    # OCM refuses an object with two items of one name.
+    assert found.items == (("c;pod-a", -90), ("score", 3))
+    results = wanted(when_empty=NAMED)
+    assert results is not None
+    assert results.items == (("a", 1), ("b", 2))
+
+
+@pytest.mark.parametrize("score", [None, SCORE.model_copy(update={"items": []})], ids=["never", "empty"])
+def test_failing_without_results_shows_its_value_under_the_names_of_the_empty_answer(score: Score | None) -> None:
+    found = wanted(score, failing=2, when_failing=VALUE, when_empty=NAMED, dimension_format="${node};${pod}")
+    assert found is not None
+    assert found.items == (("c;pod-a", -7), ("score", -7))
+
+
+def test_the_fleets_factor_stretches_what_is_shown_while_failing_and_no_score_a_second_time() -> None:
     found = wanted(factor=3.0)
     assert found is not None
-    assert found.valid_until == NOW + 290 + 600
-    expired = wanted(SCORE.model_copy(update={"valid_until": NOW - 1}), factor=2.0)
-    assert expired is not None
+    assert found.valid_until == NOW + 290
+    failing = wanted(factor=3.0, failing=2, when_failing=VALUE)
+    assert failing is not None
+    assert failing.valid_until == NOW + 900
 
 
 def test_the_digest_is_of_everything_but_the_times() -> None:

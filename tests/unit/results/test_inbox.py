@@ -37,11 +37,14 @@ def parts_of(rebuilt: dict[str, Any]) -> Any:
     return json.loads(rebuilt["body"])
 
 
+#: What follows a task.
+NOTHING = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+
 def test_a_plain_message_keeps_what_it_says() -> None:
-    embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-    pushed = message([[{"v": 1}], {}, embed], argsrepr="('c1',)", root_id="root", origin="agent@c1")
+    pushed = message([[{"v": 1}], {}, NOTHING], argsrepr="('c1',)", root_id="root", origin="agent@c1")
     rebuilt = rebuild(packed(pushed), LIMIT)
-    assert parts_of(rebuilt) == [['{"v": 1}'], {}, {}]
+    assert parts_of(rebuilt) == [['{"v": 1}'], {}, NOTHING]
     assert rebuilt["headers"]["id"] == "an-id"
     assert rebuilt["headers"]["argsrepr"] == "('c1',)"
     assert rebuilt["headers"]["root_id"] == "root"
@@ -60,9 +63,10 @@ def test_everything_else_goes() -> None:
         stamps={"a": 1},
     )
     rebuilt = rebuild(packed(pushed), LIMIT)
-    assert parts_of(rebuilt) == [['{"v": 1}'], {}, {}]
+    assert parts_of(rebuilt) == [['{"v": 1}'], {}, NOTHING]
     assert set(rebuilt["headers"]) == {
-        *("lang", "task", "id", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "retries")
+        *("lang", "task", "id", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "retries", "expires"),
+        "ignore_result",
     }
     assert len(rebuilt["headers"]["argsrepr"]) == 200
     assert len(rebuilt["headers"]["id"]) == 36
@@ -79,7 +83,7 @@ def test_a_message_that_comes_again_says_so() -> None:
 def test_several_become_one_message() -> None:
     pushed = [packed(message([[{"n": n}], {}, {}], id=f"id{n}", argsrepr=f"('c1', 's', '{n}')")) for n in range(3)]
     rebuilt = message_of([Letter.open(item, LIMIT) for item in pushed])
-    assert parts_of(rebuilt) == [['{"n": 0}', '{"n": 1}', '{"n": 2}'], {}, {}]
+    assert parts_of(rebuilt) == [['{"n": 0}', '{"n": 1}', '{"n": 2}'], {}, NOTHING]
     assert rebuilt["headers"]["argsrepr"] == "3 results: ('c1', 's', '0'), ('c1', 's', '1'), ('c1', 's', '2')"
     assert rebuilt["headers"]["id"] not in ("id0", "id1", "id2")
     assert rebuilt["headers"]["root_id"] == rebuilt["headers"]["id"] == rebuilt["properties"]["correlation_id"]

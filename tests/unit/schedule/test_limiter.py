@@ -41,7 +41,7 @@ def simulate(pairs: int, interval: int, rate: str, seconds: float) -> tuple[Coun
     return runs, skips, moments
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 40), st.integers(2, 20), st.sampled_from(["1/s", "30/m", "2/s", "100/m"]))
 def test_nobody_is_starved(pairs: int, interval: int, rate: str) -> None:
     runs, skips, _ = simulate(pairs, interval, rate, 2000)

@@ -1,0 +1,140 @@
+"""Bounds what Redis' rules cannot: how many connections a cluster's user has, and what its queue holds.
+
+Looking costs little while nothing grows: the connections are listed only when there are clearly more than at the last
+time, or not many more are possible.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import redis
+
+import dsf.log
+from dsf import keys
+from dsf.redisacl.rules import cluster_of_user
+from dsf.redisacl.users import DEFAULT_OFF
+from dsf.store.client import lua
+from dsf.store.looping import repeat
+
+log = dsf.log.get(__name__)
+
+#: Seconds between two looks.
+EVERY: Final = 5.0
+#: Seconds within which a new connection has to say whose it is.
+_NAMELESS: Final = 10
+#: Bytes of a tick with what Redis needs for it; a tick has less than 1 KB.
+_TICK_BYTES: Final = 16 * 1024
+# More connections than at the last time before they are listed: so many, or this share.
+_MORE, _MORE_SHARE = 50, 0.1
+# Share of `maxclients` from which on they are always listed.
+_NEARLY_FULL = 0.75
+# Clusters that one script looks at: Redis answers no other client meanwhile.
+_BATCH = 500
+
+
+class Guard:
+    """Looks in a thread of its own until it is stopped.
+
+    `clusters` gives the names of those that there are. A user may have `connections`, a queue hold `ticks`.
+    """
+
+    def __init__(
+        self, client: redis.Redis, clusters: Callable[[], Collection[str]], *, connections: int, ticks: int
+    ) -> None:
+        self._redis = client
+        self._clusters = clusters
+        self._connections = connections
+        self._queue_bytes = ticks * _TICK_BYTES
+        self._script = client.register_script(lua("guard"))
+        self._settled = 0
+        self._is_checked = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="redis-guard", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look, every few seconds."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self) -> None:
+        """Look once and cut what is too much. Raises redis.RedisError."""
+        self._bound_queues()
+        self._bound_connections()
+
+    def _run(self) -> None:
+        repeat(self._turn, self._stopping, doing="look after connections and queues in redis", pause=EVERY)
+
+    def _turn(self) -> float:
+        if not self._is_checked:
+            for problem in missing_limits(self._redis):
+                log.warning("redis is not bounded", problem=problem)
+            self._is_checked = True
+        self.look()
+        return EVERY
+
+    def _bound_queues(self) -> None:
+        clusters = sorted(self._clusters())
+        for start in range(0, len(clusters), _BATCH):
+            batch = clusters[start : start + _BATCH]
+            for cluster in self._script(args=[self._queue_bytes, keys.spoke_queue(""), *batch]):
+                log.warning("queue of a cluster removed: it held more than ticks", cluster=str(cluster))
+
+    def _bound_connections(self) -> None:
+        info: dict[str, Any] = self._redis.info("clients")
+        now, most = int(info["connected_clients"]), int(info.get("maxclients", 0))
+        self._settled = min(self._settled, now)
+        if now <= self._settled + max(_MORE, _MORE_SHARE * self._settled) and not 0 < _NEARLY_FULL * most <= now:
+            return
+        surplus = self._surplus()
+        pipe: Any = self._redis.pipeline(transaction=False)
+        with pipe:
+            for number in surplus:
+                pipe.execute_command("CLIENT", "KILL", "ID", number)
+            pipe.execute(raise_on_error=False)
+        self._settled = now - len(surplus)
+
+    def _surplus(self) -> list[int]:
+        """Ids of connections to be cut: the newest ones of a user that has too many, and those that say no name."""
+        connections: dict[str, list[int]] = defaultdict(list)
+        nameless = []
+        for one in self._redis.client_list():
+            user = str(one.get("user", ""))
+            if cluster_of_user(user) is not None:
+                connections[user].append(int(one["id"]))
+            elif user == "default" and int(one["age"]) >= _NAMELESS:
+                nameless.append(int(one["id"]))
+        found = nameless if nameless and self._is_default_off() else []
+        if found:
+            log.warning("connections cut that said no name", count=len(found))
+        for user, ids in connections.items():
+            newest = sorted(ids)[self._connections :]
+            if newest:
+                log.warning("connections of a cluster's user cut: it has too many", user=user, count=len(newest))
+                found += newest
+        return found
+
+    def _is_default_off(self) -> bool:
+        """Whether the default user is off: else its connections are not ours to cut."""
+        off = DEFAULT_OFF.split()[:3]
+        return any(str(line).split()[:3] == off for line in self._redis.acl_list())
+
+
+def missing_limits(client: redis.Redis) -> list[str]:
+    """What of Redis' own limits is not as it should be, as far as it says so. Raises redis.RedisError."""
+    memory: dict[str, Any] = client.info("memory")
+    problems = []
+    if int(memory.get("maxmemory", 0)) == 0:
+        problems.append("maxmemory is not set: Redis takes all memory there is; deploy/redis/redis.conf has limits")
+    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        problems.append(f"maxmemory-policy is {policy}: it must be noeviction, everything in Redis is data")
+    return problems

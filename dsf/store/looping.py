@@ -1,0 +1,40 @@
+"""Threads that work with Redis until they are told to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import redis
+
+import dsf.log
+
+log = dsf.log.get(__name__)
+
+
+def repeat(
+    step: Callable[[], float],
+    stopping: threading.Event,
+    *,
+    doing: str,
+    pause: float = 1.0,
+    wait: Callable[[float], object] | None = None,
+) -> None:
+    """Call `step`, which returns the seconds until its next call, until `stopping` is set.
+
+    No exception ends it, or what the thread is for would never be done again: it goes on after `pause` seconds. That
+    Redis is away is logged once. `wait` is for waits that something else may end.
+    """
+    is_said = False
+    while not stopping.is_set():
+        try:
+            seconds = step()
+            is_said = False
+        except redis.RedisError as error:
+            if not is_said:
+                log.warning("redis fails, will be tried again", doing=doing, error=str(error))
+            is_said, seconds = True, pause
+        except Exception:
+            log.exception("failed, will be tried again", doing=doing)
+            seconds = pause
+        (wait or stopping.wait)(seconds)

@@ -1,0 +1,159 @@
+"""Results come by mailboxes: in turns, no more than there is room for, and what is no result goes unread."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.agent.mailbox import Mailbox
+from dsf.results.collector import Collector
+from dsf.store.mail import SHORTEST, Mail
+from tests.integration.results.bed import Bed
+from tests.integration.results.push import message
+from tests.integration.results.workerprocess import WorkerProcess
+from tests.support.wait import wait_for
+
+ALL = range(keys.MAIL_SLOTS)
+
+
+@pytest.fixture
+def mail(bed: Bed) -> Mail:
+    return Mail(bed.client, queue_limit=10, message_limit=1000)
+
+
+def _put(client: redis.Redis, cluster: str, slot: int, letter: str = "x", length: int = SHORTEST) -> None:
+    client.set(keys.mail_slot(cluster, slot), letter * length)
+
+
+def _queue(client: redis.Redis) -> str:
+    """First letters of what is in the results queue, the oldest first."""
+    return "".join(str(item)[0] for item in reversed(client.lrange(keys.RESULTS_QUEUE, 0, -1)))
+
+
+def test_clusters_take_turns_and_the_queue_stays_short(bed: Bed, mail: Mail) -> None:
+    for slot in ALL:
+        _put(bed.client, "c1", slot, "a")
+    _put(bed.client, "c2", 3, "b")
+    _put(bed.client, "c3", 7, "c")
+    slots = dict.fromkeys(["c1", "c2", "c3"], tuple(ALL))
+    done = mail.collect(slots)
+    assert _queue(bed.client) == "abcaaaaaaa"
+    assert (done.moved, done.next, done.refused) == (10, 1, ())
+    # No room: nothing is touched.
+    assert (mail.collect(slots).moved, bed.client.exists(*keys.mail_slots("c1"))) == (0, 8)
+    bed.client.delete(keys.RESULTS_QUEUE)
+    assert mail.collect(slots).next is None
+    assert _queue(bed.client) == "a" * 8
+
+
+def test_who_had_a_turn_is_last_the_next_time(bed: Bed) -> None:
+    settings = bed.settings.model_copy(update={"results_queue_limit": 1})
+    collector = Collector(bed.client, settings, threading.Event())
+    order = ""
+    for cluster in ("c1", "c2", "c3"):
+        for slot in (1, 2):
+            _put(bed.client, cluster, slot, cluster[1])
+            collector.ring(cluster, str(slot))
+    for _ in range(6):
+        collector.collect()
+        order += _queue(bed.client)
+        bed.client.delete(keys.RESULTS_QUEUE)
+    assert order == "123123"
+
+
+def test_what_can_be_no_result_goes_unread_and_is_counted(bed: Bed, mail: Mail) -> None:
+    for slot in range(8):
+        _put(bed.client, "c1", slot, length=20)
+    _put(bed.client, "c2", 0, length=3001)
+    bed.client.set(keys.mail_slot("c2", 1), "")
+    _put(bed.client, "c3", 0, "g")
+    done = mail.collect(dict.fromkeys(["c1", "c2", "c3"], tuple(ALL)))
+    assert (done.moved, done.next, sorted(done.refused)) == (1, None, ["c1", "c2"])
+    assert _queue(bed.client) == "g"
+    assert bed.rejected() == {"malformed": 10}
+    assert bed.client.hgetall(keys.REJECTED_MAIL) == {"c1": "8", "c2": "2"}
+    assert mail.waiting() == []
+
+
+def test_bells_that_no_agent_rings(bed: Bed) -> None:
+    collector = Collector(bed.client, bed.settings, threading.Event())
+    for cluster, slot in (("c1", "16"), ("c1", "-1"), ("c1", "x"), ("C 1", "0"), ("*", "0"), ("c1", "0 1")):
+        collector.ring(cluster, slot)
+    assert collector._ringing == {}
+
+
+def test_only_one_collects_at_a_time(bed: Bed, mail: Mail) -> None:
+    other = Mail(bed.client, queue_limit=10, message_limit=1000)
+    assert (mail.is_ours(60), other.is_ours(60), mail.is_ours(60)) == (True, False, True)
+    other.give_up()
+    assert not other.is_ours(60)
+    mail.give_up()
+    assert other.is_ours(60)
+
+
+def test_runs_whose_result_waits_in_the_mailbox_are_not_lost(bed: Bed) -> None:
+    bed.add("c2")
+    run, other = bed.open("c1"), bed.open("c2")
+    _put(bed.client, "c1", 0)
+    bed.now += 60 + bed.settings.lost_after + 1
+    assert bed.sweep() == [f"c2/s1/{other}"]
+    assert bed.sweep() == []
+    # But not for ever, should somebody keep putting things there.
+    bed.now += 60
+    assert bed.sweep() == [f"c1/s1/{run}"]
+
+
+@pytest.fixture
+def mailbox(redis_url: str) -> Iterator[Mailbox]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield Mailbox(client, "c1")
+
+
+def test_an_agents_mailbox_is_filled_up_and_no_further(bed: Bed, mailbox: Mailbox) -> None:
+    with bed.client.pubsub() as bells:
+        bells.psubscribe(keys.mail_bell("*"))
+        assert (bells.get_message(timeout=30) or {}).get("type") == "psubscribe"
+        # One that was left there is gone round.
+        bed.client.set(keys.mail_slot("c1", 5), "left")
+        assert all(mailbox.put(b"%d" % n) for n in range(keys.MAIL_SLOTS - 1))
+        assert not mailbox.put(b"too much")
+        assert bed.client.exists(*keys.mail_slots("c1")) == keys.MAIL_SLOTS
+        assert bed.client.exists(keys.RESULTS_QUEUE) == 0
+        bed.client.delete(keys.mail_slot("c1", 9))
+        assert mailbox.put(b"again")
+        assert bed.client.get(keys.mail_slot("c1", 9)) == "again"
+        heard = set()
+        while (bell := bells.get_message(timeout=1)) is not None:
+            heard.add((bell["channel"], bell["data"]))
+        assert heard == {(keys.mail_bell("c1"), str(slot)) for slot in ALL}
+
+
+def test_nothing_is_left_behind_where_nobody_collects(bed: Bed, mailbox: Mailbox) -> None:
+    """A hub of the last release on a Redis without users: what does not fit goes where that hub looks."""
+    assert all(mailbox.put(b"%d" % n) for n in range(20))
+    assert bed.client.llen(keys.RESULTS_QUEUE) == 4
+
+
+def test_a_worker_takes_in_what_is_mailed_and_what_it_did_not_hear_of(bed: Bed, redis_url: str, tmp_path: Path) -> None:
+    envelopes = bed.backlog(40)
+    with redis.Redis.from_url(redis_url) as client, WorkerProcess(redis_url, tmp_path) as worker:
+        box = Mailbox(client, "c1")
+        # No bell: it was not there when this was put in.
+        for slot, envelope in enumerate(envelopes[:10]):
+            client.set(keys.mail_slot("c1", slot), json.dumps(message([envelope])))
+        wait_for(lambda: bed.state().count("ok") == 10, 60, "the first ones")
+        for envelope in envelopes[10:]:
+            put = functools.partial(box.put, json.dumps(message([envelope])).encode())
+            wait_for(put, 60, "room in the mailbox")
+        wait_for(lambda: bed.state().count("ok") == 40, 60, "all of them")
+        assert bed.client.exists(keys.RESULTS_QUEUE, *keys.mail_slots("c1")) == 0
+        assert worker.stop() == 0
+    # The next one need not wait for the lease to end.
+    assert bed.client.exists(keys.COLLECTOR) == 0

@@ -1,0 +1,83 @@
+"""The server of /metrics: senders that are slow, silent or many."""
+
+from __future__ import annotations
+
+import select
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from dsf import connections
+from dsf.exposition import Exposition
+from tests.support.wait import wait_for
+
+
+@pytest.fixture
+def server() -> Iterator[Exposition]:
+    registry = CollectorRegistry()
+    Gauge("answer", "Of everything.", registry=registry).set(42)
+    found = Exposition(registry, "127.0.0.1", 0)
+    found.start()
+    yield found
+    found.stop()
+
+
+def page(server: Exposition) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def connect(server: Exposition) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), 30)
+
+
+def test_hundreds_of_silent_clients_shut_nobody_out_and_leave_no_lines(
+    server: Exposition, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections.TimedHandler, "silence", 0.5)
+    clients = [connect(server) for _ in range(300)]
+    assert "answer 42.0" in page(server)
+    # All are let go in time, without a word.
+    for client in clients:
+        assert client.recv(1) == b""
+        client.close()
+    assert "answer 42.0" in page(server)
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_a_head_that_drips_is_cut_without_a_word(
+    server: Exposition, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    with connect(server) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+
+        def is_cut() -> bool:
+            try:
+                slow.sendall(b"x")
+                return bool(select.select([slow], [], [], 0.05)[0]) and slow.recv(1) == b""
+            except OSError:
+                return True
+
+        wait_for(is_cut, 30, "the client is cut")
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_a_mistake_of_ours_is_logged_once(capfd: pytest.CaptureFixture[str]) -> None:
+    def broken() -> str:
+        raise ValueError("a mistake")
+
+    found = Exposition(CollectorRegistry(), "127.0.0.1", 0, {"/healthz": broken})
+    found.start()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://127.0.0.1:{found.port}/healthz", timeout=30)
+        assert caught.value.code == 500
+        caught.value.close()
+    finally:
+        found.stop()
+    assert "a mistake" in "".join(capfd.readouterr())
