@@ -24,9 +24,16 @@ from dsf.settings import Settings, settings
 _TASK_MODULES: dict[str, list[str]] = {
     "agent": ["dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"],
     # Only ingest: whatever a cluster pushes into hub.results runs with the hub's rights.
-    # dsf.results.service has no task: it starts the writer and the sweeper with the worker.
-    "results": ["dsf.tasks.ingest", "dsf.results.service"],
+    "results": ["dsf.tasks.ingest"],
 }
+
+#: What runs in a worker beside its tasks; an agent's process adds its own.
+_WORKER_STEPS: dict[str, list[str]] = {
+    "results": ["dsf.workerprobes:Liveness", "dsf.results.service:Service"],
+}
+
+#: Roles that take messages, and the module of their kombu transport.
+_TRANSPORTS = {"agent": "dsf.agent.transport", "results": "dsf.results.transport"}
 
 
 def _queue(name: str) -> Queue:
@@ -120,7 +127,7 @@ def configuration(config: Settings) -> dict[str, Any]:
         # Flower shows tasks from these events; without SENT events a tick stays one message.
         "worker_send_task_events": True,
         "task_send_sent_event": False,
-        # No remote control: nobody who reaches Redis can shut an agent down or make it run something.
+        # No remote control: a client of Redis can neither shut an agent down nor make it run something.
         "worker_enable_remote_control": False,
         # Flower's queue of events is a subscription and leaves nothing behind that would have to expire.
         "event_queue_expires": None,
@@ -158,10 +165,11 @@ def configuration(config: Settings) -> dict[str, Any]:
             "worker_pool": "solo" if config.results_concurrency == 1 else "threads",
             "worker_concurrency": config.results_concurrency,
             "worker_consumer": "dsf.workerprobes:PatientConsumer",
-            # What agents push is taken apart before Celery sees it.
-            "broker_transport": "dsf.results.transport:"
-            + ("SentinelTransport" if link.address.is_sentinel else "Transport"),
         }
+    if config.role in _TRANSPORTS:
+        # What was pushed into a queue is looked at before Celery sees it.
+        kind = "SentinelTransport" if link.address.is_sentinel else "Transport"
+        values["broker_transport"] = f"{_TRANSPORTS[config.role]}:{kind}"
     if link.uses_tls:
         values["broker_use_ssl"] = link.tls_options | {"ssl_cert_reqs": ssl.CERT_REQUIRED}
     return values
@@ -175,22 +183,25 @@ def _flower_url(link: Link) -> str:
 
 
 class NoControl(Control):
-    """Celery's remote control, which no worker of ours listens to: nothing is sent, and nobody answers.
+    """Celery's remote control, which no worker of ours listens to: nothing is sent, and no answer comes.
 
     So Flower, which asks all workers at its start and whenever a worker's page is opened, needs no right to command.
     """
 
     def broadcast(self, *_: Any, **__: Any) -> list[Any]:
-        """Nobody answers."""
+        """No answers."""
         return []
 
 
 def make_app(config: Settings) -> Celery:
     """A Celery application for one role."""
-    transport.install()
+    # Events are checked before Flower sees them. Flower reads the kind of broker from the transport's name: so its own
+    # transport goes by the usual ones.
+    transport.install(*(["dsf.flower"] if config.role == "flower" else []))
     modules = _TASK_MODULES.get(config.role, [])
     application = Celery("dsf", include=modules, control=NoControl, amqp=broker.Amqp, set_as_current=True)
     application.conf.update(configuration(config))
+    application.steps["worker"].update(_WORKER_STEPS.get(config.role, []))
     if config.role in ("cli", "flower"):
         # `celery call` and Flower's API name a cluster's queue; for any other process such a name is an error.
         application.amqp.queues_cls = _SpokeQueues

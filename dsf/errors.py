@@ -17,6 +17,7 @@
     +-- UnknownScorerError       a command or a message names a scorer that is not registered
     +-- UnknownClusterError      a command or a message names a cluster that is not registered
     +-- QueueFullError           a cluster's queue holds so many messages that its agent must be away
+    +-- ContextError             which of several running demos is meant is not known
     +-- ToolError                a program the demo or a test needs cannot be found or started
     +-- PlanConflictError        a plan of the optimiser cannot be applied to the hub as it is
     +-- ApplyError               a plan of the optimiser could not be written
@@ -144,7 +145,7 @@ class SchemaMismatchError(MessageRejectedError):
 class BackendError(DsfError):
     """The hub's store of objects could not be read or written; the work is tried again later."""
 
-    #: Whether it was understood and refused: a right is missing, or the object is not valid. Somebody has to act.
+    #: Whether it was understood and refused: a right is missing, or the object is not valid. An operator has to act.
     is_refusal: bool = False
 
 
@@ -168,12 +169,16 @@ class QueueFullError(DsfError):
     """A cluster's queue holds so many waiting messages that its agent must be away; nothing was sent."""
 
 
+class ContextError(DsfError):
+    """Which running demo a command means is not known. The message names those that run."""
+
+
 class ToolError(DsfError):
     """A program that the demo or a test needs cannot be found, fetched or started; the message says how to get it."""
 
 
 class PlanConflictError(DsfError):
-    """A plan cannot be applied to the hub as it is: a label is missing, somebody else's object is in the way, or the
+    """A plan cannot be applied to the hub as it is: a label is missing, another owner's object is in the way, or the
     plan is another one by now. Nothing was written."""
 
 

@@ -6,32 +6,48 @@ Everything goes through the standard library, so that Celery, uvicorn and the Ku
 from __future__ import annotations
 
 import logging
-import logging.config
 import sys
-from typing import Any
-
-import structlog
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any, cast
 
 from dsf.settings import Settings
+from dsf.text import visible
 
-_SHARED: list[Any] = [
-    structlog.contextvars.merge_contextvars,
-    structlog.stdlib.add_logger_name,
-    structlog.stdlib.add_log_level,
-    structlog.processors.TimeStamper(fmt="iso", utc=True),
-    structlog.processors.format_exc_info,
-]
+if TYPE_CHECKING:
+    import structlog
+
+#: What to set up as soon as something is logged.
+_prepared: Settings | None = None
+
+
+def prepare(settings: Settings) -> None:
+    """Set up logging when the first line is logged: a command that logs nothing does not load structlog."""
+    global _prepared  # noqa: PLW0603 - one per process, as logging itself
+    _prepared = settings
+    logging.getLogger().setLevel(settings.log_level)
 
 
 def setup(settings: Settings) -> None:
     """Send all logging of this process to standard error in the chosen format. Calling it again changes the format."""
+    import structlog
+
+    global _prepared  # noqa: PLW0603
+    _prepared = None
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _visible,
+    ]
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if settings.log_format == "json"
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=_SHARED,
+        foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -46,7 +62,7 @@ def setup(settings: Settings) -> None:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *_SHARED,
+            *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -55,7 +71,28 @@ def setup(settings: Settings) -> None:
     )
 
 
+def _visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Nothing in a line steers a terminal: names and messages come from other people's services."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = visible(value, kept="\n\t")
+    return event
+
+
+class _Logger:
+    """A structlog logger that is made when something is logged."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        import structlog
+
+        if _prepared is not None:
+            setup(_prepared)
+        return getattr(structlog.stdlib.get_logger(self._name), attribute)
+
+
 def get(name: str) -> structlog.stdlib.BoundLogger:
     """A logger for one module: `log = dsf.log.get(__name__)`, then `log.info("score written", cluster=..., n=...)`."""
-    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
-    return logger
+    return cast("structlog.stdlib.BoundLogger", _Logger(name))

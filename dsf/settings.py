@@ -7,16 +7,20 @@ refused at start with the variable's name and what it may be. `settings()` reads
 from __future__ import annotations
 
 import functools
+import json
 import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import PydanticBaseSettingsSource as _Source
 
 from dsf.errors import SettingsError
 
 ENV_PREFIX = "DSF_"
+#: Characters of a pull Secret; it goes into a ManifestWork of each cluster.
+_PULL_SECRET_LIMIT: Final = 65_536
 
 Role = Literal["agent", "results", "beat", "hub", "exporter", "flower", "cli", "optimizer"]
 
@@ -36,7 +40,9 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = Field(
         default="text", description="json for a log collector, text for a person at a terminal."
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="What is logged: this and everything worse."
+    )
 
     trusted_ca_dir: Path | None = Field(
         default=None,
@@ -86,7 +92,7 @@ class Settings(BaseSettings):
         gt=0,
         description="Without it a half-open connection hangs a worker for good. Must exceed redis_polling_interval.",
     )
-    redis_connect_timeout: float = Field(default=5.0, gt=0)
+    redis_connect_timeout: float = Field(default=5.0, gt=0, description="Longest wait for a connection.")
     redis_health_check_interval: float = Field(
         default=10.0, gt=0, description="A silent connection is found dead after about twice this."
     )
@@ -109,10 +115,22 @@ class Settings(BaseSettings):
         description="The hub controller makes a user in Redis for each cluster and delivers its password with the "
         "signing key. Its own user must be allowed to manage users.",
     )
+    cluster_connections_limit: int = Field(
+        default=100,
+        ge=1,
+        description="Connections to Redis that one cluster's user may have; the hub controller cuts newer ones "
+        "(redis_manage_users). An agent has 5, with all its threads at work two more than DSF_AGENT_CONCURRENCY; "
+        "during an upgrade there are two agents.",
+    )
     agent_sentinel_password_file: Path | None = Field(
         default=None,
         description="File with the password of the Sentinels that the hub controller delivers to agents beside their "
         "own: that of a user who may ask where Redis is and do nothing else. Read again at each delivery.",
+    )
+    agent_pull_secret_file: Path | None = Field(
+        default=None,
+        description="File with a `.dockerconfigjson` that the hub controller delivers to managed clusters as the pull "
+        "Secret `hub-registry-secret`. Read again at each delivery; while it is not there none is delivered.",
     )
 
     # --- identity ----------------------------------------------------------------------------------------------
@@ -136,14 +154,21 @@ class Settings(BaseSettings):
     )
     agent_kube: bool = Field(
         default=False,
-        description="Read ConfigMap, key and tokens from the cluster's own API server; a change is seen at once.",
+        description="Read ConfigMap and tokens from the cluster's own API server; a change is seen at once.",
     )
     agent_config: Path | None = Field(
         default=None,
         description="File with the delivered ConfigMap (a YAML manifest, or the bare JSON of its `summaries` key).",
     )
     agent_secrets_dir: Path | None = Field(
-        default=None, description="Folder of token Secrets as Kubernetes mounts them: <secret name>/<key>."
+        default=None,
+        description="Folder of token Secrets as Kubernetes mounts them: <secret name>/<key>, and beside the keys the "
+        "file usable-for with the servers that they may be sent to.",
+    )
+    agent_token_secrets: dict[str, list[str]] = Field(
+        default={},
+        description="JSON object, name of a Secret -> servers (host, host:port or https://host[:port]) that its tokens "
+        "may be sent to, besides those that the Secret names itself. A Secret without any is sent nowhere.",
     )
     agent_host_aliases: dict[str, str] = Field(
         default={},
@@ -155,9 +180,12 @@ class Settings(BaseSettings):
     )
     agent_spool_dir: Path | None = Field(
         default=None,
-        description="Folder for payloads between stages; default a private folder under the temp directory.",
+        description="Folder that gets the agent's own one, in which it keeps payloads between stages; default the temp "
+        "directory. It may be anyone's, such as an emptyDir, which is root's: the one in it is the agent's only.",
     )
-    agent_metrics_host: str = Field(default="0.0.0.0", description="Prometheus scrapes from other pods.")  # noqa: S104
+    agent_metrics_host: str = Field(
+        default="::", description="Prometheus scrapes from other pods. `::` is every address, IPv4 and IPv6."
+    )
     agent_metrics_port: int = Field(default=8080, ge=0, le=65535, description="0 takes a free port.")
     agent_liveness_file: Path | None = Field(
         default=None, description="Touched every 10 s by the worker's main loop; a probe compares its age."
@@ -200,7 +228,9 @@ class Settings(BaseSettings):
         le=65535,
         description="Receive OTLP/HTTP metrics there (4318 by convention); 0 takes a free port. None: not at all.",
     )
-    otlp_host: str = Field(default="0.0.0.0", description="A collector pushes from another pod.")  # noqa: S104
+    otlp_host: str = Field(
+        default="::", description="A collector pushes from another pod. `::` is every address, IPv4 and IPv6."
+    )
     otlp_max_bytes: int = Field(
         default=8 * 1024 * 1024,
         gt=0,
@@ -209,10 +239,10 @@ class Settings(BaseSettings):
     otlp_token_file: Path | None = Field(
         default=None,
         description="File with the token that senders must send as `Authorization: Bearer`; read at each request. "
-        "None: everybody who reaches the port may push.",
+        "None: every client that reaches the port may push.",
     )
     retry_backoff: float = Field(default=0.5, gt=0, description="First wait before a stage is tried again; doubles.")
-    retry_backoff_max: float = Field(default=10.0, gt=0)
+    retry_backoff_max: float = Field(default=10.0, gt=0, description="Longest wait before another try.")
 
     # --- beat --------------------------------------------------------------------------------------------------
     queue_limit: int = Field(
@@ -257,6 +287,12 @@ class Settings(BaseSettings):
         description="Most results that are taken in as one Celery task, when so many wait: most of what a result costs "
         "is its task. Flower shows them as one. With 1 each has a task of its own.",
     )
+    results_queue_limit: int = Field(
+        default=5000,
+        ge=1,
+        description="Results that wait for a results worker at most; more stay in the mailboxes of their clusters, "
+        "which are emptied in turns, and then with the agents, which send the newest of each scorer first.",
+    )
     results_visibility_timeout: int = Field(
         default=30,
         ge=1,
@@ -275,7 +311,19 @@ class Settings(BaseSettings):
 
     # --- hub controller ----------------------------------------------------------------------------------------
     namespace: str = Field(default="open-cluster-management", description="The hub's own namespace.")
-    backend: Literal["kube", "dir"] = Field(default="kube")
+    scorer_namespaces: list[str] = Field(
+        default=[],
+        description="JSON array: namespaces whose DynamicScorers count besides those of the hub's own. The author of a "
+        "DynamicScorer decides what every agent asks and whom, so others only where their authors are trusted with it.",
+    )
+    token_hosts: list[str] = Field(
+        default=[],
+        description="JSON array: servers (host, host:port or https://host[:port]) that a scorer's /config may name "
+        "although the scorer has a token for them. Otherwise such a server must stand in the scorer's spec.",
+    )
+    backend: Literal["kube", "dir"] = Field(
+        default="kube", description="Where the hub's objects live: Kubernetes or a folder of manifests."
+    )
     manifests: Path | None = Field(default=None, description="Folder of manifests (dir backend).")
     out_dir: Path | None = Field(default=None, description="Where the dir backend writes; default <manifests>/_out.")
     kubeconfig: Path | None = Field(
@@ -293,7 +341,7 @@ class Settings(BaseSettings):
         default=30.0,
         gt=0,
         description="Seconds between two looks at everything, whether or not anything was heard of. Changes are seen "
-        "at once; this finds what somebody did to Redis.",
+        "at once; this finds what was changed in Redis by hand.",
     )
     hub_metrics_port: int | None = Field(
         default=None,
@@ -307,19 +355,23 @@ class Settings(BaseSettings):
         description="Least seconds for which the old credentials of a cluster stay valid beside the new ones. "
         "Kubernetes renews a mounted Secret within some 90 s; until then the agent connects with the old password.",
     )
-    health_interval: float = Field(default=30.0, gt=0)
-    health_timeout: float = Field(default=5.0, gt=0)
+    health_interval: float = Field(default=30.0, gt=0, description="Between two checks of a scoring API.")
+    health_timeout: float = Field(default=5.0, gt=0, description="Longest time of one check.")
     health_failure_threshold: int = Field(
         default=3, ge=1, description="Failed checks in a row after which an Active scorer is Inactive."
     )
     health_concurrency: int = Field(default=16, ge=1, description="One hung scoring API must not delay the others.")
     allow_link_local: bool = Field(
-        default=False, description="Link-local addresses hold cloud metadata services; a configURL must not reach them."
+        default=False,
+        description="Link-local and metadata addresses are where clouds serve credentials; the author of a scorer must "
+        "not get hub or agents to ask them.",
     )
 
     # --- exporter ----------------------------------------------------------------------------------------------
-    exporter_host: str = Field(default="0.0.0.0", description="Prometheus scrapes from other pods.")  # noqa: S104
-    exporter_port: int = Field(default=8080, ge=0, le=65535)
+    exporter_host: str = Field(
+        default="::", description="Prometheus scrapes from other pods. `::` is every address, IPv4 and IPv6."
+    )
+    exporter_port: int = Field(default=8080, ge=0, le=65535, description="0 takes a free port.")
 
     # --- optimiser ---------------------------------------------------------------------------------------------
     optimizer_host: str = Field(
@@ -381,13 +433,45 @@ class Settings(BaseSettings):
             )
         return found
 
-    def resolved_signing_key(self) -> str | None:
-        """The agent's key as `<id>:<hex>`, or None. Raises SettingsError when its file cannot be read."""
-        return _secret(self.signing_key, self.signing_key_file, "SIGNING_KEY")
+    def resolved_agent_pull_secret(self) -> str:
+        """The `.dockerconfigjson` for managed clusters; empty while there is none.
+
+        Raises SettingsError for a file that cannot be read or is something else.
+        """
+        file = self.agent_pull_secret_file
+        if file is None or not file.exists():
+            return ""
+        found = _secret(None, file, "AGENT_PULL_SECRET") or ""
+        problem = f"{ENV_PREFIX}AGENT_PULL_SECRET_FILE: {file} "
+        if len(found) > _PULL_SECRET_LIMIT:
+            raise SettingsError(
+                f"{problem}has more than {_PULL_SECRET_LIMIT} characters; a pull Secret has a few hundred"
+            )
+        try:
+            is_usable = isinstance(json.loads(found).get("auths"), dict)
+        except (ValueError, AttributeError, RecursionError):
+            is_usable = False
+        if not is_usable:
+            raise SettingsError(
+                f"{problem}is no Docker configuration: make the Secret with kubectl create secret docker-registry"
+            )
+        return found
 
     def resolved_signing_secret(self) -> str | None:
         """The hub's master secret in hex, or None. Raises SettingsError when its file cannot be read."""
         return _secret(self.signing_secret, self.signing_secret_file, "SIGNING_SECRET")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: _Source,
+        env_settings: _Source,
+        dotenv_settings: _Source,
+        file_secret_settings: _Source,
+    ) -> tuple[_Source, ...]:
+        """The environment alone: the sources of files that are not used would be asked for each field."""
+        return init_settings, env_settings
 
     @classmethod
     def load(cls) -> Self:
@@ -396,7 +480,8 @@ class Settings(BaseSettings):
             return cls()
         except ValidationError as error:
             wrong = "; ".join(
-                f"{ENV_PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
+                f"{ENV_PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: "
+                f"{item['msg'].removeprefix('Value error, ')}"
                 for item in error.errors(include_url=False, include_input=False)
             )
             raise SettingsError(f"wrong setting: {wrong}") from None

@@ -1,7 +1,7 @@
-"""How a command in one terminal finds the demo that runs in another: a small file in the user's state folder.
+"""How commands in one terminal find the demos that run in others: a small file for each in the user's state folder.
 
-`dsf demo` and `dsf up` write it when they are ready and remove it when they end. It may hold a Redis password, so it is
-readable by its owner only. A file whose process is gone is ignored.
+`dsf demo` and `dsf up` write theirs when they are ready and remove it when they end. It may hold a Redis password, so
+it is readable by its owner only. A file whose process is gone is ignored, and removed by the next demo.
 """
 
 from __future__ import annotations
@@ -14,6 +14,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from dsf.errors import ContextError
+
+#: What `--context` said.
+_wanted: str | None = None
+
+
+def want(name_or_folder: str | None) -> None:
+    """Remember what `--context` said. Called for every command that has the option: none inherits another one's."""
+    global _wanted  # noqa: PLW0603
+    _wanted = name_or_folder
+
+
+def wanted() -> str | None:
+    """What `--context` said."""
+    return _wanted
+
 
 @dataclass(frozen=True)
 class Context:
@@ -21,6 +37,10 @@ class Context:
 
     redis_url: str
     pid: int
+    #: What `--context` calls it; two demos may have one name, but not one folder of manifests.
+    name: str = "demo"
+    #: The folder in which it was started.
+    started_in: str | None = None
     manifests: str | None = None
     out_dir: str | None = None
     exporter_url: str | None = None
@@ -38,31 +58,60 @@ class Context:
         except ProcessLookupError:
             return False
         except PermissionError:
-            # Somebody else's process: ours is gone and its number was given away.
+            # Another user's process: ours is gone and its number was given away.
             return False
         return self.started is None or self.started == _start_ticks(self.pid)
 
+    def covers(self, folder: Path) -> bool:
+        """Whether `folder` (absolute) is where this was started, or in its folder of manifests."""
+        inside = self.manifests is not None and folder.is_relative_to(self.manifests)
+        return inside or str(folder) == self.started_in
 
-def path() -> Path:
-    """Where the file is: `$XDG_STATE_HOME/dsf/context.json`, by default under `~/.local/state`."""
+    def is_called(self, wanted: str) -> bool:
+        """Whether `--context` means this one: by its name, or by a folder that it covers."""
+        return wanted == self.name or self.covers(Path(wanted).resolve())
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.manifests or self.started_in or self.pid})"
+
+
+def folder() -> Path:
+    """Where the files are: `$XDG_STATE_HOME/dsf/contexts`, by default under `~/.local/state`."""
     base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "dsf" / "context.json"
+    return (Path(base) if base else Path.home() / ".local" / "state") / "dsf" / "contexts"
 
 
-def load() -> Context | None:
-    """The running demo's context; None when there is none, its process is gone, or the file cannot be used."""
-    try:
-        values = json.loads(path().read_text(encoding="utf-8"))
-        found = Context(**{name: values[name] for name in Context.__dataclass_fields__ if name in values})
-    except (OSError, ValueError, TypeError):
-        return None
-    usable = isinstance(found.redis_url, str) and isinstance(found.pid, int) and found.pid > 0
-    return found if usable and found.alive else None
+def running() -> list[Context]:
+    """Every demo that runs, sorted by name. Files that cannot be used are left out."""
+    read = (_read(file) for file in folder().glob("*.json"))
+    return sorted((one for one in read if one is not None and one.alive), key=str)
+
+
+def choose(wanted: str | None = None) -> Context | None:
+    """The running demo that is `wanted`: a name, or a folder of its manifests or in which it was started.
+
+    Without a wish the only one that runs, or of several the one to which the current folder belongs; None when none
+    runs. Raises ContextError, which names those that run, when this does not tell which one is meant.
+    """
+    found = running()
+    listed = ", ".join(str(one) for one in found) or "none"
+    if wanted is not None:
+        fitting = [one for one in found if one.is_called(wanted)]
+        if not fitting:
+            raise ContextError(f"no demo {wanted!r} runs; running: {listed}")
+    elif len(found) <= 1:
+        fitting = found
+    else:
+        fitting = [one for one in found if one.covers(Path.cwd())]
+    if len(fitting) > 1 or (found and not fitting):
+        raise ContextError(f"{len(found)} demos run: {listed}; say which one with --context NAME or FOLDER")
+    return fitting[0] if fitting else None
 
 
 def write(
     *,
     redis_url: str,
+    name: str = "demo",
     manifests: Path | str | None = None,
     out_dir: Path | str | None = None,
     exporter_url: str | None = None,
@@ -72,12 +121,14 @@ def write(
 ) -> Path:
     """Tell other terminals of the set that the process `pid` (default: this one) runs. Returns the file.
 
-    A second demo takes the place of the first. Raises OSError when the file cannot be written.
+    Raises OSError when the file cannot be written.
     """
     owner = os.getpid() if pid is None else pid
     context = Context(
         redis_url=redis_url,
         pid=owner,
+        name=name,
+        started_in=str(Path.cwd()),
         manifests=None if manifests is None else str(Path(manifests).resolve()),
         out_dir=None if out_dir is None else str(Path(out_dir).resolve()),
         exporter_url=exporter_url,
@@ -85,8 +136,11 @@ def write(
         host_aliases={cluster: dict(names) for cluster, names in (host_aliases or {}).items()},
         started=_start_ticks(owner),
     )
-    file = path()
+    file = _file(owner)
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for other in file.parent.glob("*.json"):
+        if (left := _read(other)) is not None and not left.alive:
+            other.unlink(missing_ok=True)
     # mkstemp makes it 0600 from the start.
     descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".context-")
     with open(descriptor, "w", encoding="utf-8") as stream:
@@ -96,11 +150,22 @@ def write(
 
 
 def remove(pid: int | None = None) -> None:
-    """Take the file away if it is that of process `pid` (default: this one); another demo's file stays."""
-    file = path()
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        if json.loads(file.read_text(encoding="utf-8")).get("pid") == (os.getpid() if pid is None else pid):
-            file.unlink()
+    """Take away the file of process `pid` (default: this one); those of other demos stay."""
+    with contextlib.suppress(OSError):
+        _file(os.getpid() if pid is None else pid).unlink(missing_ok=True)
+
+
+def _file(pid: int) -> Path:
+    return folder() / f"{pid}.json"
+
+
+def _read(file: Path) -> Context | None:
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        found = Context(**{name: values[name] for name in Context.__dataclass_fields__ if name in values})
+    except (OSError, ValueError, TypeError):
+        return None
+    return found if isinstance(found.redis_url, str) and isinstance(found.pid, int) and found.pid > 0 else None
 
 
 def _start_ticks(pid: int) -> int | None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dsf.cli.group import USAGE
+from dsf.cli.group import USAGE, FleetCommand
 from dsf.cli.output import Format, Output, emit, table
 
 if TYPE_CHECKING:
     import redis
     from rich.console import RenderableType
 
-    from dsf.cli.credentialviews import CredentialList
+    from dsf.fleet.credentials import CredentialList
 
 app = typer.Typer(
     help="See and renew the credentials of agents: signing keys and users in Redis.",
@@ -39,7 +39,7 @@ _LOOK = 0.5
 _STYLES = {"in use": "green", "rotating": "yellow", "asked for": "yellow"}
 
 
-@app.command("list")
+@app.command("list", cls=FleetCommand)
 def list_(
     cluster: Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")] = None,
     output: Output = Format.TABLE,
@@ -54,7 +54,7 @@ def list_(
         _show(opened.redis, None if cluster is None else {cluster}, output)
 
 
-@app.command()
+@app.command(cls=FleetCommand)
 def rotate(
     cluster: ClusterOption = None, everywhere: AllOption = False, wait: WaitOption = 0.0, output: Output = Format.TABLE
 ) -> None:
@@ -65,7 +65,7 @@ def rotate(
     _ask("rotate", cluster, everywhere, wait, output)
 
 
-@app.command()
+@app.command(cls=FleetCommand)
 def revoke(
     cluster: ClusterOption = None, everywhere: AllOption = False, wait: WaitOption = 0.0, output: Output = Format.TABLE
 ) -> None:
@@ -116,7 +116,7 @@ def _wait(client: redis.Redis, before: dict[str, int], seconds: float) -> list[s
 
 
 def _show(client: redis.Redis, names: set[str] | None, output: Format) -> None:
-    from dsf.cli.credentialviews import read_credentials
+    from dsf.fleet.credentials import read_credentials
 
     found = read_credentials(client, names)
     emit(found, output, lambda: _render(found))

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsf.agent.config import FileConfig, Summaries
-from dsf.agent.secrets import Tokens, TokenSource
+from dsf.agent.secrets import Release, Tokens
 from dsf.api.types import CONFIGMAP_NAME
+from dsf.cycle.tokens import TokenSource
 from dsf.errors import BackendError, ManifestError, ObjectNotFoundError, UnknownClusterError
 from dsf.settings import Settings
 from dsf.sources.held import Held
@@ -44,7 +45,7 @@ def from_file(file: Path, settings: Settings) -> Delivery:
         found = config.summaries()
     if config.problem:
         raise ManifestError(f"{file}: {config.problem}")
-    return Delivery(str(file), found, Tokens(settings.agent_secrets_dir))
+    return Delivery(str(file), found, Tokens(settings.agent_secrets_dir, Release(settings)))
 
 
 @contextlib.contextmanager
@@ -55,25 +56,20 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[Delivery]:
     BackendError when it cannot be read, ManifestError when it cannot be used, and SettingsError outside of a cluster.
     """
     # Only here: importing the Kubernetes client takes half a second and 40 MB.
-    from dsf.agent.kube import KubeConfig, KubeSecrets
-    from dsf.agent.kubecluster import KubeCluster
-    from dsf.kube.session import Session
+    from dsf.agent.kube import KubeObjects
 
     if settings.cluster not in ("", cluster):
         raise UnknownClusterError(
             f"this is the agent of cluster {settings.cluster!r}; what was delivered to {cluster!r} can be read there"
         )
-    session, namespace = Session.load(settings.kubeconfig), settings.agent_namespace
-    config, secrets = KubeConfig(session, namespace), KubeSecrets(session, namespace)
-    nodes_and_pods = KubeCluster(session)
+    objects, namespace = KubeObjects(settings), settings.agent_namespace
     with _quiet(), contextlib.ExitStack() as stack:
-        for end in (session.close, config.stop, secrets.stop, nodes_and_pods.stop):
-            stack.callback(end)
-        config.start()
-        summaries = _read(config, namespace)
+        stack.callback(objects.config.stop)
+        objects.config.start()
+        summaries = _read(objects.config, namespace)
         held = Held(Budget(settings.agent_window_series, settings.agent_window_samples), lambda: summaries)
-        held.cluster = nodes_and_pods
-        yield Delivery(_configmap(namespace), summaries, secrets, held)
+        held.cluster = objects.cluster
+        yield Delivery(_configmap(namespace), summaries, objects.secrets, held)
 
 
 def _read(config: KubeConfig, namespace: str) -> Summaries:

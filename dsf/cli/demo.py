@@ -83,7 +83,7 @@ def demo(
             cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
             manifests, state_dir = folder / "manifests", folder / "state"
         else:
-            manifests = keep.resolve()
+            manifests = folder = keep.resolve()
             state_dir = default_dir(manifests)
         cleanup.enter_context(exclusive(state_dir))
         try:
@@ -94,7 +94,7 @@ def demo(
                     started = time.time()
                     fleet.start()
                     report = Report(fleet.stack.client, manifests, fleet.out_dir)
-                    with announced(fleet.stack, fleet.host_aliases):
+                    with announced(fleet.stack, folder.name, fleet.host_aliases):
                         if once:
                             _once(fleet, supervisor, report, started)
                         else:
@@ -102,7 +102,7 @@ def demo(
         except KeyboardInterrupt:
             say(f"everything is ended; the manifests are in {manifests}" if keep else "everything is ended")
             if once:
-                # Whoever asked for scores must not take this for having them.
+                # A script that waits for scores must not take this for success.
                 raise typer.Exit(INTERRUPTED) from None
 
 
@@ -110,8 +110,8 @@ def _once(fleet: Fleet, supervisor: Supervisor, report: Report, started: float) 
     """Wait until every pair has a score, print the table. Ends with exit code 1 and the reasons when that fails."""
     import redis
 
-    from dsf.cli.live import render_table
     from dsf.cli.output import console
+    from dsf.cli.screen import render_table
 
     missing: dict[str, str] = {"all": "nothing was heard of"}
     while missing and time.time() < started + ONCE_TIMEOUT:
@@ -142,5 +142,8 @@ def _watch(fleet: Fleet, supervisor: Supervisor, report: Report) -> None:
 
     say("starting; the first scores come within seconds")
     supervisor.wait_ready(START_TIMEOUT, meanwhile=fleet.tick)
-    show = live.on_terminal if sys.stdout.isatty() else live.as_lines
-    show(report, live.addresses(fleet), fleet.tick)
+    footer = live.addresses(fleet)
+    if sys.stdout.isatty():
+        live.on_terminal(report, footer, fleet.tick, supervisor.troubles)
+    else:
+        live.as_lines(report, footer, fleet.tick)

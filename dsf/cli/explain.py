@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dsf.cli.explaining import ExplainReport, ResultView
-    from dsf.settings import Settings
 
 #: Results that are shown as a table; JSON and YAML have all.
 _LIMIT = 50
@@ -55,8 +54,9 @@ def explain(
 
 
 def _report(scorer: str, cluster: str, config: Path | None) -> ExplainReport:
+    from dsf import http
     from dsf.cli import delivered
-    from dsf.cli.explaining import Cycle
+    from dsf.cli.explaining import run
     from dsf.cli.session import agent_settings
     from dsf.errors import UnknownScorerError
 
@@ -64,7 +64,7 @@ def _report(scorer: str, cluster: str, config: Path | None) -> ExplainReport:
     file = config or settings.agent_config
     if file is None and not settings.agent_kube:
         raise typer.BadParameter(
-            "no configuration: neither DSF_AGENT_CONFIG nor a running demo names one. On Kubernetes the agent's pod "
+            f"no configuration: DSF_AGENT_CONFIG names none, and {_no_demo()}. On Kubernetes the agent's pod "
             "has it: `kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent -- dsf explain SCORER`; or save "
             "it there: `kubectl -n dynamic-scoring get configmap dynamic-scoring-config -o yaml`",
             param_hint="--config",
@@ -82,20 +82,16 @@ def _report(scorer: str, cluster: str, config: Path | None) -> ExplainReport:
                 f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({delivery.where} has: {known}); it may "
                 "be masked, not healthy, or not resolved: see `dsf status`"
             )
-        _use_aliases(settings)
-        return Cycle(cluster, summary, settings, delivery.tokens, delivery.held).run()
+        http.use(settings)
+        return run(cluster, summary, settings, delivery)
 
 
-def _use_aliases(settings: Settings) -> None:
-    from dsf.errors import SettingsError
-    from dsf.http.transport import set_aliases
-    from dsf.http.trust import use_folder
+def _no_demo() -> str:
+    from dsf.cli.session import by_environment
 
-    try:
-        set_aliases(settings.agent_host_aliases)
-    except ValueError as error:
-        raise SettingsError(f"DSF_AGENT_HOST_ALIASES: {error}") from None
-    use_folder(settings.trusted_ca_dir)
+    if by_environment():
+        return "no demo runs with the Redis of DSF_REDIS_URL: unset it, or source the file `env` of a demo that runs"
+    return "no demo runs here"
 
 
 class _Page:

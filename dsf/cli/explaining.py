@@ -1,43 +1,39 @@
-"""Runs one cycle step by step and keeps what was seen. Nothing is published.
+"""Runs one cycle and keeps what was seen. Nothing is published.
 
-The steps use the same functions as the agent: the table of sources, the same HTTP with its bounds, the same rules for
-results. Tokens are sent as an agent would send them and taken out of everything that is kept.
+The stages are the agent's (`dsf.cycle`), with an observer. Tokens are sent as an agent would send them and taken out of
+everything that is kept.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from pydantic import Field
 
-from dsf import http
-from dsf.agent.secrets import SecretError, TokenSource
 from dsf.api.dimension import DimensionFormat
-from dsf.api.promql import split_queries
 from dsf.api.score import build_items, to_score_value
 from dsf.api.scoring import parse_response
 from dsf.api.summary import ScorerSummary
-from dsf.api.types import SourceType
-from dsf.errors import CycleError, HttpError, ScoreObjectTooLargeError, ScoringResponseError
-from dsf.exporter.views import View
-from dsf.http.failures import place, without_token
+from dsf.cli.delivered import Delivery
+from dsf.cycle.cycle import Cycle
+from dsf.cycle.stages import Observer, Stages
+from dsf.cycle.tokens import TokenSource
+from dsf.errors import CycleError, ScoreObjectTooLargeError
+from dsf.fleet.views import View
+from dsf.http.failures import place
 from dsf.settings import Settings
-from dsf.sources import SOURCES, Context, Payload
-from dsf.sources.base import HEAD, TAIL
-from dsf.sources.held import Held
-from dsf.sources.opentelemetry import is_pushed
+from dsf.sources.base import Question
+from dsf.text import WITHHELD, masked
 
 #: Bytes of a request or an answer that are shown.
 HEAD_BYTES = 400
 _OK = 200
-#: What the source Kubernetes looks at.
-_CLUSTER = "nodes and pods of this cluster"
 
 
 class QueryView(View):
@@ -99,125 +95,94 @@ class ExplainReport(View):
     message: str = ""
 
 
+def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Delivery) -> ExplainReport:
+    """Fetch and score, as the agent of `cluster` does. What goes wrong is in the report; nothing is tried again."""
+    seen = _Seen(delivery.tokens)
+    stages = Stages(settings, seen, delivery.held, seen)
+    cycle = Cycle(summary.name, "", summary, math.inf)
+    report = ExplainReport(
+        cluster=cluster, scorer=summary.name, score_name=summary.score_name, source_type=summary.source_type
+    )
+    values: dict[str, Any] = {}
+    try:
+        payload = stages.fetch(cycle)
+        request = b"".join(payload.pieces)
+        stages.score(cycle, request)
+    except CycleError as error:
+        values = {"outcome": "error", "stage": error.stage, "reason": error.reason, "message": error.message}
+    else:
+        values = _judged(_Destination(cluster, summary), seen, cycle)
+    if seen.exchanges["score"]:
+        values["request"] = RequestView(
+            url=_without_user(summary.scoring_endpoint),
+            bytes=len(request),
+            series=payload.series,
+            head=seen.head([request]),
+        )
+        values["response"] = seen.response(seen.exchanges["score"][0])
+    return report.model_copy(update=values | {"queries": [seen.query(one) for one in seen.exchanges["fetch"]]})
+
+
+class _Seen(Observer):
+    """Keeps what the stages do, and which tokens they use, so that none is shown."""
+
+    def __init__(self, tokens: TokenSource) -> None:
+        self.exchanges: defaultdict[str, list[Question]] = defaultdict(list)
+        self._source = tokens
+        self._tokens: list[str | None] = []
+
+    def token(self, name: str, key: str, url: str) -> str | None:
+        """As the source of tokens; it is remembered."""
+        self._tokens.append(self._source.token(name, key, url))
+        return self._tokens[-1]
+
+    def asked(self, stage: str, question: Question) -> None:
+        """Keep it."""
+        self.exchanges[stage].append(question)
+
+    def query(self, question: Question) -> QueryView:
+        """One request to the source, as people see it."""
+        error = question.error
+        return QueryView(
+            query=question.query,
+            url=_url(question),
+            head=self.head(question.pieces),
+            reason=error.reason if error else "",
+            message=masked(str(error), *self._tokens) if error else "",
+            series=question.series,
+            **self._answer(question),
+        )
+
+    def response(self, question: Question) -> ResponseView:
+        """What the scoring API answered, as people see it."""
+        return ResponseView(head=self.head(question.pieces), **self._answer(question))
+
+    def _answer(self, question: Question) -> dict[str, Any]:
+        status = question.error.status if question.error else _OK
+        return {"status": status, "seconds": question.seconds, "bytes": question.received}
+
+    def head(self, pieces: Sequence[bytes | memoryview]) -> str:
+        """The first bytes, as text."""
+        # The token goes out of the whole text: out of a part of it, half a token at the end would stay.
+        shown = self.masked(b"".join(pieces))
+        return shown[:HEAD_BYTES].decode(errors="replace") + ("..." if len(shown) > HEAD_BYTES else "")
+
+    def masked(self, data: bytes) -> bytes:
+        """Without the tokens."""
+        return masked(data.decode(errors="surrogateescape"), *self._tokens).encode(errors="surrogateescape")
+
+
 @dataclass(frozen=True)
-class Cycle:
-    """One cycle of one scorer on one cluster."""
+class _Destination:
+    """Where results would go."""
 
     cluster: str
     summary: ScorerSummary
-    settings: Settings
-    tokens: TokenSource
-    #: What sources need besides HTTP, where there is something.
-    held: Held | None = None
 
-    def run(self) -> ExplainReport:
-        """Fetch and score. What goes wrong is in the report; nothing is tried again."""
-        seen: dict[str, Any] = {"queries": []}
-        try:
-            payload = self._fetch(seen)
-            body = self._score(seen, payload)
-            self._judge(seen, body)
-        except CycleError as error:
-            seen |= {"outcome": "error", "stage": error.stage, "reason": error.reason, "message": error.message}
-        return ExplainReport(
-            cluster=self.cluster,
-            scorer=self.summary.name,
-            score_name=self.summary.score_name,
-            source_type=self.summary.source_type,
-            **seen,
-        )
-
-    def _fetch(self, seen: dict[str, Any]) -> Payload:
-        summary = self.summary
-        source = SOURCES.get(summary.source_type)
-        if source is None:
-            known = ", ".join(sorted(SOURCES))
-            raise CycleError(
-                "fetch", "unsupported_source", f"source type {summary.source_type!r} is not one of {known}"
-            )
-        if summary.source_type == SourceType.OpenTelemetry and is_pushed(summary):
-            raise CycleError(
-                "fetch",
-                "unsupported_source",
-                "what a collector pushes is in the agent's memory and cannot be shown here",
-            )
-        token = self._token("fetch", summary.source_endpoint_auth_name, summary.source_endpoint_auth_key)
-        now, deadline = time.time(), time.monotonic() + summary.timeout_seconds
-        inside: list[bytes] = []
-        series = received = 0
-        for one in self._single_queries():
-            url = _CLUSTER if self.held and one.source_type == SourceType.Kubernetes else _source_url(one, now)
-            view: dict[str, Any] = {"query": one.source_query, "url": url}
-            started = time.monotonic()
-            try:
-                payload = source(
-                    one, Context(deadline, self.settings.max_source_bytes - received, now, token, self.held)
-                )
-            except HttpError as error:
-                view |= {"status": error.status, "reason": error.reason, "message": str(error)}
-                raise CycleError("fetch", error.reason, str(error)) from None
-            else:
-                matrix = b"".join(payload.pieces)[len(HEAD) : -len(TAIL)]
-                view |= {"status": _OK, "bytes": payload.received, "series": payload.series}
-                view["head"] = _head(matrix, token)
-                inside += [matrix] if matrix else []
-                series, received = series + payload.series, received + payload.received
-            finally:
-                view["seconds"] = time.monotonic() - started
-                if view["url"]:
-                    seen["queries"].append(QueryView(**view))
-        return Payload((HEAD, b",".join(inside), TAIL), series, received)
-
-    def _single_queries(self) -> list[ScorerSummary]:
-        """The summary once per query, so that each of them is seen for itself."""
-        if self.summary.source_type != SourceType.Prometheus:
-            return [self.summary]
-        queries = split_queries(self.summary.source_query) or [""]
-        return [self.summary.model_copy(update={"source_query": query}) for query in queries]
-
-    def _score(self, seen: dict[str, Any], payload: Payload) -> bytes:
-        summary = self.summary
-        token = self._token("score", summary.scoring_endpoint_auth_name, summary.scoring_endpoint_auth_key)
-        request = b"".join(payload.pieces)
-        url = _without_user(summary.scoring_endpoint)
-        seen["request"] = RequestView(url=url, bytes=len(request), series=payload.series, head=_head(request, token))
-        view: dict[str, Any] = {}
-        started = time.monotonic()
-        try:
-            body = http.post(
-                summary.scoring_endpoint,
-                request,
-                deadline=started + summary.timeout_seconds,
-                max_bytes=self.settings.max_scoring_bytes,
-                token=token,
-            )
-        except HttpError as error:
-            view["status"] = error.status
-            raise CycleError("score", error.reason, str(error)) from None
-        else:
-            view |= {"status": _OK, "bytes": len(body), "head": _head(body, token)}
-            return without_token(body, token)
-        finally:
-            seen["response"] = ResponseView(seconds=time.monotonic() - started, **view)
-
-    def _judge(self, seen: dict[str, Any], body: bytes) -> None:
-        try:
-            response = parse_response(body, max_results=self.settings.max_results)
-        except ScoringResponseError as error:
-            raise CycleError("score", error.reason, str(error)) from None
-        seen["results"] = list(self._fates(body))
-        if self.summary.score_destination != "None":
-            try:
-                build_items(
-                    response.results, self.summary.score_dimension_format, self.cluster, self.summary.score_name
-                )
-            except ScoreObjectTooLargeError as error:
-                raise CycleError("publish", "too_large", str(error)) from None
-        refused = any(result.fate == "refused" for result in seen["results"])
-        seen["outcome"] = "partial" if refused else "ok" if response.results else "empty"
-
-    def _fates(self, body: bytes) -> Iterator[ResultView]:
+    def fates(self, body: bytes) -> Iterator[ResultView]:
         """What becomes of each result, in the order of the answer."""
+        if body == WITHHELD.encode():
+            return
         elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
         fates = [self._fate(element) for element in elements]
         # Of two results with one item name the later one wins.
@@ -248,27 +213,30 @@ class Cycle:
             notes = [f"rounded down from {score:g}"]
         return ResultView(result=shown, fate="item", name=name, value=value, note="".join(notes))
 
-    def _token(self, stage: str, name: str, key: str) -> str | None:
+
+def _judged(destination: _Destination, seen: _Seen, cycle: Cycle) -> dict[str, Any]:
+    """What the hub would make of the answer."""
+    response, summary = cycle.response, cycle.summary
+    if response is None:
+        raise RuntimeError("the cycle was not scored")
+    (question,) = seen.exchanges["score"]
+    results = list(destination.fates(seen.masked(b"".join(question.pieces))))
+    if summary.score_destination != "None":
         try:
-            return self.tokens.token(name, key)
-        except SecretError as error:
-            raise CycleError(stage, "secret_missing", str(error)) from None
+            build_items(response.results, summary.score_dimension_format, destination.cluster, summary.score_name)
+        except ScoreObjectTooLargeError as error:
+            failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
+            return {"results": results, **failure}
+    refused = response.refused or any(result.fate == "refused" for result in results)
+    return {"results": results, "outcome": "partial" if refused else "ok" if response.results else "empty"}
 
 
-def _source_url(summary: ScorerSummary, now: float) -> str:
-    """The URL that is asked, as a person would type it; empty when nobody is asked."""
-    if not summary.source_endpoint or summary.source_type != SourceType.Prometheus:
-        return _without_user(summary.source_endpoint)
-    end = int(now)
-    times = {"start": end - summary.source_range, "end": end, "step": summary.source_step}
-    return f"{_without_user(summary.source_endpoint)}?{urlencode({'query': summary.source_query, **times})}"
+def _url(question: Question) -> str:
+    """The URL that is asked, as a person would type it."""
+    if "://" not in question.url:
+        return question.url
+    return _without_user(question.url) + (f"?{urlencode(question.params)}" if question.params else "")
 
 
 def _without_user(url: str) -> str:
     return place("", url).strip() if url else ""
-
-
-def _head(data: bytes, token: str | None) -> str:
-    # The token goes out of the whole text: out of a part of it, half a token at the end would stay.
-    shown = without_token(data, token)
-    return shown[:HEAD_BYTES].decode(errors="replace") + ("..." if len(shown) > HEAD_BYTES else "")

@@ -6,17 +6,65 @@ Exit codes: 0 ok; 1 the thing asked about is bad, or an error that one line on s
 
 from __future__ import annotations
 
+import functools
+import gc
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from dsf.errors import DsfError
+from dsf.cli import context
+from dsf.cli.output import flat
+from dsf.errors import ContextError, DsfError
 
 BAD = 1
 USAGE = 2
 INTERRUPTED = 130
+
+#: What is not installed with the framework alone -> the extra that has it.
+_EXTRAS = {
+    **dict.fromkeys(("fastapi", "flower", "starlette", "uvicorn"), "hub"),
+    **dict.fromkeys(("mcp", "numpy", "scipy"), "optimizer"),
+}
+
+_options = typer.Typer(add_completion=False)
+
+
+@_options.command()
+def _on_a_fleet(
+    wanted: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="NAME|FOLDER",
+            callback=context.want,
+            expose_value=False,
+            help="Of several demos that run this one; wins over DSF_REDIS_URL. Default: the one of the current folder.",
+        ),
+    ] = None,
+) -> None:
+    """Only for its option."""
+
+
+class FleetCommand(TyperCommand):
+    """A command that uses a fleet's Redis: that of the environment or of a running demo. It has `--context`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(_fleet_options())
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it."""
+        # While it starts, the collector looks at all that is imported, again and again, and finds nothing.
+        gc.set_threshold(100_000)
+        return super().invoke(ctx)
+
+
+@functools.cache
+def _fleet_options() -> list[Any]:
+    return list(get_command(_options).params)
 
 
 class CommandGroup(TyperGroup):
@@ -32,8 +80,15 @@ class CommandGroup(TyperGroup):
             # The reader, such as `head`, has seen enough. Nothing may be flushed into the closed pipe at exit.
             sys.stdout = None
             raise typer.Exit(BAD) from None
+        except ContextError as error:
+            fail(str(error), USAGE)
         except DsfError as error:
             fail(str(error))
+        except ModuleNotFoundError as error:
+            extra = _EXTRAS.get((error.name or "").partition(".")[0])
+            if extra is None:
+                raise
+            fail(f"this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'")
         except Exception as error:
             if not _is_redis_error(error):
                 raise
@@ -42,15 +97,13 @@ class CommandGroup(TyperGroup):
             fail(redis_hint(error))
 
 
-def fail(message: str) -> None:
-    """Say what is wrong in one line on stderr and end with exit code 1."""
-    from dsf.cli.output import flat
-
+def fail(message: str, code: int = BAD) -> None:
+    """Say what is wrong in one line on stderr and end."""
     typer.echo(f"error: {flat(message)}", err=True)
-    raise typer.Exit(BAD) from None
+    raise typer.Exit(code) from None
 
 
 def _is_redis_error(error: Exception) -> bool:
-    # Whoever raised one has imported redis; importing it here would make every command slower.
+    # A module that raised one has imported redis; importing it here would make every command slower.
     module = sys.modules.get("redis")
     return module is not None and isinstance(error, module.RedisError)

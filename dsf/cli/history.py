@@ -11,7 +11,7 @@ from dsf.cli.output import Format, Output, clock, emit, flat, table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dsf.exporter.views import CycleView, HistoryList
+    from dsf.fleet.views import CycleView, HistoryList
 
 _STAGES = ("fetch", "score", "publish")
 _STYLES = {"ok": "green", "empty": "green", "partial": "yellow", "skipped": "yellow", "error": "red", "lost": "red"}
@@ -27,7 +27,7 @@ def history(
     Example: dsf history sample-scorer --cluster worker01
     """
     from dsf.cli.session import session
-    from dsf.exporter.reader import FleetReader
+    from dsf.fleet.reader import FleetReader
 
     with session() as opened:
         found = FleetReader(opened.redis).history(cluster, scorer)

@@ -1,4 +1,4 @@
-"""The demo's screen: a line per pair that moves, the addresses, and what to try next."""
+"""What the demo shows while it runs: on a terminal a screen that moves, else a line for each change."""
 
 from __future__ import annotations
 
@@ -6,92 +6,69 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dsf.cli.output import age, clean, console, table
+from dsf.cli.output import clean, console
 from dsf.cli.up import TICK
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from dsf.demo.fleet import Fleet
     from dsf.demo.report import Line, Report
 
+#: Programs that are given up, and why.
+Troubles = Callable[[], dict[str, str]]
+
 #: Seconds between two looks at Redis.
 _REFRESH = 1.0
-#: Characters of a failure's message on the screen; `dsf status` has all of it.
-_MESSAGE = 70
-
-
-def render_table(lines: list[Line]) -> RenderableType:
-    """One line per pair."""
-    now = time.time()
-    rows: list[list[str | tuple[str, str]]] = []
-    for line in lines:
-        next_run = "-" if line.next_run is None else f"{max(0.0, line.next_run - now):.0f}s"
-        failure = (_short(line.failure), "red") if line.failing else ("-", "dim")
-        items = (str(line.items), "green" if line.items else "yellow")
-        rows.append(
-            [
-                line.cluster,
-                line.scorer,
-                items,
-                _value(line.lowest),
-                _value(line.highest),
-                age(line.age),
-                next_run,
-                failure,
-            ]
-        )
-    headers = ("CLUSTER", "SCORER", "ITEMS", "LOWEST", "HIGHEST", "AGE", "NEXT RUN", "LAST FAILURE")
-    return table(headers, rows, right=("ITEMS", "LOWEST", "HIGHEST", "AGE", "NEXT RUN"))
 
 
 def addresses(fleet: Fleet) -> list[str]:
-    """Where to look, and what to type."""
+    """What to type and where to look, the most useful first: a small screen has not room for all."""
     stack = fleet.stack
     places = {
+        "exporter": stack.exporter_url,
         "Flower": f"{stack.flower_url}/tasks",
-        "exporter": f"{stack.exporter_url}/metrics  {stack.exporter_url}/api/v1/scores",
-        **{f"Prometheus of {cluster.name}": cluster.prometheus_url for cluster in fleet.clusters},
         "manifests": f"{fleet.manifests}  (edit one: the demo follows; written objects are in _out)",
+        **{f"Prometheus of {cluster.name}": cluster.prometheus_url for cluster in fleet.clusters},
         "logs": str(fleet.logs),
-        "Redis": f"{stack.redis_address}  (with its password in {fleet.env_file})",
+        "Redis": f"{stack.redis_address}  (its password: source {fleet.env_file})",
     }
     width = max(len(name) for name in places)
     return [
-        *(f"{name:<{width}}  {place}" for name, place in places.items()),
-        "",
-        "In another terminal, after `source .venv/bin/activate`:",
+        "Ctrl-C ends everything. In another terminal, after `source .venv/bin/activate`:",
         "  dsf status",
         "  dsf rescore sample-scorer --cluster worker01 --wait",
         "  dsf schedule set sample-scorer --interval 5",
+        *(f"{name:<{width}}  {place}" for name, place in places.items()),
         "Both node exporters look at this machine, so both clusters have nearly the same scores.",
-        "Ctrl-C ends everything.",
     ]
 
 
-def on_terminal(report: Report, footer: list[str], tick: Callable[[], None]) -> None:
-    """Show the table in place until Ctrl-C."""
+def on_terminal(report: Report, footer: list[str], tick: Callable[[], None], troubles: Troubles) -> None:
+    """Show the screen in place until Ctrl-C. `troubles` are the programs that are given up."""
     import redis
-    from rich.console import Group
     from rich.live import Live
-    from rich.text import Text
 
-    shown: RenderableType = Text("waiting for the hub")
-    tail = Text("\n" + "\n".join(footer), style="dim")
-    with Live(console=console(), auto_refresh=False, vertical_overflow="visible") as screen:
+    from dsf.cli.screen import Screen
+
+    out = console()
+    lines: list[Line] = []
+    size = out.size
+    with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
         refresh = 0.0
         while True:
             tick()
             if time.monotonic() >= refresh:
                 refresh = time.monotonic() + _REFRESH
-                trouble = Text("")
+                wrong = [f"{name} {why}" for name, why in troubles().items()]
                 try:
-                    shown = render_table(report.lines())
-                    problems = report.problems()
-                    trouble = Text("\n".join(f"{clean(problem)}" for problem in problems), style="red")
+                    lines = report.lines()
+                    wrong += report.problems()
                 except redis.RedisError as error:
-                    trouble = Text(f"Redis is away: {clean(str(error))}", style="red")
-                screen.update(Group(shown, trouble, tail), refresh=True)
+                    wrong.append(f"Redis is away: {error}")
+                if out.size != size:
+                    # The terminal has broken the old lines anew; what is left of them would stay.
+                    size = out.size
+                    out.clear()
+                live.update(Screen(lines, wrong, footer), refresh=True)
             time.sleep(TICK)
 
 
@@ -125,16 +102,10 @@ def _sentence(line: Line) -> str:
     start = f"{line.cluster} {line.scorer}: "
     if line.failing:
         return start + f"{line.failing} failed in a row, {line.failure}"
+    if line.failure:
+        return start + f"runs nowhere: {line.failure}"
     if line.age is None:
         return start + "waiting for the first cycle"
     if not line.items:
         return start + "no results"
     return start + f"{line.items} items, {line.lowest} to {line.highest}"
-
-
-def _value(value: int | None) -> str:
-    return "-" if value is None else str(value)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MESSAGE else text[: _MESSAGE - 1] + "…"

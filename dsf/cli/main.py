@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+from typing import cast
+
 import typer
 
 from dsf.cli import (
@@ -21,12 +25,13 @@ from dsf.cli import (
     status,
     up,
 )
-from dsf.cli.group import CommandGroup
+from dsf.cli.group import CommandGroup, FleetCommand
 
 app = typer.Typer(
     name="dsf",
     cls=CommandGroup,
-    help="Dynamic scoring of clusters. Commands find a running `dsf demo`; else set DSF_REDIS_URL.",
+    help="Dynamic scoring of clusters. Commands find a running `dsf demo`, of several by --context; else set "
+    "DSF_REDIS_URL.",
     no_args_is_help=True,
     add_completion=True,
     # A bug's traceback is for its report; local variables in it may hold passwords.
@@ -38,11 +43,11 @@ _LOOK = "Look"
 _CHANGE = "Change"
 _RUN = "Run a process"
 
-app.command(rich_help_panel=_LOOK)(status.status)
-app.command(rich_help_panel=_LOOK)(scores.scores)
-app.command(rich_help_panel=_LOOK)(history.history)
-app.command(rich_help_panel=_LOOK)(explain.explain)
-app.command(rich_help_panel=_CHANGE)(rescore.rescore)
+app.command(cls=FleetCommand, rich_help_panel=_LOOK)(status.status)
+app.command(cls=FleetCommand, rich_help_panel=_LOOK)(scores.scores)
+app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.history)
+app.command(cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
+app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
 app.command(rich_help_panel=_CHANGE)(optimize.optimize)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
@@ -63,4 +68,7 @@ app.command(rich_help_panel=_LOOK)(info.version)
 
 def run() -> None:
     """The console script."""
+    # Where OpenTelemetry's SDK is installed redis-py loads it: a quarter of a command's start, for metrics that no
+    # process of ours makes.
+    sys.modules.setdefault("opentelemetry.sdk", cast("ModuleType", None))
     app(prog_name="dsf")

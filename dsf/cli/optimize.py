@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dsf.optimizer.params import OptimizeParams
     from dsf.optimizer.service import OptimizerService
     from dsf.optimizer.views import ExplanationView, PlanReport, ResetReport
+    from dsf.settings import Settings
 
 _CHANGE_STYLES = {"created": "green", "updated": "yellow", "deleted": "red"}
 
@@ -45,11 +47,9 @@ def optimize(
         raise typer.BadParameter("give either --file or --reset")
     if reset is not None:
         _check_reset(reset, plot)
-    from dsf.cli.optimizer import hub_settings
-    from dsf.cli.session import command_settings
     from dsf.optimizer.main import make_service
 
-    service = make_service(hub_settings(command_settings()))
+    service = make_service(_settings())
     try:
         if reset is not None:
             undone = service.reset(reset, dry_run=dry_run)
@@ -61,6 +61,27 @@ def optimize(
     emit(report, output, lambda: render(report))
     if report.unplaced:
         raise typer.Exit(BAD)
+
+
+def _settings() -> Settings:
+    """Those of the environment: a running demo has nothing to plan.
+
+    Raises SettingsError without a hub on Kubernetes.
+    """
+    import dsf.log
+    from dsf.cli.optimizer import hub_settings
+    from dsf.cli.session import for_a_person
+    from dsf.errors import SettingsError
+    from dsf.settings import Settings
+
+    settings = hub_settings(Settings.load())
+    if settings.kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        raise SettingsError(
+            "dsf optimize needs a hub on Kubernetes: workloads, policies and Placements are objects there, which "
+            "the demo and `dsf up` do not have. Set KUBECONFIG or DSF_KUBECONFIG; docs/optimization.md goes through it"
+        )
+    dsf.log.prepare(for_a_person(settings))
+    return settings
 
 
 def _check_reset(namespace: str, plot: Path | None) -> None:
@@ -81,6 +102,7 @@ def read_params(file: Path) -> OptimizeParams:
     """The request in a file. Raises ManifestError naming file, field and what is allowed."""
     from pydantic import ValidationError
 
+    from dsf.api.problems import brief
     from dsf.errors import ManifestError
     from dsf.optimizer.params import OptimizeParams
 
@@ -94,22 +116,20 @@ def read_params(file: Path) -> OptimizeParams:
     try:
         return OptimizeParams.model_validate(content)
     except ValidationError as error:
-        items = error.errors(include_url=False, include_input=False)
-        wrong = "; ".join(f"{'.'.join(str(part) for part in item['loc']) or 'it'}: {item['msg']}" for item in items)
-        raise ManifestError(f"{file}: {wrong}") from None
+        raise ManifestError(f"{file}: {brief(error.errors(include_url=False, include_input=False))}") from None
 
 
 def _parsed(text: str) -> Any:
     """JSON, else YAML. Raises ValueError with why it is neither."""
-    import yaml
+    from dsf.api import kubeyaml
 
     try:
         # Not all JSON is YAML, which allows no tabs between words.
         return json.loads(text)
     except ValueError as not_json:
         try:
-            return yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError) as not_yaml:
+            return kubeyaml.load(text)
+        except ValueError as not_yaml:
             raise ValueError(f"as JSON: {not_json}; as YAML: {not_yaml}") from None
 
 
@@ -119,7 +139,7 @@ def _plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, p
 
         # Before anything is written: a plan in force without its picture would look like an error.
         check(plot)
-    report, plan = service.plan(params) if dry_run or params.dry_run else service.apply_plan(params)
+    report, plan = service.plan(params, apply=not (dry_run or params.dry_run))
     if plot is not None:
         from dsf.optimizer.plot import plot as draw
 
@@ -150,7 +170,10 @@ def render(report: PlanReport) -> RenderableType:
     headers = ("WORKLOAD", "CLUSTER", "DEVICE", "SCORE", "WHY NOT THE NEXT BEST")
     done = "in force" if report.applied else "not applied"
     gap = f", at most {report.gap:.2%} below the best" if report.gap else ""
-    summary = f"{report.status}{gap}, sum of scores {number(report.objective_value)}, plan {report.plan_id} {done}"
+    nothing = "" if report.plan.assignments else ", nothing placed"
+    summary = (
+        f"{report.status}{gap}{nothing}, sum of scores {number(report.objective_value)}, plan {report.plan_id} {done}"
+    )
     parts: list[RenderableType] = [table(headers, rows, right=("SCORE",)), Text(""), Text(flat(summary))]
     changed = [one for one in report.changes if one.change != "unchanged"]
     word = "" if report.applied else "would be "

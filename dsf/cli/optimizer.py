@@ -23,7 +23,7 @@ def optimizer(
     ] = None,
     auth: Annotated[
         Literal["kubernetes", "token", "none"] | None,
-        typer.Option("--auth", help="Who may call; none only where nobody but you reaches it."),
+        typer.Option("--auth", help="Who may call; none only where no other user reaches it."),
     ] = None,
 ) -> None:
     """Run the optimiser: HTTP API for plans, scores and their explanation, with /docs; for assistants at /mcp.
@@ -31,13 +31,13 @@ def optimizer(
     Example: dsf optimizer --auth none
     """
     from dsf.optimizer.main import run
-    from dsf.optimizer.mcp import mount
+    from dsf.optimizer.mcp import McpMount
     from dsf.settings import Settings
 
     asked = {"optimizer_host": host, "optimizer_port": port, "optimizer_auth": auth}
     given = {"role": "optimizer"} | {name: value for name, value in asked.items() if value is not None}
     settings = hub_settings(Settings.load().model_copy(update=given))
-    raise typer.Exit(run(settings, rescorer(settings), mount))
+    raise typer.Exit(run(settings, rescorer(settings), McpMount))
 
 
 def hub_settings(settings: Settings) -> Settings:
@@ -54,7 +54,7 @@ def rescorer(settings: Settings) -> Rescore | None:
     """Sends ticks through the hub's Redis; None when no Redis is set."""
     if not settings.model_fields_set & _REDIS_SETTINGS:
         return None
-    from dsf.cli import rescoring
+    from dsf.fleet import rescore as rescoring
     from dsf.optimizer.views import RescoreRun
     from dsf.store.client import connect
 

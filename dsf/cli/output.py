@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from dsf.text import visible
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-View = TypeVar("View", bound="BaseModel")
-
-#: Seconds between two looks of `--watch`.
-WATCH_INTERVAL = 1.0
 # Wide enough that a table in a pipe is never broken into lines.
 _PIPE_WIDTH = 10_000
-_PRINTED_AS_IT_IS = {"\n", "\t"}
 
 
 class Format(StrEnum):
@@ -36,11 +33,31 @@ class Format(StrEnum):
 Output = Annotated[Format, typer.Option("--output", "-o", help="A table for people, json or yaml for programs.")]
 
 
+#: Pairs that a table shows unless told otherwise: a fleet has thousands, and each may have many items.
+TABLE_PAIRS = 100
+
+Limit = Annotated[
+    int,
+    typer.Option("--limit", min=0, help="Pairs in the table, 0 for all; json and yaml always have all."),
+]
+
+
+def table_limit(limit: int, output: Format) -> int | None:
+    """How many pairs to read for this output; None is all."""
+    return limit if output is Format.TABLE and limit else None
+
+
+def say_rest(shown: int, total: int) -> None:
+    """Tell a person, on standard error, that a table does not show everything."""
+    if shown < total:
+        typer.echo(
+            f"dsf: {shown} of {total} pairs; --limit 0 shows all, --cluster or a scorer's name shows fewer", err=True
+        )
+
+
 def clean(text: str) -> str:
     """`text` without characters that steer a terminal: names and messages come from other people's services."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in _PRINTED_AS_IT_IS else ascii(c)[1:-1] for c in text)
+    return visible(text, kept="\n\t")
 
 
 def flat(text: str) -> str:
@@ -76,7 +93,7 @@ def clock(moment: datetime | None) -> str:
 
 
 def number(value: float) -> str:
-    """A score without digits nobody reads."""
+    """A score with six digits at most."""
     return f"{value:.6g}"
 
 
@@ -109,63 +126,25 @@ def table(
 def emit(view: BaseModel, output: Format, render: Callable[[], RenderableType]) -> None:
     """Print `view` in the chosen format; `render` makes what people see."""
     if output is Format.JSON:
-        typer.echo(view.model_dump_json(by_alias=True, indent=2))
+        typer.echo(as_json(view, indent=2))
     elif output is Format.YAML:
-        typer.echo(_yaml(view), nl=False)
+        typer.echo(as_yaml(view), nl=False)
     else:
         console().print(render())
 
 
-def watch(read: Callable[[], View], output: Format, render: Callable[[View], RenderableType]) -> NoReturn:
-    """Print again and again until Ctrl-C: in place on a terminal, else one after the other.
-
-    JSON is one line per look and YAML one document. While Redis is away a line on stderr says so, and it goes on.
-    """
-    import redis
-
-    from dsf.cli.session import redis_hint
-
-    if output is Format.TABLE and sys.stdout.isatty():
-        _watch_live(read, render)
-    while True:
-        try:
-            view = read()
-        except redis.RedisError as error:
-            typer.echo(f"error: {redis_hint(error)}", err=True)
-        else:
-            if output is Format.JSON:
-                typer.echo(view.model_dump_json(by_alias=True))
-            elif output is Format.YAML:
-                typer.echo("---\n" + _yaml(view), nl=False)
-            else:
-                console().print(render(view))
-                typer.echo()
-            sys.stdout.flush()
-        time.sleep(WATCH_INTERVAL)
+def as_json(view: BaseModel, indent: int | None = None) -> str:
+    """On one line unless `indent` is given; without characters that steer a terminal."""
+    text = view.model_dump_json(by_alias=True, indent=indent)
+    # Within a string JSON knows the same thing as an escape; outside of strings there is nothing but blanks and lines.
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
-def _watch_live(read: Callable[[], View], render: Callable[[View], RenderableType]) -> NoReturn:
-    import redis
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    from dsf.cli.session import redis_hint
-
-    shown: RenderableType = ""
-    with Live(console=console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
-        while True:
-            try:
-                shown = render(read())
-                live.update(shown, refresh=True)
-            except redis.RedisError as error:
-                # What is shown is of the last look that worked; the line below it says that it is old.
-                live.update(Group(Text(clean(redis_hint(error)), style="red"), shown), refresh=True)
-            time.sleep(WATCH_INTERVAL)
-
-
-def _yaml(view: BaseModel) -> str:
+def as_yaml(view: BaseModel) -> str:
+    """One document."""
     import yaml
 
     text: str = yaml.safe_dump(view.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
+    if visible(text, kept="\n") != text:
+        text = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
     return text

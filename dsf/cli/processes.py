@@ -6,6 +6,7 @@ running demo's context: a process that joined another system by accident would b
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -23,6 +24,9 @@ def hub(
         Literal["kube", "dir"] | None, typer.Option("--backend", help="Where objects live: Kubernetes or a folder.")
     ] = None,
     manifests: ManifestsOption = None,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="Before an uninstallation: end the hub, take back what it delivered.")
+    ] = False,
 ) -> None:
     """Run the hub controller.
 
@@ -32,6 +36,10 @@ def hub(
     from dsf.hub.main import run
     from dsf.settings import Settings
 
+    if leave:
+        from dsf.hub import leaving
+
+        raise typer.Exit(leaving.run(Settings.load()))
     raise typer.Exit(run(Settings.load()))
 
 
@@ -85,7 +93,7 @@ def beat() -> None:
 
     Example: dsf beat
     """
-    from dsf.cli import celerycommands
+    from dsf import celerycommands
 
     _set_environment(role="beat")
     _become(celerycommands.beat())
@@ -104,8 +112,11 @@ def flower(
 
     Example: dsf flower --port 5555
     """
-    from dsf.cli import celerycommands
+    from dsf import celerycommands
 
+    if importlib.util.find_spec("flower") is None:
+        # Celery would not know the command.
+        raise ModuleNotFoundError(name="flower")
     _set_environment(role="flower")
     _become(celerycommands.flower(address, port, read_only=read_only))
 

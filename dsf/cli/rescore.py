@@ -14,7 +14,7 @@ from dsf.cli.output import Format, Output, emit, table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dsf.cli.rescoring import RescoreReport
+    from dsf.fleet.rescore import RescoreReport
 
 #: Seconds that `--wait` waits by default: longer than the time-out of a slow stage.
 _PATIENCE = 60
@@ -39,8 +39,8 @@ def rescore(
 
     Example: dsf rescore sample-scorer --cluster worker01 --wait
     """
-    from dsf.cli import rescoring
     from dsf.cli.session import session
+    from dsf.fleet import rescore as rescoring
 
     with session() as opened:
         runs = rescoring.send(opened.redis, opened.settings, scorer, clusters)
@@ -58,7 +58,7 @@ def _render(report: RescoreReport) -> RenderableType:
     from rich.text import Text
 
     from dsf.cli.scores import render_scores
-    from dsf.exporter.views import ScoreList
+    from dsf.fleet.views import ScoreList
 
     rows: list[list[str | tuple[str, str]]] = []
     for run in report.runs:

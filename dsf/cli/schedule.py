@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.duration import moment, seconds
-from dsf.cli.output import Format, Output, age, clock, emit, table, until
+from dsf.cli.group import FleetCommand
+from dsf.cli.output import TABLE_PAIRS, Format, Limit, Output, age, clock, emit, say_rest, table, table_limit, until
 
 if TYPE_CHECKING:
-    import redis
     from rich.console import RenderableType
 
-    from dsf.exporter.views import EntryView, ScheduleList
+    from dsf.fleet.views import EntryView, ScheduleList
 
 app = typer.Typer(
     help="See and change how often scorers run. Changes stay until reset.",
@@ -35,10 +35,11 @@ ClusterOption = Annotated[
 NoteOption = Annotated[str, typer.Option("--note", help="Why; others see it in `dsf schedule list`.")]
 
 
-@app.command("list")
+@app.command("list", cls=FleetCommand)
 def list_(
     scorer: Annotated[str | None, typer.Argument(help="Only this scorer.")] = None,
     cluster: ClusterOption = None,
+    limit: Limit = TABLE_PAIRS,
     output: Output = Format.TABLE,
 ) -> None:
     """Every entry: interval in force, next run, pauses, who changed what.
@@ -46,12 +47,14 @@ def list_(
     Example: dsf schedule list sample-scorer
     """
     from dsf.cli.session import session
+    from dsf.fleet.reader import FleetReader
 
     with session() as opened:
-        _show(opened.redis, scorer, cluster, output)
+        found = FleetReader(opened.redis).schedule(cluster, scorer, limit=table_limit(limit, output))
+    _show(found, output)
 
 
-@app.command("set")
+@app.command("set", cls=FleetCommand)
 def set_(
     scorer: ScorerArgument,
     interval: Annotated[
@@ -70,7 +73,7 @@ def set_(
     _change(scorer, cluster, output, interval=interval, note=note)
 
 
-@app.command()
+@app.command(cls=FleetCommand)
 def pause(
     scorer: ScorerArgument,
     cluster: ClusterOption = None,
@@ -91,7 +94,7 @@ def pause(
     _change(scorer, cluster, output, paused=True, paused_until=paused_until, note=note)
 
 
-@app.command()
+@app.command(cls=FleetCommand)
 def resume(
     scorer: ScorerArgument, cluster: ClusterOption = None, note: NoteOption = "", output: Output = Format.TABLE
 ) -> None:
@@ -102,26 +105,20 @@ def resume(
     _change(scorer, cluster, output, resume=True, note=note)
 
 
-@app.command()
+@app.command(cls=FleetCommand)
 def reset(scorer: ScorerArgument, cluster: ClusterOption = None, output: Output = Format.TABLE) -> None:
     """Remove people's changes: the interval is again what the scorer says. Without --cluster everywhere.
 
     Example: dsf schedule reset sample-scorer
     """
-    from dsf import keys
     from dsf.cli.session import session
-    from dsf.store.schedule import ScheduleStore, scorer_target
+    from dsf.fleet.reader import FleetReader
+    from dsf.fleet.schedule import reset as remove
+    from dsf.store.schedule import ScheduleStore
 
     with session() as opened:
-        store = ScheduleStore(opened.redis)
-        if cluster is not None:
-            store.reset(keys.pair(cluster, scorer))
-        else:
-            # Per cluster first: when this is interrupted, what is left is still what somebody asked for.
-            for target in sorted({*store.targets(scorer)} - {scorer_target(scorer)}):
-                store.reset(target)
-            store.reset(scorer_target(scorer))
-        _show(opened.redis, scorer, cluster, output)
+        remove(ScheduleStore(opened.redis), scorer, cluster)
+        _show(FleetReader(opened.redis).schedule(cluster, scorer), output)
 
 
 def _change(
@@ -135,18 +132,21 @@ def _change(
     resume: bool = False,
     note: str = "",
 ) -> None:
-    from dsf import keys
     from dsf.cli.session import session
-    from dsf.store.schedule import ScheduleStore, scorer_target
+    from dsf.fleet.reader import FleetReader
+    from dsf.fleet.schedule import target_of
+    from dsf.store.schedule import ScheduleStore
 
-    target = scorer_target(scorer) if cluster is None else keys.pair(cluster, scorer)
+    target = target_of(scorer, cluster)
     with session() as opened:
         store = ScheduleStore(opened.redis)
         if resume:
             store.resume(target, note=note, by=who())
         else:
             store.set_override(target, interval=interval, paused=paused, paused_until=paused_until, note=note, by=who())
-        found = _show(opened.redis, scorer, cluster, output)
+        # All of it: each entry that keeps something of its own is named below.
+        found = FleetReader(opened.redis).schedule(cluster, scorer)
+    _show(found, output)
     for entry in found.entries:
         own = entry.interval_source if interval is not None else entry.paused_source or target
         if own not in (target, "entry"):
@@ -158,12 +158,9 @@ def _change(
             )
 
 
-def _show(client: redis.Redis, scorer: str | None, cluster: str | None, output: Format) -> ScheduleList:
-    from dsf.exporter.schedule import read_schedule
-
-    found = read_schedule(client, cluster, scorer)
+def _show(found: ScheduleList, output: Format) -> None:
     emit(found, output, lambda: _render(found))
-    return found
+    say_rest(len(found.entries), found.total)
 
 
 def _render(found: ScheduleList) -> RenderableType:

@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "skipped": "dim"}
-#: Seconds for each request: the default of spec.execution.timeoutSeconds.
+#: Seconds for each scoring request: the default of spec.execution.timeoutSeconds.
 _TIMEOUT = 30.0
 
 
@@ -58,7 +58,7 @@ def check(
     skip: Annotated[
         list[str] | None, typer.Option("--skip", help="Leave out a point, such as determinism; may be repeated.")
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each request.")] = _TIMEOUT,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each scoring request.")] = _TIMEOUT,
     output: Output = Format.TABLE,
 ) -> None:
     """Is this scoring API what the framework expects? Point by point, with the reason and how to mend it.

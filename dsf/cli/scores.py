@@ -6,21 +6,44 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.output import Format, Output, age, emit, number, table, until, watch
+from dsf.cli.output import (
+    TABLE_PAIRS,
+    Format,
+    Limit,
+    Output,
+    age,
+    emit,
+    number,
+    say_rest,
+    table,
+    table_limit,
+    until,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dsf.exporter.views import ScoreList, ScoreView
+    from dsf.fleet.views import ScoreList, ScoreView
 
 ClusterOption = Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")]
 ScorerOption = Annotated[str | None, typer.Option("--scorer", "-s", help="Only this scorer.")]
+
+
+#: State of a score -> how it is shown.
+_STATES = {
+    "failing": ("failing", "red"),
+    "expired": ("expired", "red"),
+    "waiting": ("waiting", "yellow"),
+    "empty": ("empty", "yellow"),
+    "succeeding": ("fresh", "green"),
+}
 
 
 def scores(
     cluster: ClusterOption = None,
     scorer: ScorerOption = None,
     watching: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+    limit: Limit = TABLE_PAIRS,
     output: Output = Format.TABLE,
 ) -> None:
     """The newest scores of every scorer on every cluster. Expired ones are not shown as scores.
@@ -28,14 +51,17 @@ def scores(
     Example: dsf scores --cluster worker01 --scorer sample-scorer --watch
     """
     from dsf.cli.session import session
-    from dsf.exporter.reader import FleetReader
+    from dsf.fleet.reader import FleetReader
 
     with session() as opened:
-        fleet = FleetReader(opened.redis)
+        fleet, most = FleetReader(opened.redis), table_limit(limit, output)
         if watching:
-            watch(lambda: fleet.scores(cluster, scorer), output, render_scores)
-        found = fleet.scores(cluster, scorer)
+            from dsf.cli.watching import watch
+
+            watch(lambda: fleet.scores(cluster, scorer, limit=most), output, render_scores)
+        found = fleet.scores(cluster, scorer, limit=most)
         emit(found, output, lambda: render_scores(found))
+        say_rest(len(found.scores), found.total)
 
 
 def render_scores(found: ScoreList) -> RenderableType:
@@ -53,14 +79,9 @@ def render_scores(found: ScoreList) -> RenderableType:
 
 
 def _state(score: ScoreView) -> tuple[str, str]:
-    if score.failing and score.failure:
-        reason = f"{score.failure.stage} {score.failure.reason}".strip()
-        return f"failing: {reason}", "red"
-    if score.failing:
-        return "failing", "red"
-    why = f": {score.skips.reason}" if score.skips else ""
-    if score.expired:
-        return f"expired{why}", "red"
-    if score.run_id is None:
-        return f"waiting{why}", "yellow"
-    return ("fresh", "green") if score.items else ("empty", "yellow")
+    word, style = _STATES[score.state]
+    if score.state == "failing":
+        why = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
+    else:
+        why = score.skips.reason if score.skips and not score.items else ""
+    return (f"{word}: {why}" if why else word), style

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import typer
+
 from dsf import keys
 from dsf.cli import context
+from dsf.cli.output import flat
 
 if TYPE_CHECKING:
     import redis
@@ -39,19 +42,31 @@ def command_settings() -> Settings:
     import dsf.log
     from dsf.settings import Settings
 
-    settings = Settings.load()
-    if "log_level" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"log_level": "ERROR"})
-    dsf.log.setup(settings)
-    running = running_demo()
+    settings = for_a_person(Settings.load())
+    dsf.log.prepare(settings)
+    running = running_demo(settings)
+    if running is not None and not by_environment():
+        # On standard error: with several demos a person has to know which one this was.
+        typer.echo(f"dsf: using the demo {flat(str(running))}", err=True)
+    return _of_demo(settings, running)
+
+
+def for_a_person(settings: Settings) -> Settings:
+    """Only what went wrong is logged, unless the environment says otherwise."""
+    return settings if "log_level" in settings.model_fields_set else settings.model_copy(update={"log_level": "ERROR"})
+
+
+def _of_demo(settings: Settings, running: context.Context | None) -> Settings:
     if running is None:
         return settings
+    if not by_environment():
+        settings = settings.with_redis(running.redis_url)
     values: dict[str, object] = {}
     for name in ("manifests", "out_dir"):
         folder = getattr(running, name)
         if folder and getattr(settings, name) is None:
             values[name] = Path(folder)
-    return settings.with_redis(running.redis_url).model_copy(update=values)
+    return settings.model_copy(update=values)
 
 
 def agent_settings(cluster: str) -> Settings:
@@ -59,6 +74,7 @@ def agent_settings(cluster: str) -> Settings:
 
     Raises SettingsError naming the wrong variable, and UnknownClusterError when that hub has no such cluster.
     """
+    from dsf.agent.secrets import beside
     from dsf.errors import UnknownClusterError
 
     settings = command_settings()
@@ -69,11 +85,11 @@ def agent_settings(cluster: str) -> Settings:
     if not keys.is_name(cluster) or not folder.is_dir():
         known = ", ".join(sorted(path.name for path in out.glob("clusters/*"))) or "none"
         raise UnknownClusterError(f"no cluster {cluster!r} is accepted; {out / 'clusters'} has: {known}")
-    running = running_demo()
+    running = running_demo(settings)
     return settings.model_copy(
         update={
             "agent_config": folder / "dynamic-scoring-config.yaml",
-            "agent_secrets_dir": settings.agent_secrets_dir or folder / "secrets",
+            "agent_secrets_dir": settings.agent_secrets_dir or beside(out, cluster),
             "agent_host_aliases": settings.agent_host_aliases
             or (running.host_aliases.get(cluster, {}) if running else {}),
         }
@@ -103,21 +119,37 @@ def session() -> Iterator[Session]:
 
 def redis_hint(error: Exception) -> str:
     """What to tell a person whose command could not use Redis. Without user name and password."""
-    settings = command_settings()
+    from dsf.settings import Settings
+
+    settings = Settings.load()
+    running = running_demo(settings)
+    settings = _of_demo(settings, running)
     reason = " ".join(str(error).split()).rstrip(".")
     where = _without_password(settings.resolved_redis_url())
-    if any(name in os.environ for name in _OWN_REDIS):
+    if by_environment():
         advice = "check DSF_REDIS_URL"
-    elif running_demo() is not None:
+    elif running is not None:
         advice = "a demo that runs named it; set DSF_REDIS_URL for another one"
     else:
         advice = "no demo runs here and DSF_REDIS_URL is not set; set it, or start one with `dsf demo`"
     return f"cannot use Redis at {where} ({reason}): {advice}"
 
 
-def running_demo() -> context.Context | None:
-    """The demo whose Redis a command uses; None when none runs or the environment names another Redis."""
-    return None if any(name in os.environ for name in _OWN_REDIS) else context.load()
+def running_demo(settings: Settings) -> context.Context | None:
+    """The demo whose Redis a command uses; None when none runs or the environment names another Redis.
+
+    Raises ContextError when several run and it is not said which one is meant.
+    """
+    if not by_environment():
+        return context.choose(context.wanted())
+    url = settings.resolved_redis_url()
+    # Its password makes it unique.
+    return next((one for one in context.running() if one.redis_url == url), None)
+
+
+def by_environment() -> bool:
+    """Whether the environment says which Redis a command uses."""
+    return context.wanted() is None and any(name in os.environ for name in _OWN_REDIS)
 
 
 def _without_password(url: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dsf.cli.statusreport import StatusReport
-    from dsf.exporter.views import IdleClusters, ScorerView
+    from dsf.fleet.views import IdleClusters, ScorerView
 
 _STYLES = {"ok": "green", "failing": "red", "unhealthy": "red", "expired": "red", "refused": "red"}
 
@@ -68,7 +68,7 @@ def _scorer_table(scorers: list[ScorerView]) -> RenderableType:
                 (state, _STYLES.get(state, "yellow")),
                 scorer.health_status,
                 scorer.score_name,
-                f"{scorer.interval_seconds}s",
+                _interval(scorer),
                 str(counts.succeeding),
                 (str(counts.failing), "red" if counts.failing else ""),
                 str(counts.desired),
@@ -79,13 +79,21 @@ def _scorer_table(scorers: list[ScorerView]) -> RenderableType:
     return table(headers, rows, right=("INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS"))
 
 
+def _interval(scorer: ScorerView) -> str:
+    """What is in force, and what the scorer says where that is something else."""
+    said, found = scorer.interval_seconds, scorer.intervals_in_force or [scorer.interval_seconds]
+    if found == [said]:
+        return f"{said}s"
+    return f"{'-'.join(f'{seconds}s' for seconds in dict.fromkeys((found[0], found[-1])))} (declared {said}s)"
+
+
 def _cluster_table(report: StatusReport) -> RenderableType:
     rows: list[list[str | tuple[str, str]]] = []
     for score in report.scores or []:
         reason = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
         if score.skips and not reason:
             reason = f"{score.skips.reason}, {score.skips.ticks} not sent"
-        state = "failing" if score.failing else "ok" if score.fresh else "expired" if score.expired else "waiting"
+        state = "ok" if score.state == "succeeding" else score.state.value
         rows.append(
             [
                 score.cluster,
@@ -111,6 +119,8 @@ def _reasons(report: StatusReport) -> list[Any]:
 
     lines = []
     for scorer in report.scorers:
+        if scorer.problem:
+            lines.append(f"{scorer.name}: runs nowhere: {scorer.problem}")
         for failure in scorer.failures:
             what = f"{failure.stage} failed ({failure.reason})" if failure.stage else failure.reason
             old = age((report.at - failure.at).total_seconds())
@@ -118,6 +128,9 @@ def _reasons(report: StatusReport) -> list[Any]:
         hidden = scorer.clusters.failing - len(scorer.failures)
         if hidden > 0:
             lines.append(f"{scorer.name}: {hidden} more clusters are failing")
+        if scorer.clusters.empty:
+            where = f"{scorer.clusters.empty} of {scorer.clusters.desired} clusters"
+            lines.append(f"{scorer.name}: no score on {where}: the scoring API answers without usable results")
         for idle in scorer.idle:
             old = age((report.at - idle.since).total_seconds())
             lines.append(

@@ -82,7 +82,7 @@ def up(
         try:
             with supervising(state_dir, say) as supervisor, Stack(options, supervisor, Ports(say), say) as stack:
                 stack.start()
-                with announced(stack):
+                with announced(stack, manifests.name):
                     supervisor.wait_ready(START_TIMEOUT, meanwhile=stack.follow)
                     _print_addresses(stack)
                     while True:
@@ -130,13 +130,14 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def announced(stack: Stack, host_aliases: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[None]:
-    """Let commands in other terminals find this stack."""
+def announced(stack: Stack, name: str, host_aliases: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[None]:
+    """Let commands in other terminals find this stack by `name`."""
     from dsf.cli import context
 
     try:
         context.write(
             redis_url=stack.redis_url,
+            name=name,
             manifests=stack.options.manifests,
             out_dir=stack.options.out_dir,
             exporter_url=stack.exporter_url,
@@ -144,7 +145,8 @@ def announced(stack: Stack, host_aliases: Mapping[str, Mapping[str, str]] | None
             host_aliases=host_aliases or {},
         )
     except OSError as error:
-        say(f"commands in other terminals will not find this run: cannot write {context.path()}: {error.strerror}")
+        where = context.folder()
+        say(f"commands in other terminals will not find this run: cannot write into {where}: {error.strerror}")
     try:
         yield
     finally:

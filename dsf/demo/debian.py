@@ -153,8 +153,9 @@ def _may_help(package: str, libraries: set[str], links: set[Path]) -> bool:
     a link to another package's files needs them beside it."""
     if package.startswith(_DATA):
         return bool(links)
-    missing = libraries if package.startswith("lib") else links
-    return bool(missing) and not _installed(package)
+    if package.startswith("lib"):
+        return bool(libraries) and not _installed(package)
+    return bool(links)
 
 
 def _installed(package: str) -> bool:

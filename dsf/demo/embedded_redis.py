@@ -44,7 +44,9 @@ class EmbeddedRedis:
             'save ""\n'
             "appendonly yes\n"
             "appendfsync everysec\n"
-            "maxmemory-policy noeviction\n",
+            "maxmemory-policy noeviction\n"
+            "maxmemory 1gb\n"
+            "proto-max-bulk-len 16mb\n",
         )
         return Program("Redis", (str(_server()), str(config)), ready=self._answers, last=True)
 

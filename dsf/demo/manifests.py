@@ -13,8 +13,10 @@ from dsf.errors import ToolError
 
 #: Clusters of the demo, as in `templates/clusters.yaml`.
 CLUSTERS = ("worker01", "worker02")
-#: File in the state folder: which address each scorer had when the manifests were written.
-_ADDRESSES = "addresses.json"
+#: File beside the manifests, whose state folder may be another one next time: which address each scorer has in them.
+_ADDRESSES = ".addresses.json"
+#: Where earlier versions had it: in the state folder.
+_OLD_ADDRESSES = "addresses.json"
 
 
 def prepare(
@@ -30,11 +32,13 @@ def prepare(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = [path for pattern in ("*.yaml", "*.yml") for path in sorted(folder.glob(pattern))]
-        notes = _move(files, addresses, state_dir / _ADDRESSES) if files else _write(folder, addresses)
+        record = folder / _ADDRESSES
+        before = record if record.exists() else state_dir / _OLD_ADDRESSES
+        notes = _move(files, addresses, before) if files else _write(folder, addresses)
         for name, template in (more or {}).items():
             if not (folder / name).exists():
                 (folder / name).write_text(_filled(template, addresses), encoding="utf-8")
-        (state_dir / _ADDRESSES).write_text(json.dumps(addresses), encoding="utf-8")
+        record.write_text(json.dumps(addresses), encoding="utf-8")
     except OSError as error:
         raise ToolError(f"cannot write manifests into {folder}: {error.strerror}") from None
     return notes

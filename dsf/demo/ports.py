@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import sys
+import weakref
 from collections.abc import Callable
 
 LOCALHOST = "127.0.0.1"
@@ -21,31 +25,56 @@ def is_free(port: int, host: str = LOCALHOST) -> bool:
 
 
 class Ports:
-    """Hands out ports, each once. `say` is told when a well-known port is in use by somebody else."""
+    """Hands out ports, each once on this machine for as long as this object lives: another demo gets others.
+
+    `say` is told when a well-known port is in use.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._taken: set[int] = set()
+        #: File descriptors of the claims.
+        self._claims: list[int] = []
+        weakref.finalize(self, _close, self._claims)
 
     def choose(self, preferred: int, what: str) -> int:
         """`preferred` if it is free, else any free port; `what` names the server in the message."""
-        port = preferred
-        if port in self._taken or not is_free(port):
-            port = self._any()
-            self._say(f"port {preferred} is in use; {what} gets port {port}")
-        self._taken.add(port)
+        if self._claim(preferred):
+            return preferred
+        port = self.any()
+        self._say(f"port {preferred} is in use; {what} gets port {port}")
         return port
 
     def any(self) -> int:
         """A free port."""
-        port = self._any()
-        self._taken.add(port)
-        return port
-
-    def _any(self) -> int:
         while True:
             with socket.socket() as probe:
                 probe.bind((LOCALHOST, 0))
                 port = int(probe.getsockname()[1])
-            if port not in self._taken:
+            if self._claim(port):
                 return port
+
+    def _claim(self, port: int) -> bool:
+        """Take a port; False when it is in use.
+
+        Its server listens only later, and two demos that start together would choose the same ones. An abstract Unix
+        socket named after the port is exclusive where ports are, in one network namespace, for all users.
+        """
+        if port in self._taken or not is_free(port):
+            return False
+        if sys.platform == "linux":
+            with socket.socket(socket.AF_UNIX) as claim:
+                try:
+                    claim.bind(f"\0dsf-port-{port}")
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE:
+                        raise
+                    return False
+                self._claims.append(claim.detach())
+        self._taken.add(port)
+        return True
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import redis
-import yaml
 
 from dsf import keys
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ParsedDocument, parse_documents
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig, Mask, is_masked
-from dsf.exporter.reader import FleetReader
-from dsf.exporter.views import ScoreView
+from dsf.fleet.outfolder import conditions_in, problems_in
+from dsf.fleet.reader import FleetReader
+from dsf.fleet.views import ScoreView
 from dsf.store.registry import Registry
 
 
@@ -50,7 +49,11 @@ class Report:
         """Every pair of the schedule, sorted."""
         rows: list[tuple[str, float]] = self._redis.zrange(keys.DUE, 0, -1, withscores=True)  # type: ignore[assignment]
         due = dict(rows)
-        return [_line(score, due.get(keys.pair(score.cluster, score.scorer))) for score in self._fleet.scores().scores]
+        problems = {name: record.problem for name, record in Registry(self._redis).scorers().items()}
+        return [
+            _line(score, due.get(keys.pair(score.cluster, score.scorer)), problems.get(score.scorer, ""))
+            for score in self._fleet.scores().scores
+        ]
 
     def missing(self, since: float) -> dict[str, str]:
         """Pair -> why it has no score with items that was measured after `since` (unix seconds)."""
@@ -62,6 +65,8 @@ class Report:
                 found[pair] = "is not in the schedule; " + self._why_unscheduled(keys.split_pair(pair)[1])
             elif line.failing:
                 found[pair] = f"fails: {line.failure}"
+            elif line.failure:
+                found[pair] = line.failure
             elif line.measured is None or line.measured < since:
                 found[pair] = "no cycle has ended yet"
             elif not line.items:
@@ -70,13 +75,7 @@ class Report:
 
     def problems(self) -> list[str]:
         """What the hub does not like about the manifests."""
-        listed = _read_yaml(self._out_dir / "problems.yaml")
-        entries: Any = listed.get("problems") if isinstance(listed, dict) else listed
-        return [
-            " ".join(str(entry[key]) for key in ("file", "line", "field", "message") if entry.get(key))
-            for entry in entries or []
-            if isinstance(entry, dict)
-        ]
+        return [f"{one.place}: {one.message}" if one.place else one.message for one in problems_in(self._out_dir)]
 
     def _wanted(self) -> set[str]:
         """The pairs that the manifests ask for."""
@@ -107,17 +106,11 @@ class Report:
         return found
 
     def _why_unscheduled(self, scorer: str) -> str:
-        document = _read_yaml(self._out_dir / "dynamicscorers" / f"{scorer}.yaml")
-        status = document.get("status", {}) if isinstance(document, dict) else {}
-        bad = [
-            f"{condition.get('type')}: {condition.get('reason')}: {condition.get('message')}"
-            for condition in status.get("conditions", [])
-            if condition.get("status") != "True"
-        ]
-        return "; ".join(bad) or f"health of the scorer: {status.get('healthStatus', 'not known, the hub is silent')}"
+        bad = [one for one in conditions_in(self._out_dir) if one.scorer == scorer]
+        return "; ".join(f"{one.type}: {one.reason}: {one.message}" for one in bad) or "the hub has not said why"
 
 
-def _line(score: ScoreView, due: float | None) -> Line:
+def _line(score: ScoreView, due: float | None, problem: str) -> Line:
     values = [item.value for item in score.items]
     failure = score.failure
     return Line(
@@ -127,15 +120,9 @@ def _line(score: ScoreView, due: float | None) -> Line:
         lowest=min(values, default=None),
         highest=max(values, default=None),
         age=score.age_seconds,
-        next_run=due,
+        # One that cannot run has no next cycle, whatever the schedule's clock says.
+        next_run=None if problem else due,
         failing=score.failing,
-        failure=f"{failure.stage or 'cycle'} {failure.reason}: {failure.message}" if failure else "",
+        failure=f"{failure.stage or 'cycle'} {failure.reason}: {failure.message}" if failure else problem,
         measured=score.at.timestamp() if score.at else None,
     )
-
-
-def _read_yaml(file: Path) -> object:
-    try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        return None

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 import redis
 
-from dsf.cli import celerycommands
+from dsf import celerycommands
+from dsf.agent.secrets import beside
 from dsf.demo.embedded_redis import EmbeddedRedis
 from dsf.demo.ports import LOCALHOST, Ports
 from dsf.demo.supervisor import Program, Supervisor
@@ -176,7 +177,6 @@ class Stack:
 
     def _agent(self, cluster: str) -> Program:
         port = self.options.agent_ports.get(cluster)
-        credentials = self._key_file(cluster).parent
         return Program(
             f"agent {cluster}",
             _dsf("agent", "--cluster", cluster),
@@ -185,10 +185,10 @@ class Stack:
                 cluster=cluster,
                 agent_config=self._config_file(cluster),
                 signing_key_file=self._key_file(cluster),
-                agent_secrets_dir=credentials.parent / "secrets",
+                agent_secrets_dir=beside(self.options.out_dir, cluster),
                 agent_metrics_host=LOCALHOST,
                 agent_metrics_port=self._ports.any() if port is None else port,
-                agent_spool_dir=self.options.state_dir / "spool" / cluster,
+                agent_spool_dir=self.options.state_dir / "spool",
                 agent_host_aliases=json.dumps(dict(self.options.host_aliases.get(cluster, {}))),
             ),
         )

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,8 @@ from types import FrameType
 
 from dsf.errors import ToolError
 
-#: A program that died this often within RESTART_WINDOW seconds is not started again.
+#: A program that died this often in a row is not started again. One that ran for RESTART_WINDOW seconds begins anew:
+#: how long a program takes to die at its start is a matter of the machine.
 RESTART_LIMIT = 5
 RESTART_WINDOW = 60.0
 #: Seconds between SIGTERM and SIGKILL. A Celery worker finishes its tasks first, and those wait for HTTP.
@@ -59,7 +59,9 @@ class _Child:
     program: Program
     log: Path
     process: subprocess.Popen[bytes]
-    deaths: deque[float] = field(default_factory=deque)
+    started: float = field(default_factory=time.monotonic)
+    #: In a row, each before it had run for RESTART_WINDOW.
+    deaths: int = 0
     #: Monotonic time at which it is started again; None while it runs.
     restart_at: float | None = None
     given_up: str = ""
@@ -123,20 +125,18 @@ class Supervisor:
                 self._plan_restart(name, child, now)
             elif now >= child.restart_at:
                 child.restart_at = None
+                child.started = now
                 child.process = self._spawn(child.program, child.log)
 
     def _plan_restart(self, name: str, child: _Child, now: float) -> None:
-        child.deaths.append(now)
-        while now - child.deaths[0] > RESTART_WINDOW:
-            child.deaths.popleft()
-        if len(child.deaths) >= RESTART_LIMIT:
-            child.given_up = (
-                f"ended {len(child.deaths)} times within {RESTART_WINDOW:g} s, the last time {_how(child.process)}"
-            )
+        child.deaths = 1 if now - child.started > RESTART_WINDOW else child.deaths + 1
+        if child.deaths >= RESTART_LIMIT:
+            child.given_up = f"ended {child.deaths} times in a row, the last time {_how(child.process)}"
             self._say(f"{name} {child.given_up}; it is not started again; {self._log_hint(child)}")
             return
-        child.restart_at = now + len(child.deaths) - 1
-        self._say(f"{name} ended ({_how(child.process)}); starting it again")
+        child.restart_at = now + child.deaths - 1
+        cause = _tail(child.log, 1).strip()
+        self._say(f"{name} ended ({_how(child.process)}); starting it again" + (f": {cause}" if cause else ""))
 
     def troubles(self) -> dict[str, str]:
         """Programs that are given up, with why and the end of their logs."""

@@ -14,7 +14,7 @@ from dsf.api.urls import base_url, join_url
 from dsf.cli.conformance import samples
 from dsf.cli.conformance.report import fail
 from dsf.cli.conformance.samples import RawSeries, Samples
-from dsf.cli.conformance.target import Reply, Target
+from dsf.cli.conformance.target import HUB_TIMEOUT, Reply, Target
 from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
 
 #: What the framework sends for a scorer without a source, or without series.
@@ -114,8 +114,10 @@ class Case:
             raise fail(f"{what}: {error}", 'answer {"results": [{"metric": {...}, "score": 1.5}]}') from None
 
 
-def unanswered(what: str, error: HttpError) -> Exception:
-    """The verdict on a request that was not answered with 200."""
+def unanswered(what: str, error: HttpError, *, by_hub: bool = False) -> Exception:
+    """The verdict on a request that was not answered with 200; `by_hub`: of those that the hub makes."""
+    if by_hub and error.reason == "timeout":
+        return fail(f"{what}: {error}", f"answer at once; the hub waits {HUB_TIMEOUT:g} s")
     return fail(f"{what}: {error}", _MEND.get(error.reason, _MEND["http_error"]))
 
 

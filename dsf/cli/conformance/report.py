@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from dsf.exporter.views import View
+from dsf.fleet.views import View
 
 
 class Outcome(StrEnum):
@@ -62,7 +62,7 @@ def fail(message: str, mend: str) -> Verdict:
 
 
 def warn(message: str, mend: str) -> Verdict:
-    """The point passes, but somebody should look."""
+    """The point passes, with an advice."""
     return Verdict(Outcome.WARN, message, mend)
 
 

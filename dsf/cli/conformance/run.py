@@ -89,7 +89,7 @@ def _judge(point: Point, case: Case, unfit: Collection[str], skipped: Collection
 def _matters(point: Point, case: Case, skipped: Collection[str]) -> bool:
     """Whether a point that was skipped leaves others without their ground.
 
-    A token that nobody wants, a point that the user left out, and series for a scorer that gets none do not.
+    A token that is not wanted, a point that the user left out, and series for a scorer that gets none do not.
     """
     if point.name in skipped or point.name == "token":
         return False

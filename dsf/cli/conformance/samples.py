@@ -28,6 +28,8 @@ LARGE: Final = (1000, 120)
 _MOST, _LEAST = 720, 2
 _END: Final = 1_718_600_000
 _GROUPING = re.compile(r"\bby\s*\(([^)]*)\)", re.IGNORECASE)
+#: A query that multiplies by this gives percent.
+_PERCENT = re.compile(r"(?<![\w.])100(?![\w.])")
 #: Labels of a query that does not say which it keeps.
 _ANY_LABELS: Final = ("__name__", "instance", "job", "node", "namespace", "pod", "container")
 
@@ -74,6 +76,8 @@ class Samples:
         self._length = min(max(length, _LEAST), _MOST)
         queries = split_queries(params.query) if params is not None else ()
         self._labels = [_labels_of(query) for query in queries] or [list(_ANY_LABELS)]
+        #: The values are around half of this.
+        self._unit = 100.0 if params is not None and _PERCENT.search(params.query) else 1.0
         self._recorded = recorded
         self.are_recorded = recorded is not None
 
@@ -86,6 +90,11 @@ class Samples:
         if self._recorded is not None:
             return self._recorded
         return [self._series(index, self._length) for index in range(MANY)]
+
+    def many_of_other_unit(self) -> list[RawSeries]:
+        """As `many`, made up in percent when that is in shares of one, and the other way round."""
+        unit = 1.0 if self._unit > 1 else 100.0
+        return [self._series(index, self._length, unit) for index in range(MANY)]
 
     def gaps(self) -> list[RawSeries]:
         """Every third sample missing, a hole in the middle, samples of the end only, one sample, none."""
@@ -119,7 +128,7 @@ class Samples:
         return series
 
     def unknown_labels(self) -> list[RawSeries]:
-        """No labels, labels that nobody expects, values that are long, empty, not ASCII or need quoting."""
+        """No labels, labels that no query has, values that are long, empty, not ASCII or need quoting."""
         known = self.one()[0]
         odd = [
             {},
@@ -140,11 +149,12 @@ class Samples:
         cycled = (self._recorded * math.ceil(count / len(self._recorded)))[:count]
         return [{"metric": one["metric"], "values": one["values"][-length:]} for one in cycled]
 
-    def _series(self, index: int, length: int) -> RawSeries:
+    def _series(self, index: int, length: int, unit: float | None = None) -> RawSeries:
+        unit = unit or self._unit
         labels = self._labels[index % len(self._labels)]
         start = _END - (length - 1) * self._step
         values: list[Sample] = [
-            [start + at * self._step, f"{0.5 + 0.4 * math.sin(index + at / 7):.6f}"] for at in range(length)
+            [start + at * self._step, f"{unit * (0.5 + 0.4 * math.sin(index + at / 7)):.6f}"] for at in range(length)
         ]
         return {"metric": {label: f"{label.strip('_')}-{index}" for label in labels}, "values": values}
 

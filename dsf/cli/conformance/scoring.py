@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
-from dsf.api.dimension import DimensionFormat
+from dsf.api.dimension import PLACEHOLDERS, DimensionFormat, unknown_placeholders
 from dsf.api.score import to_score_value
 from dsf.api.scoring import ScoringResponse
 from dsf.api.summary import DEFAULT_TIMEOUT_SECONDS
@@ -16,6 +16,7 @@ from dsf.cli.conformance.report import fail, skip, warn
 
 _NO_SERIES = "the source type is None: the framework sends no series"
 _NO_RESULTS = "there are no results for made-up series; give recorded ones with --sample"
+_MADE_UP = "the made-up series are to blame: give recorded ones with --sample"
 #: Times that the everyday request is timed.
 _TIMED = 3
 #: Relative difference of two scores of the same series that is none: sums in another order.
@@ -90,6 +91,12 @@ def labels(case: Case) -> str:
 
 
 def _names(case: Case, response: ScoringResponse) -> str:
+    unknown = unknown_placeholders(case.dimension)
+    if unknown:
+        raise fail(
+            f"{case.dimension} has {', '.join(unknown)}, which no label fills: it would stay as it is in every name",
+            f"placeholders are {', '.join(f'${{{name}}}' for name in PLACEHOLDERS)}",
+        )
     score_name = case.config.scoring.params.name if case.config is not None else "score"
     dimension = DimensionFormat(case.dimension, "cluster1", score_name)
     names = Counter(dimension.render(result.labels) for result in response.results)
@@ -98,6 +105,14 @@ def _names(case: Case, response: ScoringResponse) -> str:
     name, times = names.most_common(1)[0]
     if times > 1:
         raise fail(f"{times} results have the name {name!r} with {case.dimension}", "add a label that tells them apart")
+    for label in (label for label in USED_LABELS if f"${{{label}}}" in case.dimension):
+        without = [result for result in response.results if not result.labels.get(label)]
+        if without:
+            raise (fail if len(without) == len(response.results) else warn)(
+                f"{len(without)} of {len(response.results)} results have no label {label}, so that names are such as "
+                f"{dimension.render(without[0].labels)!r}",
+                f"leave ${{{label}}} out of the scoreDimensionFormat, or keep the label in the query",
+            )
     return f"{len(names)} names such as {name!r}"
 
 
@@ -107,15 +122,35 @@ def value_range(case: Case) -> str:
     if not response.results:
         raise skip(_NO_RESULTS)
     scores = [result.score for result in response.results]
+    seen = f"from {min(scores):g} to {max(scores):g}"
+    useless = _useless(scores)
+    if useless and case.has_series and not case.samples.are_recorded and not _is_useless_in_other_unit(case):
+        raise warn(f"{useless}, they go {seen}", f"scale the score, unless {_MADE_UP}")
+    if useless:
+        raise fail(f"{useless}, they go {seen}", "scale the score so that it uses the range of -100 to 100")
     outside = sum(to_score_value(score)[1] for score in scores)
     if outside:
-        # When all of them are, every cluster gets the same score, whatever its series say.
-        raise (fail if outside == len(scores) else warn)(
-            f"{outside} of {len(scores)} scores are outside of -100..100 and would be limited; they go from "
-            f"{min(scores):g} to {max(scores):g}",
-            "scale the score; made-up series may be to blame, then give recorded ones with --sample",
+        raise warn(
+            f"{outside} of {len(scores)} scores are outside of -100..100 and would be limited, they go {seen}",
+            f"scale the score, unless {_MADE_UP}",
         )
-    return f"from {min(scores):g} to {max(scores):g}"
+    return seen
+
+
+def _useless(scores: list[float]) -> str:
+    """Why every cluster gets the same published score, whatever its series say; empty when that is not so."""
+    if all(to_score_value(score)[1] for score in scores):
+        return f"all {len(scores)} scores are outside of -100..100 and would be limited"
+    if all(-1 <= score <= 1 for score in scores) and not all(score.is_integer() for score in scores):
+        published = sorted({to_score_value(score)[0] for score in scores})
+        return f"all {len(scores)} scores are between -1 and 1 and are published as {' or '.join(map(str, published))}"
+    return ""
+
+
+def _is_useless_in_other_unit(case: Case) -> bool:
+    """Whether scores are no better for series a hundred times as large, or as small."""
+    response = case.scores(samples.body(case.samples.many_of_other_unit()), "several series in another unit")
+    return not response.results or bool(_useless([result.score for result in response.results]))
 
 
 def determinism(case: Case) -> str:

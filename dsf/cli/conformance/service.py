@@ -12,12 +12,16 @@ from dsf.api.meta import ObjectMeta
 from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, DynamicScorerStatus
+from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import base_url, join_url
 from dsf.cli.conformance.case import EMPTY, Case, unanswered
 from dsf.cli.conformance.report import fail, skip, warn
+from dsf.cli.conformance.target import HUB_TIMEOUT, Reply
 from dsf.errors import RemoteConfigError, ResolutionError
 
+#: Points of a series for one query, of Prometheus.
+_MAX_POINTS = 11_000
 _SEE_REDIRECTS = "it answers with a redirect, see the point redirects"
 _STRANGER = "not-the-right-token"
 
@@ -32,9 +36,21 @@ def health(case: Case) -> str:
             "GET /healthz at the root of the host answers 404; with configSyncMode Full /config counts instead",
             "serve /healthz at the root, also when the other paths have a prefix",
         )
+    if reply.error is not None and reply.error.reason == "timeout":
+        raise unanswered("/healthz", reply.error, by_hub=True)
     if reply.error is not None:
         raise fail(str(reply.error), "answer 200 at /healthz at the root of the host; the framework runs nothing else")
+    _check_speed("/healthz", reply)
     return f"200 in {_ms(reply.seconds)}"
+
+
+def _check_speed(what: str, reply: Reply) -> None:
+    """Raises a Verdict that warns of an answer that only just came in time."""
+    if reply.seconds > HUB_TIMEOUT / 2:
+        raise warn(
+            f"{what} took {reply.seconds:.1f} s of the {HUB_TIMEOUT:g} s that the hub waits",
+            "answer at once: a scorer that is late three times in a row is Inactive and scores nothing",
+        )
 
 
 def redirects(case: Case) -> str:
@@ -58,7 +74,7 @@ def config(case: Case) -> str:
     if reply.is_redirect:
         raise skip(_SEE_REDIRECTS)
     if reply.error is not None:
-        raise unanswered("configURL", reply.error)
+        raise unanswered("configURL", reply.error, by_hub=True)
     try:
         found = parse_remote_config(reply.body)
     except RemoteConfigError as error:
@@ -69,6 +85,8 @@ def config(case: Case) -> str:
         mend = "say it in /config, or in spec of the DynamicScorer if it shall not be here"
         raise fail(str(error), mend) from None
     summary = resolved.summary
+    _check_points(summary)
+    _check_speed("configURL", reply)
     if summary.source_type == SourceType.Prometheus and not found.source.host:
         raise warn(
             "source.host is not said, so the framework would ask the host of configURL for the time series",
@@ -79,8 +97,29 @@ def config(case: Case) -> str:
     return f"score {summary.score_name} every {summary.scoring_interval} s, source {summary.source_type}"
 
 
+def _check_points(summary: ScorerSummary) -> None:
+    """Raises a Verdict on a range and step that Prometheus cannot serve, or serves otherwise than one expects."""
+    if summary.source_type != SourceType.Prometheus:
+        return
+    span, step = summary.source_range, summary.source_step
+    if span // step > _MAX_POINTS:
+        raise fail(
+            f"range {span} s in steps of {step} s are {span // step + 1} points of each series; Prometheus refuses "
+            f"more than {_MAX_POINTS}",
+            "choose a longer source.params.step or a shorter range",
+        )
+    if step > span:
+        raise warn(
+            f"the step of {step} s is longer than the range of {span} s: each series has one sample, {span} s old",
+            "choose a step that divides the range",
+        )
+
+
 def _scorer(case: Case, found: object) -> DynamicScorer:
-    spec = {"description": "", "configURL": case.url, "configSyncMode": ConfigSyncMode.Full}
+    spec: dict[str, object] = {"description": "", "configURL": case.url, "configSyncMode": ConfigSyncMode.Full}
+    if case.token is not None:
+        # With a token the host is bound to that of configURL.
+        spec["scoring"] = {"auth": {"tokenSecretRef": {"name": "token", "key": "token"}}}
     return DynamicScorer(
         metadata=ObjectMeta(name="check"),
         spec=DynamicScorerSpec.model_validate(spec),
@@ -91,8 +130,8 @@ def _scorer(case: Case, found: object) -> DynamicScorer:
 def content_type(case: Case) -> str:
     """/config and scores are sent as application/json."""
     asked = {
-        "/config": case.target.content_type("GET", case.url, None, None),
-        "scoring": case.target.content_type("POST", case.scoring_url, case.main, case.token),
+        "/config": case.target.content_type(case.url, None, None),
+        "scoring": case.target.content_type(case.scoring_url, case.main, case.token),
     }
     wrong = [f"{name}: {found or 'none'}" for name, found in asked.items() if found != "application/json"]
     if wrong:

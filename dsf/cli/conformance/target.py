@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import urllib3
-
 from dsf import http
 from dsf.errors import HttpError
-from dsf.http.failures import place
 from dsf.settings import Settings
 
+#: Seconds that the hub waits for /healthz and /config.
+HUB_TIMEOUT: float = Settings.model_fields["health_timeout"].default
 #: Bytes of an answer that the framework takes.
 MAX_BYTES: int = Settings.model_fields["max_scoring_bytes"].default
 
@@ -42,38 +41,32 @@ class Reply:
 
 
 class Target:
-    """One scoring API. `timeout` is in seconds and for each request."""
+    """One scoring API. `timeout` is in seconds and for each scoring request."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
 
     def get(self, url: str) -> Reply:
         """GET as the hub does, without a token."""
-        return self._timed(lambda deadline: http.get(url, deadline=deadline, max_bytes=MAX_BYTES))
+        return _timed(HUB_TIMEOUT, lambda deadline: http.get(url, deadline=deadline, max_bytes=MAX_BYTES))
 
     def post(self, url: str, body: bytes, token: str | None) -> Reply:
         """POST as an agent does."""
-        return self._timed(lambda deadline: http.post(url, body, token=token, deadline=deadline, max_bytes=MAX_BYTES))
+        return _timed(
+            self.timeout, lambda deadline: http.post(url, body, token=token, deadline=deadline, max_bytes=MAX_BYTES)
+        )
 
-    def content_type(self, method: str, url: str, body: bytes | None, token: str | None) -> str:
+    def content_type(self, url: str, body: bytes | None, token: str | None) -> str:
         """The media type of an answer, which the framework does not look at. Raises HttpError without an answer."""
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        timeout = urllib3.Timeout(total=self.timeout)
-        try:
-            with urllib3.PoolManager(retries=False, timeout=timeout) as pool:
-                response = pool.request(method, url, body=body, headers=headers, redirect=False, preload_content=False)
-                found: str = response.headers.get("Content-Type", "")
-                response.close()
-        except urllib3.exceptions.HTTPError as error:
-            raise HttpError("connection_failed", f"{place(method, url)}: {type(error).__name__}") from None
-        return found.partition(";")[0].strip().lower()
+        deadline = time.monotonic() + self.timeout
+        answer = http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, body=body, token=token)
+        return answer.content_type.partition(";")[0].strip().lower()
 
-    def _timed(self, ask: Callable[[float], bytes]) -> Reply:
-        started = time.monotonic()
-        try:
-            body = ask(started + self.timeout)
-        except HttpError as error:
-            return Reply(time.monotonic() - started, error=error)
-        return Reply(time.monotonic() - started, body)
+
+def _timed(seconds: float, ask: Callable[[float], bytes]) -> Reply:
+    started = time.monotonic()
+    try:
+        body = ask(started + seconds)
+    except HttpError as error:
+        return Reply(time.monotonic() - started, error=error)
+    return Reply(time.monotonic() - started, body)

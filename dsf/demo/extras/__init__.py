@@ -65,7 +65,7 @@ EXTRAS: Mapping[str, Extra] = {
         8003,
         "how much CPU and memory is left",
         {
-            # There is no Kubernetes here: what is idle and what is free stand for what nobody requested.
+            # There is no Kubernetes here: what is idle and what is free stand for what no pod requests.
             "SOURCE_TYPE": "Prometheus",
             "SOURCE_HOST": f"http://{PROMETHEUS_NAME}",
             "SOURCE_QUERY": (

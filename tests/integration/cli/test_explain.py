@@ -184,14 +184,15 @@ def test_an_unknown_source(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer
 def test_tokens_are_sent_and_never_shown(
     dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer], output: str
 ) -> None:
-    secret = folder / "secrets" / "scorer-token"
+    secret = folder.parents[2] / "_secrets" / "worker01" / "scorer-token"
     secret.mkdir(parents=True)
     (secret / "token").write_text(TOKEN + "\n")
+    (secret / "usable-for").write_text("127.0.0.1")
     # A server that repeats what it was sent, in good answers and in bad ones.
     echo = {"results": [{"metric": {"node": TOKEN}, "score": 1}] * 40, "you sent": f"Bearer {TOKEN}"}
     servers[1].script(answer(echo))
     reference = {"scoring_endpoint_auth_name": "scorer-token", "scoring_endpoint_auth_key": "token"}
-    deliver(folder, servers, **reference, scoring_endpoint=f"http://user:{TOKEN}@127.0.0.1:{servers[1].port}/scoring")
+    deliver(folder, servers, **reference, source_endpoint=f"http://user:{TOKEN}@127.0.0.1:{servers[0].port}/query")
     result = dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", output)
     assert result.exit_code == 0, result.output
     assert servers[1].requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
@@ -204,11 +205,29 @@ def test_tokens_are_sent_and_never_shown(
     assert "unauthorized" in result.stdout
 
 
+def test_an_answer_that_spells_the_token_otherwise_is_not_shown(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
+) -> None:
+    secret = folder.parents[2] / "_secrets" / "worker01" / "scorer-token"
+    secret.mkdir(parents=True)
+    (secret / "token").write_text(TOKEN + "\n")
+    (secret / "usable-for").write_text("127.0.0.1")
+    spelt = "".join(f"\\u{ord(char):04x}" for char in TOKEN)
+    servers[1].script(answer(f'{{"results": [{{"metric": {{"node": "{spelt}"}}, "score": 1}}]}}'))
+    deliver(folder, servers, scoring_endpoint_auth_name="scorer-token", scoring_endpoint_auth_key="token")
+    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+    assert (report["outcome"], report["results"]) == ("ok", [])
+    assert "repeats a token" in report["response"]["head"]
+
+
 def test_a_missing_token_is_named(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     deliver(folder, servers, source_endpoint_auth_name="prometheus-token", source_endpoint_auth_key="token")
     result = dsf("explain", "sample-scorer", "--cluster", "worker01")
     assert result.exit_code == 1
-    assert "(secret_missing): key 'token' of Secret 'prometheus-token' is missing" in result.stdout
+    said = "".join(result.stdout.split())
+    assert "(secret_missing):key'token'ofSecret'prometheus-token'ismissing;itsplaceisthefile" in said
+    place = folder.parents[2] / "_secrets" / "worker01" / "prometheus-token" / "token"
+    assert str(place) in said
     assert servers[0].requests == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from dsf import keys
 from dsf.store.registry import Registry, ScorerRecord
+from dsf.store.schedule import ScheduleStore
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet
 
@@ -31,6 +33,18 @@ def test_status_of_a_good_fleet(dsf: Dsf, fleet: Fleet) -> None:
                               "SUCCESS"]  # fmt: skip
     assert line.split()[:8] == [SAMPLE, "ok", "Active", "sample_score", "10s", "2", "0", "2"]
     assert line.split()[8] in ("2s", "3s", "4s", "5s", "6s", "7s")
+
+
+def test_status_shows_the_interval_in_force_and_the_declared_one(dsf: Dsf, fleet: Fleet) -> None:
+    only_sample(fleet.redis)
+    store = ScheduleStore(fleet.redis)
+    store.set_override("worker01/sample-scorer", interval=5)
+    assert "5s-10s (declared 10s)" in dsf("status").stdout
+    store.reset("worker01/sample-scorer")
+    store.set_override("*/sample-scorer", interval=5)
+    assert " 5s (declared 10s)" in dsf("status").stdout
+    (found,) = json.loads(dsf("status", "-o", "json").stdout)["scorers"]
+    assert (found["intervalSeconds"], found["intervalsInForce"]) == (10, [5])
 
 
 def test_status_says_where_why_and_since_when_it_fails(dsf: Dsf, fleet: Fleet) -> None:
@@ -60,7 +74,7 @@ def test_status_as_json(dsf: Dsf, fleet: Fleet) -> None:
     assert set(found) == {"at", "ok", "scorers", "scores", "conditions", "problems"}
     assert found["ok"] is False
     (scorer,) = found["scorers"]
-    assert scorer["clusters"] == {"desired": 2, "succeeding": 1, "failing": 1, "expired": 0, "waiting": 0}
+    assert scorer["clusters"] == {"desired": 2, "succeeding": 1, "failing": 1, "empty": 0, "expired": 0, "waiting": 0}
     (failure,) = scorer["failures"]
     assert (failure["cluster"], failure["stage"], failure["reason"]) == ("worker02", "fetch", "bad_query")
     assert [score["cluster"] for score in found["scores"]] == ["worker01", "worker02"]
@@ -261,3 +275,20 @@ def test_history_needs_a_cluster_that_there_is(dsf: Dsf, fleet: Fleet) -> None:
 def test_history_before_the_first_cycle(dsf: Dsf, fleet: Fleet) -> None:
     fleet.redis.delete(keys.history_key("worker01", SAMPLE))
     assert "No cycle has ended yet" in dsf("history", SAMPLE, "--cluster", "worker01").stdout
+
+
+# --- large fleets ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [("scores",), ("schedule", "list")])
+def test_a_table_of_a_large_fleet_is_limited_and_says_so(dsf: Dsf, fleet: Fleet, command: tuple[str, ...]) -> None:
+    for number in range(150):
+        fleet.entry(f"edge{number:03}")
+    limited = dsf(*command)
+    assert len(limited.stdout.splitlines()) == 101
+    assert limited.stderr == ("dsf: 100 of 152 pairs; --limit 0 shows all, --cluster or a scorer's name shows fewer\n")
+    assert "edge148" in dsf(*command, "--limit", "0").stdout
+    assert dsf(*command, "--limit", "0").stderr == ""
+    assert dsf(*command, "--cluster", "worker01").stderr == ""
+    found = loaded(dsf(*command, "-o", "json"))
+    assert len(found.get("scores") or found["entries"]) == found["total"] == 152

@@ -106,16 +106,42 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     assert ended.stdout.splitlines()[-1] == "[]"
 
 
-def test_reading_redis_loads_neither_celery_nor_kubernetes(redis_url: str, fleet: Fleet, tmp_path: Path) -> None:
+#: All that commands which only look may load: each package more is CPU time before the first line is shown.
+LIGHT = {
+    *("dsf", "typer", "shellingham", "rich", "redis", "yaml"),
+    *("pydantic", "pydantic_core", "pydantic_settings", "dotenv"),
+    *("annotated_doc", "annotated_types", "typing_extensions", "typing_inspection"),
+    # By redis-py, where it is there; of OpenTelemetry only the empty namespace.
+    *("cryptography", "cython_runtime", "opentelemetry"),
+}
+
+
+def test_commands_that_look_load_what_they_need(redis_url: str, fleet: Fleet, tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom dsf.cli.main import app\n"
-        "for command in ('status', 'scores', 'schedule list'):\n"
-        "    try:\n        app(command.split())\n    except SystemExit:\n        pass\n"
-        "print([name for name in ('celery', 'kombu', 'kubernetes', 'fastapi') if name in sys.modules])"
+        "import sys\nfrom dsf.cli.main import run\n"
+        "for command in ('status', 'scores', 'schedule list', 'history sample-scorer -c worker01'):\n"
+        "    sys.argv[1:] = command.split()\n"
+        "    try:\n        run()\n    except SystemExit:\n        pass\n"
+        "names = {name.partition('.')[0] for name in sys.modules if sys.modules[name]} - sys.stdlib_module_names\n"
+        "print(*sorted(name for name in names if not name.startswith('_')))\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry.sdk') and sys.modules[name]])"
     )
     values = environment(DSF_REDIS_URL=redis_url, XDG_STATE_HOME=str(tmp_path))
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=values)
-    assert ended.stdout.splitlines()[-1] == "[]"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=values)
+    loaded_packages, sdk = ended.stdout.splitlines()[-2:]
+    assert set(loaded_packages.split()) <= LIGHT
+    assert sdk == "[]"
+
+
+def test_what_goes_wrong_is_logged_all_the_same(tmp_path: Path) -> None:
+    code = (
+        "import dsf.log\nfrom dsf.settings import Settings\nlog = dsf.log.get('x')\n"
+        "dsf.log.prepare(Settings(log_level='ERROR', log_format='json'))\n"
+        "log.warning('not this')\nlog.error('this', cluster='worker01')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment())
+    (line,) = ended.stderr.splitlines()
+    assert (json.loads(line)["event"], json.loads(line)["cluster"]) == ("this", "worker01")
 
 
 @pytest.mark.parametrize(
@@ -269,3 +295,19 @@ def _status(method: str, url: str) -> int | None:
             return session.request(method, url, timeout=5).status_code
         except requests.ConnectionError:
             return None
+
+
+def test_optimize_says_that_the_demo_has_nothing_to_plan(
+    dsf: Dsf, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DSF_REDIS_URL")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    context.write(redis_url=redis_url)
+    ended = dsf("optimize", "-f", "samples/optimization/params-performance.json", "--dry-run")
+    context.remove()
+    assert (ended.exit_code, ended.stdout) == (1, "")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: dsf optimize needs a hub on Kubernetes: ")
+    assert "the demo and `dsf up` do not have" in line

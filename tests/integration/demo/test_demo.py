@@ -75,9 +75,10 @@ class Demo:
         command = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in self.environment.items()))
         self.process = Child([*command, *DSF, "demo", "--keep", str(self.folder)], self.folder.parent / "demo.log")
 
-    def dsf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def dsf(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = self.environment | variables
         return subprocess.run(
-            [*DSF, *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            [*DSF, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
     def data(self, *arguments: str) -> Any:
@@ -88,7 +89,7 @@ class Demo:
         try:
             url = self.context()["exporter_url"]
             scores = requests.get(f"{url}/api/v1/scores", timeout=5).json().get("scores", [])
-        except (OSError, requests.RequestException):
+        except (OSError, ValueError, requests.RequestException):
             return set()
         return {(score["cluster"], score["scorer"]) for score in scores if score["fresh"] and score["items"]}
 
@@ -102,7 +103,7 @@ class Demo:
         file.write_text(text.replace(old, new))
 
     def context(self) -> dict[str, Any]:
-        file = Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "context.json"
+        file = Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "contexts" / f"{self.process.pid}.json"
         found: dict[str, Any] = json.loads(file.read_text())
         return found
 
@@ -136,14 +137,14 @@ def test_once_prints_the_table_and_ends_with_0(tmp_path: Path, extras: tuple[str
     )
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
-    assert rows[0][:5] == ["CLUSTER", "SCORER", "ITEMS", "LOWEST", "HIGHEST"]
+    assert rows[0][:5] == ["CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH"]
     extra = [(cluster, EXTRAS[name].sample) for cluster in ("worker01", "worker02") for name in extras]
     assert [(row[0], row[1]) for row in rows[1:]] == sorted([*PAIRS, *extra])
     assert all(int(row[2]) >= 1 and -100 <= int(row[3]) <= int(row[4]) <= 100 for row in rows[1:])
     assert "every cluster has every score" in done.stderr
     # A demo that is not kept leaves neither folder nor context.
     assert not list(tmp_path.glob("dsf-demo-*"))
-    assert not (tmp_path / "state" / "dsf" / "context.json").exists()
+    assert not list((tmp_path / "state" / "dsf" / "contexts").iterdir())
     check_nothing_is_left(environment)
 
 
@@ -162,7 +163,7 @@ def test_once_says_why_a_score_is_missing(tmp_path: Path) -> None:
         " metadata: {name: typo, namespace: open-cluster-management},\n"
         " spec: {description: d, configUrl: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n"
     )
-    code = "import dsf.cli.demo; dsf.cli.demo.ONCE_TIMEOUT = 8; from dsf.cli.main import run; run()"
+    code = "import dsf.cli.demo; dsf.cli.demo.ONCE_TIMEOUT = 30; from dsf.cli.main import run; run()"
     done = subprocess.run(
         [sys.executable, "-c", code, "demo", "--once", "--keep", str(folder)],
         env=make_environment(tmp_path),
@@ -206,6 +207,35 @@ def test_everything_that_is_promised(demo: Demo) -> None:
 
     rescored = demo.dsf("rescore", "sample-scorer", "--cluster", "worker01", "--wait")
     assert rescored.returncode == 0, rescored.stdout + rescored.stderr
+
+
+def test_a_terminal_that_sourced_the_printed_environment_explains_too(demo: Demo) -> None:
+    demo.wait_fresh(PAIRS)
+    explained = demo.dsf("explain", "sample-scorer", "-c", "worker01", DSF_REDIS_URL=demo.context()["redis_url"])
+    assert explained.returncode == 0, explained.stderr
+
+
+def test_two_demos_at_once(demo: Demo, tmp_path: Path) -> None:
+    """Each command goes to the one that is meant, and says to which; the end of one leaves the other."""
+    demo.wait_fresh(PAIRS)
+    other = Demo(tmp_path / "other", demo.environment | {"TMPDIR": str(tmp_path)})
+    try:
+        other.wait_fresh(PAIRS)
+        ambiguous = demo.dsf("schedule", "pause", "sample-scorer")
+        assert (ambiguous.returncode, ambiguous.stdout) == (2, "")
+        assert f"demo ({demo.folder})" in ambiguous.stderr
+        assert f"other ({other.folder})" in ambiguous.stderr
+
+        paused = demo.dsf("schedule", "pause", "sample-scorer", "--context", str(other.folder))
+        assert paused.returncode == 0
+        assert paused.stderr == f"dsf: using the demo other ({other.folder})\n"
+        for running, state in ((demo, False), (other, True)):
+            entries = running.data("schedule", "list", "sample-scorer", "--context", running.folder.name)["entries"]
+            assert {entry["paused"] for entry in entries} == {state}
+    finally:
+        other.process.signal(signal.SIGTERM)
+        other.process.wait(30)
+    assert demo.dsf("scores").stderr == f"dsf: using the demo demo ({demo.folder})\n"
 
 
 def test_the_scorer_of_the_tutorial_scores(demo: Demo, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_once_is_no_success_without_all_scores(tmp_path: Path, number: signal.Si
     environment = make_environment(tmp_path)
     command = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()))
     demo = Child([*command, sys.executable, "-m", "dsf.cli", "demo", "--once"], tmp_path / "demo.log")
-    wait_for((tmp_path / "state" / "dsf" / "context.json").exists, 60, demo.tail())
+    wait_for(lambda: list((tmp_path / "state" / "dsf" / "contexts").glob("*.json")), 60, demo.tail())
     demo.signal(number)
     assert demo.wait(30) == 130, demo.tail()
     assert "every cluster has every score" not in demo.tail()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,23 @@ def test_json_and_yaml(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"preference": None}, "either preference or preferences has to be given"),
+        ({"clusters": [{"name": "A b"}]}, r"clusters\[0\]\.name: .*; clusters\[0\]\.availablePolicies: Field required"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    file = tmp_path / "p.json"
+    file.write_text(json.dumps(BODY | more))
+    with pytest.raises(ManifestError, match=f"^{re.escape(str(file))}: {words}$"):
+        read_params(file)
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b'{\n\t"namespace": "default",\n}', "as JSON: .*line 3 column 1"),
+        (b'{\n\t"namespace": "default",\n]', "as JSON: .*line 3 column 1"),
         (b"namespace: default\nclusters: [", "as YAML: .*line 2"),
         (b"\xff\xfe", "utf-8"),
     ],

@@ -6,8 +6,11 @@ import io
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import yaml
+from pydantic import BaseModel
 from rich.console import Console
 
+from dsf.cli import output
 from dsf.cli.output import age, clean, number, table, until
 
 
@@ -43,3 +46,18 @@ def test_text_of_others_is_not_read_as_markup() -> None:
     console.print(table(("NAME", "VALUE"), [("[red]x[/red]", ("\x1b[0m", "bold"))], right=("VALUE",)))
     assert isinstance(console.file, io.StringIO)
     assert r"[red]x[/red]  \x1b[0m" in console.file.getvalue()
+
+
+class _Said(BaseModel):
+    message: str
+
+
+@pytest.mark.parametrize("form", [output.Format.JSON, output.Format.YAML])
+def test_no_form_steers_a_terminal_and_programs_read_what_was_said(
+    form: output.Format, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = _Said(message="a\x9b31m \u202eb \x1b é 点")
+    output.emit(said, form, lambda: "")
+    text = capsys.readouterr().out
+    assert text.replace("\n", "").isprintable()
+    assert yaml.safe_load(text) == said.model_dump()

@@ -60,12 +60,29 @@ def test_an_address_follows_its_scorer_to_another_port(tmp_path: Path, state: Pa
     assert "configURL: http://127.0.0.1:8000/performance/config\n" in (folder / "static-scorer.yaml").read_text()
 
 
+def test_an_address_is_followed_from_another_state_folder(tmp_path: Path, state: Path) -> None:
+    """As with another XDG_STATE_HOME, or by another user."""
+    folder, other = tmp_path / "demo", tmp_path / "other"
+    other.mkdir()
+    manifests.prepare(folder, state, PORTS)
+    assert len(manifests.prepare(folder, other, {"sample-scorer": 9000, "static-scorer": 8001})) == 1
+    assert "configURL: http://127.0.0.1:9000/config\n" in (folder / "sample-scorer.yaml").read_text()
+
+
+def test_an_address_that_an_earlier_version_noted_is_followed(tmp_path: Path, state: Path) -> None:
+    folder = tmp_path / "demo"
+    manifests.prepare(folder, state, PORTS)
+    (folder / ".addresses.json").rename(state / "addresses.json")
+    assert len(manifests.prepare(folder, state, {"sample-scorer": 9000, "static-scorer": 8001})) == 1
+    assert "configURL: http://127.0.0.1:9000/config\n" in (folder / "sample-scorer.yaml").read_text()
+
+
 def test_foreign_manifests_are_left_alone(tmp_path: Path, state: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "one.yml").write_text("kind: Something\n")
     assert manifests.prepare(folder, state, PORTS) == []
-    assert [path.name for path in folder.iterdir()] == ["one.yml"]
+    assert [path.name for path in folder.iterdir()] == ["one.yml", ".addresses.json"]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, state: Path) -> None:

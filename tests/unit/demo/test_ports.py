@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,8 +20,7 @@ def listener() -> Iterator[int]:
 
 def test_the_preferred_port_if_it_is_free() -> None:
     said: list[str] = []
-    ports = Ports(said.append)
-    port = ports.any()
+    port = Ports(said.append).any()
     assert is_free(port)
     assert Ports(said.append).choose(port, "the exporter") == port
     assert said == []
@@ -38,3 +39,20 @@ def test_no_port_is_given_twice() -> None:
     first = ports.any()
     assert ports.choose(first, "another") != first
     assert len({ports.any() for _ in range(20)}) == 20
+
+
+def test_two_demos_that_start_together_get_different_ports() -> None:
+    """Neither listens yet, so a look at the port alone finds it free."""
+    mine = Ports(lambda _: None)
+    port = mine.any()
+    assert is_free(port)
+    code = (
+        "import sys\nfrom dsf.demo.ports import Ports\nports = Ports(print)\n"
+        "print(ports.choose(int(sys.argv[1]), 'Flower'))"
+    )
+    command = [sys.executable, "-c", code, str(port)]
+    other = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    assert other == [f"port {port} is in use; Flower gets port {other[1]}", other[1]]
+    assert other[1] != str(port)
+    del mine
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == f"{port}\n"

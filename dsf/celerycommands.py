@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from dsf.listening import EVERYWHERE
+
 _CELERY = (sys.executable, "-m", "celery", "-A", "dsf.celery")
 
 #: Tasks that Flower keeps. Its default of 100,000 takes hundreds of MB.
@@ -25,9 +27,10 @@ def flower(address: str, port: int, *, read_only: bool = True) -> list[str]:
     return [
         *_CELERY,
         "flower",
-        f"--address={address}",
+        # Tornado takes `::` for IPv6 alone, and nothing for everything.
+        f"--address={'' if address == EVERYWHERE else address}",
         f"--port={port}",
-        # Otherwise anybody who opens the page may start tasks.
+        # Otherwise every user who opens the page may start tasks.
         *(["--read_only"] if read_only else []),
         # Workers send events anyway; the default asks every worker of the fleet for them every 5 s.
         "--enable_events=False",

@@ -1,0 +1,126 @@
+"""The demo's screen: a table of pairs, why some fail, and where to look, in as many lines as the terminal has.
+
+What a person needs most comes first and is never cut: rows of pairs that fail, then their causes. Rows of pairs that
+do well, and addresses, make room.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.segment import Segment
+from rich.text import Text
+
+from dsf.cli.output import age, clean, flat, table
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+    from dsf.demo.report import Line
+
+#: Lines that the table keeps when causes need room: its header, some pairs, and how many are left off.
+_LEAST_ROWS = 5
+#: Clusters that a cause names.
+_NAMED = 3
+_Lines = list[list[Segment]]
+
+
+def render_table(lines: Sequence[Line]) -> RenderableType:
+    """One line per pair, narrow enough for 80 columns; why one fails is beside the table."""
+    now = time.time()
+    rows: list[list[str | tuple[str, str]]] = [
+        [
+            line.cluster,
+            line.scorer,
+            (str(line.items), "green" if line.items else "yellow"),
+            "-" if line.lowest is None else str(line.lowest),
+            "-" if line.highest is None else str(line.highest),
+            age(line.age),
+            "-" if line.next_run is None else f"{max(0.0, line.next_run - now):.0f}s",
+            (f"{line.failing}x", "red") if line.failing else ("-", "dim"),
+        ]
+        for line in lines
+    ]
+    headers = ("CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH", "AGE", "NEXT", "FAILED")
+    made = table(headers, rows, right=headers[2:])
+    for column in made.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    return made
+
+
+def causes(lines: Sequence[Line]) -> list[str]:
+    """A sentence for each reason of failures, the cause before the address; pairs that fail alike share one."""
+    clusters: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for line in lines:
+        if line.failure:
+            clusters[line.scorer, line.failure].append(line.cluster)
+    return [f"{scorer} on {_some(found)}: {_cause_first(why)}" for (scorer, why), found in clusters.items()]
+
+
+def _some(clusters: list[str]) -> str:
+    more = len(clusters) - _NAMED
+    return ", ".join(clusters[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _cause_first(failure: str) -> str:
+    """`fetch http_error: GET http://...: HTTP 500: x` as `fetch http_error: HTTP 500: x (GET http://...)`."""
+    return re.sub(r"^([^:]*: )((?:GET|POST) \S+): (.*)$", r"\1\3 (\2)", failure, flags=re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Screen:
+    """A renderable that is never higher than a terminal of at least 80 x 24; the end of `footer` is left off first."""
+
+    lines: Sequence[Line]
+    #: What is wrong besides failing cycles.
+    troubles: Sequence[str]
+    footer: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Rich's protocol: the lines from top to bottom."""
+        # One less: the cursor stands in the last one.
+        left = console.size.height - 1
+
+        def wrapped(text: str, style: str) -> _Lines:
+            return console.render_lines(Text(clean(text), style=style, overflow="fold"), options, pad=False)
+
+        wrong = [line for text in (*self.troubles, *causes(self.lines)) for line in wrapped(flat(text), "red")]
+        places = [wrapped(text, "dim") for text in self.footer]
+        least = len(places[0]) + 1 if places else 0
+        shown = self._table(console, options, max(left - least - len(wrong), _LEAST_ROWS))
+        left -= len(shown)
+        shown += _fitting(wrong, left - least)
+        left = console.size.height - 1 - len(shown) - 1
+        below: _Lines = []
+        for place in places:
+            if len(below) + len(place) > left:
+                break
+            below += place
+        for line in [*shown, *([[Segment("")], *below] if below else [])]:
+            yield from line
+            yield Segment.line()
+
+    def _table(self, console: Console, options: ConsoleOptions, height: int) -> _Lines:
+        if not self.lines:
+            return console.render_lines(Text("waiting for the hub"), options, pad=False)
+        lines = list(self.lines)
+        more = len(lines) + 1 - height
+        if more > 0:
+            # Those that fail first; otherwise the order stays.
+            lines = sorted(lines, key=lambda line: not line.failure)[: height - 2]
+        made = console.render_lines(render_table(lines), options, pad=False)
+        if more > 0:
+            hidden = len(self.lines) - len(lines)
+            made += console.render_lines(Text(f"and {hidden} more; `dsf scores` shows all", style="dim"), options)
+        return made
+
+
+def _fitting(lines: _Lines, height: int) -> _Lines:
+    if len(lines) <= height:
+        return lines
+    return [*lines[: max(0, height - 1)], [Segment("... `dsf status` says all of it")]] if height > 0 else []

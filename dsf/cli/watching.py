@@ -1,0 +1,66 @@
+"""`--watch`: a view that is printed again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import typer
+
+from dsf.cli.output import Format, as_json, as_yaml, clean, console
+from dsf.cli.session import redis_hint
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import RenderableType
+
+View = TypeVar("View", bound="BaseModel")
+
+#: Seconds between two looks.
+WATCH_INTERVAL = 1.0
+
+
+def watch(read: Callable[[], View], output: Format, render: Callable[[View], RenderableType]) -> NoReturn:
+    """Print again and again until Ctrl-C: in place on a terminal, else one after the other.
+
+    JSON is one line per look and YAML one document. While Redis is away a line on stderr says so, and it goes on.
+    """
+    import redis
+
+    if output is Format.TABLE and sys.stdout.isatty():
+        _watch_live(read, render)
+    while True:
+        try:
+            view = read()
+        except redis.RedisError as error:
+            typer.echo(f"error: {redis_hint(error)}", err=True)
+        else:
+            if output is Format.JSON:
+                typer.echo(as_json(view))
+            elif output is Format.YAML:
+                typer.echo("---\n" + as_yaml(view), nl=False)
+            else:
+                console().print(render(view))
+                typer.echo()
+            sys.stdout.flush()
+        time.sleep(WATCH_INTERVAL)
+
+
+def _watch_live(read: Callable[[], View], render: Callable[[View], RenderableType]) -> NoReturn:
+    import redis
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    shown: RenderableType = ""
+    with Live(console=console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
+        while True:
+            try:
+                shown = render(read())
+                live.update(shown, refresh=True)
+            except redis.RedisError as error:
+                # What is shown is of the last look that worked; the line below it says that it is old.
+                live.update(Group(Text(clean(redis_hint(error)), style="red"), shown), refresh=True)
+            time.sleep(WATCH_INTERVAL)

@@ -1,0 +1,217 @@
+"""What Flower takes from the channel of events, on which every holder of a cluster's credential can publish.
+
+A message has a largest size and is taken apart before Celery sees it: what Celery stumbles over would end the thread
+that listens. An event is dropped unless it can be one of our workers': of a registered cluster or of one of a few
+results workers, of a kind that Celery has, about a task of ours; and of its fields only those are taken that such
+events have, with values of their types. What is left of made-up text is shown with headers that keep a browser from
+running it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+import time
+from typing import Any, Final
+
+import flower.views
+import redis
+
+import dsf.log
+from dsf import keys
+from dsf.messages import FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
+from dsf.redislink import transport as link
+from dsf.settings import settings
+from dsf.store.client import connect
+
+#: Bytes of one message: a batch of the events of a quarter of a second.
+MOST_BYTES: Final = 64 * 1024
+#: Characters of what an event says of arguments, result or exception, and of a traceback: Flower keeps 10,000 tasks.
+_LONGEST_TEXT: Final = 1024
+_LONGEST_TRACEBACK: Final = 4096
+#: Results workers of which events are shown, and seconds without an event after which one makes room.
+_MOST_RESULTS_WORKERS: Final = 100
+_SILENCE: Final = 600.0
+#: Seconds between two looks at which clusters there are.
+_REFRESH: Final = 10.0
+_TYPES: Final = frozenset(
+    {f"worker-{kind}" for kind in ("online", "heartbeat", "offline")}
+    | {f"task-{kind}" for kind in ("received", "started", "succeeded", "failed", "retried", "revoked", "rejected")}
+)
+_TASKS: Final = frozenset({FETCH_TASK, SCORE_TASK, PUBLISH_TASK, INGEST_TASK})
+#: What Celery's events have beside type, hostname and uuid; the clock is not taken from others.
+_NUMBERS: Final = ("timestamp", "utcoffset", "pid", "freq", "active", "processed", "runtime", "retries", "signum")
+_FLAGS: Final = ("terminated", "expired", "requeue")
+_TEXTS: Final = (
+    *("name", "args", "kwargs", "root_id", "parent_id", "eta", "expires", "queue", "exchange", "routing_key"),
+    *("result", "exception", "traceback", "sw_ident", "sw_ver", "sw_sys"),
+)
+#: Largest number of any of them; 9999-01-01 as a time.
+_MOST: Final = 253_370_764_800
+_AGENT: Final = "spoke@"
+_RESULTS: Final = re.compile(r"results@[-A-Za-z0-9.]{1,253}")
+_UUID: Final = re.compile(r"[-0-9a-f]{1,64}")
+#: For pages, whose templates have scripts of their own, and for everything else.
+_PAGE_POLICY: Final = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+_DATA_POLICY: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
+
+# What is overridden is not in the published types of kombu.
+_BaseTransport: Any = link.Transport
+_BaseSentinelTransport: Any = link.SentinelTransport
+_BaseChannel: Any = link.Channel
+_BaseSentinelChannel: Any = link.SentinelChannel
+
+log = dsf.log.get(__name__)
+
+
+class _Checked:
+    """Mixed into a channel: of a message it passes on what can be ours."""
+
+    #: Set by `install`.
+    workers: Workers
+
+    def _handle_message(self, client: Any, answer: Any) -> Any:
+        found = super()._handle_message(client, answer)  # type: ignore[misc]
+        data = found["data"]
+        if isinstance(data, bytes):
+            found["data"] = cleaned(data, self.workers)
+        return found
+
+
+class Channel(_Checked, _BaseChannel):  # type: ignore[misc]
+    """A channel to one server."""
+
+
+class SentinelChannel(_Checked, _BaseSentinelChannel):  # type: ignore[misc]
+    """A channel to the server that Sentinel names."""
+
+
+class Transport(_BaseTransport):  # type: ignore[misc]
+    """Redis."""
+
+    Channel = Channel
+
+
+class SentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
+    """Redis behind Sentinel."""
+
+    Channel = SentinelChannel
+
+
+class Workers:
+    """Which workers there can be. Thread-safe."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+        self._lock = threading.Lock()
+        self._clusters: frozenset[str] = frozenset()
+        # Name -> time.monotonic() of its newest event.
+        self._results: dict[str, float] = {}
+        self._read_at = float("-inf")
+
+    def has(self, name: object) -> bool:
+        """Whether a worker of this name can be ours. While Redis is away it is as it was."""
+        if not isinstance(name, str):
+            return False
+        with self._lock:
+            if name.startswith(_AGENT):
+                return name.removeprefix(_AGENT) in self._registered()
+            if name not in self._results:
+                if _RESULTS.fullmatch(name) is None:
+                    return False
+                now = time.monotonic()
+                if len(self._results) >= _MOST_RESULTS_WORKERS:
+                    self._results = {one: at for one, at in self._results.items() if now - at < _SILENCE}
+                if len(self._results) >= _MOST_RESULTS_WORKERS:
+                    return False
+            self._results[name] = time.monotonic()
+            return True
+
+    def _registered(self) -> frozenset[str]:
+        if time.monotonic() - self._read_at > _REFRESH:
+            self._read_at = time.monotonic()
+            try:
+                self._clusters = frozenset(map(str, self._redis.hkeys(keys.CLUSTERS)))
+            except redis.RedisError as error:
+                log.warning("cannot look up which clusters there are", error=str(error))
+        return self._clusters
+
+
+def cleaned(data: bytes, workers: Workers) -> bytes:
+    """A message with those of its events that can be our workers', in an envelope of our own; empty without any."""
+    try:
+        if len(data) > MOST_BYTES:
+            return b""
+        raw = json.loads(data)
+        properties, body = raw["properties"], raw["body"]
+        text = base64.b64decode(body, validate=True) if properties.get("body_encoding") == "base64" else body
+        found = json.loads(text)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return b""
+    events = [event for one in (found if isinstance(found, list) else [found]) if (event := taken(one, workers))]
+    if not events:
+        return b""
+    envelope = {
+        "body": json.dumps(events),
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {},
+        "properties": {"delivery_tag": "", "delivery_info": {"exchange": "celeryev", "routing_key": ""}},
+    }
+    return json.dumps(envelope).encode()
+
+
+def taken(event: object, workers: Workers) -> dict[str, Any] | None:
+    """What is taken of an event; None when it cannot be one of our workers'."""
+    if not isinstance(event, dict):
+        return None
+    host, kind, uuid = event.get("hostname"), event.get("type"), event.get("uuid")
+    if not (isinstance(kind, str) and kind in _TYPES and workers.has(host)):
+        return None
+    found: dict[str, Any] = {"type": kind, "hostname": host}
+    found |= {name: event[name] for name in _NUMBERS if _is_number(event.get(name))}
+    found |= {name: event[name] for name in _FLAGS if isinstance(event.get(name), bool)}
+    for name in _TEXTS:
+        if isinstance(text := event.get(name), str):
+            found[name] = text[: _LONGEST_TRACEBACK if name == "traceback" else _LONGEST_TEXT]
+    if "timestamp" not in found or event.get("name", found.get("name")) != found.get("name"):
+        return None
+    if kind.startswith("worker-"):
+        load = event.get("loadavg")
+        if isinstance(load, list) and len(load) == 3 and all(_is_number(one) for one in load):
+            found["loadavg"] = load
+        return found
+    if not (isinstance(uuid, str) and _UUID.fullmatch(uuid)) or ("name" in found and found["name"] not in _TASKS):
+        return None
+    return found | {"uuid": uuid}
+
+
+def _is_number(value: object) -> bool:
+    """Whether it may be counted, added and shown. The least number that an event has is an offset in hours."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -24 <= value < _MOST
+
+
+def install() -> None:
+    """Make the Flower of this process look at events first, and send those headers."""
+    handler: Any = flower.views.BaseHandler
+    _Checked.workers = Workers(connect(settings(), name="dsf-flower-clusters"))
+    set_default_headers, render = handler.set_default_headers, handler.render
+
+    def set_headers(self: Any) -> None:
+        set_default_headers(self)
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Content-Security-Policy", _DATA_POLICY)
+
+    def render_page(self: Any, *args: Any, **values: Any) -> Any:
+        self.set_header("Content-Security-Policy", _PAGE_POLICY)
+        return render(self, *args, **values)
+
+    handler.set_default_headers, handler.render = set_headers, render_page
+
+
+install()

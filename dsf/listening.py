@@ -1,0 +1,39 @@
+"""Addresses to listen on: every one of the machine's, IPv4 and IPv6, without a setting for each."""
+
+from __future__ import annotations
+
+import socket
+from socketserver import TCPServer
+from typing import Any, Final
+
+#: Every address of both families; every IPv4 address on a machine without IPv6.
+EVERYWHERE: Final = "::"
+
+
+def family_of(host: str) -> tuple[socket.AddressFamily, str]:
+    """The family of an address or name to listen on, and what to bind. Raises OSError for an unknown name."""
+    if host == EVERYWHERE and not socket.has_dualstack_ipv6():
+        host = "0.0.0.0"  # noqa: S104
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return found[0][0], host
+
+
+def prepare(listener: socket.socket) -> None:
+    """Let a socket that is not bound yet take its port again at once and, if it is one of IPv6, IPv4 as well."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if listener.family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+
+
+class Listening(TCPServer):
+    """Lets a server of the standard library listen on any address, IPv6 included."""
+
+    def __init__(self, address: tuple[str, int], handler: Any) -> None:
+        host, port = address
+        self.address_family, host = family_of(host)
+        super().__init__((host, port), handler)
+
+    def server_bind(self) -> None:
+        """As it was, for both families."""
+        prepare(self.socket)
+        super().server_bind()

@@ -1,0 +1,170 @@
+"""What a made-up event does to a real Flower: nothing. Everybody with a cluster's credential can publish some."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+import requests
+
+from dsf import celerycommands
+from dsf.messages import FETCH_TASK
+from dsf.store.registry import ClusterRecord, Registry
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+#: Bytes that Flower may grow by, whatever is published.
+GROWTH = 64 * 2**20
+
+
+class Flower:
+    """The process, and the channel that its events come from."""
+
+    def __init__(self, child: Child, port: int, client: redis.Redis) -> None:
+        self._client = client
+        self.child = child
+        self.url = f"http://127.0.0.1:{port}"
+
+    def get(self, path: str) -> requests.Response:
+        return requests.get(self.url + path, timeout=30)
+
+    def is_ready(self) -> bool:
+        assert self.child.is_running, self.child.tail()
+        try:
+            listens = self._client.pubsub_numpat() > 0
+            return self.get("/healthcheck").ok and listens
+        except requests.ConnectionError:
+            return False
+
+    @property
+    def memory(self) -> int:
+        return psutil.Process(self.child.pid).memory_info().rss
+
+    def publish(self, *events: Any) -> None:
+        self.publish_text(json.dumps({"body": json.dumps(list(events)), **_ENVELOPE}))
+
+    def publish_text(self, text: str | bytes) -> None:
+        self._client.publish("/0.celeryev/task.multi", text)
+
+    def workers(self) -> set[str]:
+        return {row["hostname"] for row in self.get("/workers?json=1").json()["data"]}
+
+    def tasks(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/api/tasks").json()
+        return found
+
+
+_ENVELOPE: dict[str, Any] = {
+    "content-type": "application/json",
+    "content-encoding": "utf-8",
+    "headers": {},
+    "properties": {
+        "delivery_mode": 1,
+        "delivery_info": {"exchange": "celeryev", "routing_key": "task.multi"},
+        "priority": 0,
+        "body_encoding": None,
+        "delivery_tag": "1",
+    },
+}
+
+
+@pytest.fixture
+def flower(redis_url: str, redis_client: redis.Redis, tmp_path: Path) -> Iterator[Flower]:
+    Registry(redis_client).put_cluster(ClusterRecord(name="c1"))
+    port = free_port()
+    environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_UNAUTHENTICATED_API": "true"}
+    child = Child(celerycommands.flower("127.0.0.1", port), tmp_path / "log", environment)
+    made = Flower(child, port, redis_client)
+    try:
+        wait_for(made.is_ready, 60, "Flower to answer")
+        yield made
+    finally:
+        child.kill()
+
+
+def _task(uuid: str, **values: Any) -> dict[str, Any]:
+    now = {"timestamp": time.time(), "utcoffset": 0, "pid": 1, "clock": 1}
+    return {"type": "task-received", "hostname": "spoke@c1", "uuid": uuid, "name": FETCH_TASK, **now, **values}
+
+
+def _comes_after_all(flower: Flower, uuid: str) -> None:
+    """Publish an honest event until it is shown: all before it were seen, or Redis had cut Flower off meanwhile."""
+    published = 0.0
+
+    def shown() -> bool:
+        nonlocal published
+        if time.monotonic() - published > 1:
+            flower.publish(_task(uuid, args="('honest', '1')"))
+            published = time.monotonic()
+        return bool(flower.tasks().get(uuid, {}).get("worker") == "spoke@c1")
+
+    wait_for(shown, 30, "the honest event", interval=0.1)
+
+
+def test_large_events_and_made_up_workers_take_no_memory(flower: Flower) -> None:
+    _comes_after_all(flower, "0a")
+    before = flower.memory
+    for _ in range(20):
+        flower.publish(_task("0b", args="x" * 10_000_000))
+    for n in range(0, 5000, 50):
+        beats = ({"type": "worker-heartbeat", "hostname": f"spoke@made-up-{n + m}", "freq": 2} for m in range(50))
+        flower.publish(*({**beat, "timestamp": time.time()} for beat in beats))
+    for n in range(200):
+        flower.publish({"type": "worker-online", "hostname": f"results@made-up-{n}", "timestamp": time.time()})
+    _comes_after_all(flower, "0c")
+    assert flower.memory - before < GROWTH
+    assert set(flower.tasks()) == {"0a", "0c"}
+    names = flower.workers()
+    assert not [name for name in names if name.startswith("spoke@made-up")]
+    assert "spoke@c1" in names
+    assert len(names) <= 101
+    metrics = flower.get("/metrics").text
+    assert "spoke@made-up" not in metrics
+    assert len(metrics) < 200_000
+
+
+STRANGE: tuple[Any, ...] = ("x", None, [], {}, True, 1e308, -1e308, 10**400, float("nan"), "<script>alert(1)</script>")
+FIELDS = ("clock", "timestamp", "utcoffset", "freq", "pid", "active", "runtime", "retries", "loadavg", "args")
+#: No messages, and messages without events.
+TEXTS = ("", "{", "null", "[]", "{}", '{"body": 1}', "[" * 60_000, b"\xff", '{"body": "[]"}', '{"properties": []}')
+BODIES = ("", "{", "null", "[" * 60_000, "1", '{"type": 1}', "[null]")
+
+
+def test_events_of_strange_types_stop_no_others(flower: Flower) -> None:
+    for value in STRANGE:
+        for name in FIELDS:
+            beat = {"type": "worker-heartbeat", "hostname": "spoke@c1", "timestamp": time.time()}
+            flower.publish({**beat, name: value})
+            flower.publish(_task("0d", **{name: value}), _task("0d", **{"type": "task-started", name: value}))
+    for text in TEXTS:
+        flower.publish_text(text)
+    for body in BODIES:
+        flower.publish_text(json.dumps({"body": body, **_ENVELOPE}))
+    _comes_after_all(flower, "0e")
+    log = flower.child.log.read_text()
+    assert "Failed to capture events" not in log
+    assert "Traceback" not in log
+
+
+def test_what_is_shown_cannot_run_in_a_browser(flower: Flower) -> None:
+    flower.publish(_task("0f", args="<script>alert(1)</script>"))
+    _comes_after_all(flower, "10")
+    for path, wanted in {
+        "/tasks": "frame-ancestors 'none'",
+        "/task/0f": "frame-ancestors 'none'",
+        "/api/tasks": "default-src 'none'; sandbox",
+        "/metrics": "default-src 'none'; sandbox",
+    }.items():
+        answer = flower.get(path)
+        assert answer.status_code == 200, path
+        assert wanted in answer.headers["Content-Security-Policy"], path
+        assert "connect-src *" not in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert "<script>alert(1)" not in flower.get("/task/0f").text

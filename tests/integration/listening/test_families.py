@@ -1,0 +1,122 @@
+"""What listens everywhere is reached by IPv4 and by IPv6, and by IPv4 where there is nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dsf import celerycommands
+from dsf.errors import SettingsError
+from dsf.exposition import Exposition
+from dsf.http.serving import listen
+from dsf.listening import EVERYWHERE
+from dsf.settings import Settings
+from dsf.sources.otlp.received import Received
+from dsf.sources.otlp.receiver import Receiver
+from dsf.sources.window import Budget
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+BOTH = ("127.0.0.1", "::1")
+
+needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+
+
+@contextlib.contextmanager
+def exposition(host: str) -> Iterator[int]:
+    """The server of hub's and agent's metrics and probes."""
+    server = Exposition(CollectorRegistry(), host, 0)
+    server.start()
+    yield server.port
+    server.stop()
+
+
+@contextlib.contextmanager
+def receiver(host: str) -> Iterator[int]:
+    """The agent's OTLP receiver."""
+    server = Receiver(Received(Budget(1, 1), dict), host, 0, max_bytes=1000)
+    server.start()
+    yield server.port
+    server.stop()
+
+
+@contextlib.contextmanager
+def listener(host: str) -> Iterator[int]:
+    """The socket of exporter and optimiser."""
+    with listen(host, 0, "DSF_PORT") as listening:
+        yield listening.getsockname()[1]
+
+
+SERVERS = pytest.mark.parametrize("server", [exposition, receiver, listener])
+Server = Callable[[str], contextlib.AbstractContextManager[int]]
+
+
+def is_reached(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=30).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@needs_ipv6
+@SERVERS
+def test_both_families_are_served(server: Server) -> None:
+    with server(EVERYWHERE) as port:
+        assert [is_reached(address, port) for address in BOTH] == [True, True]
+
+
+@SERVERS
+def test_without_ipv6_it_is_ipv4(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with server(EVERYWHERE) as port:
+        assert is_reached("127.0.0.1", port)
+
+
+@needs_ipv6
+@SERVERS
+def test_one_address_is_one_address(server: Server) -> None:
+    for address in BOTH:
+        with server(address) as port:
+            assert [is_reached(each, port) for each in BOTH] == [each == address for each in BOTH]
+
+
+def test_a_port_of_ipv4_that_is_taken_is_said() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=f"DSF_PORT: cannot listen on :::{port}"):
+            listen(EVERYWHERE, port, "DSF_PORT")
+
+
+@pytest.mark.parametrize("name", ["agent_metrics_host", "otlp_host", "exporter_host"])
+def test_what_others_ask_listens_everywhere(name: str, settings_factory: Callable[..., Settings]) -> None:
+    assert getattr(settings_factory(), name) == EVERYWHERE
+
+
+@needs_ipv6
+def test_flower_serves_both(redis_url: str, tmp_path: Path) -> None:
+    port = free_port()
+    environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_UNAUTHENTICATED_API": "true"}
+    flower = Child(celerycommands.flower(EVERYWHERE, port), tmp_path / "log", environment)
+    try:
+        for address in BOTH:
+            wait_for(lambda address=address: _healthy(flower, address, port), 60, f"Flower to answer on {address}")
+    finally:
+        flower.kill()
+
+
+def _healthy(flower: Child, address: str, port: int) -> bool:
+    assert flower.is_running, flower.tail()
+    with contextlib.closing(http.client.HTTPConnection(address, port, timeout=30)) as connection:
+        try:
+            connection.request("GET", "/healthcheck")
+            return connection.getresponse().status == 200
+        except ConnectionRefusedError:
+            return False

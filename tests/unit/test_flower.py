@@ -1,0 +1,130 @@
+"""Which events Flower keeps: only what one of our workers can have sent."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import time
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from dsf.flower import MOST_BYTES, Channel, Workers, cleaned, taken
+from dsf.messages import FETCH_TASK
+
+#: What is no number, no short text and no flag.
+STRANGE: list[Any] = [[], {}, [["x"]], {"a": 1}, math.inf, math.nan, -math.inf, 10**400, -(10**30)]
+
+
+@pytest.fixture
+def workers() -> Workers:
+    client = mock.Mock()
+    client.hkeys.return_value = ["c1"]
+    return Workers(client)
+
+
+def _event(**values: Any) -> dict[str, Any]:
+    event = {"type": "task-received", "hostname": "spoke@c1", "uuid": "0a-1", "name": FETCH_TASK, "timestamp": 1.7e9}
+    return {**event, **values}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        _event(),
+        _event(type="task-started", name=None),
+        _event(hostname="results@dynamic-scoring-results-6c5f-x2"),
+        {"type": "worker-heartbeat", "hostname": "spoke@c1", "timestamp": 1.7e9, "loadavg": [0.1, 0.2, 0.3]},
+    ],
+)
+def test_kept(workers: Workers, event: dict[str, Any]) -> None:
+    assert taken(event, workers) == {name: value for name, value in event.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        None,
+        [],
+        "text",
+        {},
+        _event(hostname="spoke@made-up"),
+        _event(hostname="<script>alert(1)</script>"),
+        _event(hostname="results@<script>"),
+        _event(hostname=["spoke@c1"]),
+        _event(type="task-<script>"),
+        _event(type="worker-made-up"),
+        _event(type="task-sent"),
+        _event(type=["task-received"]),
+        _event(name=[FETCH_TASK]),
+        _event(uuid="<script>"),
+        _event(uuid=None),
+        _event(name="<script>"),
+        _event(name="celery.chord"),
+        *(_event(timestamp=value) for value in STRANGE),
+    ],
+)
+def test_dropped(workers: Workers, event: object) -> None:
+    assert taken(event, workers) is None
+
+
+def test_made_up_results_workers_are_few(workers: Workers) -> None:
+    assert sum(workers.has(f"results@{n}") for n in range(5000)) == 100
+    assert workers.has("results@7")
+    assert workers.has("spoke@c1")
+
+
+@pytest.mark.parametrize("name", ["clock", "utcoffset", "pid", "freq", "runtime", "loadavg", "args", "terminated"])
+@pytest.mark.parametrize("value", STRANGE)
+def test_fields_of_another_type_are_left_out(workers: Workers, name: str, value: object) -> None:
+    kind = "worker-heartbeat" if name == "loadavg" else "task-started"
+    assert name not in (taken(_event(type=kind, **{name: value}), workers) or {name: ""})
+
+
+def test_long_texts_are_cut(workers: Workers) -> None:
+    found = taken(_event(result="x" * 50_000, traceback="y" * 50_000, made_up="z"), workers)
+    assert found is not None
+    assert (len(found["result"]), len(found["traceback"])) == (1024, 4096)
+    assert "made_up" not in found
+
+
+def test_made_up_results_workers_make_room_when_they_are_silent(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sum(workers.has(f"results@{n}") for n in range(100)) == 100
+    assert not workers.has("results@real")
+    now = time.monotonic() + 700
+    monkeypatch.setattr("dsf.flower.time.monotonic", lambda: now)
+    assert workers.has("results@real")
+
+
+def _message(body: object, **values: Any) -> bytes:
+    return json.dumps({"body": body, "properties": {}, **values}).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"null", b"[]", b"{}", b"[" * 50_000, b"\xff", b'{"body": 1}'),
+        _message(None),
+        _message(json.dumps([_event()]), properties=None),
+        _message(json.dumps([_event()]), properties={"body_encoding": "base64"}),
+        _message("[" * 50_000),
+        _message('{"a": ' + "9" * 5000 + "}"),
+        _message(json.dumps([_event()]) + " " * MOST_BYTES),
+        _message(json.dumps([None, 1, {}, _event(hostname="spoke@made-up")])),
+    ],
+)
+def test_of_a_message_that_cannot_be_ours_nothing_is_left(workers: Workers, data: bytes) -> None:
+    assert cleaned(data, workers) == b""
+
+
+def test_of_a_message_only_the_events_are_left() -> None:
+    channel = Channel.__new__(Channel)
+    channel.workers = mock.Mock(**{"has.side_effect": lambda name: name == "spoke@c1"})
+    events = [_event(clock="x"), _event(hostname="spoke@made-up")]
+    data = _message(base64.b64encode(json.dumps(events).encode()).decode(), properties={"body_encoding": "base64"})
+    found = json.loads(channel._handle_message(None, [b"pmessage", b"p", b"c", data])["data"])
+    assert json.loads(found["body"]) == [_event()]
