@@ -1,7 +1,7 @@
 {{/*
 A Deployment of one process on the hub. Keys of the argument: root, component, values (of the component), args, env
-(list), mounts, volumes (lists), ports (dict name -> port), liveness, readiness, startup (probes), usesApi (whether the
-process speaks with the API server), grace (seconds), scaled (whether somebody else sets the replicas), redisUser (name
+(list), mounts, volumes (lists), ports (dict name -> port), liveness, readiness (probes), usesApi (whether the process
+speaks with the API server), grace (seconds), scaled (whether somebody else sets the replicas), redisUser (name
 of its user in Redis, if not that of the component), alone (no two at once, not even during an upgrade).
 */}}
 {{- define "dsf.deployment" -}}
@@ -19,10 +19,16 @@ spec:
   replicas: {{ .replicas }}
   {{- end }}
   revisionHistoryLimit: 3
-  {{- if .alone }}
   strategy:
+    {{- if .alone }}
     type: Recreate
-  {{- end }}
+    {{- else }}
+    type: RollingUpdate
+    rollingUpdate:
+      # Nothing goes before what replaces it is ready.
+      maxUnavailable: 0
+      maxSurge: 1
+    {{- end }}
   selector:
     matchLabels:
       {{- include "dsf.selector" . | nindent 6 }}
@@ -44,8 +50,8 @@ spec:
       {{- include "dsf.placement" . | nindent 6 }}
       containers:
         - name: {{ .component }}
-          image: {{ include "dsf.image" (dict "root" $root "image" $values.hubSetting.resourceController.image) }}
-          imagePullPolicy: {{ $values.hubSetting.resourceController.image.pullPolicy }}
+          image: {{ include "dsf.hubImage" $root }}
+          imagePullPolicy: {{ (($values.hubSetting.resourceController).image).pullPolicy | default "IfNotPresent" }}
           args: {{ toJson .args }}
           env:
             - name: DSF_ROLE
@@ -83,9 +89,7 @@ spec:
               containerPort: {{ $port }}
             {{- end }}
           {{- end }}
-          {{- with .startup }}
-          startupProbe: {{ toJson . }}
-          {{- end }}
+          startupProbe: {{ include "dsf.startupProbe" .liveness }}
           livenessProbe: {{ toJson .liveness }}
           {{- with .readiness }}
           readinessProbe: {{ toJson . }}
@@ -123,6 +127,14 @@ metadata:
   labels:
     {{- include "dsf.componentLabels" . | nindent 4 }}
 automountServiceAccountToken: false
+{{- end }}
+
+{{/*
+A start may take five minutes: on a busy node, or throttled to a tenth of a CPU, it takes one. Only then does the probe of
+its life, the argument, decide.
+*/}}
+{{- define "dsf.startupProbe" -}}
+{{ merge (dict "periodSeconds" 3 "failureThreshold" 100) . | toJson }}
 {{- end }}
 
 {{/* A probe of a file that the process touches as long as it works. (dict "file" path "minutes" n) */}}

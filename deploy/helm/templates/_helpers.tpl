@@ -27,13 +27,33 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{/* (dict "root" $ "image" .Values...image) */}}
+{{/* Namespace of the agent. Here and below: a value of upstream's chart may be empty or null, as in its own files. */}}
+{{- define "dsf.agentNamespace" -}}
+{{ .Values.spokeSetting.namespace | default "dynamic-scoring" }}
+{{- end }}
+
+{{/* (dict "image" .Values...image "name" that of the values "tag" that without one) */}}
 {{- define "dsf.image" -}}
-{{- if .image.digest -}}
-{{ .image.name }}@{{ .image.digest }}
+{{- $image := .image | default dict -}}
+{{- $name := $image.name | default .name -}}
+{{- if $image.digest -}}
+{{ $name }}@{{ $image.digest }}
 {{- else -}}
-{{ .image.name }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{ $name }}:{{ $image.tag | default .tag }}
 {{- end -}}
+{{- end }}
+
+{{/* Image of every process on the hub. */}}
+{{- define "dsf.hubImage" -}}
+{{ include "dsf.image" (dict "image" (.Values.hubSetting.resourceController).image "name" "quay.io/open-cluster-management/dynamic-scoring-framework" "tag" .Chart.AppVersion) }}
+{{- end }}
+
+{{- define "dsf.agentImage" -}}
+{{ include "dsf.image" (dict "image" .Values.spokeSetting.agent.image "name" "quay.io/open-cluster-management/dynamic-scoring-agent" "tag" .Chart.AppVersion) }}
+{{- end }}
+
+{{- define "dsf.redis.image" -}}
+{{ include "dsf.image" (dict "image" .Values.redis.image "name" "docker.io/library/redis" "tag" "7.4.6-bookworm") }}
 {{- end }}
 
 {{/* "true" or "": whether user ids are left to OpenShift. */}}

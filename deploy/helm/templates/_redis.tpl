@@ -60,9 +60,10 @@ dynamic-scoring-redis
 {{/* Names in the certificate of the bundled Redis, as a JSON list. */}}
 {{- define "dsf.redis.names" -}}
 {{- $namespace := include "dsf.namespace" . -}}
-{{- $names := list "dynamic-scoring-redis" (printf "dynamic-scoring-redis.%s" $namespace) (printf "dynamic-scoring-redis.%s.svc" $namespace) (printf "dynamic-scoring-redis.%s.svc.cluster.local" $namespace) (printf "dynamic-scoring-redis.%s" .Values.spokeSetting.namespace) (printf "dynamic-scoring-redis.%s.svc" .Values.spokeSetting.namespace) "localhost" "127.0.0.1" -}}
+{{- $agents := include "dsf.agentNamespace" . -}}
+{{- $names := list "dynamic-scoring-redis" (printf "dynamic-scoring-redis.%s" $namespace) (printf "dynamic-scoring-redis.%s.svc" $namespace) (printf "dynamic-scoring-redis.%s.svc.cluster.local" $namespace) (printf "dynamic-scoring-redis.%s" $agents) (printf "dynamic-scoring-redis.%s.svc" $agents) "localhost" "127.0.0.1" -}}
 {{- with include "dsf.redis.exposedHost" . -}}{{- $names = append $names . -}}{{- end -}}
-{{- concat $names .Values.redis.tls.extraHosts | uniq | sortAlpha | toJson -}}
+{{- concat $names (.Values.redis.tls.extraHosts | default list) | uniq | sortAlpha | toJson -}}
 {{- end }}
 
 {{/* Secret with the certificate of the bundled Redis. */}}
@@ -267,14 +268,18 @@ appendonly yes
 appendfsync everysec
 save ""
 maxmemory-policy noeviction
+# From there on agents may not write; the hub's own scripts still may.
+maxmemory {{ .Values.redis.maxMemory }}
 maxclients {{ .Values.redis.maxClients | int }}
 tcp-backlog 1024
 tcp-keepalive 60
 timeout 0
-# Flower over a slow line must not be cut off at every burst of events.
-client-output-buffer-limit pubsub 64mb 16mb 60
-# The largest thing that anybody sends is a result of at most 2 MB, packed: one stolen credential cannot fill the memory
-# with one command.
+# Listeners: Flower, and the results workers. Flower over a slow line must not be cut off at every burst of events.
+client-output-buffer-limit pubsub 32mb 16mb 60
+# The largest thing that anybody sends is what a results worker notes of results of 2 MB, packed: one stolen credential
+# cannot fill the memory with one command, and with all slots of its mailbox not beyond 16 of these.
 proto-max-bulk-len 16mb
-client-query-buffer-limit 64mb
+client-query-buffer-limit 32mb
+# All connections together; the largest is cut first. 20,000 idle ones take some 60 MB.
+maxmemory-clients 512mb
 {{- end }}

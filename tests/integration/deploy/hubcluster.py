@@ -11,6 +11,7 @@ import helm_python
 
 from dsf.kube.resources import Resource
 from tests.support.controlplane import ControlPlane
+from tests.support.jobs import jobs_complete
 from tests.unit.deploy import chart
 
 _APPS = ("apps", "v1")
@@ -43,7 +44,7 @@ class HubCluster:
         """The chart installed with these values; uninstalled at the end."""
         with helm_python.Config(kubeconfig_path=self.plane.kubeconfig, namespace=namespace) as config:
             config.install(chart.CHART, chart.RELEASE, values or {}, namespace=namespace, create_namespace=True)
-            release = Release(config)
+            release = Release(config, self.plane.kubeconfig, namespace)
             try:
                 yield release
             finally:
@@ -63,8 +64,10 @@ class HubCluster:
 class Release:
     """One installed release."""
 
-    def __init__(self, config: helm_python.Config) -> None:
+    def __init__(self, config: helm_python.Config, kubeconfig: Path, namespace: str) -> None:
         self._config = config
+        self._kubeconfig = kubeconfig
+        self._namespace = namespace
         self._is_installed = True
 
     def upgrade(self, values: chart.Values | None = None) -> dict[str, Any]:
@@ -75,4 +78,5 @@ class Release:
         """`helm uninstall`; nothing to do when that was done."""
         if self._is_installed:
             self._is_installed = False
-            self._config.uninstall(chart.RELEASE)
+            with jobs_complete(self._kubeconfig, self._namespace):
+                self._config.uninstall(chart.RELEASE)

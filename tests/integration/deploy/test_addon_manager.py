@@ -27,7 +27,11 @@ VALUES: chart.Values = {
     "redis": {"exposure": {"type": "NodePort", "host": "redis.example.com"}},
     "spokeSetting": {"agent": _AGENT},
     "addon": {
-        "customizedVariables": [{"name": "EXTRA", "value": "1000"}],
+        "customizedVariables": [
+            {"name": "EXTRA", "value": "1000"},
+            {"name": "Image", "value": "quay.io/open-cluster-management/dynamic-scoring-agent:1.2.3"},
+            {"name": "ImagePullSecret", "value": "everywhere"},
+        ],
         "proxyConfig": {"httpsProxy": "http://proxy:3128", "noProxy": ".svc"},
         "registries": [{"source": "quay.io/open-cluster-management", "mirror": "mirror.example.com/ocm"}],
     },
@@ -89,7 +93,9 @@ def test_the_agent_knows_its_cluster(deployed: Objects, cluster: str) -> None:
 def test_proxy_and_registry_are_put_in(deployed: Objects) -> None:
     (container,) = chart.containers(deployed["Deployment"])
     assert chart.environment(container)["HTTPS_PROXY"] == "http://proxy:3128"
-    assert container["image"].startswith("mirror.example.com/ocm/dynamic-scoring-framework:")
+    # The variable's, of which OCM replaces the registry.
+    assert container["image"] == "mirror.example.com/ocm/dynamic-scoring-agent:1.2.3"
+    assert deployed["ServiceAccount"]["imagePullSecrets"] == [{"name": "everywhere"}]
 
 
 def test_people_keep_their_secrets_when_the_addon_goes(session: Session, cluster: str, deployed: Objects) -> None:
@@ -109,7 +115,14 @@ def test_another_namespace_of_one_cluster_moves_everything(session: Session, ocm
         "apiVersion": ADDON_CONFIGS.api_version,
         "kind": ADDON_CONFIGS.kind,
         "metadata": {"name": "own"},
-        "spec": {"agentInstallNamespace": "", "customizedVariables": [{"name": "EXTRA", "value": "7"}]},
+        "spec": {
+            "agentInstallNamespace": "",
+            "customizedVariables": [
+                {"name": "EXTRA", "value": "7"},
+                {"name": "Image", "value": "registry.example.com:5000/agent@sha256:0"},
+                {"name": "ImagePullSecret", "value": "here"},
+            ],
+        },
     }
     session.create(ADDON_CONFIGS.path(other), body)
     reference = {"group": ADDON_CONFIGS.group, "resource": ADDON_CONFIGS.plural, "name": "own", "namespace": other}
@@ -122,6 +135,9 @@ def test_another_namespace_of_one_cluster_moves_everything(session: Session, ocm
         return found
 
     found = wait_for(moved, 60)
+    (container,) = chart.containers(found["Deployment"])
+    assert container["image"] == "registry.example.com:5000/agent@sha256:0"
+    assert found["ServiceAccount"]["imagePullSecrets"] == [{"name": "here"}]
     assert found["Deployment"]["metadata"]["namespace"] == AGENT_NAMESPACE
 
 

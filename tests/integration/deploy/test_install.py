@@ -46,6 +46,8 @@ def test_every_object_is_taken_as_it_is(plane: ControlPlane, name: str) -> None:
     objects = [o for o in chart.render(values) if o["kind"] not in chart.FOREIGN_KINDS]
     objects += [o for o in _agent(objects) if o["kind"] not in chart.FOREIGN_KINDS]
     plane.kubectl("create", "namespace", f"hub-{name}")
+    # Pods need the account that a controller manager makes.
+    plane.kubectl("create", "serviceaccount", "default", "--namespace", f"hub-{name}")
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     said = plane.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=manifests)
     assert said.count("serverside-applied") == len(objects), said

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+import yaml
 
 from dsf.redisacl.rules import HubRole
 from dsf.redisacl.users import User, hub_users, render_acl_file
@@ -134,6 +135,24 @@ def test_every_process_gets_in_with_what_it_is_given(
     assert client.ping()
     with pytest.raises(redis.exceptions.NoPermissionError):
         client.config_get("*")
+
+
+@pytest.mark.skipif(not shutil.which("redis-cli"), reason="needs redis-cli; Debian's redis-tools has it")
+@pytest.mark.parametrize("manifest", ["chart", "deploy/redis"])
+def test_probes_work_with_every_redis_that_will_do(bundled: Bundled, manifest: str) -> None:
+    """With any redis-cli from 7.0 on, the oldest that the documents call good enough."""
+    if manifest == "chart":
+        workload = chart.workloads(OBJECTS)["dynamic-scoring-redis"]
+    else:
+        workload = yaml.safe_load((chart.ROOT / "deploy" / "redis" / "statefulset.yaml").read_text())
+    container = chart.pod(workload)["containers"][0]
+    commands = [container[f"{kind}Probe"]["exec"]["command"] for kind in ("startup", "liveness", "readiness")]
+    for *shell, text in commands:
+        subprocess.run([*shell, text.replace("redis-cli", f"redis-cli -p {bundled.port}")], check=True, timeout=60)
+    bundled.stop()
+    for *shell, text in commands:
+        done = subprocess.run([*shell, text.replace("redis-cli", f"redis-cli -p {bundled.port}")], timeout=60)
+        assert done.returncode != 0
 
 
 def test_nobody_gets_in_without_a_name_or_without_tls(bundled: Bundled) -> None:

@@ -22,10 +22,10 @@ from dsf.api.types import (
     HUB_NAMESPACE,
     MANIFESTWORK_NAME,
 )
-from dsf.hub.backend import Credentials, Kind, ObjectKey
-from dsf.hub.backends.kube import KubeBackend
-from dsf.hub.backends.kube_election import KubeElection
-from dsf.hub.backends.kube_scores import KubeScoreBackend
+from dsf.backends.kube import KubeBackend
+from dsf.backends.kube_election import KubeElection
+from dsf.backends.kube_scores import KubeScoreBackend
+from dsf.backends.protocol import Credentials, Kind, ObjectKey
 from dsf.hub.configs import FINALIZER
 from dsf.hub.distribute import manifest_work
 from dsf.kube.resources import (
@@ -95,7 +95,7 @@ def test_the_hub_can_do_its_work(
         backend.start(lambda key: None)
         assert backend.get(Kind.CLUSTER, "", cluster)
         assert backend.get(Kind.ADDON, cluster, ADDON_NAME)
-        backend.apply(manifest_work(cluster, AGENT_NAMESPACE, []))
+        backend.apply(manifest_work(cluster, AGENT_NAMESPACE, "[]"))
         backend.deliver_credentials(cluster, Credentials(KeyIds(), "1:00", "password"))
         backend.add_finalizer(Kind.CONFIG, HUB_NAMESPACE, CONFIG_NAME, FINALIZER)
         backend.remove_finalizer(Kind.CONFIG, HUB_NAMESPACE, CONFIG_NAME, FINALIZER)
@@ -133,7 +133,7 @@ def test_the_hub_can_be_elected(as_account: Callable[..., Session], settings_fac
 
 def test_the_hub_is_refused_what_others_own(as_account: Callable[..., Session], plane: ControlPlane) -> None:
     hub, cluster = as_account("dynamic-scoring-hub"), plane.cluster("c")
-    work = manifest_work(cluster, AGENT_NAMESPACE, [])
+    work = manifest_work(cluster, AGENT_NAMESPACE, "[]")
     work["metadata"]["name"] = "anything"
     with pytest.raises(ForbiddenError):
         hub.apply(MANIFEST_WORKS.path(cluster, "anything"), work, field_manager="test")
@@ -194,7 +194,8 @@ def test_the_agent_reads_its_own_and_no_more(
     settings_factory: Callable[..., Settings],
     tmp_path: Path,
 ) -> None:
-    template = chart.render({"spokeSetting": {"agent": {"tokenSecrets": ["prometheus-token"]}}})
+    secret = {"name": "prometheus-token", "hosts": ["prometheus.example.com"]}
+    template = chart.render({"spokeSetting": {"agent": {"tokenSecrets": [secret]}}})
     agent = chart.agent_objects(template)
     session.create(NAMESPACES.path(), chart.one(agent, "Namespace"))
     for resource in (SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS):
@@ -210,17 +211,25 @@ def test_the_agent_reads_its_own_and_no_more(
         CONFIG_MAPS.path(AGENT_NAMESPACE), {"metadata": {"name": CONFIGMAP_NAME}, "data": {"summaries": "[]"}}
     )
     kubeconfig = installed.kubeconfig_of(AGENT_NAMESPACE, "dynamic-scoring-agent-sa")
-    settings = settings_factory(agent_kube=True, kubeconfig=kubeconfig, agent_namespace=AGENT_NAMESPACE)
+    settings = settings_factory(
+        agent_kube=True,
+        kubeconfig=kubeconfig,
+        agent_namespace=AGENT_NAMESPACE,
+        agent_token_secrets={"prometheus-token": ["prometheus.example.com"]},
+    )
     objects = KubeObjects(settings)
     try:
         objects.config.start()
         wait_for(lambda: objects.config.loaded_at)
-        assert objects.secrets.token("prometheus-token", "token") == "secret-token"
+        assert (
+            objects.secrets.token("prometheus-token", "token", "http://prometheus.example.com:9090/") == "secret-token"
+        )
     finally:
         objects.config.stop()
     limited = as_account("dynamic-scoring-agent-sa", AGENT_NAMESPACE)
     for path in (
         SECRETS.path(AGENT_NAMESPACE, "somebody-elses"),
+        SECRETS.path(AGENT_NAMESPACE, CREDENTIALS_NAME),
         SECRETS.path(AGENT_NAMESPACE),
         CONFIG_MAPS.path(AGENT_NAMESPACE),
         SECRETS.path(HUB_NAMESPACE),

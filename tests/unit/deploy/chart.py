@@ -33,8 +33,9 @@ EVERYTHING: Values = {
     },
     "spokeSetting": {
         "agent": {
-            "imagePullSecrets": ["hub-registry-secret"],
-            "tokenSecrets": ["prometheus-token", "scorer-token"],
+            "imagePullSecrets": ["our-registry-secret"],
+            "pullSecret": "agent-registry",
+            "tokenSecrets": ["prometheus-token", {"name": "scorer-token", "hosts": ["scorer.example.com:8443"]}],
             "runAsUser": 65532,
             "nodeSelector": {"kubernetes.io/os": "linux"},
             "tolerations": [{"operator": "Exists"}],
@@ -114,7 +115,7 @@ MATRIX: dict[str, Values] = {
         "networkPolicy": {"enabled": False},
         "podDisruptionBudget": {"enabled": False},
         "redis": {"persistence": {"enabled": False}, "tls": {"enabled": False}},
-        "rbac": {"aggregate": False},
+        "rbac": {"aggregate": True},
         "affinity": {"nodeAffinity": {}},
     },
     "other-names": {

@@ -139,7 +139,7 @@ def test_schema_and_values_have_the_same_keys() -> None:
 
 
 def test_every_value_is_used() -> None:
-    text = "".join(path.read_text() for path in sorted((chart.CHART / "templates").iterdir()))
+    text = "".join(path.read_text() for path in sorted((chart.CHART / "templates").rglob("*.*")))
     values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
     schema = json.loads((chart.CHART / "values.schema.json").read_text())
     for key in _keys_of_values(values, schema):

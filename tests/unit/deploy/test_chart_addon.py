@@ -12,8 +12,11 @@ from dsf.api.types import (
     AGENT_NAMESPACE,
     AGENT_SERVICE_ACCOUNT,
     CONFIGMAP_NAME,
+    CREDENTIALS_KEY,
     CREDENTIALS_NAME,
     HUB_NAMESPACE,
+    PULL_SECRET_NAME,
+    REDIS_PASSWORD_KEY,
 )
 from tests.unit.deploy import chart
 
@@ -34,7 +37,11 @@ def test_names_are_those_that_other_programs_know() -> None:
     assert chart.pod(deployment)["serviceAccountName"] == AGENT_SERVICE_ACCOUNT
     chart.one(agent, "ServiceAccount", AGENT_SERVICE_ACCOUNT)
     role = chart.one(agent, "Role")
-    assert [rule["resourceNames"] for rule in role["rules"]] == [[CONFIGMAP_NAME], [CREDENTIALS_NAME]]
+    # No rule for Secrets: without names it would be for all, and the agent's own are mounted.
+    assert [rule["resourceNames"] for rule in role["rules"]] == [[CONFIGMAP_NAME]]
+    [mounted] = [volume["secret"] for volume in chart.pod(deployment)["volumes"] if volume["name"] == "credentials"]
+    assert mounted["secretName"] == CREDENTIALS_NAME
+    assert {item["key"] for item in mounted["items"]} >= {CREDENTIALS_KEY, REDIS_PASSWORD_KEY}
     service = chart.one(agent, "Service", "dynamic-scoring-agent-service")
     assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("http-metrics", 8080)]
     enabled = chart.render({"spokeSetting": {"agent": {"serviceMonitor": {"enabled": True}}}})
@@ -142,3 +149,30 @@ def test_without_the_addon_every_accepted_cluster_is_served() -> None:
     assert not [
         o for o in objects if "open-cluster-management.io/v1" in o["apiVersion"] and "dynamic" not in o["apiVersion"]
     ]
+
+
+def test_a_pull_secret_of_the_hub_is_delivered_and_used() -> None:
+    objects = chart.render({"spokeSetting": {"agent": {"pullSecret": "ours", "imagePullSecrets": ["there"]}}})
+    account = chart.one(chart.agent_objects(objects), "ServiceAccount")
+    assert account["imagePullSecrets"] == [{"name": "there"}, {"name": PULL_SECRET_NAME}]
+    hub = chart.workloads(objects)["dynamic-scoring-hub"]
+    (container,) = chart.containers(hub)
+    file = chart.environment(container)["DSF_AGENT_PULL_SECRET_FILE"]
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "agent-pull-secret"]
+    (volume,) = [one for one in hub["spec"]["template"]["spec"]["volumes"] if one["name"] == mount["name"]]
+    (item,) = volume["secret"]["items"]
+    assert file == f"{mount['mountPath']}/{item['path']}"
+    assert (volume["secret"]["secretName"], item["key"]) == ("ours", ".dockerconfigjson")
+    assert volume["secret"]["optional"], "the hub goes on without it"
+    assert "imagePullSecrets" not in chart.one(chart.agent_objects(chart.render()), "ServiceAccount")
+
+
+def test_upstreams_variables_count_where_the_values_name_them() -> None:
+    variables = [{"name": "Image", "value": "registry.example.com/agent:1"}, {"name": "ImagePullSecret", "value": "x"}]
+    objects = chart.render({"addon": {"customizedVariables": variables}})
+    (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
+    assert container["image"] == "{{Image}}"
+    account = chart.one(chart.agent_objects(objects), "ServiceAccount")
+    assert account["imagePullSecrets"] == [{"name": "{{ImagePullSecret}}"}]
+    (container,) = chart.containers(chart.workloads(chart.render())["dynamic-scoring-agent"])
+    assert container["image"].startswith("quay.io/open-cluster-management/dynamic-scoring-agent:")

@@ -84,8 +84,13 @@ def _selectors(query: str) -> list[tuple[str, set[str]]]:
     """Metrics with the labels that are asked for in braces."""
     return [
         (name, set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", labels)))
-        for name, labels in re.findall(r"(dynamic_scor\w+)\{([^}]*)\}", query)
+        for name, labels in re.findall(r"(dynamic_scor\w+|cluster_\w+)\{([^}]*)\}", query)
     ]
+
+
+def _recording_rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def _all_queries() -> list[str]:
@@ -96,7 +101,7 @@ def _all_queries() -> list[str]:
 
 @pytest.mark.parametrize("query", _all_queries())
 def test_every_query_names_metrics_that_exist(query: str) -> None:
-    exposed = _exposed()
+    exposed = _exposed() | {rule["record"]: {"cluster"} for rule in _recording_rules()}
     assert _names(query)
     assert _names(query) <= set(exposed)
     for name, labels in _selectors(query):
@@ -123,6 +128,58 @@ def test_the_dashboard_shows_the_fleet() -> None:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
         assert panel["datasource"]["uid"] == "${datasource}"
+
+
+#: What agents and two exporters show of the same cycles: 6 failures of `s` on c1 a minute, and no success on c2.
+SERIES = {
+    'dynamic_scoring_failures_total{job="%s",instance="%s",score_name="s",stage="fetch",reason="timeout"}': "0+6x10",
+    'dynamic_scoring_cycles_total{job="%s",instance="%s",ds_cluster="c1",ds_score_name="s",outcome="error"}': "0+6x10",
+    'dynamic_scoring_scheduled_total{job="%s",instance="%s",ds_cluster="c1",ds_score_name="s"}': "0+6x10",
+    'dynamic_scoring_scheduled_total{job="%s",instance="%s",ds_cluster="c2",ds_score_name="s"}': "0+2x10",
+    'dynamic_scoring_last_success_timestamp_seconds{job="%s",instance="%s",ds_cluster="c1",ds_score_name="s"}': "1x10",
+    'cluster_cpu_free{job="%s",instance="%s",cluster="c1"}': "3x10",
+}
+
+
+@pytest.mark.parametrize(
+    ("title", "expected"),
+    [
+        ("Failures by reason", [('{stage="fetch", reason="timeout"}', 6.0)]),
+        ("Failures by cluster", [('{ds_cluster="c1"}', 6.0)]),
+        ("Outcomes of cycles", [('{outcome="error"}', 6.0)]),
+        ("Pairs that never succeeded", [('{ds_cluster="c2", ds_score_name="s"}', 20.0)]),
+        ("CPU free by cluster", [('{cluster="c1"}', 3.0)]),
+    ],
+)
+def test_panels_count_once_whoever_is_scraped(title: str, expected: list[tuple[str, float]], tmp_path: Path) -> None:
+    (panel,) = [panel for panel in _panels() if panel["title"] == title]
+    scraped = [("exporter", "1"), ("exporter", "2"), ("agent", "3")]
+    values = {"cluster": ".*", "score": ".*"}
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            # As Grafana does: without a value of its own "All" is every value that the query of the variable found.
+            values[variable["name"]] = variable.get("allValue", "exporter")
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {"series": name % source, "values": numbers} for name, numbers in SERIES.items() for source in scraped
+        ],
+        "promql_expr_test": [
+            {
+                "expr": re.sub(r"\$(\w+)", lambda match: values[match[1]], panel["targets"][0]["expr"]),
+                "eval_time": "10m",
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in expected],
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"tests": [test]}))
+    done = subprocess.run(
+        [binaries.find("promtool"), "test", "rules", tmp_path / "test.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:

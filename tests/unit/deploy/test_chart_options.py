@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -180,3 +181,11 @@ def test_the_optimiser_is_reached_by_whom_you_say() -> None:
     assert {port["port"] for rule in closed["egress"] for port in rule["ports"]} == {53, 5353, 443, 6443, 6379}
     opened = chart.one(chart.render(chart.EVERYTHING), "NetworkPolicy", name)["spec"]
     assert opened["ingress"] == [{"from": [{"podSelector": {}}], "ports": [{"port": 8338, "protocol": "TCP"}]}]
+
+
+def test_link_local_addresses_are_asked_where_the_values_say_so() -> None:
+    for part, name in (({"hubSetting": {}}, "hub"), ({"spokeSetting": {"agent": {}}}, "agent")):
+        for allowed in (False, True):
+            values = json.loads(json.dumps(part).replace("{}", json.dumps({"allowLinkLocal": allowed})))
+            (container,) = chart.containers(chart.workloads(chart.render(values))[f"dynamic-scoring-{name}"])
+            assert chart.environment(container).get("DSF_ALLOW_LINK_LOCAL") == ("true" if allowed else None)

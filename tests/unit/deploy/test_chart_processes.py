@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer.main
 
-from dsf.cli import celerycommands
+from dsf import celerycommands
+from dsf.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
 from dsf.cli.main import app
-from dsf.hub.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
 from dsf.settings import ENV_PREFIX, Settings
 from tests.unit.deploy import chart
 
@@ -233,7 +233,27 @@ def test_every_process_is_probed(process: tuple[str, chart.Object]) -> None:
     else:
         (file,) = files
         assert f"find {file} -mmin -1" in probes["livenessProbe"]
-        assert "startupProbe" in container, "the file is not there at once"
+
+
+def test_a_slow_start_is_no_reason_to_be_killed(workloads: dict[str, chart.Object]) -> None:
+    for name, workload in workloads.items():
+        for container in chart.pod(workload)["containers"]:
+            startup, liveness = container["startupProbe"], container["livenessProbe"]
+            pace = {"periodSeconds", "failureThreshold"}
+            assert {key: value for key, value in startup.items() if key not in pace} == {
+                key: value for key, value in liveness.items() if key not in pace
+            }, "until it is alive for the first time, by the same measure"
+            assert startup["periodSeconds"] * startup["failureThreshold"] >= 300, name
+            assert startup["timeoutSeconds"] >= 5
+
+
+def test_an_upgrade_takes_nothing_away_before_its_successor_is_ready(workloads: dict[str, chart.Object]) -> None:
+    for name, workload in workloads.items():
+        if workload["kind"] == "Deployment" and name not in ("optimizer", "agent"):
+            assert workload["spec"]["strategy"] == {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+            }
 
 
 def test_several_replicas_may_be_moved_one_by_one() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dsf.api.types import AGENT_NAMESPACE, SENTINEL_PASSWORD_KEY
-from dsf.hub.backend import Credentials
-from dsf.hub.backends.kube_credentials import credentials_work
+from dsf.backends.kube_credentials import credentials_work
+from dsf.backends.protocol import Credentials
 from dsf.redisacl.keyids import KeyIds
 from dsf.redisacl.users import password_hash
 from dsf.redislink import address

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from dsf.api.types import ADDON_NAME, CREDENTIALS_WORK_NAME, GROUP, MANIFESTWORK_NAME
-from dsf.hub.backends.kube_election import LEASE_NAME
-from dsf.hub.backends.kube_kinds import WATCHED
+from dsf.api.types import ADDON_NAME, CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, GROUP, MANIFESTWORK_NAME
+from dsf.backends.kube_election import LEASE_NAME
+from dsf.backends.kube_kinds import WATCHED
 from tests.unit.deploy import chart
 
 #: Resource -> its rules
@@ -68,7 +69,7 @@ def test_nobody_else_has_rights() -> None:
         bindings = chart.of_kind(objects, "ClusterRoleBinding", "RoleBinding")
         subjects = {subject["name"] for binding in bindings for subject in binding["subjects"]}
         optimizer = {"dynamic-scoring-optimizer"} if values.get("optimizer", {}).get("enabled") else set()
-        assert subjects == {"dynamic-scoring-hub", "dynamic-scoring-results"} | optimizer
+        assert subjects == {"dynamic-scoring-hub", "dynamic-scoring-results", "dynamic-scoring-uninstall"} | optimizer
         for binding in bindings:
             chart.one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
 
@@ -83,25 +84,53 @@ def test_no_wildcards_in_rights_of_processes() -> None:
 
 
 @pytest.mark.parametrize(("role", "into"), [("admin", "admin"), ("editor", "edit"), ("viewer", "view")])
-def test_roles_for_people_are_part_of_the_builtin_ones(role: str, into: str) -> None:
+def test_roles_for_people_become_part_of_the_builtin_ones_on_request(role: str, into: str) -> None:
     name, label = f"dynamic-scoring-framework-{role}", f"rbac.authorization.k8s.io/aggregate-to-{into}"
-    found = chart.one(chart.render(), "ClusterRole", name)
+    found = chart.one(chart.render({"rbac": {"aggregate": True}}), "ClusterRole", name)
     assert found["metadata"]["labels"][label] == "true"
     assert found["rules"][0]["apiGroups"] == [GROUP]
-    alone = chart.one(chart.render({"rbac": {"aggregate": False}}), "ClusterRole", name)
+    # Not unless it is asked for: the author of a DynamicScorer decides what agents ask, and whom.
+    alone = chart.one(chart.render(), "ClusterRole", name)
     assert label not in alone["metadata"]["labels"]
 
 
 def test_the_agent_may_read_its_configmap_and_named_secrets_in_its_namespace() -> None:
-    values = {"spokeSetting": {"namespace": "a", "agent": {"tokenSecrets": ["one", "two"]}}}
+    values = {"spokeSetting": {"namespace": "a", "agent": {"tokenSecrets": ["one", {"name": "two", "hosts": ["h:1"]}]}}}
     objects = chart.agent_objects(chart.render(values))
     role = chart.one(objects, "Role")
     assert role["metadata"]["namespace"] == "a"
     assert {rule["resources"][0]: rule["resourceNames"] for rule in role["rules"]} == {
         "configmaps": ["dynamic-scoring-config"],
-        "secrets": ["dynamic-scoring-agent-credentials", "one", "two"],
+        "secrets": ["one", "two"],
     }
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
     assert not chart.of_kind(objects, "ClusterRole", "ClusterRoleBinding")
     (subject,) = chart.one(objects, "RoleBinding")["subjects"]
     assert subject == {"kind": "ServiceAccount", "name": "dynamic-scoring-agent-sa", "namespace": "a"}
+
+
+def test_the_agent_is_told_where_tokens_may_be_sent() -> None:
+    secrets = ["labelled", {"name": "one", "hosts": ["h:1", "https://i"]}, {"name": "one", "hosts": ["j"]}]
+    objects = chart.agent_objects(chart.render({"spokeSetting": {"agent": {"tokenSecrets": secrets}}}))
+    [container] = chart.pod(chart.one(objects, "Deployment"))["containers"]
+    environment = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert json.loads(environment["DSF_AGENT_TOKEN_SECRETS"]) == {"one": ["h:1", "https://i", "j"]}
+    assert environment["DSF_SIGNING_KEY_FILE"].rpartition("/")[0] in {
+        mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "credentials"
+    }
+
+
+def test_the_hub_is_told_whose_scorers_count_and_where_config_may_send_tokens() -> None:
+    values = {"hubSetting": {"scorerNamespaces": ["team"], "tokenHosts": ["thanos.example:9091"]}}
+    [container] = chart.containers(chart.one(chart.render(values), "Deployment", "dynamic-scoring-hub"))
+    environment = chart.environment(container)
+    assert json.loads(environment["DSF_SCORER_NAMESPACES"]) == ["team"]
+    assert json.loads(environment["DSF_TOKEN_HOSTS"]) == ["thanos.example:9091"]
+    [container] = chart.containers(chart.one(chart.render(), "Deployment", "dynamic-scoring-hub"))
+    assert not {"DSF_SCORER_NAMESPACES", "DSF_TOKEN_HOSTS"} & set(chart.environment(container))
+
+
+@pytest.mark.parametrize("entry", [CREDENTIALS_NAME, {"name": CREDENTIALS_NAME, "hosts": ["h"]}])
+def test_the_agents_own_secret_cannot_be_given_to_scorers(entry: object) -> None:
+    with pytest.raises(chart.RenderError, match="is the agent's own"):
+        chart.render({"spokeSetting": {"agent": {"tokenSecrets": [entry]}}})

@@ -20,7 +20,7 @@ from dsf.settings import ENV_PREFIX, Settings
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: service for name, service in SERVICES.items() if service.get("build") == "."}
+OURS = {name: service for name, service in SERVICES.items() if "target" in service.get("build", {})}
 SAMPLES = ("sample-scorer", "static-scorer")
 #: Those that are built in the root of the repository.
 DOCKERFILES = [ROOT / "Dockerfile", *sorted((ROOT / "samples").glob("*-scorer/Dockerfile"))]
@@ -38,11 +38,14 @@ def test_it_is_the_set_of_the_demo() -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_image_has_a_version_or_is_built_here(name: str) -> None:
     service = SERVICES[name]
-    if service.get("build") == ".":
-        assert (ROOT / "Dockerfile").is_file()
-    elif "build" in service:
+    if "build" in service:
         assert service["build"]["context"] == "."
-        assert ROOT / service["build"]["dockerfile"] in DOCKERFILES
+        file = ROOT / service["build"].get("dockerfile", "Dockerfile")
+        assert file in DOCKERFILES
+        if name in OURS:
+            target = "agent" if name.startswith("agent-") else "hub"
+            assert service["build"]["target"] == target
+            assert re.search(rf"^FROM base AS {target}$", file.read_text(), re.MULTILINE)
     else:
         assert re.search(r":v?\d+\.\d+", service["image"])
     assert service["restart"] == "unless-stopped"
@@ -148,7 +151,10 @@ def test_dockerfiles_keep_the_rules(file: Path) -> None:
     for name, value in instructions:
         values.setdefault(name, []).append(value)
     arguments = dict(value.split("=", 1) for value in values.get("ARG", []))
+    stages = {source.partition(" AS ")[2] for source in values["FROM"]}
     for source in values["FROM"]:
+        if source.partition(" ")[0] in stages:
+            continue
         image = re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], source.partition(" ")[0])
         assert re.search(r":\d+\.\d+\.\d+", image), f"{image} has no exact version"
     assert values["USER"][-1] == "65532:65532"

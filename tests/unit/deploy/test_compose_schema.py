@@ -25,8 +25,12 @@ _SERVICE = {
                 {
                     "type": "object",
                     "additionalProperties": False,
-                    "required": ["context", "dockerfile"],
-                    "properties": {"context": {"type": "string"}, "dockerfile": {"type": "string"}},
+                    "required": ["context"],
+                    "properties": {
+                        "context": {"type": "string"},
+                        "dockerfile": {"type": "string"},
+                        "target": {"type": "string"},
+                    },
                 },
             ]
         },

@@ -1,0 +1,124 @@
+"""scripts/controlplane where programs are missing, with stand-ins of `go` and setup-envtest; scripts/test meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "scripts" / "controlplane"
+#: `go list -m` is asked first; a build makes the file after -o.
+_GO = """
+[ "$1" = list ] && exit 0
+while [ "$1" != -o ]; do shift; done
+echo "#!/bin/sh" > "$2"
+"""
+_ENVTEST = """
+echo "$@" > "$HOME/asked"
+folder=$XDG_DATA_HOME/kubebuilder-envtest/k8s/1.36.2-linux-amd64
+mkdir -p "$folder"
+for name in etcd kube-apiserver kubectl; do echo "#!/bin/sh" > "$folder/$name"; chmod +x "$folder/$name"; done
+printf "%s" "$folder"
+"""
+
+
+def _controlplane(home: Path, *arguments: str, **programs: str) -> subprocess.CompletedProcess[str]:
+    """Run it where nothing else is on PATH than these shell scripts and a few tools."""
+    tools = home / "tools"
+    tools.mkdir(exist_ok=True)
+    for name, code in programs.items():
+        path = tools / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\n{code}")
+        path.chmod(0o755)
+    return subprocess.run(
+        [sys.executable, SCRIPT, *arguments],
+        env={
+            "PATH": f"{tools}:/usr/bin:/bin",
+            "HOME": str(home),
+            "XDG_CACHE_HOME": str(home / "cache"),
+            "XDG_DATA_HOME": str(home / "data"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_setup_envtest_downloads_what_it_has(tmp_path: Path) -> None:
+    done = _controlplane(tmp_path, "etcd", "kube-apiserver", "kubectl", setup_envtest=_ENVTEST)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(tmp_path / "data" / "kubebuilder-envtest" / "k8s" / "1.36.2-linux-amd64")
+    assert (tmp_path / "asked").read_text() == "use 1.36.x --print path\n"
+    again = _controlplane(tmp_path, "--no-build", "kubectl", setup_envtest="exit 1")
+    assert again.stdout == done.stdout, "what is downloaded is found without asking"
+
+
+def test_go_builds_what_setup_envtest_does_not_get_and_says_before_what_it_costs(tmp_path: Path) -> None:
+    failing = "echo no network >&2; exit 2"
+    done = _controlplane(tmp_path, "etcd", "helm", setup_envtest=failing, go=_GO)
+    assert done.returncode == 0, done.stderr
+    assert "setup-envtest: no network; Go builds them" in done.stderr
+    assert done.stderr.index("10 to 20 minutes") < done.stderr.index("building etcd")
+    folder = Path(done.stdout.strip())
+    assert sorted(path.name for path in folder.iterdir()) == ["etcd", "helm"]
+    again = _controlplane(tmp_path, "etcd", "helm", go="exit 1")
+    assert again.stdout == done.stdout
+    assert "minutes" not in again.stderr
+
+
+def test_another_version_of_one_module_leaves_the_others(tmp_path: Path) -> None:
+    """A folder of the cache belongs to one module: nobody builds Kubernetes again for a new Helm."""
+    _controlplane(tmp_path, "etcd", "helm", go=_GO)
+    folders = sorted(path.name.partition("-")[0] for path in (tmp_path / "cache/dsf/controlplane").glob("*-*/"))
+    assert folders == ["etcd", "helm", "links"]
+
+
+_SUITE = """
+import os
+import pytest
+
+def test_with():
+    if not os.path.exists({built!r}):
+        pytest.skip("etcd: not found; `scripts/controlplane etcd` builds it")
+    with open({log!r}, "a") as file:
+        file.write("with ")
+
+def test_without():
+    with open({log!r}, "a") as file:
+        file.write("without ")
+"""
+
+
+def test_tests_that_need_no_control_plane_run_while_it_is_built(tmp_path: Path) -> None:
+    """A copy of scripts/test, with a stand-in of the build that ends when the first tests have run."""
+    log, built = tmp_path / "log", tmp_path / "built"
+    ready, build = f"[ -e {built} ] || exit 3", f"until [ -e {log} ]; do sleep 0.1; done; touch {built}"
+    _copy(tmp_path, f"case $1 in --no-build) {ready};; *) {build};; esac")
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.later"]\n')
+    (tmp_path / "test_it.py").write_text(_SUITE.format(log=str(log), built=str(built)))
+    (tmp_path / "test_other.py").write_text("def test_broken():\n    assert False\n")
+    done = subprocess.run(
+        [tmp_path / "scripts" / "test"],
+        cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert log.read_text() == "without with ", done.stdout + done.stderr
+    assert done.returncode == 1, "a failure of the first part counts after the second"
+
+
+def _copy(folder: Path, controlplane: str) -> None:
+    scripts = folder / "scripts"
+    scripts.mkdir()
+    (scripts / "test").write_text((ROOT / "scripts" / "test").read_text())
+    (scripts / "controlplane").write_text(f"#!/bin/sh\n{controlplane}\n")
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for path in (scripts / "test", scripts / "controlplane", folder / ".venv" / "bin" / "python"):
+        path.chmod(0o755)
+
+
+def _environment() -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DSF_"))}
+    return {**ours, "PYTHONPATH": str(ROOT), "WORKERS": "0"}

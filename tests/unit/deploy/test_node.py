@@ -1,0 +1,74 @@
+"""What `make node` says where it cannot run, and its NetworkPolicies as iptables' rules; the rest of it needs root."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from tests.node import conftest
+from tests.node.lab import host, policies
+
+
+def test_without_root_one_line_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    why = host.reason_against()
+    assert "sudo make node" in why
+    assert "\n" not in why
+    monkeypatch.setenv("CI", "")
+    with pytest.raises(pytest.skip.Exception, match="sudo make node"):
+        conftest.cannot(why)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="sudo make node"):
+        conftest.cannot(why)
+
+
+class _Cluster:
+    """Answers with the objects of a test."""
+
+    def __init__(self, **kinds: list[dict[str, Any]]) -> None:
+        self._kinds = kinds
+
+    def items(self, kind: str, *_: str) -> list[dict[str, Any]]:
+        return self._kinds[kind]
+
+
+def _pod(namespace: str, name: str, address: str) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": namespace, "name": name, "labels": {"app": name}},
+        "spec": {"containers": [{"ports": [{"name": "http", "containerPort": 8080}]}]},
+        "status": {"podIP": address, "phase": "Running"},
+    }
+
+
+def test_a_policy_is_rules_of_its_pods_addresses() -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"team": "b"}}, "podSelector": {"matchLabels": {"app": "client"}}}
+    spec = {
+        "podSelector": {"matchLabels": {"app": "server"}},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [peer], "ports": [{"port": "http", "protocol": "TCP"}]}],
+        "egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}],
+    }
+    cluster = _Cluster(
+        pods=[_pod("a", "server", "10.0.0.1"), _pod("b", "client", "10.0.0.2"), _pod("a", "client", "10.0.0.3")],
+        namespaces=[{"metadata": {"name": "a"}}, {"metadata": {"name": "b", "labels": {"team": "b"}}}],
+        networkpolicies=[{"metadata": {"namespace": "a"}, "spec": spec}],
+    )
+    lines, pods = policies.rules(cluster)  # type: ignore[arg-type]
+    assert pods == 1
+    assert [line for line in lines if line.startswith(("-A IN", "-A EG"))] == [
+        "-A IN-10.0.0.1 -s 10.0.0.2 -p tcp --dport 8080 -j RETURN",
+        "-A IN-10.0.0.1 -j REJECT",
+        "-A EG-10.0.0.1  -p udp --dport 53 -j RETURN",
+        "-A EG-10.0.0.1 -j REJECT",
+    ]
+
+
+def test_a_selector_has_what_kubernetes_has() -> None:
+    labels = {"a": "1"}
+    expression = {"key": "a", "operator": "NotIn", "values": ["2"]}
+    assert policies.selects({}, labels)
+    assert policies.selects({"matchLabels": {"a": "1"}, "matchExpressions": [expression]}, labels)
+    assert not policies.selects({"matchLabels": {"a": "2"}}, labels)
+    assert not policies.selects({"matchExpressions": [{"key": "b", "operator": "Exists"}]}, labels)
