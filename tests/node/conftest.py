@@ -1,0 +1,65 @@
+"""One set of clusters for all tests on real pods. Without root, or what else it takes, they skip; in CI they fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node.lab import clusters, folders, host, kind
+from tests.node.lab.command import CannotRunError
+from tests.node.world import World
+
+#: The files in the order in which they can share the clusters: who takes things away comes last.
+_ORDER = ["quickstart", "images", "policies", "restarts", "resources", "upgrades", "sentinel", "removal", "compose"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort by _ORDER; the first test also waits for the clusters."""
+    own = [item for item in items if item.path.parent == folders.HERE]
+    own.sort(key=lambda item: _ORDER.index(item.path.stem.removeprefix("test_")))
+    items[:] = [item for item in items if item.path.parent != folders.HERE] + own
+    for item in own:
+        item.add_marker(pytest.mark.timeout(1500))
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[None]:
+    """The machine is ready for clusters, and as it was after the last test."""
+    if why := kind.reason_against() if kind.wanted() else host.reason_against():
+        cannot(why)
+    if kind.wanted():
+        yield
+        return
+    with clusters.lock():
+        try:
+            clusters.prepare()
+        except CannotRunError as error:
+            cannot(str(error))
+        try:
+            yield
+        finally:
+            if not folders.KEPT.exists():
+                clusters.down()
+
+
+@pytest.fixture(scope="session")
+def world(lab: None) -> Iterator[World]:
+    """The clusters as docs/quickstart.md leaves them."""
+    with World() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def own_nodes() -> None:
+    """For tests that reach into a node: its processes, networks and cgroups."""
+    if kind.wanted():
+        pytest.skip("reaches into the nodes, which are kind's here")
+
+
+def cannot(why: str) -> None:
+    """Skip, or fail in CI."""
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)

@@ -1,0 +1,83 @@
+"""One certificate authority per cluster, what it signs, and kubeconfigs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+from tests.node.lab.command import run
+
+_DAYS = ("-days", "365")
+
+
+class Authority:
+    """Keys and certificates in a folder; what is there is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        if not self.path("ca.crt").exists():
+            request = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *_DAYS, "-subj", "/CN=node-ca")
+            run(*request, "-keyout", self.path("ca.key"), "-out", self.path("ca.crt"))
+        if not self.path("sa.key").exists():
+            run("openssl", "genrsa", "-out", self.path("sa.key"), "2048")
+
+    def path(self, name: str) -> Path:
+        """A file of this folder."""
+        return self.folder / name
+
+    def sign(self, name: str, subject: str, names: str = "") -> None:
+        """`name.crt` and `name.key`, for clients and servers; `names` are subjectAltNames."""
+        if self.path(f"{name}.crt").exists():
+            return
+        request, extensions = self.path(f"{name}.csr"), self.path(f"{name}.ext")
+        lines = "keyUsage=digitalSignature,keyEncipherment\nextendedKeyUsage=serverAuth,clientAuth\n"
+        extensions.write_text(lines + (f"subjectAltName={names}\n" if names else ""))
+        key = self.path(f"{name}.key")
+        run("openssl", "req", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-subj", subject, "-out", request)
+        ca = ("-CA", self.path("ca.crt"), "-CAkey", self.path("ca.key"), "-CAcreateserial")
+        run(
+            "openssl",
+            "x509",
+            "-req",
+            "-in",
+            request,
+            *ca,
+            *_DAYS,
+            "-extfile",
+            extensions,
+            "-out",
+            self.path(f"{name}.crt"),
+        )
+
+    def kubeconfig(self, name: str, server: str) -> Path:
+        """`name.conf`, which comes to that server with that certificate."""
+        path = self.path(f"{name}.conf")
+        path.write_text(json.dumps(merged({"default": (self, server)}, name)))  # JSON is YAML.
+        return path
+
+
+def merged(clusters: dict[str, tuple[Authority, str]], user: str = "admin") -> dict[str, object]:
+    """One kubeconfig with a context for each cluster, the first one current."""
+
+    def encoded(path: Path) -> str:
+        return base64.b64encode(path.read_bytes()).decode()
+
+    config: dict[str, object] = {"apiVersion": "v1", "kind": "Config", "current-context": next(iter(clusters))}
+    config["clusters"] = [
+        {"name": name, "cluster": {"server": server, "certificate-authority-data": encoded(authority.path("ca.crt"))}}
+        for name, (authority, server) in clusters.items()
+    ]
+    config["users"] = [
+        {
+            "name": name,
+            "user": {
+                "client-certificate-data": encoded(authority.path(f"{user}.crt")),
+                "client-key-data": encoded(authority.path(f"{user}.key")),
+            },
+        }
+        for name, (authority, _) in clusters.items()
+    ]
+    config["contexts"] = [{"name": name, "context": {"cluster": name, "user": name}} for name in clusters]
+    return config

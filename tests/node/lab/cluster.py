@@ -1,0 +1,206 @@
+"""One cluster: its control plane, and the node that runs its pods."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.node.lab import folders, network
+from tests.node.lab.certificates import Authority
+from tests.node.lab.command import LabError, run
+from tests.node.lab.daemon import Daemon, daemons
+from tests.node.lab.noderuntime import NodeRuntime
+
+_READY = 120.0
+#: Every namespace enforces Pod Security `restricted`, but for those of what is not ours.
+_ADMISSION = {
+    "apiVersion": "apiserver.config.k8s.io/v1",
+    "kind": "AdmissionConfiguration",
+    "plugins": [
+        {
+            "name": "PodSecurity",
+            "configuration": {
+                "apiVersion": "pod-security.admission.config.k8s.io/v1",
+                "kind": "PodSecurityConfiguration",
+                "defaults": {"enforce": "restricted", "enforce-version": "latest"},
+                "exemptions": {"namespaces": ["kube-system"]},
+            },
+        }
+    ],
+}
+
+
+class Cluster:
+    """etcd, API server, controller manager and scheduler beside one node, all in the network namespace of that node."""
+
+    def __init__(self, name: str, number: int, programs: Path) -> None:
+        self.name = name
+        self.programs = programs
+        self.address = f"{network.PREFIX}.{number + 2}"
+        self.server = f"https://{self.address}:6443"
+        self.namespace = f"dsf-{name}"
+        self.state = folders.STATE / name
+        self.run = folders.RUN / name
+        self.node = NodeRuntime(name, f"10.202.{number}.0/24", programs)
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start etcd, the API server and containerd, where they do not run; wait for nothing."""
+        for folder in (self.state, self.run):
+            folder.mkdir(parents=True, exist_ok=True)
+        network.join(self.namespace, self.address)
+        self._certificates()
+        self._api_server()
+        self.node.start_containerd(self)
+
+    def wait(self) -> None:
+        """Wait until the API server is ready, start all that works with it, and wait until the node is ready.
+
+        Raises LabError with the end of a log.
+        """
+        # Before that nobody has rights: controllers would give up after 10 s.
+        self._until(lambda: self.try_kubectl("get", "--raw", "/readyz"), "kube-apiserver")
+        self._controllers()
+        self.node.start_kubelet(self)
+        ready = ("wait", "--for=condition=Ready", f"node/{self.name}", "--timeout=1s")
+        self._until(lambda: self.try_kubectl(*ready), "kubelet")
+
+    def daemon(self, program: str) -> Daemon:
+        """One of its programs."""
+        return Daemon(f"{self.name}-{program}")
+
+    def _until(self, condition: Any, program: str) -> None:
+        deadline = time.monotonic() + _READY
+        while not condition():
+            daemon = self.daemon(program)
+            if time.monotonic() > deadline or daemon.pid is None:
+                raise LabError(f"{daemon.name} does not come up ({daemon.log}):\n{daemon.log.read_text()[-2000:]}")
+            time.sleep(0.3)
+
+    # --- use -------------------------------------------------------------------------------------------------------
+
+    @property
+    def kubeconfig(self) -> Path:
+        """That of an admin; usable where the network of the nodes is."""
+        return self.authority.path("admin.conf")
+
+    @property
+    def authority(self) -> Authority:
+        """What its certificates come from."""
+        return Authority(self.run / "pki")
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """kubectl's command line."""
+        kubectl = [self.programs / "kubectl", "--kubeconfig", self.kubeconfig, "--cache-dir", self.run / "kubectl"]
+        return [*network.inside(network.LAN), *(str(word) for word in [*kubectl, *arguments])]
+
+    def kubectl(self, *arguments: str | Path, stdin: str | None = None, timeout: float = 120) -> str:
+        """What it prints. Raises LabError when it fails."""
+        return run(*self.command(*arguments), stdin=stdin, timeout=timeout)
+
+    def try_kubectl(self, *arguments: str | Path) -> bool:
+        """Whether it succeeds."""
+        done = subprocess.run(self.command(*arguments), capture_output=True, timeout=60, check=False)
+        return done.returncode == 0
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """An object, or a list of them."""
+        answer: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return answer
+
+    def items(self, *arguments: str) -> list[dict[str, Any]]:
+        """The objects of a list."""
+        answer: list[dict[str, Any]] = self.get(*arguments)["items"]
+        return answer
+
+    def apply(self, *manifests: Path | dict[str, Any]) -> None:
+        """Server-side, files and folders or objects."""
+        for manifest in manifests:
+            source = str(manifest) if isinstance(manifest, Path) else "-"
+            text = None if isinstance(manifest, Path) else json.dumps(manifest)
+            self.kubectl("apply", "--server-side", "--force-conflicts", "-f", source, stdin=text)
+
+    def traces(self) -> list[str]:
+        """What of this cluster is on the machine: processes, mounts, cgroups, folders, networks."""
+        found = [f"process {daemon.name}" for daemon in daemons() if daemon.name.startswith(f"{self.name}-")]
+        found += [f"process {pid}" for pid in self.node.processes()]
+        tops = (str(self.state), str(self.run))
+        found += [line for line in Path("/proc/mounts").read_text().splitlines() if any(top in line for top in tops)]
+        places = [self.state, self.run, Path("/run/netns", self.namespace), *self.node.cgroups()]
+        return found + [str(place) for place in places if place.exists()]
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def _certificates(self) -> None:
+        authority = self.authority
+        service = "kubernetes.default.svc"
+        names = f"IP:{self.address},IP:127.0.0.1,IP:10.96.0.1,DNS:kubernetes,DNS:kubernetes.default"
+        names += f",DNS:{service},DNS:{service}.cluster.local"
+        authority.sign("apiserver", "/CN=kube-apiserver", names)
+        authority.sign("admin", "/O=system:masters/CN=admin")
+        authority.sign("front-proxy", "/CN=front-proxy")
+        for user in ("kube-controller-manager", "kube-scheduler", "kube-proxy"):
+            authority.sign(user, f"/CN=system:{user}")
+        authority.sign("kubelet", f"/O=system:nodes/CN=system:node:{self.name}", f"IP:{self.address},DNS:{self.name}")
+        for user in ("admin", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"):
+            authority.kubeconfig(user, self.server)
+        (self.run / "admission.json").write_text(json.dumps(_ADMISSION))
+
+    def _start(self, program: str, *arguments: str) -> None:
+        self.daemon(program).start(self.programs / program, *arguments, namespace=self.namespace)
+
+    def _api_server(self) -> None:
+        pki = self.authority.path
+        client = "http://127.0.0.1:2379"
+        self._start(
+            "etcd",
+            *(f"--data-dir={self.state / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn"),
+            *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
+            "--listen-peer-urls=http://127.0.0.1:0",
+        )
+        self._start(
+            "kube-apiserver",
+            *(f"--etcd-servers={client}", f"--advertise-address={self.address}", "--secure-port=6443"),
+            *(f"--tls-cert-file={pki('apiserver.crt')}", f"--tls-private-key-file={pki('apiserver.key')}"),
+            f"--client-ca-file={pki('ca.crt')}",
+            *(f"--kubelet-client-certificate={pki('admin.crt')}", f"--kubelet-client-key={pki('admin.key')}"),
+            "--kubelet-preferred-address-types=InternalIP",
+            *(
+                "--authorization-mode=Node,RBAC",
+                "--enable-admission-plugins=NodeRestriction",
+                "--allow-privileged=true",
+            ),
+            f"--admission-control-config-file={self.run / 'admission.json'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            *(f"--service-account-key-file={pki('sa.key')}", f"--service-account-signing-key-file={pki('sa.key')}"),
+            f"--service-cluster-ip-range={network.SERVICES}",
+            *(f"--requestheader-client-ca-file={pki('ca.crt')}", "--requestheader-allowed-names=front-proxy"),
+            *("--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group"),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            *(
+                f"--proxy-client-cert-file={pki('front-proxy.crt')}",
+                f"--proxy-client-key-file={pki('front-proxy.key')}",
+            ),
+        )
+
+    def _controllers(self) -> None:
+        pki = self.authority.path
+        self._start(
+            "kube-controller-manager",
+            *(
+                f"--kubeconfig={pki('kube-controller-manager.conf')}",
+                "--leader-elect=false",
+                "--bind-address=127.0.0.1",
+            ),
+            *("--use-service-account-credentials", f"--service-account-private-key-file={pki('sa.key')}"),
+            f"--root-ca-file={pki('ca.crt')}",
+            *(f"--cluster-signing-cert-file={pki('ca.crt')}", f"--cluster-signing-key-file={pki('ca.key')}"),
+        )
+        self._start(
+            "kube-scheduler",
+            *(f"--kubeconfig={pki('kube-scheduler.conf')}", "--leader-elect=false", "--bind-address=127.0.0.1"),
+        )

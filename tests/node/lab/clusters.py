@@ -1,0 +1,146 @@
+"""All clusters of a run: made, found again, and taken down, after a crash too."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.node.lab import engine, folders, host, images, network
+from tests.node.lab.certificates import merged
+from tests.node.lab.cluster import Cluster
+from tests.node.lab.command import CannotRunError, LabError, say
+from tests.node.lab.daemon import daemons
+
+NAMES = ("hub", "cluster1", "cluster2")
+COMPOSE = "dsf-compose"
+PROGRAMS = (
+    *("etcd", "kube-apiserver", "kubectl", "kube-controller-manager", "placement", "addon", "work"),
+    *("kubelet", "kube-proxy", "kube-scheduler", "containerd", "containerd-shim-runc-v2", "ctr", "coredns", "helm"),
+)
+#: The cluster where pods run as users that no image knows, as on OpenShift.
+OTHER_USERS = "cluster2"
+#: Volumes that a claim on the hub may bind.
+_VOLUMES = 4
+
+
+@functools.cache
+def programs() -> Path:
+    """The folder with all programs; what is missing is built, which is said. Raises CannotRunError."""
+    return _controlplane(*PROGRAMS)
+
+
+@functools.cache
+def crds() -> Path:
+    """The folder with OCM's CRD files."""
+    return _controlplane("crds")
+
+
+def _controlplane(*names: str) -> Path:
+    script = [sys.executable, str(folders.ROOT / "scripts" / "controlplane")]
+    done = subprocess.run([*script, "--no-build", *names], capture_output=True, text=True, check=False)
+    if done.returncode:
+        done = subprocess.run([*script, *names], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise CannotRunError("scripts/controlplane did not find or build what a node needs; see above")
+    return Path(done.stdout.strip())
+
+
+def cluster(name: str) -> Cluster:
+    """One of NAMES, whether it runs or not."""
+    if name not in NAMES:
+        raise LabError(f"no cluster {name}; there are {', '.join(NAMES)}")
+    return Cluster(name, NAMES.index(name), programs())
+
+
+@contextlib.contextmanager
+def lock() -> Iterator[None]:
+    """One run on a machine at a time: names of networks and addresses are fixed. Raises LabError."""
+    folders.make()
+    with (folders.CACHE / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError("another `make node` runs on this machine; wait for its end") from None
+        yield
+
+
+def prepare() -> None:
+    """All that needs the machine's network: packages, programs, base images. Leftovers of an earlier run go."""
+    host.prepare()
+    folders.make()
+    if not folders.KEPT.exists():
+        down()
+        folders.make()
+    with ThreadPoolExecutor(1) as pool:
+        building = pool.submit(programs)
+        engine.start()
+        images.make_bases(building.result)
+
+
+def up(*names: str) -> list[Cluster]:
+    """Start clusters side by side, with DNS and volumes, and wait until they are ready. `prepare` comes first."""
+    made = [cluster(name) for name in names or NAMES]
+    say(f"starting {', '.join(c.name for c in made)}")
+    for one in made:
+        one.start()
+    with ThreadPoolExecutor(len(made)) as pool:
+        list(pool.map(_furnish, made))
+    write_kubeconfig()
+    return made
+
+
+def write_kubeconfig() -> Path:
+    """One kubeconfig for all clusters that run, with the names of contexts that kind gives."""
+    path = folders.RUN / "kubeconfig"
+    running = [one for one in map(cluster, NAMES) if one.daemon("kube-apiserver").pid is not None]
+    config = merged({f"kind-{one.name}": (one.authority, one.server) for one in running})
+    path.write_text(json.dumps(config))
+    return path
+
+
+def down(*names: str) -> None:
+    """End clusters, all by default, by ids; images and programs stay. What is not there is no error."""
+    for name in names or NAMES:
+        one = Cluster(name, NAMES.index(name), Path("/nonexistent"))
+        with contextlib.suppress(CannotRunError):
+            one = cluster(name) if (folders.RUN / name).exists() else one
+        for program in ("work", "addon", "placement", "kubelet", "kube-proxy", "kube-scheduler"):
+            one.daemon(program).stop(timeout=2)
+        one.node.remove()
+        for program in ("kube-controller-manager", "kube-apiserver", "etcd"):
+            one.daemon(program).stop(timeout=2)
+        network.remove(one.namespace)
+        shutil.rmtree(one.state, ignore_errors=True)
+        shutil.rmtree(one.run, ignore_errors=True)
+    if names:
+        return
+    engine.stop()
+    for daemon in daemons():
+        daemon.stop(timeout=5)
+    for namespace in (network.LAN, COMPOSE):
+        network.remove(namespace)
+    shutil.rmtree(folders.STATE, ignore_errors=True)
+    shutil.rmtree(folders.RUN, ignore_errors=True)
+
+
+def _furnish(one: Cluster) -> None:
+    images.load(one.node, *images.pulled(one.name))
+    one.wait()
+    one.apply(folders.HERE / "manifests" / "coredns.yaml")
+    if one.name == OTHER_USERS:
+        one.apply(folders.HERE / "manifests" / "user-ids.yaml")
+    volume = (folders.HERE / "manifests" / "volume.yaml").read_text()
+    for number in range(_VOLUMES):
+        folder = one.state / "volumes" / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = volume.replace("NAME", f"local-{number}").replace("FOLDER", str(folder)).replace("NODE", one.name)
+        one.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    one.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s", timeout=150)

@@ -1,0 +1,48 @@
+"""Commands of the machine, and what is said when one fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class LabError(Exception):
+    """What could not be done; the message is for the person who typed `make node`."""
+
+
+class CannotRunError(LabError):
+    """This machine cannot run nodes; the message is one line that says what would help."""
+
+
+def say(text: str) -> None:
+    """Progress, for people."""
+    print(f"node: {text}", file=sys.stderr, flush=True)
+
+
+def run(*command: str | Path, stdin: str | None = None, timeout: float = 120, log: Path | None = None) -> str:
+    """What the command prints on stdout. Raises LabError with the end of what it said when it fails.
+
+    With `log` everything that it prints goes to that file, and nothing is returned.
+    """
+    words = [str(word) for word in command]
+    if log is not None:
+        with log.open("w") as output:
+            done = subprocess.run(
+                words, input=stdin, stdout=output, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False
+            )
+        said = log.read_text(errors="replace")
+    else:
+        done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+        said = done.stdout + done.stderr
+    if done.returncode:
+        where = f" (all of it: {log})" if log else ""
+        raise LabError(f"{' '.join(words)[:300]}: exit code {done.returncode}{where}\n{said.strip()[-2000:]}")
+    return done.stdout if log is None else ""
+
+
+def succeeds(*command: str | Path) -> bool:
+    """Whether the command ends with 0; what it prints is for nobody."""
+    words: Sequence[str] = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, timeout=60, check=False).returncode == 0

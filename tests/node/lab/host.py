@@ -1,0 +1,76 @@
+"""The machine: what it lacks is installed or said, what is special about it is looked at, never assumed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from tests.node.lab import folders
+from tests.node.lab.command import CannotRunError, run, say, succeeds
+
+#: All that is ever installed: an engine to build images, what containers need, and tools for networks.
+PACKAGES = (
+    *("docker.io", "docker-compose", "runc", "containernetworking-plugins", "mmdebstrap"),
+    *("iptables", "nftables", "conntrack", "ipset", "iproute2", "socat", "ethtool", "catatonit", "openssl", "kmod"),
+)
+#: kubelet, containerd and kube-proxy watch files; the usual 128 is for one user's desktop.
+_INOTIFY = 1024
+_CAP_SYS_ADMIN, _CAP_SYS_RESOURCE = 21, 24
+
+
+def reason_against() -> str:
+    """Why this machine cannot run nodes, and what would help; empty if it can."""
+    if os.geteuid():
+        return "real pods need root: run `sudo make node`, or `make node NODE=kind` where docker and kind are"
+    if not has_capability(_CAP_SYS_ADMIN):
+        return (
+            "real pods need CAP_SYS_ADMIN (this looks like an unprivileged container): run it on a machine, or in a VM"
+        )
+    if not shutil.which("apt-get") and not all(map(shutil.which, ("dockerd", "runc", "iptables"))):
+        return "real pods need docker, runc and iptables, and this is no Debian where they could be installed"
+    return ""
+
+
+def prepare() -> None:
+    """Install missing packages, load modules and raise limits. Raises CannotRunError."""
+    if why := reason_against():
+        raise CannotRunError(why)
+    install()
+    limit = Path("/proc/sys/fs/inotify/max_user_instances")
+    if int(limit.read_text()) < _INOTIFY:
+        limit.write_text(str(_INOTIFY))
+    for module in ("br_netfilter", "overlay", "nf_conntrack"):
+        succeeds("modprobe", module)  # built in, loaded already, or missed later by what needs it
+
+
+def install() -> None:
+    """Install those of PACKAGES that are missing."""
+    if not shutil.which("dpkg-query"):
+        return
+    missing = [name for name in PACKAGES if not succeeds("dpkg", "-s", name)]
+    if not missing:
+        return
+    say(f"installing {' '.join(missing)}")
+    log = folders.LOGS / "apt.log"
+    quiet = ("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300")
+    run(*quiet, "update", log=log, timeout=600)
+    environment = ("env", "DEBIAN_FRONTEND=noninteractive")
+    run(*environment, *quiet, "install", "-y", "--no-install-recommends", *missing, log=log, timeout=1800)
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process has it in effect."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    effective = next(line.split()[1] for line in lines if line.startswith("CapEff"))
+    return bool(int(effective, 16) >> number & 1)
+
+
+def may_lower_oom_scores() -> bool:
+    """Whether containers can get the OOM scores that they are meant to have."""
+    return has_capability(_CAP_SYS_RESOURCE)
+
+
+def cgroup_v2() -> bool:
+    """Whether there is one unified hierarchy."""
+    return Path("/sys/fs/cgroup/cgroup.controllers").exists()

@@ -1,0 +1,129 @@
+"""Images: stand-ins of base images, from Debian packages and registry packages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.node.lab import engine, folders
+from tests.node.lab.command import LabError, run, say
+from tests.node.lab.noderuntime import PAUSE, NodeRuntime
+
+#: Its packages are what the project's own base image is made of: python:3.11.14-slim-bookworm.
+_SUITE = "bookworm"
+_DEBIAN = f"local/debian:{_SUITE}"
+COREDNS = "registry.k8s.io/coredns/coredns:v1.15.0"
+PROMETHEUS, NODE_EXPORTER = "prom/prometheus:v3.5.0", "prom/node-exporter:v1.9.1"
+REDIS = "redis:7.4.6-bookworm"
+PYTHON = "python:3.11.14-slim-bookworm"
+#: Folder below tests/node/images (and target, if any) -> the names that the project's files use.
+STAND_INS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("pause", ""): (PAUSE,),
+    ("python", ""): (PYTHON,),
+    ("redis", ""): (REDIS, "redis:7.4-bookworm"),
+    ("prometheus", "prometheus"): (PROMETHEUS,),
+    ("prometheus", "node-exporter"): (NODE_EXPORTER,),
+}
+
+
+def pulled(cluster: str) -> tuple[str, ...]:
+    """What the node of a cluster would pull from registries, where there is a way out."""
+    return (PAUSE, COREDNS, *((REDIS,) if cluster == "hub" else (PROMETHEUS, NODE_EXPORTER)))
+
+
+def make_bases(programs: Callable[[], Path]) -> None:
+    """Make the stand-ins that are missing or whose folder has changed; that which needs a program is the last one."""
+    if not engine.image_id(_DEBIAN):
+        _debootstrap()
+    _make("uv", "", (_uv_name(),), {"uv": _uv()})
+    authorities = Path("/etc/ssl/certs/ca-certificates.crt")
+    files = {"pause": {"catatonit": Path("/usr/bin/catatonit")}, "python": {"ca-certificates.crt": authorities}}
+    for (folder, target), names in STAND_INS.items():
+        _make(folder, target, names, files.get(folder, {}))
+    _make("coredns", "", (COREDNS,), {"coredns": programs() / "coredns"})
+
+
+def load(node: NodeRuntime, *images: str) -> None:
+    """Put images of the engine into a node, unless it has just these."""
+    book = node.images.with_suffix(".json")
+    have: dict[str, str] = json.loads(book.read_text()) if book.exists() else {}
+    wanted = {image: engine.image_id(image) for image in images}
+    if absent := [image for image, current in wanted.items() if not current]:
+        raise LabError(f"there is no image {', '.join(absent)} to load into {node.name}")
+    missing = [image for image, current in wanted.items() if have.get(image) != current]
+    if not missing:
+        return
+    # All at once: layers that they share travel once.
+    command = [*node_client(node), "images", "import", "-"]
+    with subprocess.Popen(engine.docker("save", *missing), stdout=subprocess.PIPE) as saved:
+        done = subprocess.run(command, stdin=saved.stdout, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode or saved.returncode:
+        raise LabError(f"{node.name} does not take {', '.join(missing)}: {done.stderr.strip()[-500:]}")
+    book.write_text(json.dumps(have | wanted, indent=1))
+
+
+def node_client(node: NodeRuntime) -> list[str]:
+    """The command line of containerd's client there."""
+    return [str(node.programs / "ctr"), "-a", str(node.socket), "-n", "k8s.io"]
+
+
+def _debootstrap() -> None:
+    say(f"making a base image of Debian {_SUITE} (1 to 3 minutes, once)")
+    archive = folders.CACHE / "debian.tar"
+    sources = Path("/etc/apt/sources.list.d/debian.sources")
+    # Where the machine is another Debian, the usual mirror.
+    own = [sources] if sources.exists() and _SUITE in sources.read_text() else []
+    included = "--include=ca-certificates,netbase,tzdata"
+    log = folders.LOGS / "mmdebstrap.log"
+    run("mmdebstrap", "--variant=minbase", included, "--format=tar", _SUITE, archive, *own, timeout=1800, log=log)
+    run(*engine.docker("import", archive, _DEBIAN), timeout=300)
+    archive.unlink()
+
+
+def _make(folder: str, target: str, names: tuple[str, ...], files: dict[str, Path]) -> None:
+    source = folders.HERE / "images" / folder
+    digest = hashlib.sha256(f"{target} {names}".encode())
+    for path in [*sorted(source.iterdir()), *files.values()]:
+        digest.update(path.read_bytes())
+    label = digest.hexdigest()[:16]
+    shown = '--format={{index .Config.Labels "dsf.test"}}'
+    if all(_succeeding(engine.docker("image", "inspect", shown, name)) == label for name in names):
+        return
+    say(f"making a stand-in of {names[0]}")
+    context = folders.CACHE / "contexts" / folder
+    shutil.rmtree(context, ignore_errors=True)
+    shutil.copytree(source, context)
+    for name, path in files.items():
+        shutil.copy2(path, context / name)
+    options = ["--label", f"dsf.test={label}", *(["--target", target] if target else [])]
+    engine.build(context, names[0], *options)
+    for other in names[1:]:
+        run(*engine.docker("tag", names[0], other))
+    shutil.rmtree(context)
+
+
+def _succeeding(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _uv_name() -> str:
+    found = re.search(r"^ARG UV_IMAGE=(\S+)$", (folders.ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    if found is None:
+        raise LabError("the Dockerfile names no UV_IMAGE")
+    return found[1]
+
+
+def _uv() -> Path:
+    """The uv that scripts/uv keeps, or the one on PATH that it uses."""
+    run(folders.ROOT / "scripts" / "uv", "--version", timeout=600)
+    version = re.search(r"^VERSION=(.*)$", (folders.ROOT / "scripts" / "uv").read_text(), re.MULTILINE)
+    cached = folders.CACHE.parent / f"uv-{version[1] if version else ''}" / "bin" / "uv"
+    found = cached if cached.exists() else Path(shutil.which("uv") or cached)
+    if not found.exists():
+        raise LabError(f"no uv: neither {cached} nor one on PATH")
+    return found

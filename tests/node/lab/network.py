@@ -1,0 +1,58 @@
+"""Networks: one bridge in a namespace of its own, a namespace for each node, and no way out of any of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.node.lab.command import run, succeeds
+
+#: Holds the bridge; whoever stands in it reaches every node, as the machine does with kind.
+LAN = "dsf-lan"
+PREFIX = "10.201.0"
+SERVICES = "10.96.0.0/16"
+DNS = "10.96.0.10"
+
+
+def inside(namespace: str) -> list[str]:
+    """What to put before a command that shall run in that network; an empty name is the machine's own."""
+    return ["nsenter", f"--net=/run/netns/{namespace}"] if namespace else []
+
+
+def make(namespace: str) -> None:
+    """A network namespace with a loopback."""
+    if not Path("/run/netns", namespace).exists():
+        run("ip", "netns", "add", namespace)
+    run("ip", "-n", namespace, "link", "set", "lo", "up")
+
+
+def make_lan() -> None:
+    """The bridge that all nodes are on."""
+    make(LAN)
+    if succeeds("ip", "-n", LAN, "link", "show", "br0"):
+        return
+    run("ip", "-n", LAN, "link", "add", "br0", "type", "bridge")
+    run("ip", "-n", LAN, "addr", "add", f"{PREFIX}.1/24", "dev", "br0")
+    run("ip", "-n", LAN, "link", "set", "br0", "up")
+
+
+def join(namespace: str, address: str) -> None:
+    """Put a node with this address on the bridge. Service addresses are routable there, for kube-proxy to catch."""
+    make_lan()
+    make(namespace)
+    if succeeds("ip", "-n", namespace, "link", "show", "eth0"):
+        return
+    # A name of an interface has at most 15 characters.
+    port = f"p{address.rpartition('.')[2]}"
+    run("ip", "link", "add", "eth0", "netns", namespace, "type", "veth", "peer", "name", port, "netns", LAN)
+    run("ip", "-n", LAN, "link", "set", port, "master", "br0", "up")
+    run("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+    run("ip", "-n", namespace, "link", "set", "eth0", "up")
+    run("ip", "-n", namespace, "route", "add", SERVICES, "dev", "eth0")
+    for setting in ("net.ipv4.ip_forward", "net.bridge.bridge-nf-call-iptables"):
+        run(*inside(namespace), "sysctl", "-q", "-w", f"{setting}=1")
+
+
+def remove(namespace: str) -> None:
+    """Take it away, with all interfaces in it."""
+    if Path("/run/netns", namespace).exists():
+        run("ip", "netns", "del", namespace)

@@ -1,0 +1,146 @@
+"""Enforces a cluster's NetworkPolicies on its node with iptables: pods are behind one bridge there, without a network
+plugin that would do it. Enforced is what the cluster has at that moment; answers of allowed connections pass, and
+the node itself reaches every pod, as Kubernetes has it for kubelet's probes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tests.node.lab import network
+from tests.node.lab.cluster import Cluster
+from tests.node.lab.command import LabError, run, succeeds
+
+_CHAIN = "NETWORK-POLICY"
+#: Between pods, and from pods to the node.
+_HOOKS = ("FORWARD", "INPUT")
+Object = dict[str, Any]
+
+
+@contextlib.contextmanager
+def enforced(cluster: Cluster) -> Iterator[int]:
+    """While the context is open; gives the number of pods that a policy speaks of."""
+    lines, pods = rules(cluster)
+    _remove(cluster)
+    run(*network.inside(cluster.namespace), "iptables-restore", "--noflush", stdin="\n".join(lines) + "\n")
+    for hook in _HOOKS:
+        run(*network.inside(cluster.namespace), "iptables", "-I", hook, "-j", _CHAIN)
+    # Connections that are open already are asked again.
+    succeeds(*network.inside(cluster.namespace), "conntrack", "-F")
+    try:
+        yield pods
+    finally:
+        _remove(cluster)
+
+
+def rules(cluster: Cluster) -> tuple[list[str], int]:
+    """What iptables-restore reads, and how many pods it speaks of."""
+    return _Rules(cluster).lines()
+
+
+def _remove(cluster: Cluster) -> None:
+    inside = network.inside(cluster.namespace)
+    for hook in _HOOKS:
+        while succeeds(*inside, "iptables", "-D", hook, "-j", _CHAIN):
+            pass
+    succeeds(*inside, "iptables", "-F", _CHAIN)
+
+
+def selects(selector: Object, labels: dict[str, str]) -> bool:
+    """Whether a label selector of Kubernetes has these labels; an empty one has all."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    for expression in selector.get("matchExpressions") or []:
+        value, wanted = labels.get(expression["key"]), expression.get("values") or []
+        found = {
+            "In": value in wanted,
+            "NotIn": value not in wanted,
+            "Exists": value is not None,
+            "DoesNotExist": value is None,
+        }
+        if not found[expression["operator"]]:
+            return False
+    return True
+
+
+class _Rules:
+    """What iptables-restore reads, of the cluster as it is."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._pods = [pod for pod in cluster.items("pods", "-A") if _has_own_address(pod)]
+        self._policies = cluster.items("networkpolicies", "-A")
+        spaces = cluster.items("namespaces")
+        self._namespaces = {one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in spaces}
+
+    def lines(self) -> tuple[list[str], int]:
+        """The lines, and how many pods they speak of."""
+        chains, jumps, rules, spoken_of = [f":{_CHAIN} - [0:0]"], [], [], set()
+        for pod in self._pods:
+            address = pod["status"]["podIP"]
+            for direction, own, other, key in (("Ingress", "-d", "-s", "from"), ("Egress", "-s", "-d", "to")):
+                specs = [spec for spec in self._specs(pod) if direction in _types(spec)]
+                if not specs:
+                    continue
+                spoken_of.add(address)
+                chain = f"{direction[:2].upper()}-{address}"
+                chains.append(f":{chain} - [0:0]")
+                jumps.append(f"-A {_CHAIN} {own} {address} -j {chain}")
+                for rule in [rule for spec in specs for rule in spec.get(direction.lower()) or []]:
+                    rules += [f"-A {chain} {match} -j RETURN" for match in self._matches(pod, rule, key, other)]
+                rules.append(f"-A {chain} -j REJECT")
+        known = [f"-A {_CHAIN} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN"]
+        return ["*filter", *chains, *known, *jumps, *rules, "COMMIT"], len(spoken_of)
+
+    def _specs(self, pod: Object) -> Iterator[Object]:
+        for policy in self._policies:
+            same = policy["metadata"]["namespace"] == pod["metadata"]["namespace"]
+            if same and selects(policy["spec"].get("podSelector") or {}, pod["metadata"].get("labels", {})):
+                yield policy["spec"]
+
+    def _matches(self, pod: Object, rule: Object, key: str, other: str) -> Iterator[str]:
+        """What a rule allows, as iptables' matches."""
+        addresses = [""] if not rule.get(key) else [f"{other} {one}" for one in self._addresses(rule[key], pod)]
+        for address in addresses:
+            for port in rule.get("ports") or [None]:
+                if port is None:
+                    yield address
+                    continue
+                number = port.get("port")
+                if isinstance(number, str):
+                    number = _named_port(pod, number)
+                protocol = port.get("protocol", "TCP").lower()
+                yield f"{address} -p {protocol}" + (f" --dport {number}" if number else "")
+
+    def _addresses(self, peers: list[Object], pod: Object) -> Iterator[str]:
+        for peer in peers:
+            if "ipBlock" in peer:
+                if peer["ipBlock"].get("except"):
+                    raise LabError(f"ipBlock.except is not known here: {peer}")
+                yield peer["ipBlock"]["cidr"]
+                continue
+            for one in self._pods:
+                namespace = one["metadata"]["namespace"]
+                if "namespaceSelector" in peer:
+                    if not selects(peer["namespaceSelector"] or {}, self._namespaces[namespace]):
+                        continue
+                elif namespace != pod["metadata"]["namespace"]:
+                    continue
+                if selects(peer.get("podSelector") or {}, one["metadata"].get("labels", {})):
+                    yield one["status"]["podIP"]
+
+
+def _has_own_address(pod: Object) -> bool:
+    return (
+        bool(pod["status"].get("podIP")) and not pod["spec"].get("hostNetwork") and pod["status"]["phase"] == "Running"
+    )
+
+
+def _types(spec: Object) -> list[str]:
+    types: list[str] = spec.get("policyTypes") or (["Ingress", "Egress"] if "egress" in spec else ["Ingress"])
+    return types
+
+
+def _named_port(pod: Object, name: str) -> int:
+    ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", [])]
+    return next(int(port["containerPort"]) for port in ports if port.get("name") == name)

@@ -1,0 +1,120 @@
+"""`kind`, `clusteradm` and `docker` as a reader of docs/quickstart.md types them, done with the clusters here.
+
+Only what pages use is known; anything else is refused. kubectl, helm and `docker build` are the real ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.node.lab import clusters, engine, folders, images, network, ocm
+from tests.node.lab.command import LabError, run
+
+_TOKEN = "clusteradm join --hub-token played --hub-apiserver played --cluster-name <cluster_name>"
+
+
+def kind(words: list[str]) -> None:
+    """kind create cluster | load docker-image | delete clusters."""
+    parser = argparse.ArgumentParser(prog="kind")
+    parser.add_argument("verb", choices=["create", "load", "delete"])
+    parser.add_argument("what", choices=["cluster", "clusters", "docker-image"])
+    parser.add_argument("rest", nargs="*")
+    parser.add_argument("--name", default="kind")
+    given = parser.parse_args(words)
+    match given.verb, given.what:
+        case "create", "cluster":
+            clusters.up(given.name)
+        case "load", "docker-image":
+            images.load(clusters.cluster(given.name).node, *given.rest)
+        case "delete", "clusters":
+            clusters.down(*given.rest)
+        case _:
+            raise LabError(f"kind {' '.join(words)}: not known here")
+
+
+def clusteradm(words: list[str]) -> None:
+    """clusteradm init | get token | join | accept."""
+    parser = argparse.ArgumentParser(prog="clusteradm")
+    parser.add_argument("verb", choices=["init", "get", "join", "accept"])
+    parser.add_argument("what", nargs="?")
+    parser.add_argument("--context", required=True)
+    parser.add_argument("--clusters", default="")
+    parser.add_argument("--cluster-name")
+    for option in ("--hub-token", "--hub-apiserver"):
+        parser.add_argument(option)
+    for flag in ("--wait", "--force-internal-endpoint-lookup"):
+        parser.add_argument(flag, action="store_true")
+    given = parser.parse_args(words)
+    where = clusters.cluster(given.context.removeprefix("kind-"))
+    match given.verb, given.what:
+        case "init", None:
+            ocm.init(where, clusters.crds())
+        case "get", "token":
+            print(_TOKEN)
+        case "join", None:
+            ocm.join(where, clusters.cluster("hub"), clusters.crds())
+        case "accept", None:
+            ocm.accept(where, *given.clusters.split(","))
+        case _:
+            raise LabError(f"clusteradm {' '.join(words)}: not known here")
+
+
+def docker(words: list[str]) -> None:
+    """docker build, with the machine's network, and `docker inspect` of a node that kind would run as a container."""
+    if words[:1] == ["build"]:
+        os.execvp("env", ["env", "DOCKER_BUILDKIT=0", *engine.docker("build", "--network=host", *words[1:])])
+    if words[:1] == ["inspect"] and words[-1].endswith("-control-plane"):
+        print(clusters.cluster(words[-1].removesuffix("-control-plane")).address)
+        return
+    raise LabError(f"docker {' '.join(words)}: not known here")
+
+
+STAND_INS: dict[str, Callable[[list[str]], None]] = {"kind": kind, "clusteradm": clusteradm, "docker": docker}
+
+
+def folder() -> Path:
+    """A folder for PATH, with the stand-ins, and the real kubectl and helm."""
+    path = folders.RUN / "bin"
+    wanted = {name: clusters.programs() / name for name in ("kubectl", "helm")}
+    if all((path / name).is_symlink() and (path / name).readlink() == target for name, target in wanted.items()):
+        return path
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    script = folders.ROOT / "scripts" / "node"
+    for name in STAND_INS:
+        (path / name).write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(script)])} stand-in {name} "$@"\n')
+        (path / name).chmod(0o755)
+    for name, target in wanted.items():
+        (path / name).symlink_to(target)
+    return path
+
+
+def add_chart_repository() -> None:
+    """What `helm repo add` of a page would fetch, from the stand-in charts."""
+    target = folders.RUN / "prometheus-community"
+    if not target.exists():
+        run("cp", "-r", folders.HERE / "charts", target)
+
+
+def environment() -> dict[str, str]:
+    """Variables of a shell in which a page's commands find all this; it must stand in the network of the nodes."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "HELM_", "DSF_"))},
+        "PATH": f"{folder()}:{os.environ['PATH']}",
+        "KUBECONFIG": str(folders.RUN / "kubeconfig"),
+        "KUBECACHEDIR": str(folders.RUN / "kubectl"),
+        "HELM_CACHE_HOME": str(folders.RUN / "helm"),
+        "HELM_CONFIG_HOME": str(folders.RUN / "helm"),
+        "HELM_DATA_HOME": str(folders.RUN / "helm"),
+    }
+
+
+def shell() -> list[str]:
+    """What to put before such a shell."""
+    return network.inside(network.LAN)

@@ -1,0 +1,129 @@
+"""docker-compose.yaml, unchanged, with docker-compose of Debian in a network without a way out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.node.lab import clusters, engine, folders, network
+from tests.node.lab.command import LabError, run
+from tests.support.wait import wait_for
+
+_PROJECT = "dsf"
+SERVICES = (
+    *("redis", "hub", "beat", "results", "exporter", "flower", "sample-scorer", "static-scorer"),
+    *(f"{kind}-{cluster}" for cluster in ("worker01", "worker02") for kind in ("agent", "prometheus", "node-exporter")),
+)
+
+
+pytestmark = pytest.mark.usefixtures("own_nodes")
+
+
+class Compose:
+    """The project's compose file."""
+
+    def __call__(self, *words: str, timeout: float = 300) -> str:
+        """What docker-compose prints."""
+        command = ["docker-compose", "-p", _PROJECT, "-f", str(folders.ROOT / "docker-compose.yaml"), *words]
+        environment = ["env", f"DOCKER_HOST=unix://{engine.SOCKET}", "COMPOSE_HTTP_TIMEOUT=300"]
+        return run(*network.inside(clusters.COMPOSE), *environment, *command, timeout=timeout)
+
+    def container(self, service: str) -> dict[str, Any]:
+        """What the engine knows of a service's container."""
+        (found,) = json.loads(run(*engine.docker("inspect", f"{_PROJECT}_{service}_1")))
+        container: dict[str, Any] = found
+        return container
+
+    def healthy(self, service: str) -> bool:
+        """Raises AssertionError while it does not run or is not healthy."""
+        state = self.container(service)["State"]
+        assert state["Running"], state
+        health = state.get("Health", {"Status": "none"})
+        assert health["Status"] in ("healthy", "none"), health
+        return True
+
+    def scores(self) -> list[dict[str, Any]]:
+        """What `dsf scores` prints, as the file's first lines say."""
+        found = json.loads(self("exec", "-T", "exporter", "dsf", "scores", "--output", "json"))
+        scores: list[dict[str, Any]] = found["scores"]
+        return scores
+
+
+def _builds() -> dict[str, dict[str, str]]:
+    """Image -> how the file says that it is built. Compose itself could only build with a network of its own."""
+    services = yaml.safe_load((folders.ROOT / "docker-compose.yaml").read_text())["services"].values()
+    found = {one["image"]: one["build"] for one in services if "build" in one}
+    return {image: {"context": build} if isinstance(build, str) else build for image, build in found.items()}
+
+
+@pytest.fixture(scope="module")
+def compose(lab: None) -> Iterator[Compose]:
+    engine.start()
+    for image, build in _builds().items():
+        target = ["--target", build["target"]] if "target" in build else []
+        context = folders.ROOT / build["context"]
+        engine.build(context, image, "--file", context / build.get("dockerfile", "Dockerfile"), *target)
+    engine.start(clusters.COMPOSE)
+    project = Compose()
+    try:
+        project("up", "-d")
+        yield project
+    finally:
+        engine.stop()
+
+
+def _scored(compose: Compose) -> bool:
+    try:
+        found = compose.scores()
+    except LabError as error:
+        raise AssertionError(str(error)) from None
+    text = json.dumps(found)
+    assert "worker01" in text, text[:500]
+    assert "worker02" in text, text[:500]
+    return True
+
+
+def test_all_services_are_healthy_and_both_clusters_have_scores(compose: Compose) -> None:
+    for service in SERVICES:
+        wait_for(lambda service=service: compose.healthy(service), 120, f"{service} healthy", interval=1)
+    wait_for(lambda: _scored(compose), 90, "scores of both clusters", interval=1)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_container_that_is_killed_is_started_again(compose: Compose, service: str) -> None:
+    """Its process dies; `docker kill` would mean that it shall stay away."""
+    before = compose.container(service)["State"]["Pid"]
+    os.kill(before, 9)
+
+    def again() -> bool:
+        state = compose.container(service)["State"]
+        assert state["Running"], state
+        assert state["Pid"] not in (0, before), state
+        return compose.healthy(service)
+
+    wait_for(again, 120, f"{service} to be back", interval=1)
+
+
+def test_scores_go_on_after_all_that(compose: Compose) -> None:
+    def scores() -> bool:
+        words = ("exec", "-T", "exporter", "dsf", "rescore", "sample-scorer", "--wait", "--timeout", "20")
+        try:
+            compose(*words)
+        except LabError as error:
+            raise AssertionError(str(error)) from None
+        return True
+
+    wait_for(scores, 90, "a cycle on both clusters", interval=1)
+
+
+def test_down_leaves_nothing(compose: Compose) -> None:
+    """Runs after the others of this file."""
+    compose("down", "--volumes")
+    for what in (("ps", "--all"), ("volume", "ls"), ("network", "ls")):
+        left = run(*engine.docker(*what, "--quiet", "--filter", f"label=com.docker.compose.project={_PROJECT}"))
+        assert left == "", what

@@ -1,0 +1,39 @@
+"""The project's own images, run as the chart runs them: nothing can be written, any user, no rights, no network."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.node.lab import engine
+from tests.node.lab.command import run
+from tests.node.lab.images import PYTHON
+from tests.node.world import AGENT_IMAGE, HUB_IMAGE, World
+
+#: Bytes that an agent's image may have beyond its base.
+AGENT_SIZE = 120_000_000
+#: As OpenShift has it: a user that no file knows, in group 0.
+_CONFINED = (
+    *("run", "--rm", "--read-only", "--tmpfs=/tmp", "--user=1000650000:0", "--cap-drop=ALL", "--network=none"),
+    "--security-opt=no-new-privileges",
+)
+
+pytestmark = pytest.mark.usefixtures("own_nodes", "world")
+
+
+@pytest.mark.parametrize("image", [HUB_IMAGE, AGENT_IMAGE])
+def test_an_image_needs_no_rights_and_no_network(image: str) -> None:
+    assert "Usage" in run(*engine.docker(*_CONFINED, image, "--help"))
+
+
+@pytest.mark.parametrize("image", [HUB_IMAGE, AGENT_IMAGE])
+def test_nothing_in_an_image_can_be_written(image: str) -> None:
+    """Not even without --read-only: no folder but /tmp belongs to the user that it runs as, or to group 0's."""
+    left_out = " ".join(f"-not -path '{path}*'" for path in ("/tmp", "/var/tmp", "/proc", "/dev"))
+    find = rf"find / -xdev -type d \( ! -readable -o ! -executable \) -prune -o -type d -writable {left_out} -print"
+    found = run(*engine.docker("run", "--rm", "--network=none", "--entrypoint=sh", image, "-c", find)).split()
+    assert [path for path in found if not path.startswith(("/run/lock", "/var/lib/dsf"))] == []
+
+
+def test_the_agents_image_is_small(world: World) -> None:
+    sizes = [int(run(*engine.docker("image", "inspect", "--format={{.Size}}", name))) for name in (AGENT_IMAGE, PYTHON)]
+    assert sizes[0] - sizes[1] <= AGENT_SIZE, sizes

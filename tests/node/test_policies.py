@@ -1,0 +1,123 @@
+"""The chart's NetworkPolicies, enforced: what must flow flows, and twelve flows that nobody needs are refused.
+
+Each flow is tried from the network of a pod, as its processes would. A forbidden one works without enforcement: a port
+at which nothing listens gets a listener in the pod's network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node.lab import network, policies
+from tests.node.lab.cluster import Cluster
+from tests.node.lab.command import succeeds
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, World
+from tests.support.wait import wait_for
+
+#: A port that no process of ours has, at which every pod gets a listener.
+OTHER = 9999
+API_SERVER = ("api", 443)
+#: From which pod to which one, at which port. `scorer` is a pod of another namespace of the hub.
+FORBIDDEN = [
+    *(("scorer", "flower", 5555), ("scorer", "redis", OTHER), ("scorer", "exporter", OTHER)),
+    *(("scorer", "hub", OTHER), ("scorer", "beat", OTHER), ("scorer", "results", OTHER)),
+    *(("flower", *API_SERVER), ("beat", *API_SERVER), ("exporter", *API_SERVER)),
+    *(("exporter", "scorer", 8000), ("results", "scorer", 8000), ("redis", "exporter", 8080)),
+]
+NEEDED = [
+    *(("scorer", "exporter", 8080), ("scorer", "hub", 8081), ("scorer", "redis", 6379)),
+    *(("hub", *API_SERVER), ("results", *API_SERVER), ("hub", "scorer", 8000)),
+    *((component, "redis", 6379) for component in ("hub", "beat", "results", "exporter", "flower")),
+    *((component, "dns", 53) for component in ("hub", "beat", "results", "exporter", "flower")),
+]
+_CONNECT = "import socket,sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)"
+_LISTEN = f"""
+import socket
+with socket.create_server(("", {OTHER}), family=socket.AF_INET) as server:
+    while True:
+        server.accept()[0].close()
+"""
+
+
+class Pods:
+    """Pods of a cluster by a short name: their addresses, and their networks."""
+
+    def __init__(self, world: World, cluster: Cluster, places: dict[str, tuple[str, str]]) -> None:
+        self.addresses = {"api": "10.96.0.1", "dns": network.DNS}
+        self.pids: dict[str, int] = {}
+        for name, (namespace, selector) in places.items():
+            pod = world.wait_ready(cluster, namespace, selector)[0]
+            self.addresses[name] = pod["status"]["podIP"]
+            self.pids[name] = cluster.node.pid(pod["status"]["containerStatuses"][0]["containerID"])
+
+    def connects(self, source: str, target: str, port: int) -> bool:
+        """Whether a process in the source's network reaches that port of the target."""
+        command = [sys.executable, "-c", _CONNECT, self.addresses[target], str(port)]
+        return succeeds("nsenter", f"--target={self.pids[source]}", "--net", *command)
+
+    @contextlib.contextmanager
+    def listeners(self) -> Iterator[None]:
+        """In every pod's network one at the port that no process of ours has."""
+        started = [
+            subprocess.Popen(["nsenter", f"--target={pid}", "--net", sys.executable, "-c", _LISTEN])
+            for pid in self.pids.values()
+        ]
+        try:
+            yield
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+
+
+pytestmark = pytest.mark.usefixtures("own_nodes")
+
+
+@pytest.fixture(scope="module")
+def hub_pods(world: World) -> Iterator[Pods]:
+    component = "app.kubernetes.io/component={}"
+    names = ("redis", "hub", "beat", "results", "exporter", "flower")
+    places = {name: (HUB_NAMESPACE, component.format(name)) for name in names}
+    pods = Pods(world, world.hub, places | {"scorer": (AGENT_NAMESPACE, "app=sample-scorer")})
+    with pods.listeners():
+        yield pods
+
+
+@pytest.fixture(scope="module")
+def agent_pods(world: World) -> Iterator[Pods]:
+    places = {"agent": (AGENT_NAMESPACE, "app=dynamic-scoring-agent"), "prometheus": ("monitoring", "app=prometheus")}
+    pods = Pods(world, world.managed["cluster1"], places)
+    with pods.listeners():
+        yield pods
+
+
+def _refused(pods: Pods, flows: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+    return [flow for flow in flows if not pods.connects(*flow)]
+
+
+def test_every_flow_works_without_enforcement(hub_pods: Pods, agent_pods: Pods) -> None:
+    """Else a refusal would say nothing."""
+    wait_for(lambda: not _refused(hub_pods, FORBIDDEN + NEEDED), 30, "all flows")
+    wait_for(lambda: agent_pods.connects("prometheus", "agent", OTHER), 30, "a listener in the agent's pod")
+
+
+def test_what_must_flow_flows_and_twelve_flows_are_refused(world: World, hub_pods: Pods) -> None:
+    assert len(FORBIDDEN) == 12
+    with policies.enforced(world.hub) as pods:
+        assert pods >= 6
+        assert _refused(hub_pods, FORBIDDEN) == FORBIDDEN
+        assert _refused(hub_pods, NEEDED) == []
+        world.rescore()
+
+
+def test_an_agent_offers_its_metrics_and_nothing_else(world: World, agent_pods: Pods) -> None:
+    with policies.enforced(world.managed["cluster1"]):
+        assert not agent_pods.connects("prometheus", "agent", OTHER)
+        assert agent_pods.connects("prometheus", "agent", 8080)
+        assert agent_pods.connects("agent", "prometheus", 9090)
+        world.rescore()

@@ -1,0 +1,112 @@
+"""docs/quickstart.md, typed from its first line to its last, on a hub and two managed clusters with real pods."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from tests.node.lab import clusters
+from tests.node.lab.command import LabError
+from tests.node.world import AGENT_IMAGE, AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World, restarts
+from tests.support.wait import wait_for
+
+#: Takes most of a core, as Pod Security `restricted` lets it.
+_BUSY = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "busy", "namespace": AGENT_NAMESPACE},
+    "spec": {
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "busy",
+                "image": AGENT_IMAGE,
+                "command": ["python", "-c", "while True: pass"],
+                "resources": {"limits": {"cpu": "800m"}},
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+        ],
+    },
+}
+
+
+def test_every_command_of_the_page_succeeds(world: World) -> None:
+    failed = [str(typed) for typed in world.reader.typed if typed.code]
+    assert not failed, "\n\n".join(failed)
+    assert len(world.reader.typed) > 30
+
+
+def test_all_pods_are_ready_and_none_was_started_again(world: World) -> None:
+    places = [(world.hub, HUB_NAMESPACE), *((one, AGENT_NAMESPACE) for one in world.managed.values())]
+    for cluster, namespace in places:
+        world.wait_ready(cluster, namespace)
+        for pod in world.pods(cluster, namespace):
+            assert set(restarts(pod).values()) == {0}, restarts(pod)
+
+
+def test_every_pod_of_a_managed_cluster_has_a_score(world: World) -> None:
+    for name, cluster in world.managed.items():
+        running = {pod["metadata"]["name"] for pod in cluster.items("pods", "-A")}
+        scored = {item.split(";")[-1] for item in world.score(name)}
+        assert scored & running, f"{scored} are not of {running}"
+        (score,) = world.hub.items("addonplacementscores", "-n", name, "--field-selector=metadata.name=sample-my-score")
+        valid = datetime.datetime.fromisoformat(score["status"]["validUntil"])
+        assert valid > datetime.datetime.now(datetime.UTC)
+
+
+def test_the_addon_is_available_on_each_managed_cluster(world: World) -> None:
+    for name in MANAGED:
+        (addon,) = world.hub.items("managedclusteraddons", "-n", name)
+        conditions = {one["type"]: one["status"] for one in addon["status"]["conditions"]}
+        assert conditions["Available"] == "True", addon["status"]
+
+
+def test_pod_security_restricted_is_enforced(world: World) -> None:
+    """Everything above ran under it: a pod that asks for less is refused in every namespace of ours."""
+    places = [(world.hub, HUB_NAMESPACE), *((one, AGENT_NAMESPACE) for one in world.managed.values())]
+    for cluster, namespace in places:
+        with pytest.raises(LabError, match='violates PodSecurity "restricted'):
+            cluster.kubectl("-n", namespace, "run", "loose", "--image=x", "--dry-run=server")
+
+
+def test_an_agent_runs_as_any_user(world: World) -> None:
+    """One cluster gives it a user that its image does not know, as OpenShift does."""
+    for name, uid in (("cluster1", 65532), (clusters.OTHER_USERS, 1000650000)):
+        cluster = world.managed[name]
+        (pod,) = world.wait_ready(cluster, AGENT_NAMESPACE)
+        shown = cluster.kubectl("-n", AGENT_NAMESPACE, "exec", pod["metadata"]["name"], "--", "id", "-u")
+        assert shown.strip() == str(uid)
+
+
+def test_flower_answers_where_the_page_says(world: World) -> None:
+    """The page's port-forward still runs."""
+    code = ("curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}")
+    assert world.on_the_lan(*code, "http://localhost:5555/healthcheck") == "200"
+
+
+def _chosen(world: World) -> str:
+    """The cluster of the page's Placement; AssertionError unless it is the one with the highest score."""
+    scores = {name: world.score(name, "cluster-free") for name in MANAGED}
+    assert all(scores.values()), scores
+    best = max(MANAGED, key=lambda name: scores[name]["cluster_free"])
+    decisions = world.hub.items("placementdecisions", "-n", "default")
+    chosen = [one["clusterName"] for each in decisions for one in each["status"].get("decisions", [])]
+    assert chosen == [best], f"{chosen}, but scores are {scores}"
+    return best
+
+
+def test_the_placement_follows_the_scores(world: World) -> None:
+    assert wait_for(lambda: _chosen(world), 120, "the Placement to have the better cluster", interval=1)
+
+
+def test_the_placement_leaves_a_cluster_that_gets_busy(world: World) -> None:
+    before = wait_for(lambda: _chosen(world), 120, "the Placement to have the better cluster", interval=1)
+    world.dsf("schedule", "set", "cluster-free", "--interval", "5")
+    world.managed[before].apply(_BUSY)
+    try:
+        wait_for(lambda: _chosen(world) != before, 180, f"the Placement to leave {before}", interval=1)
+    finally:
+        world.managed[before].kubectl("-n", AGENT_NAMESPACE, "delete", "pod", "busy", "--grace-period=1")
+        world.dsf("schedule", "reset", "cluster-free")

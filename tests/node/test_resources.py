@@ -1,0 +1,132 @@
+"""What each pod takes, at rest and with twenty scorers at 5 s, beside what the chart asks for and allows."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tests.node.lab.cluster import Cluster
+from tests.node.lab.command import say
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World
+from tests.support.wait import wait_for
+
+#: Scorers besides those of the page, and their interval in seconds.
+SCORERS, INTERVAL = 20, 5
+#: Looks at the pods, and seconds between two: kubelet's own figures are 10 s old at most.
+LOOKS, PAUSE = 8, 5
+#: A limit must be this many times the highest that was seen.
+HEADROOM = 1.5
+#: A request may be so many times more or less than the median.
+NEAR = 1.6
+#: Its memory is that of the fleet's data: the request is for a fleet, and two clusters say nothing of it.
+GROWS = {"redis"}
+_MI = 1024 * 1024
+
+
+def _usage(cluster: Cluster, namespace: str, pods: set[str]) -> dict[tuple[str, str], tuple[int, float]]:
+    """(Pod, container) -> working set in bytes and CPU time in seconds so far."""
+    path = f"/api/v1/nodes/{cluster.name}/proxy/stats/summary"
+    summary = json.loads(cluster.kubectl("get", "--raw", path))
+    found: dict[tuple[str, str], tuple[int, float]] = {}
+    for pod in summary["pods"]:
+        name = pod["podRef"]["name"]
+        if pod["podRef"]["namespace"] == namespace and name in pods:
+            for container in pod["containers"]:
+                used, cpu = container.get("memory", {}), container.get("cpu", {})
+                seconds = cpu.get("usageCoreNanoSeconds", 0) / 1e9
+                found[name, container["name"]] = used.get("workingSetBytes", 0), seconds
+    return found
+
+
+@dataclass
+class Seen:
+    """What one kind of container took: bytes at each look, and its share of a core between first and last."""
+
+    memory: list[int]
+    cores: float = 0.0
+
+
+def _watch(world: World) -> dict[str, Seen]:
+    """Look at every container LOOKS times; of several of one name the one that takes most counts."""
+    found: dict[str, Seen] = {}
+    first: dict[tuple[str, str], tuple[float, float]] = {}
+    for _ in range(LOOKS):
+        time.sleep(PAUSE)  # a sample, not a wait for something
+        for cluster, namespace in _places(world):
+            pods = {pod["metadata"]["name"] for pod in world.pods(cluster, namespace)}
+            look: dict[str, int] = {}
+            for (pod, name), (memory, seconds) in _usage(cluster, namespace, pods).items():
+                look[name] = max(look.get(name, 0), memory)
+                now = time.monotonic()
+                began, spent = first.setdefault((pod, name), (now, seconds))
+                seen = found.setdefault(name, Seen([]))
+                if now > began:
+                    seen.cores = max(seen.cores, (seconds - spent) / (now - began))
+            for name, memory in look.items():
+                found[name].memory.append(memory)
+    return found
+
+
+def _places(world: World) -> list[tuple[Cluster, str]]:
+    return [(world.hub, HUB_NAMESPACE), *((one, AGENT_NAMESPACE) for one in world.managed.values())]
+
+
+def _resources(world: World, cluster: Cluster, namespace: str) -> dict[str, dict[str, Any]]:
+    pods = world.pods(cluster, namespace)
+    return {c["name"]: c.get("resources", {}) for pod in pods for c in pod["spec"]["containers"]}
+
+
+def _bytes(quantity: str) -> int:
+    units = {"Ki": 1024, "Mi": _MI, "Gi": 1024 * _MI}
+    return int(quantity[:-2]) * units[quantity[-2:]] if quantity[-2:] in units else int(quantity)
+
+
+def _scorer(world: World, number: int) -> dict[str, Any]:
+    (page,) = world.hub.items("dynamicscorers", "-n", HUB_NAMESPACE, "--field-selector=metadata.name=cluster-free")
+    spec = json.loads(json.dumps(page["spec"]))
+    spec["scoring"]["params"] |= {"name": f"load_{number}", "interval": INTERVAL}
+    return {
+        "apiVersion": page["apiVersion"],
+        "kind": page["kind"],
+        "metadata": {"name": f"load-{number}", "namespace": HUB_NAMESPACE, "labels": {"load": "true"}},
+        "spec": spec,
+    }
+
+
+def test_limits_have_headroom_and_requests_are_near_with_twenty_scorers(world: World) -> None:
+    rest = _watch(world)
+    for number in range(SCORERS):
+        world.hub.apply(_scorer(world, number))
+    try:
+
+        def all_score() -> bool:
+            return all(world.score(name, f"load-{number}") for name in MANAGED for number in range(SCORERS))
+
+        wait_for(all_score, 180, "a score of every scorer on both clusters", interval=2)
+        busy = _watch(world)
+    finally:
+        world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "dynamicscorers", "-l", "load=true", timeout=180)
+    asked = {
+        name: resources
+        for cluster, namespace in _places(world)
+        for name, resources in _resources(world, cluster, namespace).items()
+    }
+    wrong = []
+    for name, seen in sorted(busy.items()):
+        limit = asked[name].get("limits", {}).get("memory")
+        request = asked[name].get("requests", {}).get("memory")
+        middle, most = statistics.median(seen.memory), max(seen.memory + rest[name].memory)
+        say(
+            f"{name}: at rest {statistics.median(rest[name].memory) / _MI:.0f} MiB, "
+            f"{rest[name].cores * 1000:.0f} mCPU; "
+            f"with {SCORERS} scorers {middle / _MI:.0f} MiB (at most {most / _MI:.0f}), {seen.cores * 1000:.0f} mCPU; "
+            f"requests {asked[name].get('requests')}, limits {asked[name].get('limits')}"
+        )
+        if limit and _bytes(limit) < HEADROOM * most:
+            wrong.append(f"{name}: {most / _MI:.0f} MiB were seen, its limit is {limit}")
+        if name not in GROWS and not middle / NEAR <= _bytes(request) <= middle * NEAR:
+            wrong.append(f"{name}: {middle / _MI:.0f} MiB in the middle, its request is {request}")
+    assert not wrong, wrong

@@ -1,0 +1,100 @@
+"""Pods that are deleted, containers that are killed, a node that is drained or restarts, an upgrade: scores go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+
+import pytest
+
+from tests.node.lab.cluster import Cluster
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, World, restarts
+from tests.support.wait import wait_for
+
+COMPONENTS = ("redis", "hub", "beat", "results", "exporter", "flower")
+AGENT = "app=dynamic-scoring-agent"
+#: An override of the schedule that a person made, in seconds: it must outlive everything here.
+OVERRIDE = 29
+
+
+def _places(world: World) -> dict[str, tuple[Cluster, str, str]]:
+    places = {name: (world.hub, HUB_NAMESPACE, f"app.kubernetes.io/component={name}") for name in COMPONENTS}
+    return places | {"agent": (world.managed["cluster1"], AGENT_NAMESPACE, AGENT)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _override(world: World) -> None:
+    world.dsf("schedule", "set", "sample-scorer", "--interval", str(OVERRIDE))
+
+
+@pytest.fixture(autouse=True)
+def _afterwards(world: World, request: pytest.FixtureRequest) -> object:
+    """After each test every pod is ready, cycles succeed, one was missed at most, and the override is kept."""
+    # A node without power is away for longer, and re-scores by hand that expire meanwhile count, too.
+    away = request.function is test_a_node_that_loses_power
+    with contextlib.nullcontext() if away else world.watched(OVERRIDE):
+        yield
+        for cluster, namespace, selector in _places(world).values():
+            world.wait_ready(cluster, namespace, selector)
+        world.rescore()
+    entries = json.loads(world.dsf("schedule", "list", "--output", "json"))
+    found = [entry for entry in entries["entries"] if entry["scorer"] == "sample-scorer"]
+    intervals = {entry["intervalSeconds"] for entry in found}
+    assert intervals == {OVERRIDE}, entries
+
+
+@pytest.mark.parametrize("name", [*COMPONENTS, "agent"])
+def test_a_pod_that_is_deleted_comes_back(world: World, name: str) -> None:
+    cluster, namespace, selector = _places(world)[name]
+    before = {pod["metadata"]["uid"] for pod in world.wait_ready(cluster, namespace, selector)}
+    cluster.kubectl("-n", namespace, "delete", "pod", "-l", selector, timeout=180)
+    world.wait_ready(cluster, namespace, selector)
+    assert not before & {pod["metadata"]["uid"] for pod in world.pods(cluster, namespace, selector)}
+
+
+@pytest.mark.usefixtures("own_nodes")
+def test_every_container_may_be_killed(world: World) -> None:
+    """SIGKILL to the first process of each, all at once."""
+    before: dict[str, int] = {}
+    for cluster, namespace, selector in _places(world).values():
+        for pod in world.wait_ready(cluster, namespace, selector):
+            before |= restarts(pod)
+            for status in pod["status"]["containerStatuses"]:
+                os.kill(cluster.node.pid(status["containerID"]), signal.SIGKILL)
+
+    def started_again() -> bool:
+        now: dict[str, int] = {}
+        for cluster, namespace, selector in _places(world).values():
+            for pod in world.pods(cluster, namespace, selector):
+                now |= restarts(pod)
+        return all(now.get(name, 0) > count for name, count in before.items())
+
+    wait_for(started_again, 90, "every container started again", interval=1)
+
+
+def test_a_node_that_is_drained(world: World) -> None:
+    cluster = world.managed["cluster1"]
+    cluster.kubectl("drain", cluster.name, "--force", "--delete-emptydir-data", "--timeout=120s", timeout=150)
+    cluster.kubectl("uncordon", cluster.name)
+    world.wait_ready(cluster, AGENT_NAMESPACE, AGENT)
+    world.wait_ready(cluster, "monitoring")
+
+
+@pytest.mark.usefixtures("own_nodes")
+def test_a_node_that_loses_power(world: World) -> None:
+    """kubelet, containerd and all containers end at once, and start again."""
+    cluster = world.managed["cluster1"]
+    ids = {pod["status"]["containerStatuses"][0]["containerID"] for pod in world.pods(cluster, AGENT_NAMESPACE, AGENT)}
+    cluster.node.cut_power()
+    cluster.node.start_containerd(cluster, clean=False)
+    cluster.node.start_kubelet(cluster)
+
+    def others() -> bool:
+        pods = world.all_ready(cluster, AGENT_NAMESPACE, AGENT)
+        return not ids & {pod["status"]["containerStatuses"][0]["containerID"] for pod in pods}
+
+    wait_for(others, 120, "the agent to run again", interval=1)
+    world.wait_ready(cluster, "kube-system")
+    world.wait_ready(cluster, "monitoring")

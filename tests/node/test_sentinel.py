@@ -1,0 +1,55 @@
+"""Redis outside of the chart, with TLS and Sentinel, as deploy/exposure/external-sentinel.yaml has it: what is killed
+is replaced, and scores go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node.sentinel import SERVERS, SentinelPods
+from tests.node.world import HUB_NAMESPACE, World
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.usefixtures("own_nodes")
+
+
+@pytest.fixture(scope="module")
+def pods(world: World) -> Iterator[SentinelPods]:
+    made = SentinelPods(world.hub)
+    made.start()
+    before = world.revision()
+    values = ("--reuse-values", "--values deploy/exposure/external-sentinel.yaml")
+    try:
+        world.helm("upgrade", "deploy/helm", *values, f"--set 'redis.external.url={made.url}'", "--wait --timeout 8m")
+        yield made
+    finally:
+        world.helm("rollback", str(before), "--wait --timeout 8m")
+        made.remove()
+        world.settle()
+
+
+def _one_cycle(world: World) -> None:
+    """From inside, with the chart's own settings: the page's test pod still speaks of the bundled Redis."""
+
+    def succeeds() -> bool:
+        return "Succeeded" in world.helm("test", "--timeout 5m")
+
+    wait_for(succeeds, 120, "a cycle on every cluster", interval=1)
+
+
+def test_agents_go_over_to_it(world: World, pods: SentinelPods) -> None:
+    _one_cycle(world)
+    assert not world.pods(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=redis")
+
+
+def test_one_sentinel_is_killed(world: World, pods: SentinelPods) -> None:
+    pods.kill("sentinel-0")
+    _one_cycle(world)
+    wait_for(lambda: pods.master() == SERVERS["redis-0"], 60, "the Sentinels to agree again", interval=1)
+
+
+def test_the_server_is_taken_away(world: World, pods: SentinelPods) -> None:
+    world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", "redis-0", "--grace-period=0", "--force")
+    _one_cycle(world)
+    assert "30391" in pods.ask("sentinel-1", "sentinel", "get-master-addr-by-name", "hub")

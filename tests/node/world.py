@@ -1,0 +1,183 @@
+"""The clusters as docs/quickstart.md leaves them, and what tests ask of them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tests.integration.docs import pages
+from tests.node.lab import clusters, folders, kind, network, standins
+from tests.node.lab.cluster import Cluster
+from tests.node.lab.command import LabError, run, say
+from tests.node.reader import Reader
+from tests.support.wait import wait_for
+
+HUB_NAMESPACE, AGENT_NAMESPACE = "open-cluster-management", "dynamic-scoring"
+HUB_IMAGE = "quay.io/open-cluster-management/dynamic-scoring-framework:0.1.0"
+AGENT_IMAGE = "quay.io/open-cluster-management/dynamic-scoring-agent:0.1.0"
+RELEASE = "dynamic-scoring-framework"
+PAGE = pages.ROOT / "docs" / "quickstart.md"
+MANAGED = ("cluster1", "cluster2")
+#: After this command a reader waits for the first score; after the other one everything is gone.
+_REGISTERS = re.compile(r"sample-scorer/manifests/dynamicscorer\.yaml")
+_REMOVES = re.compile(r"^kind delete ")
+#: What the page fetches from other projects, and is here already.
+_FETCHED = {
+    r"^helm repo add \S+ \S+$": "true",
+    r"\bprometheus-community/": f"{folders.RUN}/prometheus-community/",
+}
+#: Seconds within which the page's last command must be followed by a score.
+FIRST_SCORE = 60.0
+
+
+class World:
+    """Used as a context manager: follows the page at the start, and types its last command at the end."""
+
+    def __init__(self) -> None:
+        made = kind.KindCluster if kind.wanted() else clusters.cluster
+        self.hub, *rest = (made(name) for name in clusters.NAMES)
+        self.managed = {one.name: one for one in rest}
+        #: Seconds from the scorer's registration to the last cluster's first score.
+        self.first_score = 0.0
+        if kind.wanted():
+            self.reader = Reader(pages.ROOT, os.environ, before=[], replaced={})
+        else:
+            network.make_lan()
+            standins.add_chart_repository()
+            before = standins.shell()
+            self.reader = Reader(pages.ROOT, standins.environment(), before=before, replaced=_FETCHED)
+        self._commands = pages.commands(PAGE)
+
+    def __enter__(self) -> World:
+        try:
+            self._follow_the_page()
+        except BaseException:
+            self.reader.close()
+            raise
+        return self
+
+    def _follow_the_page(self) -> None:
+        for command in self._commands:
+            if _REMOVES.match(command.text):
+                break
+            done = self.reader.type(command)
+            say(str(done) if done.code else f"quickstart line {done.line}: {done.seconds:.1f} s")
+            if _REGISTERS.search(command.text):
+                self._wait_for_first_score()
+
+    def remove(self) -> None:
+        """Type the page's last command."""
+        self.reader.type(next(command for command in self._commands if _REMOVES.match(command.text)))
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.close()
+
+    def _wait_for_first_score(self) -> None:
+        started = time.monotonic()
+        for name in MANAGED:
+            wait_for(lambda name=name: self.score(name), FIRST_SCORE, f"a score of {name}", interval=0.5)
+        self.first_score = time.monotonic() - started
+        say(f"first scores after {self.first_score:.1f} s")
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def score(self, cluster: str, name: str = "sample-my-score") -> dict[str, int]:
+        """Items of a score; empty if it is not there."""
+        found = self.hub.items("addonplacementscores", "-n", cluster, f"--field-selector=metadata.name={name}")
+        scores = [item for one in found for item in one.get("status", {}).get("scores", [])]
+        return {item["name"]: item["value"] for item in scores}
+
+    def dsf(self, *words: str) -> str:
+        """`dsf` in the page's test pod on the hub."""
+        return self.hub.kubectl("-n", HUB_NAMESPACE, "exec", "dynamic-scoring-test", "--", "dsf", *words)
+
+    def history(self, cluster: str, scorer: str = "sample-scorer") -> dict[str, Any]:
+        """The last cycles of a pair and its books, as `dsf history` has them."""
+        found: dict[str, Any] = json.loads(self.dsf("history", scorer, "--cluster", cluster, "--output", "json"))
+        return found
+
+    @contextlib.contextmanager
+    def watched(self, interval: float) -> Iterator[None]:
+        """What happens meanwhile may cost each pair of the sample scorer one cycle at most, and loses no result."""
+        before = {name: self.history(name)["books"] for name in MANAGED}
+        began = datetime.datetime.now(datetime.UTC)
+        yield
+        for name in MANAGED:
+            now = self.history(name)
+            missed = {key: now["books"][key] - before[name][key] for key in ("lost", "skipped", "error")}
+            assert sum(missed.values()) <= 1, f"{name}: {missed}, {now}"
+            times = [datetime.datetime.fromisoformat(cycle["at"]) for cycle in now["cycles"]]
+            times = [began, *sorted(time for time in times if time > began)]
+            gap = max((later - earlier).total_seconds() for earlier, later in itertools.pairwise(times))
+            assert gap <= 2 * interval, f"{name}: {gap:.0f} s without a cycle, which is due every {interval} s: {times}"
+
+    def rescore(self, scorer: str = "sample-scorer") -> None:
+        """One cycle on every cluster, now; waits until there is one that succeeds."""
+
+        def succeeds() -> bool:
+            try:
+                self.dsf("rescore", scorer, "--wait", "--timeout", "20")
+            except LabError as error:
+                raise AssertionError(str(error)) from None
+            return True
+
+        wait_for(succeeds, 90, "a cycle on every cluster", interval=1)
+
+    def helm(self, verb: str, *words: str) -> str:
+        """What `helm VERB RELEASE ...` prints. Raises AssertionError when it fails."""
+        text = " ".join(("helm", verb, RELEASE, *words, "--kube-context kind-hub", f"--namespace {HUB_NAMESPACE}"))
+        done = self.reader.type(pages.Command("helm", 0, text))
+        assert done.code == 0, str(done)
+        return done.output
+
+    def revision(self) -> int:
+        """That of the release, for a rollback."""
+        return int(json.loads(self.helm("status", "--output json"))["version"])
+
+    def settle(self) -> None:
+        """Wait until every pod of the framework is ready and a cycle succeeds everywhere."""
+        self.wait_ready(self.hub, HUB_NAMESPACE, timeout=180)
+        for cluster in self.managed.values():
+            self.wait_ready(cluster, AGENT_NAMESPACE, timeout=180)
+        self.rescore()
+
+    def pods(self, cluster: Cluster, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        """Pods that are not on their way out, and not meant to end."""
+        chosen = ("-l", selector) if selector else ()
+        found = cluster.items("pods", "-n", namespace, *chosen)
+        lasting = [pod for pod in found if pod["spec"].get("restartPolicy") == "Always"]
+        return [pod for pod in lasting if "deletionTimestamp" not in pod["metadata"]]
+
+    def all_ready(self, cluster: Cluster, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        """The pods; raises AssertionError while there are none or one is not ready."""
+        found = self.pods(cluster, namespace, selector)
+        assert found, f"no pods of {selector}"
+        for pod in found:
+            conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
+            assert conditions.get("Ready") == "True", f"{pod['metadata']['name']}: {pod['status']}"
+        return found
+
+    def wait_ready(
+        self, cluster: Cluster, namespace: str, selector: str = "", timeout: float = 90
+    ) -> list[dict[str, Any]]:
+        """The pods, as soon as all of them are ready: an agent is not while its connection is a new one."""
+        return wait_for(
+            lambda: self.all_ready(cluster, namespace, selector), timeout, f"{selector} ready", interval=0.5
+        )
+
+    def on_the_lan(self, *command: str) -> str:
+        """What a command prints that stands where the nodes are."""
+        return run(*([] if kind.wanted() else network.inside(network.LAN)), *command)
+
+
+def restarts(pod: dict[str, Any]) -> dict[str, int]:
+    """How often each container of a pod was started again."""
+    statuses = pod["status"].get("containerStatuses", [])
+    return {f"{pod['metadata']['name']}/{status['name']}": status["restartCount"] for status in statuses}
