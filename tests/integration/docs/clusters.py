@@ -167,13 +167,16 @@ class Clusters:
                 },
             },
         }
-        token = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "a-scorer-token", "namespace": AGENT_NAMESPACE},
-            "stringData": {"token": "0123"},
-        }
-        return [_namespace("monitoring"), _namespace(AGENT_NAMESPACE), agent, token]
+        tokens = [
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name, "namespace": AGENT_NAMESPACE},
+                "stringData": {"token": "0123"},
+            }
+            for name in ("a-scorer-token", "thanos-token")
+        ]
+        return [_namespace("monitoring"), _namespace(AGENT_NAMESPACE), agent, *tokens]
 
 
 def _apply(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import helm_python
 import yaml
 
+from tests.support.jobs import jobs_complete
+
 
 def parser() -> argparse.ArgumentParser:
     """The commands and flags that pages use; any other one is an error."""
@@ -100,7 +102,8 @@ def main() -> None:
             case "list":
                 print([release["name"] for release in _releases(config)])
             case "uninstall":
-                config.uninstall(arguments.release)
+                with jobs_complete(Path(os.environ["KUBECONFIG"]), arguments.namespace, arguments.kube_context or None):
+                    config.uninstall(arguments.release)
             case "rollback":
                 config.rollback(arguments.release)
             case "history":

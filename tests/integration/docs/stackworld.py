@@ -12,7 +12,7 @@ from typing import Any
 import requests
 import yaml
 
-from dsf.cli import celerycommands
+from dsf import celerycommands
 from dsf.demo.binaries import find
 from dsf.demo.stack import http_ready
 from tests.faults.fleet import Fleet, scores
@@ -61,6 +61,14 @@ class StackWorld(Fleet):
         for cluster in CLUSTERS:
             self.wait_success(SCORER, cluster, timeout=40)
         wait_for(http_ready(f"http://127.0.0.1:{self.flower_port}/healthcheck"), 30, "Flower")
+
+    def flower_knows(self, task: str) -> dict[str, Any]:
+        """What Flower shows of a task; nothing before its first event."""
+        user, _, password = _LOGIN.partition(":")
+        url = f"http://127.0.0.1:{self.flower_port}/api/task/info/{task}"
+        answer = requests.get(url, auth=(user, password), timeout=10)
+        found: dict[str, Any] = answer.json() if answer.ok else {}
+        return found
 
     def _start_flower(self) -> None:
         # As the chart does with flower.readOnly false.

@@ -33,8 +33,8 @@ OWN_TESTS = {
     "docs/optimization.md": "tests/e2e/test_optimization.py",
 }
 
-_CONTAINERS = "there is no container engine here"
-_PODS = "there are no nodes here, so there are no pods; its flags are checked"
+_CONTAINERS = "there is no container engine here; tests/node types those of the quickstart"
+_PODS = "there are no pods here; its flags are checked, and tests/node types those of the quickstart"
 _NETWORK = "nothing is fetched from other projects by tests"
 _LONG = "starts a process that stays; the demo's and the stack's tests run it, its options are checked"
 _TARGET = "would run for minutes; the target exists"
@@ -54,7 +54,7 @@ NOWHERE = {
     r"^dsf (demo|up|hub|beat|results|exporter|flower|agent)\b": _LONG,
     r"^dsf (optimize|optimizer|mcp)\b": "needs OCM's hub; tests/e2e/test_optimization.py runs it",
     r"^dsf credentials revoke ": "makes cycles fail; tests/integration/security/test_credentials.py runs it",
-    r"^make (demo|test|bench)\b": _TARGET,
+    r"^make (demo|test|node|bench)\b": _TARGET,
     r"^(\.venv/bin/)?pytest\b": _TARGET,
     r"^make controlplane\b": "runs already when `make test` gets here",
 }

@@ -1,0 +1,50 @@
+"""docs/architecture.md has the order of `.importlinter`, and walks one tick in few files."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def layers() -> dict[str, int]:
+    """Package or module of `dsf` -> its layer, 0 for the lowest."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / ".importlinter")
+    lines = parser["importlinter:contract:layers"]["layers"].split("\n")
+    found = [re.findall(r"\w+", line) for line in lines if line.strip()]
+    return {name: number for number, names in enumerate(reversed(found)) for name in names}
+
+
+def steps() -> list[list[str]]:
+    """The names that each number of the reading order begins a sentence with."""
+    text = PAGE.partition("## Modules in reading order")[2].partition("\nLower numbers")[0]
+    items = re.split(r"^\d+\. ", text, flags=re.MULTILINE)[1:]
+    return [re.findall(r"`dsf/(\w+)(?:/|\.py)`", item.partition("; the tasks")[0]) for item in items]
+
+
+def test_reading_order_and_layers_are_the_same() -> None:
+    known = layers()
+    below = -1
+    for names in steps():
+        numbers = [known[name] for name in names]
+        assert numbers, names
+        assert min(numbers) > below, f"{names} stand below what was named before"
+        # Settings, keys and metrics stand beside the model: both are read early.
+        below = max(numbers) if "errors" not in names else below
+
+
+def test_every_package_is_in_the_reading_order() -> None:
+    packages = {file.parent.name for file in (ROOT / "dsf").glob("*/__init__.py")}
+    # A distribution of its own, with a page of its own.
+    assert packages - {"scorer"} <= {name for names in steps() for name in names}
+
+
+def test_one_tick_is_walked_in_few_files() -> None:
+    walk = PAGE.partition("## One tick, file by file")[2].partition("\n## ")[0]
+    files = re.findall(r"^\| \d+ \| `([^`]+)`", walk, re.MULTILINE)
+    assert 15 < len(files) <= 25
+    assert [name for name in files if not (ROOT / name).is_file()] == []

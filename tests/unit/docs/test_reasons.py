@@ -1,0 +1,63 @@
+"""docs/operations.md says of each reason what it means; no reason is given that is not in `dsf.reasons`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsf.reasons import FailureReason, Reason, RefusalReason, RejectionReason, SkipReason
+from dsf.store import skips
+
+ROOT = Path(__file__).resolve().parents[3]
+#: Exception or function -> where its reason is among the arguments, and what it may be.
+RAISED: dict[str, tuple[int, type[Reason]]] = {
+    "CycleError": (1, FailureReason),
+    "HttpError": (0, FailureReason),
+    "MessageRejectedError": (0, RejectionReason),
+}
+HEADERS: dict[type[Reason], str] = {
+    SkipReason: "| reason of `skipped` | meaning | what to do |",
+    FailureReason: "| stage and reason of `error` | meaning | what to do |",
+    RejectionReason: "| reason of a rejected message | meaning | what to do |",
+    RefusalReason: "| reason of a refused result | meaning | what to do |",
+}
+
+
+def table(kind: type[Reason]) -> str:
+    """The rows of one kind."""
+    rows = [HEADERS[kind], "|---|---|---|"]
+    for reason in kind:
+        stage = f"{reason.stage} " if kind is FailureReason else ""
+        rows.append(f"| {stage}`{reason}` | {reason.meaning} | {reason.advice} |")
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_the_page_says_of_each_reason_what_it_means(kind: type[Reason]) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert table(kind) + "\n\n" in page, f"docs/operations.md must have this table:\n\n{table(kind)}"
+
+
+def test_reasons_of_skipped_ticks_are_those_of_beat() -> None:
+    assert set(skips.REASONS) | {SkipReason.OVERLAP} == set(SkipReason)
+
+
+def literals() -> Iterator[tuple[str, type[Reason], str]]:
+    """Place, kind and text of each reason that is written out where it is raised."""
+    for file in sorted((ROOT / "dsf").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RAISED:
+                number, kind = RAISED[node.func.id]
+                given = node.args[number] if len(node.args) > number else None
+                if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                    yield f"{file.relative_to(ROOT)}:{node.lineno}", kind, given.value
+
+
+def test_every_reason_that_is_raised_is_listed() -> None:
+    found = list(literals())
+    assert len(found) > 40
+    missing = [f"{place}: {text!r}" for place, kind, text in found if text not in set(kind)]
+    assert not missing, "add these to dsf/reasons.py"

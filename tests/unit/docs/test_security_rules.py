@@ -1,0 +1,27 @@
+"""What docs/security.md says that a cluster's user may say to Redis is what the rules and Redis itself say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import redis
+
+from dsf.redisacl.rules import cluster_rules
+
+PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+
+
+def _named(mark: str) -> set[str]:
+    (text,) = re.findall(rf"<!-- {mark} -->(.*?)<!-- end -->", PAGE, re.DOTALL)
+    return {command.lower().replace(" ", "|") for command in re.findall(r"`([^`]+)`", text)}
+
+
+def test_the_page_names_the_commands_of_the_rules() -> None:
+    assert _named("commands") == set(re.findall(r"\+([^ )]+)", " ".join(cluster_rules("c1"))))
+
+
+def test_the_page_names_what_redis_lets_everybody_say(redis_client: redis.Redis) -> None:
+    commands = redis_client.command().items()
+    found = {str(name) for name, details in commands if "no_auth" in {str(flag) for flag in details["flags"]}}
+    assert _named("always") == found

@@ -1,0 +1,50 @@
+"""docs/settings.md says what the settings are now."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from dsf.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[3]
+#: Settings that the chart does not set, because their defaults are right in a pod or few installations need another
+#: value: those go into a component's `extraEnv`.
+BY_EXTRA_ENV = """
+redis_url_file redis_password redis_cert_file redis_key_file redis_sentinel_password
+redis_socket_timeout redis_connect_timeout redis_health_check_interval redis_reconnect_max_wait
+redis_polling_interval cluster_connections_limit signing_key signing_secret clock_tolerance
+agent_config agent_secrets_dir agent_host_aliases agent_metrics_host agent_metrics_port
+agent_heartbeat_interval agent_fetch_rate_limit agent_score_rate_limit max_source_bytes
+max_scoring_bytes max_results max_result_message_bytes agent_window_series agent_window_samples
+otlp_host otlp_max_bytes retry_backoff retry_backoff_max beat_batch beat_max_wait beat_lock_timeout
+beat_spread_rate beat_metrics_port results_concurrency results_group results_queue_limit
+results_visibility_timeout lost_after history_length manifests out_dir kubeconfig hub_workers
+hub_resync credentials_overlap health_interval health_timeout health_failure_threshold
+health_concurrency exporter_host optimizer_host optimizer_port optimizer_auth
+optimizer_token_file optimizer_cluster_selector optimizer_time_limit optimizer_patience
+"""
+
+
+def test_the_page_has_every_setting_as_it_is() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "settings-table", "--print"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    page = ROOT / "docs" / "settings.md"
+    assert page.read_text(encoding="utf-8") == done.stdout, "run: .venv/bin/python scripts/settings-table"
+
+
+def test_every_setting_is_set_by_the_chart_or_meant_for_extra_env() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `DSF_(\w+)` \|.*? \| (yes)? ?\|", page, re.MULTILINE)
+    by_hand = {name.lower() for name, by_chart in rows if not by_chart}
+    assert len(rows) == len(Settings.model_fields)
+    assert by_hand == set(BY_EXTRA_ENV.split()), "a value in deploy/helm/values.yaml and its template, or a name here"
