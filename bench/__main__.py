@@ -55,17 +55,22 @@ BENCHES = (
     Bench("ingest"),
     Bench("firstscore"),
     Bench("memory"),
+    Bench("commands"),
     Bench("otlp"),
     Bench("scorer_overhead", ("--rounds", "3", "--seconds", "0.2")),
     Bench("forecast"),
     Bench(
         "optimizer",
         ("--size", "10x5x3", "--size", "100x50x3", "--seconds", "3"),
-        # Every size that it knows.
-        ("--http", "10x5x3", "--http", "100x50x3"),
+        # Every size that it knows but the largest.
+        (
+            *("--size", "10x5x3", "--size", "mixed-20x10x3", "--size", "100x50x3", "--size", "mixed-100x50x3"),
+            *("--size", "500x200x3", "--size", "mixed-500x200x3", "--http", "10x5x3", "--http", "100x50x3"),
+        ),
     ),
     Bench("kube", ("--rounds", "3", "--seconds", "0", "--clusters", "0"), on_request=True),
     Bench("writes", (), on_request=True),
+    Bench("fleet", on_request=True),
 )
 
 

@@ -24,18 +24,21 @@ def scorer_overhead(rows: list[dict[str, Any]]) -> list[Figure]:
 
 
 def optimizer(rows: list[dict[str, Any]]) -> list[Figure]:
-    """The optimiser beside PuLP with CBC, and how far its plan may be from the best one."""
+    """The optimiser beside other solvers, and how far its plan may be from the best one."""
     figures = []
     for row in rows:
         if (http := row.get("http")) is not None:
             figures += _over_http(row["size"], http)
             continue
-        ours, other = row["dsf"], row["pulp"]
-        against = "nothing: too large for the other"
-        if other is not None:
-            objective = "none" if other["objective"] is None else f"{other['objective']:g}"
-            against = f"PuLP with CBC: {objective} in {other['seconds']:.1f} s, {other['memory_mb']:.0f} MB"
-        measured = f"{ours['objective']:g} in {ours['seconds']:.1f} s, {ours['memory_mb']:.0f} MB"
+        ours = row["dsf"]
+        others = [
+            f"{name}: {found['objective'] if found['objective'] is None else format(found['objective'], '.7g')} "
+            f"in {found['seconds']:.1f} s, {found['memory_mb']:.0f} MB"
+            for label, name in (("cbc", "CBC"), ("highs", "HiGHS"), ("cpsat", "CP-SAT"))
+            if (found := row.get(label)) is not None
+        ]
+        against = "; ".join(others) or "nothing: too large for the others"
+        measured = f"{ours['objective']:.7g} in {ours['seconds']:.1f} s, {ours['memory_mb']:.0f} MB"
         name = f"optimiser, {row['size']} (workloads x clusters x configurations)"
         figures.append(Figure(name, measured, 100 * ours["gap"], "% from the bound", against))
     return figures

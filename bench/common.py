@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
@@ -130,7 +131,12 @@ def _cpu(process: psutil.Process) -> float:
     files = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
     if not files:
         return float(sum(process.cpu_times()[:2]))
-    return sum(int(file.read_text(encoding="ascii").split()[0]) for file in files) / 1e9
+    used = 0
+    for file in files:
+        # A thread may end between the listing and the reading.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            used += int(file.read_text(encoding="ascii").split()[0])
+    return used / 1e9
 
 
 def highest_memory(pid: int) -> int:

@@ -2,8 +2,8 @@
 
     python -m bench.cycle [--quick] [--strict] [--json FILE]
 
-CPU is held against a chain of three tasks that do nothing, on the same worker and the same Redis, in turns. Source and
-scoring API are in a process of their own and are not counted, nor are beat and the results worker.
+CPU is held against a chain of three tasks that do nothing, on a worker of Celery's own and the same Redis, in turns.
+Source and scoring API are in a process of their own and are not counted, nor are beat and the results worker.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 import redis
+from celery import Celery, chain
 
 from bench.common import MEGABYTE, Figure, Measurement, cpu, highest_memory, options, process, report, spread
 from bench.peers import POINTS, server, summary
@@ -29,6 +30,7 @@ from dsf import keys
 from dsf.messages import derive_key, new_run_id
 from dsf.settings import Settings
 from dsf.ticks import TickFactory
+from tests.support.mail import Sent
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
@@ -42,46 +44,63 @@ PACE = 30.0
 #: Cycles that make one measurement. Short ones, many in turns: the work of others on the machine then meets both alike.
 SCORERS = 25
 CLUSTER = "bench"
+PLAIN_QUEUE = "plain"
 MASTER = bytes(range(32))
 
 
-def agent() -> int:
-    """The real agent, with three more tasks that do nothing. `BENCH_DONE` gets a byte per finished chain."""
-    from celery import shared_task
+def plain(url: str, done: Path | None = None) -> Celery:
+    """Celery by itself, with three tasks that do nothing; `done` gets a byte per finished chain."""
+    app = Celery("bench", broker=url, set_as_current=False)
+    app.conf.update(
+        broker_transport_options={"ack_emulation": False, "sep": ":", "priority_steps": [0]},
+        task_default_queue=PLAIN_QUEUE,
+        task_ignore_result=True,
+        worker_enable_remote_control=False,
+    )
 
-    from dsf.agent.main import run
-
-    done = os.open(os.environ["BENCH_DONE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    @shared_task(name="bench.fetch", ignore_result=True)
-    def fetch(scorer: str, run_id: str) -> None:
-        """Nothing."""
-
-    @shared_task(name="bench.score", ignore_result=True)
-    def score(scorer: str, run_id: str) -> None:
-        """Nothing."""
-
-    @shared_task(name="bench.publish", ignore_result=True)
     def publish(scorer: str, run_id: str) -> None:
         """Nothing, but say that it is done."""
-        os.write(done, b".")
+        if done is not None:
+            with done.open("ab") as file:
+                file.write(b".")
 
-    return run(Settings.load())
+    def nothing(scorer: str, run_id: str) -> None:
+        """Nothing."""
+
+    app.task(nothing, name="bench.fetch", shared=False)
+    app.task(nothing, name="bench.score", shared=False)
+    app.task(publish, name="bench.publish", shared=False)
+    return app
+
+
+def plain_worker() -> int:
+    """A worker of that application, with as many threads as an agent."""
+    app = plain(os.environ["DSF_REDIS_URL"], Path(os.environ["BENCH_DONE"]))
+    threads = str(Settings.load().agent_concurrency)
+    app.worker_main(
+        ["worker", "-P", "threads", "-c", threads, "-E", "--without-gossip", "--without-mingle", "-l", "INFO"]
+    )
+    return 0
 
 
 class Broker:
     """Redis, an agent on it, and what both have used so far."""
 
-    def __init__(self, redis_server: RedisServer, running: subprocess.Popen[bytes], done: Path) -> None:
+    def __init__(
+        self, redis_server: RedisServer, agent: subprocess.Popen[bytes], worker: subprocess.Popen[bytes], done: Path
+    ) -> None:
         self.redis: redis.Redis = redis_server.client()
-        self.agent = psutil.Process(running.pid)
+        self.sent = Sent(self.redis, CLUSTER)
+        self.agent = psutil.Process(agent.pid)
+        self._worker = psutil.Process(worker.pid)
+        self._plain = plain(redis_server.url)
         self._server = psutil.Process(redis_server.pid)
         self._done = done
         self._ticks = TickFactory()
 
     def cpu(self) -> float:
-        """CPU seconds of agent and Redis."""
-        return cpu(self.agent, self._server)
+        """CPU seconds of agent, worker and Redis: one of the first two rests while the other one works."""
+        return cpu(self.agent, self._worker, self._server)
 
     def traffic(self) -> int:
         """Bytes in and out of Redis."""
@@ -90,10 +109,13 @@ class Broker:
 
     def cycles(self, scorers: list[str]) -> int:
         """One cycle of each scorer; bytes of a result."""
-        self._push(scorers, "dsf")
-        wait_for(lambda: self.redis.llen(keys.RESULTS_QUEUE) == len(scorers), 60, "the results", interval=0.05)
-        first = self.redis.lindex(keys.RESULTS_QUEUE, 0)
-        self.redis.delete(keys.RESULTS_QUEUE)
+        expires = time.time() + 300
+        for scorer in self._paced(scorers):
+            tick = self._ticks.message(CLUSTER, scorer, new_run_id(), expires)
+            self.redis.lpush(keys.spoke_queue(CLUSTER), tick)
+        wait_for(lambda: self.sent.count() == len(scorers), 60, "the results", interval=0.05)
+        first = self.sent.take()
+        self.redis.delete(keys.RESULTS_QUEUE, *keys.mail_slots(CLUSTER))
         envelope = json.loads(json.loads(str(first))["body"])[0][0]
         assert '"outcome":"ok"' in envelope["body"], envelope["body"]
         return len(envelope["body"])
@@ -101,17 +123,18 @@ class Broker:
     def chains(self, scorers: list[str]) -> None:
         """As many chains of tasks that do nothing."""
         wanted = self._done.stat().st_size + len(scorers)
-        self._push(scorers, "bench")
+        for scorer in self._paced(scorers):
+            arguments = (scorer, new_run_id())
+            tasks = [self._plain.tasks[f"bench.{name}"] for name in ("fetch", "score", "publish")]
+            chain(*(task.si(*arguments) for task in tasks)).apply_async(expires=300)
         wait_for(lambda: self._done.stat().st_size == wanted, 60, "the chains", interval=0.05)
 
-    def _push(self, scorers: list[str], prefix: str) -> None:
-        expires = time.time() + 300
+    def _paced(self, scorers: list[str]) -> Iterator[str]:
+        """As beat sends them: every scorer has its own moment."""
         started = time.monotonic()
         for number, scorer in enumerate(scorers):
-            tick = self._ticks.message(CLUSTER, scorer, new_run_id(), expires)
-            # As beat sends them: every scorer has its own moment.
             time.sleep(max(0.0, started + number / PACE - time.monotonic()))
-            self.redis.lpush(keys.spoke_queue(CLUSTER), tick.replace("dsf.", f"{prefix}."))
+            yield scorer
 
 
 @contextmanager
@@ -135,10 +158,11 @@ def broker(url: str, scorers: list[str], series: int) -> Iterator[Broker]:
             "DSF_AGENT_READINESS_FILE": str(folder / "ready"),
             "DSF_SIGNING_KEY_FILE": str(folder / "key"),
         }
-        command = [sys.executable, "-m", "bench.cycle", "--agent"]
-        running = stack.enter_context(process(command, environment, folder / "log"))
+        agent = stack.enter_context(process([sys.executable, "-m", "dsf.agent"], environment, folder / "log"))
+        command = [sys.executable, "-m", "bench.cycle", "--plain-worker"]
+        worker = stack.enter_context(process(command, environment, folder / "worker-log"))
         wait_for((folder / "ready").exists, 30, "the agent to be ready")
-        yield Broker(redis_server, running, folder / "done")
+        yield Broker(redis_server, agent, worker, folder / "done")
 
 
 def cost(url: str, rounds: int) -> dict[str, Any]:
@@ -165,8 +189,6 @@ def cost(url: str, rounds: int) -> dict[str, Any]:
 def memory(url: str, cycles: int) -> dict[str, Any]:
     """Memory of an agent that has run small cycles, with large ones, and afterwards; all in megabytes."""
     with broker(url, ["large"], LARGE) as running:
-        # A chain brings threads and connections, which any agent has.
-        running.chains(["large"])
         rest = running.agent.memory_info().rss
         after = []
         for _ in range(cycles):
@@ -223,9 +245,9 @@ def measure(quick: bool) -> Measurement:
 def main() -> int:
     """Measure and print."""
     parser = options(__doc__)
-    parser.add_argument("--agent", action="store_true", help="be the agent, as this program starts it itself")
+    parser.add_argument("--plain-worker", action="store_true", help="be the worker that does nothing")
     arguments = parser.parse_args()
-    return agent() if arguments.agent else report(arguments, measure(arguments.quick))
+    return plain_worker() if arguments.plain_worker else report(arguments, measure(arguments.quick))
 
 
 if __name__ == "__main__":

@@ -108,7 +108,8 @@ def test_rows_of_other_shapes_are_read() -> None:
     [figure], details = read("scorer_overhead", [row])
     assert (figure.is_met, figure.value, details) == (True, 1.25, [row])
     ours = {"objective": 10.0, "seconds": 1.0, "memory_mb": 5.0, "gap": 0.01}
-    [figure], _ = read("optimizer", [{"size": "10x5x3", "dsf": ours, "pulp": None}])
-    assert figure.value == 1.0
+    cbc = {"objective": 9.0, "seconds": 1.0, "memory_mb": 5.0}
+    [figure], _ = read("optimizer", [{"size": "10x5x3", "dsf": ours, "cbc": cbc}])
+    assert (figure.value, figure.against) == (1.0, "CBC: 9 in 1.0 s, 5 MB")
     [figure], _ = read("kube", {"apply_to_score_seconds": 1.0, "apply_to_score_longest": 3.5})
     assert figure.is_met is False

@@ -1,0 +1,91 @@
+"""What a command costs before it has done anything: CPU time of a whole process.
+
+    python -m bench.commands [--quick] [--strict] [--json FILE]
+
+`dsf status` and the others that look, against a Redis without any scorer, each in a process of its own. CPU time and
+not the clock: a person's machine runs the demo beside it. In turns with a process that only imports the libraries that
+such a command cannot do without: what is beyond them is ours. With compiled bytecode, as pip and the images have it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.common import Figure, Measurement, run, spread
+from dsf.demo.embedded_redis import EmbeddedRedis
+from dsf.demo.ports import Ports
+from dsf.demo.supervisor import Supervisor
+from dsf.settings import child_environment
+
+COMMANDS = ("version", "status", "scores", "schedule list")
+ROUNDS, QUICK_ROUNDS = 7, 3
+#: What a command that looks takes of others: its options, its connection, its models, its table.
+LIBRARIES = "typer.main, redis, pydantic_settings, rich.table"
+#: CPU-seconds until a command has ended.
+MOST = 0.4
+
+
+def cost(command: str, environment: dict[str, str]) -> float:
+    """CPU-seconds of one call."""
+    return _cpu("from dsf.cli.main import run; run()", command, environment)
+
+
+def libraries(environment: dict[str, str]) -> float:
+    """CPU-seconds of the libraries alone."""
+    return _cpu(f"import sys; sys.modules['opentelemetry.sdk'] = None; import {LIBRARIES}", "", environment)
+
+
+def _cpu(code: str, words: str, environment: dict[str, str]) -> float:
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, *words.split()],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _, _, usage = os.wait4(child.pid, 0)
+    # Popen must not look for it once more.
+    child.returncode = 0
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(quick: bool) -> Measurement:
+    """One row for each command."""
+    with tempfile.TemporaryDirectory() as folder:
+        supervisor = Supervisor(Path(folder), lambda _: None)
+        server = EmbeddedRedis(Path(folder) / "redis", Ports(lambda _: None).any())
+        try:
+            supervisor.start(server.program())
+            supervisor.wait_ready(30)
+            environment = child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
+            environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
+            for command in COMMANDS:
+                cost(command, environment)
+            seen: dict[str, list[float]] = {command: [] for command in COMMANDS}
+            alone: list[float] = []
+            for _ in range(QUICK_ROUNDS if quick else ROUNDS):
+                alone.append(libraries(environment))
+                for command, values in seen.items():
+                    values.append(cost(command, environment))
+        finally:
+            supervisor.stop_all()
+    figures = [
+        Figure(
+            f"CPU time of `dsf {command}`",
+            spread(values, "s"),
+            statistics.median(values),
+            "s",
+            f"the libraries that it loads, {spread(alone, 's')}",
+            most=MOST,
+        )
+        for command, values in seen.items()
+    ]
+    return figures, {"libraries": alone, **seen}
+
+
+if __name__ == "__main__":
+    sys.exit(run(__doc__, measure))
