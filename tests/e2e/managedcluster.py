@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import signal
 import sys
 from pathlib import Path
 
+from dsf.api.types import CREDENTIALS_KEY, CREDENTIALS_NAME
 from dsf.demo.binaries import find
 from dsf.demo.stack import http_answer, http_ready
+from dsf.errors import BackendError
+from dsf.kube.resources import SECRETS
 from tests.integration.agentkube.spoke import Spoke
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
@@ -63,13 +67,16 @@ class ManagedCluster:
         self._exporter.script(answer(text, Content_Type="text/plain; version=0.0.4"))
 
     def start_agent(self) -> None:
-        """Start the agent; it waits for its key by itself."""
+        """Start the agent when its key can be mounted, as a kubelet does."""
+        key = self._folder / "signing-key"
+        key.write_bytes(wait_for(self._signing_key, 60, "the key of the agent's cluster"))
         environment = {
             "DSF_CLUSTER": self.name,
             "DSF_REDIS_URL": self._redis_url,
             "DSF_AGENT_KUBE": "true",
             "DSF_KUBECONFIG": str(self.spoke.kubeconfig),
             "DSF_AGENT_NAMESPACE": NAMESPACE,
+            "DSF_SIGNING_KEY_FILE": str(key),
             "DSF_AGENT_HOST_ALIASES": f'{{"{PROMETHEUS}": "127.0.0.1:{self._prometheus_port}"}}',
             "DSF_AGENT_SPOOL_DIR": str(self._folder / "spool"),
             "DSF_AGENT_METRICS_HOST": "127.0.0.1",
@@ -79,6 +86,12 @@ class ManagedCluster:
         }
         command = [str(Path(sys.executable).with_name("dsf")), "agent"]
         self._agent = Child(command, self._folder / "agent.log", environment)
+
+    def _signing_key(self) -> bytes | None:
+        with contextlib.suppress(BackendError):
+            secret = self.spoke.session.get(SECRETS.path(NAMESPACE, CREDENTIALS_NAME))
+            return base64.b64decode(secret["data"][CREDENTIALS_KEY])
+        return None
 
     def stop_agent(self) -> None:
         """SIGTERM, as a cluster does; kills it when it does not end."""

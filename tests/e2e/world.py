@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from dsf.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
 from dsf.demo.stack import http_ready
 from dsf.errors import ObjectNotFoundError
-from dsf.hub.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, SECRETS, Resource
 from dsf.kube.session import Session
 from dsf.settings import ENV_PREFIX
@@ -63,6 +63,8 @@ class World:
             self.kubectl_apply("clusters.yaml")
             self._start_clusters(stack)
             self._start_hub()
+            for cluster in self.clusters.values():
+                cluster.start_agent()
             self._run(
                 "placement",
                 str(self._placement),
@@ -133,8 +135,6 @@ class World:
         began = [threads.submit(stack.enter_context, cluster) for cluster in self.clusters.values()]
         for one in began:
             one.result()
-        for cluster in self.clusters.values():
-            cluster.start_agent()
 
     def _start_hub(self) -> None:
         common = {"redis_url": self.redis.url, "backend": "kube", "kubeconfig": self.hub.kubeconfig}

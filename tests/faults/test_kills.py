@@ -10,6 +10,7 @@ import pytest
 from dsf import keys
 from tests.faults.fleet import SERIES, Fleet, scores
 from tests.support.httpserver import Gate, matrix
+from tests.support.mail import Sent
 
 pytestmark = [pytest.mark.xdist_group("faults-kills"), pytest.mark.timeout(120)]
 
@@ -113,7 +114,7 @@ def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
     for _ in range(2):
         before = fleet.books("steady")
         fleet.kill("results")
-        fleet.until(lambda: fleet.redis.llen(keys.RESULTS_QUEUE) >= 4, "results in the queue")
+        fleet.until(lambda: Sent(fleet.redis, "c1").count() >= 4, "results in the queue")
         waiting = runs_of(fleet, "steady")
         fleet.run("results")
         fleet.until(lambda: not set(runs_of(fleet, "steady")) & set(waiting), "queued results to be taken in")  # noqa: B023

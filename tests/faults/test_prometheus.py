@@ -118,7 +118,10 @@ def test_an_empty_answer_is_a_valid_one(fleet: Fleet, prometheus: str) -> None:
     fleet.scorer("nothing", answer({"results": []}), interval=INTERVAL, query="no_such_metric", source=prometheus)
     fleet.until(lambda: fleet.state("nothing").count("empty"), "an empty cycle")
     fleet.until(lambda: fleet.items("nothing") == {})
-    fleet.until(lambda: fleet.condition("nothing", "Scoring")[0] == "True", "an empty answer to count as a success")
+    fleet.until(
+        lambda: fleet.condition("nothing", "Scoring")[1] == "NoItems", "the status to say that there is no item"
+    )
+    assert fleet.failures("nothing") == []
     cycle = fleet.data("history", "nothing", "--cluster", "c1")["cycles"][0]
     assert (cycle["outcome"], cycle["counts"]["series"]) == ("empty", 0)
     assert fleet.metric("exporter", "dynamic_scoring_cycles_total", ds_score_name="nothing-score", outcome="empty")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dsf import keys
 from tests.faults.fleet import Fleet, scores
+from tests.support.mail import Sent
 from tests.support.stack import pass_time
 
 pytestmark = [pytest.mark.xdist_group("faults-redis"), pytest.mark.timeout(150)]
@@ -58,13 +58,13 @@ def check_all_is_back(fleet: Fleet, within: float) -> None:
 def test_killed_and_started_again(fleet: Fleet) -> None:
     fleet.schedule.set_override("c1/queried", interval=3, note="mine")
     fleet.kill("results")
-    fleet.until(lambda: fleet.redis.llen(keys.RESULTS_QUEUE) >= 3, "queued results")
+    fleet.until(lambda: Sent(fleet.redis, "c1").count() >= 3, "queued results")
     entries = fleet.schedule.entries()
 
     fleet.redis_server.kill()
     # Meanwhile the agent goes on with what it has.
     fleet.redis_server.restart()
-    queued = fleet.redis.llen(keys.RESULTS_QUEUE)
+    queued = Sent(fleet.redis, "c1").count()
     assert queued >= 3
     assert fleet.schedule.entries() == entries
     assert fleet.schedule.overrides()["c1/queried"].note == "mine"

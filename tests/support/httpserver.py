@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import json
 import socket
@@ -256,9 +257,14 @@ def endless(length: int | None = None) -> Handler:
     return handle
 
 
+@functools.cache
+def _zeros() -> bytes:
+    return gzip.compress(bytes(1 << 24), 9)
+
+
 def bomb(exchange: Exchange) -> None:
     """1 GB of zeros in 1 MB of gzip."""
-    block = gzip.compress(bytes(1 << 24), 9)
+    block = _zeros()
     exchange.start(200, len(block) * 64, Content_Encoding="gzip")
     for _ in range(64):
         exchange.http.wfile.write(block)

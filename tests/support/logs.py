@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import structlog
 
+import dsf.log
+
 
 @contextlib.contextmanager
 def logging_as_it_was() -> Iterator[None]:
@@ -18,10 +20,12 @@ def logging_as_it_was() -> Iterator[None]:
     """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    prepared = dsf.log._prepared
     configuration = structlog.get_config() if structlog.is_configured() else None
     try:
         yield
     finally:
+        dsf.log._prepared = prepared
         root.handlers[:] = handlers
         root.setLevel(level)
         if configuration is None:

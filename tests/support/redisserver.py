@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import importlib
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
@@ -12,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -52,11 +56,37 @@ def find_server() -> str:
     )
 
 
+#: Below the ports that kernels give away by themselves, so that no connection takes one between its choice and its use.
+_PORTS = range(15_000, 30_000)
+#: Ports of one test process.
+_BLOCK = 150
+
+
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of 127.0.0.1 that nobody listens on, and that no other test process will be given."""
+    ports = _own_ports()
+    for _ in range(_BLOCK):
+        port = next(ports)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("every port of this test process is taken")
+
+
+@functools.cache
+def _own_ports() -> Iterator[int]:
+    """The ports of this process, again and again; a lock that ends with the process keeps them its own."""
+    folder = Path(tempfile.gettempdir(), f"dsf-test-ports-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    for first in range(_PORTS.start, _PORTS.stop, _BLOCK):
+        lock = os.open(folder / str(first), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+        else:
+            return itertools.cycle(range(first, first + _BLOCK))
+    raise AssertionError(f"more than {len(_PORTS) // _BLOCK} test processes")
 
 
 class RedisServer:

@@ -22,6 +22,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from dsf.agent.spool import own_folder
 from dsf.demo.stack import http_ready
 from dsf.settings import ENV_PREFIX
 from tests.support.child import Child
@@ -234,7 +235,7 @@ class Stack:
                 "agent_config": self._cluster_dir(cluster) / "dynamic-scoring-config.yaml",
                 "signing_key_file": self._key_file(cluster),
                 "agent_secrets_dir": self.folder / "secrets" / cluster,
-                "agent_spool_dir": self._spool(cluster),
+                "agent_spool_dir": self.folder / "spool",
                 "agent_metrics_host": "127.0.0.1",
                 "agent_metrics_port": self.port(name),
                 "agent_readiness_file": self._ready_file(name),
@@ -274,7 +275,7 @@ class Stack:
         return self.folder / f"ready-{name.replace(' ', '-')}"
 
     def _spool(self, cluster: str) -> Path:
-        return self.folder / "spool" / cluster
+        return own_folder(self.folder / "spool", cluster)
 
 
 def _role(name: str) -> str:

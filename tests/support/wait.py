@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 _Value = TypeVar("_Value")
-#: What is waited for usually comes at once; a machine with too much to do may take this many times as long as a test
-#: thinks of.
-_PATIENCE = float(os.environ.get("DSF_TEST_PATIENCE", "2"))
+#: A busy machine may take this many times as long as a test states. Only a test that fails waits for so long.
+_PATIENCE = float(os.environ.get("DSF_TEST_PATIENCE", "6"))
 
 
 def wait_for(
@@ -19,7 +18,7 @@ def wait_for(
     """Poll `condition` until it returns something true, and return that.
 
     An AssertionError inside the condition counts as "not yet"; its text is part of the final message. Any other error
-    passes through at once. Raises AssertionError after `timeout` seconds, or DSF_TEST_PATIENCE (2) times that,
+    passes through at once. Raises AssertionError after `timeout` seconds, or DSF_TEST_PATIENCE (6) times that,
     and says what was seen last.
     """
     deadline = time.monotonic() + timeout * _PATIENCE

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import time
 import uuid
 from typing import Any
 
+import redis
+
 from dsf import keys, messages
+from dsf.agent.mailbox import Mailbox
 from dsf.messages import Result, new_run_id
 from tests.integration.security.fleet import SCORER, Fleet
+from tests.support.wait import wait_for
 
 
 def result(cluster: str = "c1", run: str | None = None, **values: Any) -> Result:
@@ -43,7 +48,7 @@ def message(envelope: object, embed: object = None, task: str = messages.INGEST_
 
 
 def push_tick(fleet: Fleet, task: str, arguments: list[object], embed: object = None) -> None:
-    """Push a task into the queue of c1, with its own credential."""
+    """Push a task into the queue of c1, where its own credential may not: as what has rights on every queue."""
     task_id = str(uuid.uuid4())
     document = {
         "body": json.dumps([arguments, {}, embed or {}]),
@@ -56,4 +61,12 @@ def push_tick(fleet: Fleet, task: str, arguments: list[object], embed: object = 
             "delivery_tag": task_id,
         },
     }
-    fleet.spoke("c1").lpush("spoke.c1", json.dumps(document))
+    fleet.admin.lpush(keys.spoke_queue("c1"), json.dumps(document))
+
+
+def send(client: redis.Redis, *items: str) -> None:
+    """Send as c1 whatever this is, as an agent sends its results."""
+    box = Mailbox(client, "c1")
+    for item in items:
+        put = functools.partial(box.put, item.encode("utf-8", "surrogatepass"))
+        wait_for(put, 30, "room in the mailbox")

@@ -16,7 +16,7 @@ from typing import Any
 import redis
 import yaml
 
-from dsf.cli import celerycommands
+from dsf import celerycommands
 from dsf.keys import spoke_queue
 from dsf.messages import derive_key, new_run_id
 from dsf.redisacl.clusterusers import ClusterUsers
@@ -208,9 +208,10 @@ class Fleet:
         return self.newest_key
 
     def _write_secrets(self, cluster: str) -> None:
-        folder = self.out / "clusters" / cluster
-        replace(folder / "secrets" / "source" / "token", CANARIES["source token"])
-        replace(folder / "secrets" / "scorer" / "token", CANARIES["scorer token"])
+        folder = self.out / "clusters" / cluster / "secrets"
+        for name in ("source", "scorer"):
+            replace(folder / name / "token", CANARIES[f"{name} token"])
+            replace(folder / name / "usable-for", "127.0.0.1")
 
     def write_manifests(self, *without: str) -> None:
         """The objects on the hub; without the named clusters."""

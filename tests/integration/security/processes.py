@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dsf.cli import celerycommands
+from dsf import celerycommands
 from dsf.messages import derive_key
 from dsf.redisacl.passwords import derive_password
 from dsf.redisacl.rules import HubRole, cluster_user, hub_user

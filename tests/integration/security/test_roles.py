@@ -13,8 +13,7 @@ from dsf import keys, messages
 from dsf.cli.optimizer import rescorer
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
-from dsf.exporter.reader import FleetReader
-from dsf.exporter.schedule import read_schedule
+from dsf.fleet.reader import FleetReader
 from dsf.redisacl.clusterusers import ClusterUsers, forget_keys_used, keys_used
 from dsf.redisacl.rules import HubRole, hub_user
 from dsf.results.ingest import Ingest
@@ -68,7 +67,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     FleetReader(operator).scorers()
     FleetReader(operator).scores("c1", "s1")
     FleetReader(operator).history("c1", "s1")
-    read_schedule(operator)
+    FleetReader(operator).schedule()
     run = send_now(operator, "c1", "s1", 60)
     operator.llen(keys.spoke_queue("c1"))
     operator.llen(keys.RESULTS_QUEUE)
@@ -125,9 +124,11 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     assert hub.spop(keys.HUB_CHANGED, 10)
     hub.blpop([keys.HUB_WAKE], timeout=0.01)
     list(Pairs(hub).verdicts([("c1", "s1")]))
+    Pairs(hub).unsettled([("c1", "s1"), ("c2", "s1")], time.time())
     Writes(hub).touch("c1", "s1", forget_written=True)
     Writes(hub).facts([Claim("c1", "s1", 0.0)])
     Writes(hub).validity_factor()
+    schedule.overrides_of("s1", ["c1"])
     schedule.remove(["gone/s1", "gone/limited"])
     schedule.forget("s1")
     registry.remove_cluster("gone")
@@ -138,7 +139,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     # exporter
     assert len(list(FleetCollector(exporter).collect())) > 5
     FleetReader(exporter).history("c1", "s1")
-    read_schedule(exporter)
+    FleetReader(exporter).schedule()
     exporter.ping()
 
     refusals = secure_redis.client().acl_log()

@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from dsf.api.types import CREDENTIALS_NAME
+from dsf.backends.directory import DirectoryBackend
 from dsf.errors import BackendError, SettingsError
-from dsf.hub.backends.directory import DirectoryBackend
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.outage import Outage
-from dsf.hub.publish import Publisher
+from dsf.hub.registrar import Registrar
 from dsf.keys import spoke_queue
 from dsf.redisacl.rules import cluster_user
 from dsf.redisacl.users import password_hash
@@ -98,16 +98,16 @@ def test_an_agent_of_the_chart_finds_redis(
         places = {"DSF_BACKEND": "dir", "DSF_ADDON_MODE": "false", "DSF_MANIFESTS": str(tmp_path)}
         hub = _told(workloads["dynamic-scoring-hub"], secrets, patch, **places)
         client = stack.enter_context(contextlib.closing(connect(hub)))
-        publisher = Publisher(client, hub, Outage("redis"))
-        credentials = AgentCredentials(DirectoryBackend(hub), publisher, client, hub, MASTER)
+        registrar = Registrar(client, hub, Outage("redis"))
+        credentials = AgentCredentials(DirectoryBackend(hub), registrar, client, hub, MASTER)
         stack.callback(credentials.close)
-        credentials.bring(CLUSTER, "uid")
+        credentials.ensure(CLUSTER, "uid")
         (secrets["redis-sentinel"] / "password").unlink()
         # It does not take the agent's away.
         with pytest.raises(BackendError, match="AGENT_SENTINEL_PASSWORD_FILE: cannot read"):
-            credentials.bring(CLUSTER, "uid")
+            credentials.ensure(CLUSTER, "uid")
         with pytest.raises(SettingsError, match="AGENT_SENTINEL_PASSWORD_FILE: cannot read"):
-            AgentCredentials(DirectoryBackend(hub), publisher, client, hub, MASTER)
+            AgentCredentials(DirectoryBackend(hub), registrar, client, hub, MASTER)
     # What OCM's work agent makes of the ManifestWorks.
     secrets[CREDENTIALS_NAME] = tmp_path / "_out" / "clusters" / CLUSTER / "agent-credentials"
     for config_map in chart.of_kind(chart.agent_objects(objects), "ConfigMap"):

@@ -79,7 +79,15 @@ def text(result: CallToolResult) -> str:
 
 def report(**more: Any) -> PlanReport:
     values = {"status": "Optimal", "objective_value": 1, "output_yaml": "kind: Placement\n", "plan": PlanView()}
-    rest = {"gap": 0, "bound": 1, "plan_id": "abc", "namespace": "default", "applied": False, "seconds": 0.1}
+    rest = {
+        "coverage": "AllPlaced",
+        "gap": 0,
+        "bound": 1,
+        "plan_id": "abc",
+        "namespace": "default",
+        "applied": False,
+        "seconds": 0.1,
+    }
     return PlanReport(**(values | rest | more))  # type: ignore[arg-type]
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from policywatcher.claim import Compliance, State
+from policywatcher.claim import Compliance, Look, State
 
 EMPTY, BAD, GOOD = Compliance.EMPTY, Compliance.NONCOMPLIANT, Compliance.COMPLIANT
 STABLE = 120.0
 
 
+def look(seen: Compliance, *policies: tuple[str, int]) -> Look:
+    return Look(seen, frozenset(policies or [("uid", 1)]) if seen is GOOD else frozenset())
+
+
 def after(*looks: tuple[float, Compliance]) -> State:
     state = State(STABLE)
     for at, seen in looks:
-        state = state.observe(seen, at, at)
+        state = state.observe(look(seen), at, at)
     return state
 
 
@@ -32,19 +36,44 @@ def test_compliant_is_said_only_after_the_stable_time(claim: str) -> None:
 
 
 def test_one_look_is_enough_without_a_stable_time() -> None:
-    assert State(0).observe(GOOD, 7, 8).wanted("empty") == GOOD
+    assert State(0).observe(look(GOOD), 7, 8).wanted("empty") == GOOD
 
 
 def test_an_interruption_starts_the_time_anew() -> None:
     state = after((0, GOOD), (100, GOOD), (110, BAD), (115, GOOD), (234, GOOD))
     assert state.wanted("noncompliant") is None
-    assert state.observe(GOOD, 235, 235).wanted("noncompliant") == GOOD
+    assert state.observe(look(GOOD), 235, 235).wanted("noncompliant") == GOOD
+
+
+@pytest.mark.parametrize("swapped", [("new", 1), ("uid", 2)])
+def test_a_policy_that_was_swapped_between_two_looks_has_yet_to_last(swapped: tuple[str, int]) -> None:
+    """Another policy, or another spec of it: the old one's time says nothing of it."""
+    before = after((0, GOOD), (119, GOOD))
+    state = before.observe(look(GOOD, swapped), 120, 120)
+    assert state.wanted("empty") is None
+    assert state.observe(look(GOOD, swapped), 239, 239).wanted("empty") is None
+    assert state.observe(look(GOOD, swapped), 240, 240).wanted("empty") == GOOD
+    # A claim that was right of the old one is not of the new one.
+    assert after((0, GOOD), (130, GOOD)).observe(look(GOOD, swapped), 140, 140).wanted("compliant") == BAD
+
+
+def test_a_policy_that_goes_leaves_the_time_of_the_others() -> None:
+    state = State(STABLE).observe(look(GOOD, ("a", 1), ("b", 1)), 0, 0).observe(look(GOOD, ("a", 1)), 120, 120)
+    assert state.wanted("empty") == GOOD
+
+
+def test_nobody_knows_what_was_so_while_looks_failed() -> None:
+    state = after((0, GOOD), (60, GOOD)).missed().observe(look(GOOD), 120, 120)
+    assert state.wanted("empty") is None
+    assert state.observe(look(GOOD), 240, 240).wanted("empty") == GOOD
+    # That is no reason to move workloads away.
+    assert after((0, GOOD), (120, GOOD)).missed().observe(look(GOOD), 500, 500).wanted("compliant") is None
 
 
 def test_a_slow_api_server_does_not_shorten_the_stable_time() -> None:
-    state = State(STABLE).observe(GOOD, 0, 50).observe(GOOD, 169, 200)
+    state = State(STABLE).observe(look(GOOD), 0, 50).observe(look(GOOD), 169, 200)
     assert state.wanted("empty") is None
-    assert state.observe(GOOD, 170, 300).wanted("empty") == GOOD
+    assert state.observe(look(GOOD), 170, 300).wanted("empty") == GOOD
 
 
 def test_nothing_is_written_when_the_claim_is_right() -> None:
@@ -96,35 +125,39 @@ steps: st.SearchStrategy[list[Step]] = st.lists(
 def test_whatever_happens(steps: list[Step], claim: str | None) -> None:
     """Held against the looks themselves, not against the state."""
     state, now = State(STABLE), 0.0
-    looks: list[tuple[float, Compliance]] = []
+    looks: list[tuple[float, Compliance | None]] = []
+    # What was seen since compliance was certain, or since the start.
+    since_certain: list[Compliance] = []
     for passed, seen, changed, writes in steps:
         now += passed
         if changed is not None:
             claim = changed or None
-        if seen is None:
-            continue
         looks.append((now, seen))
-        state = state.observe(seen, now, now)
+        if seen is None:
+            state = state.missed()
+            continue
+        since_certain.append(seen)
+        state = state.observe(look(seen), now, now)
         value = state.wanted(claim)
         lasting = lasted(looks)
         if seen is not GOOD:
             assert value == (None if claim == seen else seen)
         elif lasting >= STABLE:
+            since_certain.clear()
             assert value == (None if claim == GOOD else GOOD)
         else:
             assert value in (None, BAD)
             if claim in (EMPTY, BAD):
                 assert value is None
             if claim == GOOD:
-                # It may stay only if nothing but compliance was seen since it was certain, or since the start.
-                interrupted = any(one is not GOOD for _, one in looks)
-                assert value == (BAD if interrupted else None)
+                # It may stay only if nothing but compliance was seen.
+                assert value == (BAD if any(one is not GOOD for one in since_certain) else None)
         assert value is None or value != claim
         if value is not None and writes:
             claim = value
 
 
-def lasted(looks: list[tuple[float, Compliance]]) -> float:
+def lasted(looks: list[tuple[float, Compliance | None]]) -> float:
     """Seconds between the first and the last look of the compliance that ends the list."""
     first = looks[-1][0]
     for at, seen in reversed(looks):

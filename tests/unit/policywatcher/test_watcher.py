@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from threading import Event
 
 import pytest
-from policywatcher.claim import Compliance
-from policywatcher.cluster import ClusterError
+from kubernetes import client
+from policywatcher.claim import Compliance, Look
+from policywatcher.cluster import Cluster, ClusterError
 from policywatcher.options import OptionError, Options
 from policywatcher.watcher import Watcher
+
+from tests.support.httpserver import ScriptedServer, answer
 
 EMPTY, BAD, GOOD = Compliance.EMPTY, Compliance.NONCOMPLIANT, Compliance.COMPLIANT
 
@@ -23,9 +27,9 @@ class FakeCluster:
         self.away: set[str] = set()
         self.written: list[str] = []
 
-    def compliance(self) -> Compliance:
+    def compliance(self) -> Look:
         self._check("policies")
-        return self.policies
+        return Look(self.policies, frozenset([("uid", 1)]) if self.policies is GOOD else frozenset())
 
     def claim(self) -> str | None:
         self._check("claim")
@@ -60,13 +64,14 @@ def test_a_missing_claim_is_created() -> None:
     assert bed.look() == "empty"
 
 
-def test_the_time_goes_on_while_the_api_server_is_away() -> None:
+def test_an_outage_of_the_api_server_is_no_compliance() -> None:
     bed = Bed(GOOD)
     bed.look()
     bed.cluster.away = {"policies"}
-    assert bed.look(later=60) == "empty"
+    assert bed.look(later=119) == "empty"
     bed.cluster.away = set()
-    assert bed.look(later=59) == "empty"
+    assert bed.look(later=1) == "empty"
+    assert bed.look(later=119) == "empty"
     assert bed.look(later=1) == "compliant"
     assert bed.cluster.written == ["compliant"]
 
@@ -115,6 +120,15 @@ def test_a_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         "policies are empty",
         "the API server answers again",
     ]
+
+
+def test_a_hint_is_on_the_line_of_its_error() -> None:
+    with ScriptedServer(answer("404 page not found\n", 404)) as server:
+        cluster = Cluster(client.Configuration(host=server.url), "default", "claim")
+        with contextlib.closing(cluster), pytest.raises(ClusterError) as raised:
+            cluster.compliance()
+    assert "404 page not found; the kind is not known there" in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_the_loop_ends_when_it_is_told_to() -> None:

@@ -42,3 +42,12 @@ def test_what_was_set_up_before_stays(settings_factory: SettingsFactory) -> None
         dsf.log.setup(settings_factory(log_level="DEBUG"))
     assert (root.handlers, root.level) == before
     assert structlog.is_configured()
+
+
+def test_what_was_only_prepared_is_gone(settings_factory: SettingsFactory) -> None:
+    log = dsf.log.get("tests")
+    with logging_as_it_was():
+        dsf.log.prepare(settings_factory(log_level="ERROR"))
+    with structlog.testing.capture_logs() as lines:
+        log.warning("of the next one")
+    assert [line["event"] for line in lines] == ["of the next one"]

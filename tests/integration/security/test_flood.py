@@ -1,0 +1,183 @@
+"""Somebody with the credential of one cluster floods Redis with all that it may do: the others go on, and it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.redisacl.clusterusers import ClusterUsers
+from dsf.redisacl.guard import Guard, missing_limits
+from dsf.redisacl.rules import cluster_user, hub_user
+from tests.integration.security.fleet import CLUSTERS, MASTER, Fleet
+from tests.integration.security.test_credentials import dsf
+from tests.support.secureredis import SecureRedis
+
+pytestmark = pytest.mark.xdist_group("security")
+
+_MEGABYTE = 1024 * 1024
+#: What the hub has for itself besides what is there now.
+_ROOM = 48 * _MEGABYTE
+_LARGEST = 2 * _MEGABYTE
+
+
+class Thief:
+    """Does some things over and over, each on a connection of its own, until it is told to end or cannot go on."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._stop = threading.Event()
+        self.done: dict[str, int] = {}
+        things: dict[str, Callable[[redis.Redis, int], object]] = {
+            "large mail": lambda r, n: r.set(keys.mail_slot("c1", n % 8), b"{" + b"x" * (_LARGEST - 1)),
+            "garbage": lambda r, n: self._ring(r, 8 + n % 8, b"20 bytes of garbage."),
+            "mail that looks good": lambda r, n: self._ring(r, n % 16, b'{"headers":' + b"x" * 5000),
+            "events": lambda r, _: r.publish("/0.celeryev/worker.heartbeat", b"x" * 100_000),
+            "own queue": lambda r, n: r.lpush(keys.spoke_queue("c1"), b"x" * 100_000),
+            "results queue": lambda r, n: r.lpush(keys.RESULTS_QUEUE, b"x" * 100_000),
+        }
+        self._threads = [
+            threading.Thread(target=self._do, args=(name, thing), daemon=True) for name, thing in things.items()
+        ]
+
+    def _ring(self, client: redis.Redis, slot: int, value: bytes) -> None:
+        client.set(keys.mail_slot("c1", slot), value)
+        client.publish(keys.mail_bell("c1"), slot)
+
+    def _do(self, name: str, thing: Callable[[redis.Redis, int], object]) -> None:
+        self.done[name] = 0
+        with contextlib.suppress(redis.ConnectionError, redis.AuthenticationError):
+            client = self._fleet.spoke("c1", self._fleet.newest_key)
+            while not self._stop.is_set():
+                try:
+                    thing(client, self.done[name])
+                    self.done[name] += 1
+                except (redis.exceptions.NoPermissionError, redis.exceptions.OutOfMemoryError):
+                    self._stop.wait(0.05)
+
+    def is_at_work(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def __enter__(self) -> Thief:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def small(fleet: Fleet) -> Iterator[Fleet]:
+    """The fleet on a Redis with little room, and with the agents' way of sending known to the hub."""
+    fleet.until(lambda: all('"mail":true' in str(fleet.admin.hget(keys.AGENTS, c)) for c in CLUSTERS), "mail")
+    fleet.until(lambda: "hub.results" not in _rules(fleet, "c1"), "the right on the queue to go", 30)
+    used = int(fleet.admin.info("memory")["used_memory"])
+    fleet.admin.config_set("maxmemory", used + _ROOM)
+    fleet.admin.config_set("proto-max-bulk-len", 4 * _MEGABYTE)
+    try:
+        yield fleet
+    finally:
+        fleet.admin.config_set("maxmemory", 0)
+        fleet.admin.config_set("proto-max-bulk-len", 512 * _MEGABYTE)
+        fleet.admin.acl_log_reset()
+
+
+def _rules(fleet: Fleet, cluster: str) -> str:
+    return next(str(line) for line in fleet.admin.acl_list() if f"user {cluster_user(cluster)} " in str(line))
+
+
+def _fill(client: redis.Redis, queue: str) -> None:
+    """Push until there is no more room. Raises OutOfMemoryError then."""
+    for _ in range(1000):
+        client.lpush(queue, *[b"x" * _MEGABYTE] * 4)
+
+
+def _cycles(fleet: Fleet, cluster: str, number: int) -> None:
+    """Wait for so many more good cycles."""
+    before = fleet.state(cluster).count("ok")
+    fleet.until(lambda: fleet.state(cluster).count("ok") >= before + number, f"{number} cycles of {cluster}", 60)
+
+
+def test_a_flood_of_one_cluster_is_its_own_affair_and_revoking_ends_it(small: Fleet) -> None:
+    fleet = small
+    lost = fleet.state(CLUSTERS[1]).count("lost")
+    with Thief(fleet) as thief:
+        _cycles(fleet, CLUSTERS[1], 5)
+        assert fleet.state(CLUSTERS[1]).count("lost") == lost
+        fleet.until(lambda: int(str(fleet.admin.hget(keys.REJECTED_MAIL, "c1"))) > 20, "mail that is refused")
+        may = ("large mail", "garbage", "mail that looks good", "events")
+        fleet.until(lambda: min(thief.done[name] for name in may) > 10, "a flood of everything")
+        assert (thief.done["results queue"], thief.done["own queue"]) == (0, 0)
+        dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
+        # Its connections are cut, and it comes in no more.
+        fleet.until(lambda: not thief.is_at_work(), "the thief to be out", 30)
+    fleet.deliver("c1", fleet.fresh_key())
+    _cycles(fleet, "c1", 2)
+    _cycles(fleet, CLUSTERS[1], 2)
+    fleet.until(lambda: fleet.admin.exists(keys.RESULTS_QUEUE, *keys.mail_slots("c1")) == 0, "nothing to be left")
+
+
+def test_a_redis_that_was_filled_is_well_again_after_revoking(small: Fleet) -> None:
+    """As by an agent of the last release, which may push into its queue."""
+    fleet = small
+    # More than there is room for, and faster than the hub looks.
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        _fill(fleet.admin, keys.spoke_queue("c1"))
+    dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
+    fleet.deliver("c1", fleet.fresh_key())
+    _cycles(fleet, CLUSTERS[1], 2)
+    _cycles(fleet, "c1", 2)
+    for name in ("results", "beat", "hub"):
+        assert "Traceback" not in fleet.log(name)
+        assert "RestartFreqExceeded" not in fleet.log(name)
+
+
+def test_connections_of_one_user_are_bounded(secure_redis: SecureRedis) -> None:
+    client = secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"])
+    users = ClusterUsers(client, MASTER)
+    users.sync({"c1": [1], "c2": [1]})
+    guard = Guard(client, lambda: ["c1", "c2"], connections=20, ticks=100)
+    honest = secure_redis.client(cluster_user("c2"), users.password("c2", 1))
+    old = secure_redis.client(cluster_user("c1"), users.password("c1", 1))
+    assert honest.ping()
+    assert old.ping()
+    many = [secure_redis.client(cluster_user("c1"), users.password("c1", 1)) for _ in range(80)]
+    for one in many:
+        one.ping()
+    guard.look()
+    found = [str(one["user"]) for one in secure_redis.client().client_list()]
+    assert (found.count(cluster_user("c1")), found.count(cluster_user("c2"))) == (20, 1)
+    # The oldest stay, and nobody else notices.
+    guard.look()
+    assert honest.ping()
+
+
+def test_a_queue_that_holds_more_than_ticks_goes(secure_redis: SecureRedis) -> None:
+    client = secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"])
+    admin = secure_redis.client()
+    guard = Guard(client, lambda: ["c1", "c2"], connections=20, ticks=100)
+    for _ in range(100):
+        admin.lpush(keys.spoke_queue("c2"), "t" * 1000)
+        admin.lpush(keys.spoke_queue("c1"), "x" * 100_000)
+    guard.look()
+    assert (admin.llen(keys.spoke_queue("c1")), admin.llen(keys.spoke_queue("c2"))) == (0, 100)
+
+
+def test_a_redis_without_limits_is_named(secure_redis: SecureRedis) -> None:
+    admin = secure_redis.client()
+    client = secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"])
+    assert [problem.split(" ")[0] for problem in missing_limits(client)] == ["maxmemory"]
+    admin.config_set("maxmemory", 10**9)
+    admin.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert [problem.split(" ")[0] for problem in missing_limits(client)] == ["maxmemory-policy"]
+    finally:
+        admin.config_set("maxmemory-policy", "noeviction")
+        admin.config_set("maxmemory", 0)

@@ -1,0 +1,32 @@
+"""What agents have sent and no results worker has taken."""
+
+from __future__ import annotations
+
+import redis
+
+from dsf import keys
+
+
+class Sent:
+    """Takes results of one cluster out of its mailbox, in the order in which its agent puts them in."""
+
+    def __init__(self, client: redis.Redis, cluster: str) -> None:
+        self._redis = client
+        self._slots = keys.mail_slots(cluster)
+        self._next = 0
+
+    def take(self) -> str | None:
+        """The oldest one, or None."""
+        for step in range(len(self._slots)):
+            slot = (self._next + step) % len(self._slots)
+            found = self._redis.getdel(self._slots[slot])
+            if found is not None:
+                self._next = slot + 1
+                return str(found)
+        # An agent that may not use its mailbox, or finds it full where everybody may do everything.
+        popped = self._redis.rpop(keys.RESULTS_QUEUE)
+        return None if popped is None else str(popped)
+
+    def count(self) -> int:
+        """How many there are."""
+        return int(self._redis.exists(*self._slots)) + self._redis.llen(keys.RESULTS_QUEUE)
