@@ -1,5 +1,5 @@
-"""A whole agent, one of whose scorers has a source that answers to do harm: the others lose nothing, and neither its memory
-nor its threads are kept."""
+"""A whole agent, one of whose scorers has a source that answers to do harm: the others lose nothing, and its
+memory is given back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("sources_agent")
 #: Bytes of an exposition, as of those that took an agent from its other scorers.
 SIZE = 4_700_000
 #: Cycles of the honest scorer beside it, seconds between two, and within how many each must end.
-CYCLES, PAUSE, LIMIT = 12, 0.5, 20.0
+CYCLES, PAUSE, LIMIT = 8, 0.5, 20.0
 #: Megabytes that an agent may take while it reads such an answer, and keep once the scorer is removed.
 WHILE, AFTER = 250, 60
 
