@@ -15,19 +15,26 @@ from tests.node.world import World
 _ORDER = ["quickstart", "images", "policies", "restarts", "resources", "upgrades", "sentinel", "removal", "compose"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by _ORDER; the first test also waits for the clusters."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort by _ORDER; the first test also waits for the clusters. Where none can run, one says why and not all."""
     own = [item for item in items if item.path.parent == folders.HERE]
     own.sort(key=lambda item: _ORDER.index(item.path.stem.removeprefix("test_")))
+    if reason_against():
+        config.hook.pytest_deselected(items=own[1:])
+        own = own[:1]
     items[:] = [item for item in items if item.path.parent != folders.HERE] + own
     for item in own:
         item.add_marker(pytest.mark.timeout(1500))
 
 
+def reason_against() -> str:
+    return kind.reason_against() if kind.wanted() else host.reason_against()
+
+
 @pytest.fixture(scope="session")
 def lab() -> Iterator[None]:
     """The machine is ready for clusters, and as it was after the last test."""
-    if why := kind.reason_against() if kind.wanted() else host.reason_against():
+    if why := reason_against():
         cannot(why)
     if kind.wanted():
         yield
