@@ -26,6 +26,7 @@ WORKDIR /src
 # Dependencies are a layer of their own: they change less often than the code.
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/
+COPY packages/dsf-optimizer/pyproject.toml packages/dsf-optimizer/README.md packages/dsf-optimizer/LICENSE packages/dsf-optimizer/
 
 FROM ${PYTHON_IMAGE} AS base
 ARG VERSION=0.1.0
@@ -65,8 +66,9 @@ FROM build AS build-hub
 # `--build-arg EXTRAS="--extra hub"` leaves the optimiser out, whose solver is as large as all the rest, and the agent's
 # OTLP receiver.
 ARG EXTRAS="--extra hub --extra optimizer --extra otel"
-RUN uv sync --locked --no-dev --no-install-project ${EXTRAS}
+RUN uv sync --locked --no-dev --no-install-workspace ${EXTRAS}
 COPY dsf ./dsf
+COPY packages/dsf-optimizer/dsf packages/dsf-optimizer/dsf
 RUN uv sync --locked --no-dev --no-editable ${EXTRAS}
 
 FROM base AS hub

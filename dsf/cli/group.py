@@ -26,7 +26,7 @@ INTERRUPTED = 130
 #: What is not installed with the framework alone -> the extra that has it.
 _EXTRAS = {
     **dict.fromkeys(("fastapi", "flower", "starlette", "uvicorn"), "hub"),
-    **dict.fromkeys(("mcp", "numpy", "scipy"), "optimizer"),
+    **dict.fromkeys(("dsf.optimizer", "mcp", "numpy", "scipy"), "optimizer"),
 }
 
 _options = typer.Typer(add_completion=False)
@@ -85,7 +85,9 @@ class CommandGroup(TyperGroup):
         except DsfError as error:
             fail(str(error))
         except ModuleNotFoundError as error:
-            extra = _EXTRAS.get((error.name or "").partition(".")[0])
+            words = (error.name or "").split(".")
+            # Packages of others by their first name; one of ours by two.
+            extra = _EXTRAS.get(".".join(words[: 2 if words[0] == "dsf" else 1]))
             if extra is None:
                 raise
             fail(f"this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.scorer.server import ROOT
+from tests.support.uv import ROOT, built, uv
 
-UV = str(ROOT / "scripts" / "uv")
 PACKAGE = ROOT / "packages" / "dsf-scorer"
 
 _PROGRAM = """
@@ -31,24 +30,10 @@ assert set(paths) == {{"/config", "/scoring", "/healthz", "/metrics"}}, paths
 """
 
 
-def uv(*arguments: str) -> None:
-    """Run uv: with what it has in its cache, else with the package index."""
-    for offline in (["--offline"], []):
-        done = subprocess.run(
-            [UV, *arguments, *offline], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
-        )
-        if done.returncode == 0:
-            return
-    raise AssertionError(done.stderr)
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built through the source distribution, so that this one is whole too."""
-    folder = tmp_path_factory.mktemp("dist")
-    uv("build", "--quiet", str(PACKAGE), "--out-dir", str(folder))
-    (built,) = folder.glob("*.whl")
-    return built
+    return built(PACKAGE, tmp_path_factory.mktemp("dist"))
 
 
 def test_it_has_the_library_and_nothing_else(wheel: Path) -> None:

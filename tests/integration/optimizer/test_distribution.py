@@ -1,0 +1,51 @@
+"""The framework without the optimiser, whose commands say what they lack; and the optimiser's own wheel beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.uv import ROOT, built, uv
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    packages = {"framework": ROOT, "optimizer": ROOT / "packages" / "dsf-optimizer"}
+    return {name: built(folder, tmp_path_factory.mktemp(name), "--wheel") for name, folder in packages.items()}
+
+
+def contents(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_no_file_is_in_both_and_none_is_left_out(wheels: dict[str, Path]) -> None:
+    framework, optimizer = contents(wheels["framework"]), contents(wheels["optimizer"])
+    assert optimizer == {f"dsf/optimizer/{path.name}" for path in (ROOT / "dsf/optimizer").iterdir() if path.is_file()}
+    assert not framework & optimizer
+    assert "dsf/cli/optimize.py" in framework
+    assert not any(name.startswith("dsf/optimizer/") for name in framework)
+
+
+def test_the_framework_alone_says_what_is_missing_and_then_works(wheels: dict[str, Path], tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    uv("venv", "--quiet", "--python", sys.executable, str(environment))
+    python = str(environment / "bin" / "python")
+    requirements = tmp_path / "requirements.txt"
+    wanted = ("--locked", "--no-dev", "--no-emit-workspace", "--quiet", "--output-file", str(requirements))
+    uv("export", *wanted, "--extra", "hub", "--extra", "optimizer")
+    uv("pip", "install", "--quiet", "--no-deps", "--python", python, "-r", str(requirements), str(wheels["framework"]))
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+
+    lacking = run(str(environment / "bin" / "dsf"), "optimize", "-f", "params.json")
+    assert (lacking.returncode, lacking.stdout) == (1, "")
+    assert "pip install 'dynamic-scoring-framework[optimizer]'" in lacking.stderr
+    uv("pip", "install", "--quiet", "--no-deps", "--python", python, str(wheels["optimizer"]))
+    complete = run(python, "-I", "-c", "import dsf.optimizer.main, dsf.optimizer.mcp, dsf.optimizer.solve")
+    assert complete.returncode == 0, complete.stderr

@@ -1,0 +1,27 @@
+"""uv as a command, for tests of what is installed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+UV = str(ROOT / "scripts" / "uv")
+
+
+def uv(*arguments: str) -> None:
+    """Run uv: with what it has in its cache, else with the package index."""
+    for offline in (["--offline"], []):
+        done = subprocess.run(
+            [UV, *arguments, *offline], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+        )
+        if done.returncode == 0:
+            return
+    raise AssertionError(done.stderr)
+
+
+def built(package: Path, folder: Path, *options: str) -> Path:
+    """The wheel of a package, made in a folder."""
+    uv("build", "--quiet", *options, str(package), "--out-dir", str(folder))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
