@@ -165,6 +165,10 @@ class UnknownClusterError(DsfError):
     """No cluster of this name is registered. `dsf status` lists those that are."""
 
 
+class CursorError(DsfError):
+    """What should name a place in a list names none."""
+
+
 class QueueFullError(DsfError):
     """A cluster's queue holds so many waiting messages that its agent must be away; nothing was sent."""
 

@@ -141,6 +141,15 @@ HUB_CHANGED = "dsf:hub:changed"
 #: list, one element wakes the hub controller.
 HUB_WAKE = "dsf:hub:wake"
 
+# --- what people did (the command line, the optimiser and the page write; the hub controller makes Events of it) ----
+
+#: stream, newest `CHANGES_KEPT` deeds; each has one field `change` with JSON of what `dsf.fleet.changes` says.
+CHANGES = "dsf:changes"
+#: Deeds that are kept. Each has at most some kilobytes, most have 300 bytes.
+CHANGES_KEPT = 5000
+#: string, id of the newest deed of which the hub controller has made an Event.
+CHANGES_TOLD = "dsf:changes:told"
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _NAME_MAX = 253
 

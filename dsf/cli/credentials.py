@@ -12,6 +12,7 @@ import typer
 
 from dsf.cli.group import USAGE, FleetCommand
 from dsf.cli.output import Format, Output, emit, table
+from dsf.cli.person import AsOption, actor
 
 if TYPE_CHECKING:
     import redis
@@ -33,6 +34,7 @@ WaitOption = Annotated[
     float,
     typer.Option("--wait", min=0, metavar="SECONDS", help="Wait until the old ones are refused, at most so long."),
 ]
+NoteOption = Annotated[str, typer.Option("--note", help="Why; others see it in `dsf changes`.")]
 
 #: Seconds between two looks of `--wait`.
 _LOOK = 0.5
@@ -56,41 +58,60 @@ def list_(
 
 @app.command(cls=FleetCommand)
 def rotate(
-    cluster: ClusterOption = None, everywhere: AllOption = False, wait: WaitOption = 0.0, output: Output = Format.TABLE
+    cluster: ClusterOption = None,
+    everywhere: AllOption = False,
+    wait: WaitOption = 0.0,
+    note: NoteOption = "",
+    name: AsOption = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Give agents new credentials. The old ones stay valid until the agent has used the new ones: no cycle is lost.
 
     Example: dsf credentials rotate --cluster worker01
     """
-    _ask("rotate", cluster, everywhere, wait, output)
+    _ask("rotate", _chosen(cluster, everywhere), wait, output, note, name)
 
 
 @app.command(cls=FleetCommand)
 def revoke(
-    cluster: ClusterOption = None, everywhere: AllOption = False, wait: WaitOption = 0.0, output: Output = Format.TABLE
+    cluster: ClusterOption = None,
+    everywhere: AllOption = False,
+    wait: WaitOption = 0.0,
+    note: NoteOption = "",
+    name: AsOption = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Refuse the credentials of agents at once: they are in wrong hands. Cycles fail until OCM has brought new ones.
 
     Example: dsf credentials revoke --cluster worker01
     """
-    _ask("revoke", cluster, everywhere, wait, output)
+    _ask("revoke", _chosen(cluster, everywhere), wait, output, note, name)
 
 
-def _ask(
-    action: Literal["rotate", "revoke"], clusters: list[str] | None, everywhere: bool, wait: float, output: Format
-) -> None:
-    from dsf.cli.schedule import who
-    from dsf.cli.session import session
-    from dsf.store.agentkeys import AgentKeys
-    from dsf.store.registry import Registry
-
+def _chosen(clusters: list[str] | None, everywhere: bool) -> list[str] | None:
+    """The clusters that were named; None is all."""
     if everywhere == bool(clusters):
         typer.echo("error: give either --cluster (once or several times) or --all", err=True)
         raise typer.Exit(USAGE)
+    return list(dict.fromkeys(clusters)) if clusters else None
+
+
+def _ask(
+    action: Literal["rotate", "revoke"],
+    clusters: list[str] | None,
+    wait: float,
+    output: Format,
+    note: str,
+    name: str | None,
+) -> None:
+    from dsf.cli.session import session
+    from dsf.fleet.actions import Actions
+    from dsf.store.registry import Registry
+
     with session() as opened:
-        names = sorted(Registry(opened.redis).clusters()) if everywhere else list(dict.fromkeys(clusters or ()))
-        known = AgentKeys(opened.redis)
-        before = {name: known.ask(name, action, by=who()).key_id for name in names}
+        names = sorted(Registry(opened.redis).clusters()) if clusters is None else clusters
+        asked = Actions(opened.redis, opened.settings, actor(name)).ask_credentials(action, names, note=note)
+        before = {cluster: request.key_id for cluster, request in asked.items()}
         late = _wait(opened.redis, before, wait) if wait else []
         _show(opened.redis, set(names), output)
     if late:

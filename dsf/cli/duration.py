@@ -58,6 +58,22 @@ def moment(text: str, now: float | None = None) -> float:
     return at
 
 
+def past(text: str, now: float | None = None) -> float:
+    """A time that has been in unix seconds: ISO 8601 (local time unless it says otherwise), or how long ago.
+
+    Raises typer.BadParameter for anything else.
+    """
+    if _DURATION.fullmatch(text):
+        return (time.time() if now is None else now) - seconds(text)
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise typer.BadParameter(
+            f"{text!r} is not a time; use ISO 8601 such as 2026-12-24T18:00 or 2026-12-24T18:00Z, "
+            "or how long ago such as 30m or 2h"
+        ) from None
+
+
 def _too_long(text: str) -> typer.BadParameter:
     shown = text if len(text) <= _LONGEST else text[:20] + "..."
     return typer.BadParameter(f"{shown!r} is too long; at most {MAX_SECONDS} seconds (68 years) are possible")

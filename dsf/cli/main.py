@@ -9,6 +9,7 @@ from typing import cast
 import typer
 
 from dsf.cli import (
+    changes,
     credentials,
     demo,
     explain,
@@ -46,6 +47,7 @@ _RUN = "Run a process"
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(status.status)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(scores.scores)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.history)
+app.command(cls=FleetCommand, rich_help_panel=_LOOK)(changes.changes)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
 app.command(rich_help_panel=_CHANGE)(optimize.optimize)

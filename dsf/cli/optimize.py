@@ -12,6 +12,7 @@ import typer
 
 from dsf.cli.group import BAD
 from dsf.cli.output import Format, Output, emit, number, table
+from dsf.cli.person import AsOption
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,6 +36,7 @@ def optimize(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Also draw the plan, into a .png or .svg file.", dir_okay=False)
     ] = None,
+    name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Find the best arrangement of workloads and put it in force in place of the previous one.
@@ -47,9 +49,11 @@ def optimize(
         raise typer.BadParameter("give either --file or --reset")
     if reset is not None:
         _check_reset(reset, plot)
+    from dsf.cli.optimizer import recorder
     from dsf.optimizer.main import make_service
 
-    service = make_service(_settings())
+    settings = _settings()
+    service = make_service(settings, record=recorder(settings, "cli", name))
     try:
         if reset is not None:
             undone = service.reset(reset, dry_run=dry_run)

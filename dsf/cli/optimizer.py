@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from dsf.optimizer.service import Rescore
+    from dsf.fleet.changes import Way
+    from dsf.optimizer.service import Done, Record, Rescore
     from dsf.settings import Settings
 
 _REDIS_SETTINGS = {"redis_url", "redis_url_file"}
@@ -37,7 +38,7 @@ def optimizer(
     asked = {"optimizer_host": host, "optimizer_port": port, "optimizer_auth": auth}
     given = {"role": "optimizer"} | {name: value for name, value in asked.items() if value is not None}
     settings = hub_settings(Settings.load().model_copy(update=given))
-    raise typer.Exit(run(settings, rescorer(settings), McpMount))
+    raise typer.Exit(run(settings, rescorer(settings), McpMount, recorder(settings, "api")))
 
 
 def hub_settings(settings: Settings) -> Settings:
@@ -67,3 +68,41 @@ def rescorer(settings: Settings) -> Rescore | None:
         return [RescoreRun(cluster=run.cluster, run_id=run.run_id, message=run.message) for run in runs]
 
     return rescore
+
+
+def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | None:
+    """Writes what was done into the list of changes of the hub's Redis; None when no Redis is set.
+
+    `way` is that of what no assistant did, `name` whom to name where no caller is known, else who runs this.
+    """
+    if not settings.model_fields_set & _REDIS_SETTINGS:
+        return None
+    import redis
+
+    import dsf.log
+    from dsf.cli.person import who
+    from dsf.fleet.changes import Action, Actor, Deed
+    from dsf.fleet.changes import record as write
+    from dsf.store.client import connect
+
+    def record(done: Done) -> None:
+        actor = Actor(name=done.by or name or who(), claimed=done.claimed, way="mcp" if done.by_tool else way)
+        deed = Deed(
+            action=Action(done.what),
+            scorer=done.scorer,
+            clusters=list(done.clusters),
+            cluster_count=done.count,
+            namespace=done.namespace,
+            reference=done.reference,
+            detail=done.detail,
+        )
+        client = connect(settings, name="dsf-optimizer", retries=1)
+        try:
+            write(client, actor, deed)
+        except redis.RedisError as error:
+            # It is done all the same.
+            dsf.log.get(__name__).error("what was done cannot be written down", action=done.what, error=str(error))
+        finally:
+            client.close()
+
+    return record

@@ -10,6 +10,7 @@ import typer
 from dsf.cli.duration import seconds
 from dsf.cli.group import BAD
 from dsf.cli.output import Format, Output, emit, table
+from dsf.cli.person import AsOption, actor
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,6 +32,8 @@ def rescore(
     timeout: Annotated[
         int, typer.Option("--timeout", parser=seconds, metavar="TIME", help="How long to wait: seconds, or such as 2m.")
     ] = _PATIENCE,
+    note: Annotated[str, typer.Option("--note", help="Why; others see it in `dsf changes`.")] = "",
+    name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Send a tick now. The schedule does not move, and pauses do not hold it back.
@@ -41,9 +44,10 @@ def rescore(
     """
     from dsf.cli.session import session
     from dsf.fleet import rescore as rescoring
+    from dsf.fleet.actions import Actions
 
     with session() as opened:
-        runs = rescoring.send(opened.redis, opened.settings, scorer, clusters)
+        runs = Actions(opened.redis, opened.settings, actor(name)).rescore(scorer, clusters, note=note)
         if wait:
             report = rescoring.wait(opened.redis, scorer, runs, time.monotonic() + timeout)
         else:

@@ -6,20 +6,21 @@ manifests until `dsf schedule reset`.
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dsf.cli.duration import moment, seconds
 from dsf.cli.group import FleetCommand
 from dsf.cli.output import TABLE_PAIRS, Format, Limit, Output, age, clock, emit, say_rest, table, table_limit, until
+from dsf.cli.person import AsOption, actor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import RenderableType
 
+    from dsf.fleet.actions import Actions
     from dsf.fleet.views import EntryView, ScheduleList
 
 app = typer.Typer(
@@ -62,6 +63,7 @@ def set_(
     ],
     cluster: ClusterOption = None,
     note: NoteOption = "",
+    name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Set the interval. It takes effect within a second.
@@ -70,7 +72,14 @@ def set_(
     """
     if interval < 1:
         raise typer.BadParameter("must be at least 1 second", param_hint="--interval")
-    _change(scorer, cluster, output, interval=interval, note=note)
+    _change(
+        scorer,
+        cluster,
+        output,
+        name,
+        lambda actions: actions.set_interval(scorer, cluster, interval, note=note),
+        "interval",
+    )
 
 
 @app.command(cls=FleetCommand)
@@ -84,6 +93,7 @@ def pause(
         ),
     ] = None,
     note: NoteOption = "",
+    name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Send no ticks, for a time or until resumed. Scores that are there expire as usual.
@@ -91,66 +101,64 @@ def pause(
     Example: dsf schedule pause sample-scorer --cluster worker01 --until 2h
     """
     paused_until = None if end is None else moment(end)
-    _change(scorer, cluster, output, paused=True, paused_until=paused_until, note=note)
+    _change(
+        scorer, cluster, output, name, lambda actions: actions.pause(scorer, cluster, paused_until, note=note), "pause"
+    )
 
 
 @app.command(cls=FleetCommand)
 def resume(
-    scorer: ScorerArgument, cluster: ClusterOption = None, note: NoteOption = "", output: Output = Format.TABLE
+    scorer: ScorerArgument,
+    cluster: ClusterOption = None,
+    note: NoteOption = "",
+    name: AsOption = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """End a pause and send ticks again, at once. Also overrules `suspend` in the DynamicScorer, until `reset`.
 
     Example: dsf schedule resume sample-scorer --cluster worker01
     """
-    _change(scorer, cluster, output, resume=True, note=note)
+    _change(scorer, cluster, output, name, lambda actions: actions.resume(scorer, cluster, note=note), "pause")
 
 
 @app.command(cls=FleetCommand)
-def reset(scorer: ScorerArgument, cluster: ClusterOption = None, output: Output = Format.TABLE) -> None:
+def reset(
+    scorer: ScorerArgument,
+    cluster: ClusterOption = None,
+    name: AsOption = None,
+    output: Output = Format.TABLE,
+) -> None:
     """Remove people's changes: the interval is again what the scorer says. Without --cluster everywhere.
 
     Example: dsf schedule reset sample-scorer
     """
-    from dsf.cli.session import session
-    from dsf.fleet.reader import FleetReader
-    from dsf.fleet.schedule import reset as remove
-    from dsf.store.schedule import ScheduleStore
-
-    with session() as opened:
-        remove(ScheduleStore(opened.redis), scorer, cluster)
-        _show(FleetReader(opened.redis).schedule(cluster, scorer), output)
+    _change(scorer, cluster, output, name, lambda actions: actions.reset(scorer, cluster), None)
 
 
 def _change(
     scorer: str,
     cluster: str | None,
     output: Format,
-    *,
-    interval: int | None = None,
-    paused: bool | None = None,
-    paused_until: float | None = None,
-    resume: bool = False,
-    note: str = "",
+    name: str | None,
+    act: Callable[[Actions], object],
+    changed: Literal["interval", "pause"] | None,
 ) -> None:
+    """Act, show what is in force now, and name each cluster that keeps its own interval or pause all the same."""
     from dsf.cli.session import session
+    from dsf.fleet.actions import Actions
     from dsf.fleet.reader import FleetReader
     from dsf.fleet.schedule import target_of
-    from dsf.store.schedule import ScheduleStore
 
-    target = target_of(scorer, cluster)
     with session() as opened:
-        store = ScheduleStore(opened.redis)
-        if resume:
-            store.resume(target, note=note, by=who())
-        else:
-            store.set_override(target, interval=interval, paused=paused, paused_until=paused_until, note=note, by=who())
+        act(Actions(opened.redis, opened.settings, actor(name)))
         # All of it: each entry that keeps something of its own is named below.
         found = FleetReader(opened.redis).schedule(cluster, scorer)
     _show(found, output)
-    for entry in found.entries:
-        own = entry.interval_source if interval is not None else entry.paused_source or target
+    target = target_of(scorer, cluster)
+    for entry in found.entries if changed else ():
+        own = entry.interval_source if changed == "interval" else entry.paused_source or target
         if own not in (target, "entry"):
-            what = f"interval of {entry.interval_seconds}s" if interval is not None else "own pause"
+            what = f"interval of {entry.interval_seconds}s" if changed == "interval" else "own pause"
             typer.echo(
                 f"note: {entry.cluster} keeps its {what}; "
                 f"end that with `dsf schedule reset {scorer} --cluster {entry.cluster}`",
@@ -202,13 +210,3 @@ def _who_and_why(entry: EntryView) -> list[str]:
         note = f": {override.note}" if override.note else ""
         texts.append(f"{override.by or 'unknown'}{everywhere}{note}")
     return texts
-
-
-def who() -> str:
-    """`user@host` of the person at this terminal, as far as the system knows."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        # A container's user id without an entry in /etc/passwd.
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

@@ -14,6 +14,7 @@ import dsf.log
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.http import addresses, trust
+from dsf.hub.changes import ChangeTeller
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
 from dsf.hub.controller import Controller, Reconcile
@@ -63,6 +64,7 @@ class Hub:
         self._health = HealthMonitor(settings, self._on_health)
         self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
         self._registrar = Registrar(self._client, settings, self._outage)
+        self._changes = ChangeTeller(self._client, backend, self._scorers_called)
         workers = settings.hub_workers
         # Two queues: thousands of clusters that wait must not hold up the status of a scorer.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
@@ -224,10 +226,16 @@ class Hub:
         self._refresh_statuses(scorers)
 
     def _on_wake(self) -> None:
-        """New credentials may have been asked for. Raises redis.RedisError."""
+        """New credentials may have been asked for, or people did something else. Raises redis.RedisError."""
         if self._credentials is not None:
             for cluster in self._credentials.read_requests():
                 self._clusters.queue.add(_cluster(cluster))
+        # Before the first plan nobody knows which objects are meant.
+        if self._desired.plan.scorers:
+            self._changes.tell()
+
+    def _scorers_called(self, name: str) -> list[ObjectKey]:
+        return [_scorer(key) for key, scorer in self._desired.plan.scorers.items() if scorer.name == name]
 
     def _refresh_statuses(self, names: frozenset[str] | set[str]) -> None:
         delay = self._status_delay()
@@ -277,6 +285,7 @@ class Hub:
             # All these lists took a while, and what is not in the plan is forgotten.
             self._registrar.sync_scorers(self._desired.update())
             self._sync_credentials(plan)
+            self._changes.tell()
         finally:
             clusters |= self._unsettled()
             for key in others:

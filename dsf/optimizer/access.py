@@ -92,6 +92,10 @@ class Caller:
 current_caller: ContextVar[Caller] = ContextVar("current_caller")
 
 
+#: Whether the request at hand is an assistant's call of a tool; set by `mcp`.
+by_tool: ContextVar[bool] = ContextVar("by_tool", default=False)
+
+
 class Access:
     """Decides about callers. Its methods block, and raise BackendError when they cannot decide."""
 

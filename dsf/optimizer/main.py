@@ -16,7 +16,7 @@ from dsf.optimizer.access import Access, make_access
 from dsf.optimizer.app import Mounted, make_app
 from dsf.optimizer.backend import KubeBackend
 from dsf.optimizer.selector import ClusterSelector
-from dsf.optimizer.service import OptimizerService, Rescore
+from dsf.optimizer.service import OptimizerService, Record, Rescore
 from dsf.optimizer.solver import SolverProcess
 from dsf.settings import Settings
 
@@ -29,7 +29,12 @@ Mount = Callable[[OptimizerService], Mounted]
 _SHUTDOWN_TIMEOUT = 5
 
 
-def make_service(settings: Settings, rescore: Rescore | None = None, access: Access | None = None) -> OptimizerService:
+def make_service(
+    settings: Settings,
+    rescore: Rescore | None = None,
+    access: Access | None = None,
+    record: Record | None = None,
+) -> OptimizerService:
     """The service over the hub of the settings. Raises SettingsError."""
     selector = ClusterSelector.parse(settings.optimizer_cluster_selector)
     return OptimizerService(
@@ -38,11 +43,17 @@ def make_service(settings: Settings, rescore: Rescore | None = None, access: Acc
         selector,
         access=access,
         rescore=rescore,
+        record=record,
         time_limit=settings.optimizer_time_limit,
     )
 
 
-def run(settings: Settings, rescore: Rescore | None = None, mount: Mount | None = None) -> int:
+def run(
+    settings: Settings,
+    rescore: Rescore | None = None,
+    mount: Mount | None = None,
+    record: Record | None = None,
+) -> int:
     """Serve until SIGTERM or SIGINT; requests under way are finished. Returns the exit code.
 
     Raises SettingsError for settings that cannot be used, an address that cannot be taken, and a service that would be
@@ -58,7 +69,7 @@ def run(settings: Settings, rescore: Rescore | None = None, mount: Mount | None 
             settings.namespace,
         )
         with (
-            closing(make_service(settings, rescore, access)) as service,
+            closing(make_service(settings, rescore, access, record)) as service,
             listen(settings.optimizer_host, settings.optimizer_port, "DSF_OPTIMIZER_PORT") as listener,
         ):
             _serve(listener, service, mount(service) if mount is not None else None)

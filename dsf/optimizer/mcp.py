@@ -29,11 +29,11 @@ from starlette.types import Receive, Scope, Send
 import dsf.log
 from dsf.api.problems import brief
 from dsf.errors import DsfError
-from dsf.optimizer.access import current_caller, is_loopback
+from dsf.optimizer.access import by_tool, current_caller, is_loopback
 from dsf.optimizer.main import make_service
 from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
 from dsf.optimizer.middleware import MAX_BODY, problem
-from dsf.optimizer.service import OptimizerService
+from dsf.optimizer.service import OptimizerService, Record
 from dsf.optimizer.service import Rescore as SendTicks
 from dsf.settings import Settings
 
@@ -108,7 +108,7 @@ def _is_known(origin: str, host: str) -> bool:
         return False
 
 
-def run_stdio(settings: Settings, rescore: SendTicks | None = None) -> int:
+def run_stdio(settings: Settings, rescore: SendTicks | None = None, record: Record | None = None) -> int:
     """Serve one client over standard input and output until it closes them. Returns the exit code.
 
     What may be done is what the kubeconfig of the settings allows. Raises SettingsError.
@@ -118,7 +118,7 @@ def run_stdio(settings: Settings, rescore: SendTicks | None = None) -> int:
     """
     dsf.log.setup(settings)
     _quiet()
-    with closing(make_service(settings, rescore)) as service:
+    with closing(make_service(settings, rescore, record=record)) as service:
         anyio.run(_serve_stdio, make_server(service))
     return 0
 
@@ -178,6 +178,8 @@ def _call(service: OptimizerService, tool: Tool, given: dict[str, Any]) -> types
     """One call. Every error is an answer that the assistant can read; what it cannot help is only in the log."""
     began = time.monotonic()
     problem = ""
+    # Of this thread's copy of the context.
+    by_tool.set(True)
     try:
         answer = tool.call(service, tool.arguments.model_validate(_unwrapped(tool.arguments, given)))
     except ValidationError as error:

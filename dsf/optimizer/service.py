@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import dsf.log
 from dsf.errors import ManifestError, PlanConflictError, SettingsError
-from dsf.optimizer.access import Access, Action, Caller, OpenAccess, current_caller
+from dsf.optimizer.access import Access, Action, Caller, OpenAccess, by_tool, current_caller
 from dsf.optimizer.backend import FIELD_MANAGER, KubeBackend, Manifest
 from dsf.optimizer.losses import losses
 from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, dump, plan_id, read_plan, render
@@ -40,6 +41,31 @@ log = dsf.log.get(__name__)
 #: Sends one tick to each of these clusters, or with None to all on which the scorer runs.
 Rescore = Callable[[str, Sequence[str] | None], Sequence[RescoreRun]]
 
+
+@dataclass(frozen=True)
+class Done:
+    """Something that was done and is to be written down."""
+
+    what: Literal["rescore", "plan-applied", "plan-reset"]
+    #: Empty: whoever runs this process.
+    by: str
+    #: Nobody has checked who it is.
+    claimed: bool
+    #: By an assistant's call of a tool.
+    by_tool: bool
+    scorer: str = ""
+    #: Empty: wherever the scorer runs.
+    clusters: Sequence[str] = ()
+    count: int = 0
+    namespace: str = ""
+    #: A run id or a plan's id.
+    reference: str = ""
+    detail: str = ""
+
+
+#: Writes down what was done; does not raise.
+Record = Callable[[Done], None]
+
 #: Who asks where there are no requests.
 _OWNER: Final = Caller("owner")
 #: Seconds of a search when neither the request nor a setting says how many.
@@ -61,6 +87,7 @@ class OptimizerService:
         *,
         access: Access | None = None,
         rescore: Rescore | None = None,
+        record: Record | None = None,
         time_limit: float = DEFAULT_TIME_LIMIT,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -70,6 +97,7 @@ class OptimizerService:
         self._selector = selector
         self.access = access or OpenAccess()
         self._rescore = rescore
+        self._record = record
         self._time_limit = time_limit
         self._now = now
         self._scores = Scores(backend)
@@ -124,6 +152,10 @@ class OptimizerService:
                 )
             self._writer.write(changes)
         log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count(changes))
+        if count := _count(changes):
+            self._write_down(
+                "plan-applied", namespace=params.namespace, reference=report.plan_id, detail=f"{count} objects changed"
+            )
         return report.model_copy(update={"applied": True}), plan
 
     def reset(self, namespace: str, *, dry_run: bool = False) -> ResetReport:
@@ -140,6 +172,8 @@ class OptimizerService:
             if not dry_run:
                 self._writer.write(changes)
                 log.info("plan reset", namespace=namespace, changes=_count(changes))
+                if changes:
+                    self._write_down("plan-reset", namespace=namespace, detail=f"{len(changes)} objects deleted")
         return ResetReport(namespace=namespace, deleted=[change.view() for change in changes], dry_run=dry_run)
 
     def plans(self, namespace: str | None = None) -> PlanList:
@@ -159,7 +193,17 @@ class OptimizerService:
         self._allow(Action.RESCORE, None)
         if self._rescore is None:
             raise SettingsError("DSF_REDIS_URL is not set, so nothing can be scored now; set it to the hub's Redis")
-        return RescoreReport(scorer=scorer, runs=list(self._rescore(scorer, [cluster] if cluster else None)))
+        runs = list(self._rescore(scorer, [cluster] if cluster else None))
+        sent = [run for run in runs if run.run_id]
+        self._write_down(
+            "rescore",
+            scorer=scorer,
+            clusters=[cluster] if cluster else [],
+            count=len(sent),
+            reference=sent[0].run_id if len(sent) == 1 else "",
+            detail=f"{len(runs) - len(sent)} not sent" if len(sent) < len(runs) else "",
+        )
+        return RescoreReport(scorer=scorer, runs=runs)
 
     def check(self) -> None:
         """Whether the hub answers, for a readiness probe."""
@@ -176,6 +220,20 @@ class OptimizerService:
 
     def _allow(self, action: Action, namespace: str | None) -> None:
         self.access.authorize(current_caller.get(_OWNER), action, namespace)
+
+    def _write_down(self, what: Literal["rescore", "plan-applied", "plan-reset"], **values: Any) -> None:
+        if self._record is None:
+            return
+        caller = current_caller.get(None)
+        self._record(
+            Done(
+                what,
+                by="" if caller is None else caller.name,
+                claimed=caller is None or not self.access.needs_token,
+                by_tool=by_tool.get(),
+                **values,
+            )
+        )
 
     def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, list[Change], list[str]]:
         """A plan that could be written now, the changes to write, and what stands against that."""

@@ -158,6 +158,7 @@ _READER: Final = [
     _selector("lrange", r=[_HISTORIES]),
     _selector("zmscore zrange", r=[keys.DUE]),
     _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
+    _selector("xrevrange", r=[keys.CHANGES]),
 ]
 
 _BEAT: Final = [
@@ -263,6 +264,9 @@ _HUB: Final = [
     _selector("hget hgetall hdel watch", rw=[keys.KEY_REQUESTS]),
     _selector("hgetall hdel", rw=[keys.AGENTS]),
     _selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
+    # What people did becomes Events.
+    _selector("xrange", r=[keys.CHANGES]),
+    _selector("get set", rw=[keys.CHANGES_TOLD]),
     # The users of the clusters. Who may make users may make any: this user is an admin of Redis in effect.
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
     # What these users may not take too much of: connections and the memory of their queues.
@@ -278,6 +282,13 @@ _SEND_NOW: Final = [
     _selector("zscore zadd", rw=[keys.OPEN_RUNS]),
     _selector("hincrby", rw=[_PAIRS]),
     _selector("lpush llen", w=[_SPOKES]),
+]
+
+#: What `dsf.fleet.changes.record` does: write down what a person did, and say so to the hub controller.
+_RECORD: Final = [
+    _selector("evalsha", rw=[keys.CHANGES, keys.HUB_WAKE]),
+    _selector("xadd", w=[keys.CHANGES]),
+    _selector("lpush ltrim", w=[keys.HUB_WAKE]),
 ]
 
 _OPERATOR: Final = [
@@ -297,7 +308,7 @@ _OPERATOR: Final = [
     _selector("hgetall", r=[keys.KEYS_USED]),
     _selector("evalsha", rw=[keys.KEY_REQUESTS, keys.HUB_WAKE]),
     _selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
-    _selector("lpush ltrim", w=[keys.HUB_WAKE]),
+    *_RECORD,
     # `dsf rescore`, and `celery call` with a cluster's queue
     *_SEND_NOW,
 ]
@@ -309,6 +320,7 @@ _OPTIMIZER: Final = [
     # What there is, also to name it when something else was asked for; and how long a run may take.
     _selector("hget hgetall", r=[keys.SCORERS, keys.CLUSTERS, keys.ENTRIES, keys.OVERRIDES]),
     *_SEND_NOW,
+    *_RECORD,
 ]
 
 _FLOWER: Final = [

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from dsf import keys
+from dsf.fleet.changes import read
 from dsf.store.pairs import Pairs
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 from tests.integration.mcp.assistant import Assistant
@@ -39,11 +40,18 @@ def test_on_one_cluster(near: Assistant, fleet: Fleet) -> None:
     assert fleet.redis.llen(keys.spoke_queue("worker02")) == 0
     assert fleet.redis.zscore(keys.OPEN_RUNS, keys.run_member("worker01", SAMPLE, run["run_id"]))
     assert Pairs(fleet.redis).state("worker01", SAMPLE).scheduled == 8
+    (change,) = read(fleet.redis).changes
+    assert (change.action, change.scorer, change.clusters) == ("rescore", SAMPLE, ["worker01"])
+    # Nobody had to show who they are.
+    assert (change.way, change.who, change.reference) == ("mcp", "anybody (claimed)", run["run_id"])
 
 
 def test_wherever_it_runs(stdio: Callable[..., Assistant], fleet: Fleet) -> None:
     runs = stdio().ask("rescore", scorer=SAMPLE)["runs"]
     assert [run["cluster"] for run in runs] == ["worker01", "worker02"]
+    (change,) = read(fleet.redis).changes
+    assert (change.way, change.claimed, change.clusters, change.cluster_count) == ("mcp", True, [], 2)
+    assert "@" in change.by
     assert all(tick(fleet.redis, run["cluster"]) == [SAMPLE, run["run_id"]] for run in runs)
 
 

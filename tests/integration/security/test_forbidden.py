@@ -129,6 +129,14 @@ PUBSUB CHANNELS
 MULTI
 WATCH hub.results
 XADD s * a b
+XADD dsf:changes * change x
+XRANGE dsf:changes - +
+XREVRANGE dsf:changes + -
+XREAD STREAMS dsf:changes 0
+XLEN dsf:changes
+XTRIM dsf:changes MAXLEN 0
+DEL dsf:changes
+GET dsf:changes:told
 COMMAND COUNT
 WAIT 0 0
 ECHO x
@@ -138,30 +146,33 @@ ECHO x
 HUB_FORBIDDEN: dict[HubRole, str] = {
     "beat": """BRPOP spoke.c1 1|LRANGE hub.results 0 -1|LPUSH hub.results x|HSET dsf:pair:c1/s score x
         HSET dsf:scorers x y|HSET dsf:schedule:entries x y|HSET dsf:schedule:overrides x y|ACL LIST|CONFIG GET *
-        EVAL 'return 1' 0|KEYS *""",
+        EVAL 'return 1' 0|KEYS *|XADD dsf:changes * a b|XREVRANGE dsf:changes + -""",
     # No tick can be made from a result, whatever is in it.
     "results": """LPUSH spoke.c1 x|RPUSH spoke.c1 x|LMOVE hub.results spoke.c1 LEFT LEFT|BRPOP spoke.c1 1|LLEN spoke.c1
         HSET dsf:scorers x y|HSET dsf:clusters x y|HSET dsf:schedule:entries x y|ZADD dsf:schedule:due 0 x|ACL LIST
-        PSUBSCRIBE /0.celeryev/*|PUBLISH /0.celery.pidbox x|EVAL 'return 1' 0|CONFIG GET *|KEYS *""",
+        PSUBSCRIBE /0.celeryev/*|PUBLISH /0.celery.pidbox x|EVAL 'return 1' 0|CONFIG GET *|KEYS *
+        XADD dsf:changes * a b|XREVRANGE dsf:changes + -""",
     "exporter": """HSET dsf:scorers x y|HSET dsf:pair:c1/s x y|DEL dsf:scorers|LPUSH spoke.c1 x|LPUSH hub.results x
         LRANGE spoke.c1 0 -1|LRANGE hub.results 0 -1|HGETALL dsf:unacked.results|SCRIPT LOAD x|ACL LIST|KEYS *
-        CONFIG GET *""",
+        CONFIG GET *|XADD dsf:changes * a b|DEL dsf:changes""",
     "flower": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|HGETALL dsf:scorers
         PUBLISH /0.celeryev/x x|PUBLISH /0.celery.pidbox x|PSUBSCRIBE *|HGETALL dsf:pair:c1/s|SCRIPT LOAD x|ACL LIST
-        KEYS *""",
+        KEYS *|XADD dsf:changes * a b|XREVRANGE dsf:changes + -""",
     # It sends ticks. What they bring is in the hub's objects, which it reads from the API server.
     "optimizer": """LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|RPUSH spoke.c1 x|DEL spoke.c1|LPUSH hub.results x
         LLEN hub.results|LRANGE hub.results 0 -1|HGETALL dsf:pair:c1/s|HGET dsf:pair:c1/s score
         HSET dsf:pair:c1/s score x|HDEL dsf:pair:c1/s score|LRANGE dsf:history:c1/s 0 -1|HSET dsf:scorers x y
         HSET dsf:clusters x y|HSET dsf:schedule:entries x y|HDEL dsf:schedule:entries x|HSET dsf:schedule:overrides x y
-        ZADD dsf:schedule:due 0 x|ZREM dsf:runs:open x|ZRANGE dsf:runs:open 0 -1|LPUSH dsf:hub:wake 1
+        ZADD dsf:schedule:due 0 x|ZREM dsf:runs:open x|ZRANGE dsf:runs:open 0 -1|DEL dsf:hub:wake
+        XREVRANGE dsf:changes + -|XDEL dsf:changes 1-1|XTRIM dsf:changes MAXLEN 0|DEL dsf:changes
         HGETALL dsf:clusters:keys|HGETALL dsf:clusters:requests|PUBLISH /0.celeryev/x x|PSUBSCRIBE /0.celeryev/*
         ACL LIST|ACL SETUSER x|EVAL 'return 1' 0|CONFIG GET *|CLIENT LIST|FLUSHALL|MONITOR|KEYS *|SHUTDOWN""",
     "hub": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE hub.results 0 -1|HSET dsf:pair:c1/s score x|FLUSHALL
-        CONFIG GET *|EVAL 'return 1' 0|MONITOR|KEYS *|SHUTDOWN""",
+        CONFIG GET *|EVAL 'return 1' 0|MONITOR|KEYS *|SHUTDOWN|XADD dsf:changes * a b|DEL dsf:changes""",
     "operator": """LRANGE hub.results 0 -1|LPUSH hub.results x|BRPOP spoke.c1 1|LRANGE spoke.c1 0 -1
         HSET dsf:scorers x y|HSET dsf:pair:c1/s score x|ACL LIST|ACL SETUSER x
-        CONFIG GET *|FLUSHALL|MONITOR|KEYS *|SHUTDOWN|CLIENT LIST""",
+        CONFIG GET *|FLUSHALL|MONITOR|KEYS *|SHUTDOWN|CLIENT LIST
+        XDEL dsf:changes 1-1|XTRIM dsf:changes MAXLEN 0|DEL dsf:changes|SET dsf:changes:told x""",
     "sentinel": "GET x|LRANGE hub.results 0 -1|SHUTDOWN|ACL LIST|CONFIG SET dir /tmp|KEYS *",
     "replica": "GET x|LRANGE hub.results 0 -1|SHUTDOWN|ACL LIST|CONFIG GET *|KEYS *",
 }

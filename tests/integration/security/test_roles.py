@@ -10,10 +10,13 @@ import pytest
 import redis
 
 from dsf import keys, messages
-from dsf.cli.optimizer import rescorer
+from dsf.cli.optimizer import recorder, rescorer
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
+from dsf.fleet.changes import Action, Actor, Deed, read, record
 from dsf.fleet.reader import FleetReader
+from dsf.hub.changes import ChangeTeller
+from dsf.optimizer.service import Done
 from dsf.redisacl.clusterusers import ClusterUsers, forget_keys_used, keys_used
 from dsf.redisacl.rules import HubRole, hub_user
 from dsf.results.ingest import Ingest
@@ -64,6 +67,8 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     store.set_override("c1/s1", paused=True)
     store.resume("c1/s1")
     store.reset("*/s1")
+    record(operator, Actor(name="me", claimed=True, way="cli"), Deed(action=Action.PAUSE, scorer="s1"))
+    assert [one.by for one in read(operator).changes] == ["me"]
     FleetReader(operator).scorers()
     FleetReader(operator).scores("c1", "s1")
     FleetReader(operator).history("c1", "s1")
@@ -128,6 +133,8 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     Writes(hub).touch("c1", "s1", forget_written=True)
     Writes(hub).facts([Claim("c1", "s1", 0.0)])
     Writes(hub).validity_factor()
+    ChangeTeller(hub, MemoryBackend(), lambda _: []).tell()
+    assert hub.get(keys.CHANGES_TOLD)
     schedule.overrides_of("s1", ["c1"])
     schedule.remove(["gone/s1", "gone/limited"])
     schedule.forget("s1")
@@ -140,6 +147,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     assert len(list(FleetCollector(exporter).collect())) > 5
     FleetReader(exporter).history("c1", "s1")
     FleetReader(exporter).schedule()
+    assert len(read(exporter, limit=5).changes) == 1
     exporter.ping()
 
     refusals = secure_redis.client().acl_log()
@@ -179,6 +187,11 @@ def test_an_optimiser_scores_now_as_itself(secure_redis: SecureRedis) -> None:
         deadline = admin.zscore(keys.OPEN_RUNS, keys.run_member(run.cluster, "s1", run.run_id))
         assert deadline is not None
         assert 600 < deadline - time.time() < 700
+    write_down = recorder(settings, "api")
+    assert write_down is not None
+    write_down(Done("rescore", by="system:serviceaccount:a:b", claimed=False, by_tool=True, scorer="s1"))
+    (change,) = read(admin).changes
+    assert (change.who, change.way) == ("system:serviceaccount:a:b", "mcp")
     score_now("s1", ["c1"])
     (refused,) = score_now("s1", ["c1"])
     assert refused.run_id == ""

@@ -1,0 +1,118 @@
+"""What people do to the fleet. Each deed is written down with the name of who did it (`dsf.fleet.changes`).
+
+The command line and the page act through this alone, so that no way leaves a change without its author.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+import redis
+
+from dsf.api.meta import rfc3339
+from dsf.fleet import rescore as rescoring
+from dsf.fleet.changes import Action, Actor, Deed, record
+from dsf.fleet.rescore import RunView
+from dsf.fleet.schedule import reset, target_of
+from dsf.settings import Settings
+from dsf.store.agentkeys import AgentKeys, KeyRequest
+from dsf.store.schedule import Override, ScheduleStore
+
+
+class Actions:
+    """Acts in one person's name. Methods raise redis.RedisError, and UnknownScorerError and UnknownClusterError before
+    anything was done. `cluster` None is all of them."""
+
+    def __init__(self, client: redis.Redis, settings: Settings, actor: Actor) -> None:
+        self._redis = client
+        self._settings = settings
+        self._actor = actor
+        self._store = ScheduleStore(client)
+
+    def rescore(self, scorer: str, clusters: Sequence[str] | None = None, *, note: str = "") -> list[RunView]:
+        """Send one tick to each cluster; see `dsf.fleet.rescore.send`."""
+        runs = rescoring.send(self._redis, self._settings, scorer, clusters)
+        sent = [run for run in runs if run.run_id]
+        refused = len(runs) - len(sent)
+        self._record(
+            Action.RESCORE,
+            scorer,
+            [run.cluster for run in sent] if clusters else [],
+            count=len(sent),
+            detail=f"{refused} not sent" if refused else "",
+            reference=sent[0].run_id if len(sent) == 1 else "",
+            note=note,
+        )
+        return runs
+
+    def set_interval(self, scorer: str, cluster: str | None, seconds: int, *, note: str = "") -> Override:
+        """Set the interval. Raises ValueError for one that is not 1..MAX_SECONDS (`dsf.api.types`)."""
+        target = target_of(scorer, cluster)
+        before = self._store.overrides().get(target)
+        done = self._store.set_override(target, interval=seconds, note=note, by=self._actor.name)
+        was = f", was {before.interval} s" if before is not None and before.interval is not None else ""
+        self._record(Action.INTERVAL, scorer, _named(cluster), detail=f"{seconds} s{was}", note=note)
+        return done
+
+    def pause(self, scorer: str, cluster: str | None, until: float | None = None, *, note: str = "") -> Override:
+        """Send no ticks until a moment (unix seconds), or until resumed. Raises ValueError after LATEST."""
+        done = self._store.set_override(
+            target_of(scorer, cluster), paused=True, paused_until=until, note=note, by=self._actor.name
+        )
+        detail = "without an end" if until is None else f"until {rfc3339(datetime.fromtimestamp(until, UTC))}"
+        self._record(Action.PAUSE, scorer, _named(cluster), detail=detail, note=note)
+        return done
+
+    def resume(self, scorer: str, cluster: str | None, *, note: str = "") -> Override:
+        """End a pause; see `ScheduleStore.resume`."""
+        done = self._store.resume(target_of(scorer, cluster), note=note, by=self._actor.name)
+        self._record(Action.RESUME, scorer, _named(cluster), note=note)
+        return done
+
+    def reset(self, scorer: str, cluster: str | None, *, note: str = "") -> None:
+        """Remove people's changes to a scorer on one cluster, or everywhere."""
+        reset(self._store, scorer, cluster)
+        self._record(Action.RESET, scorer, _named(cluster), note=note)
+
+    def ask_credentials(
+        self, action: Literal["rotate", "revoke"], clusters: Sequence[str], *, note: str = ""
+    ) -> dict[str, KeyRequest]:
+        """Ask for new credentials of these clusters; what was asked for, by cluster."""
+        known = AgentKeys(self._redis)
+        asked: dict[str, KeyRequest] = {}
+        try:
+            for name in clusters:
+                asked[name] = known.ask(name, action, by=self._actor.name)
+        finally:
+            # Also when one in the middle is not known: those before it were asked for.
+            if asked:
+                self._record(Action(action), "", list(asked), note=note)
+        return asked
+
+    def _record(
+        self,
+        action: Action,
+        scorer: str,
+        clusters: Sequence[str],
+        *,
+        count: int = 0,
+        detail: str = "",
+        reference: str = "",
+        note: str = "",
+    ) -> None:
+        deed = Deed(
+            action=action,
+            scorer=scorer,
+            clusters=list(clusters),
+            cluster_count=count or len(clusters),
+            detail=detail,
+            reference=reference,
+            note=note,
+        )
+        record(self._redis, self._actor, deed)
+
+
+def _named(cluster: str | None) -> list[str]:
+    return [] if cluster is None else [cluster]

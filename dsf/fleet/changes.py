@@ -1,0 +1,250 @@
+"""Who did what to the fleet and when: a capped stream in Redis, which outlives what Kubernetes and Flower remember.
+
+Everybody who acts for a person writes here: the command line, the page, the optimiser and its tools for assistants. The
+hub controller makes a Kubernetes Event of what concerns a DynamicScorer. The moment is that of Redis' clock.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+import redis
+from pydantic import Field, ValidationError
+
+import dsf.log
+from dsf import keys
+from dsf.errors import CursorError
+from dsf.fleet.views import Time, View
+from dsf.store.client import lua
+from dsf.text import cleaned
+
+log = dsf.log.get(__name__)
+
+#: Clusters that a deed names; of more only their number is kept.
+MAX_CLUSTERS: Final = 20
+#: Characters of a note or a detail, and of a name.
+_MAX_TEXT: Final = 500
+_MAX_NAME: Final = 253
+#: Deeds per round trip.
+_BATCH: Final = 500
+#: Elements of the list that wakes the hub controller; one is enough.
+_WAKE_LENGTH: Final = 2
+_FIELD: Final = "change"
+_ID: Final = re.compile(r"\d{1,15}-\d{1,19}")
+
+
+class Action(StrEnum):
+    """What can be done."""
+
+    RESCORE = "rescore"
+    PAUSE = "pause"
+    RESUME = "resume"
+    INTERVAL = "interval"
+    RESET = "reset"
+    ROTATE = "rotate"
+    REVOKE = "revoke"
+    PLAN_APPLIED = "plan-applied"
+    PLAN_RESET = "plan-reset"
+
+
+#: By what way somebody acted.
+Way = Literal["cli", "page", "api", "mcp"]
+
+
+class Actor(View):
+    """Who acts."""
+
+    name: str
+    claimed: bool = Field(description="The name is what its bearer says; nobody has checked it.")
+    way: Way
+
+
+class Deed(View):
+    """What somebody did. It has no secret, and no text longer than some hundred characters."""
+
+    action: Action
+    scorer: str = Field(default="", description="The DynamicScorer; empty for what concerns none.")
+    clusters: list[str] = Field(
+        default=[], description=f"At most {MAX_CLUSTERS}; empty: wherever the scorer runs, or what has no clusters."
+    )
+    cluster_count: int = Field(
+        default=0, description="On how many clusters something was done; 0 where that is not counted."
+    )
+    namespace: str = Field(default="", description="Of a plan.")
+    detail: str = Field(default="", description="What exactly, such as `5 s, was 30 s`.")
+    reference: str = Field(default="", description="The run id of the one run that was asked for, or the plan's id.")
+    note: str = Field(default="", description="Why, as its author says.")
+
+
+class Change(Deed):
+    """A deed with its author."""
+
+    id: str = Field(description="Later ones sort after earlier ones in time; a place to go on reading from.")
+    at: Time
+    by: str
+    claimed: bool = Field(default=True, description="`by` is what its bearer says; nobody has checked it.")
+    way: Way = "cli"
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it was done on more clusters than it names."""
+        return self.cluster_count > len(self.clusters) > 0
+
+    def concerns(self, cluster: str) -> bool:
+        """Whether it may have been done on this cluster."""
+        if self.namespace:
+            return False
+        return not self.clusters or cluster in self.clusters or self.is_long
+
+    @property
+    def where(self) -> str:
+        """`worker01, worker02 and 5 more`, `all clusters`, or nothing for a plan."""
+        if self.namespace:
+            return ""
+        if not self.clusters:
+            return "all clusters"
+        more = self.cluster_count - len(self.clusters)
+        return ", ".join(self.clusters) + (f" and {more} more" if more > 0 else "")
+
+    @property
+    def who(self) -> str:
+        """The name, and whether it is only claimed."""
+        return f"{self.by or 'unknown'}{' (claimed)' if self.claimed else ''}"
+
+    @property
+    def sentence(self) -> str:
+        """All of it but the moment, for an Event: `paused on worker01 (until ...) by ann@host (claimed), cli: why`."""
+        where = f" on {self.where}" if self.where else f" in namespace {self.namespace}"
+        detail = f" ({self.detail})" if self.detail else ""
+        note = f": {self.note}" if self.note else ""
+        return f"{_DONE[self.action]}{where}{detail} by {self.who}, {self.way}{note}"
+
+
+_DONE: Final = {
+    Action.RESCORE: "scored now",
+    Action.PAUSE: "paused",
+    Action.RESUME: "resumed",
+    Action.INTERVAL: "interval set",
+    Action.RESET: "changes of people removed",
+    Action.ROTATE: "new credentials asked for",
+    Action.REVOKE: "credentials revoked",
+    Action.PLAN_APPLIED: "plan applied",
+    Action.PLAN_RESET: "plan removed",
+}
+
+
+class ChangeList(View):
+    """Changes, newest first."""
+
+    at: Time
+    changes: list[Change]
+    continue_: str | None = Field(
+        default=None,
+        alias="continue",
+        description="There may be more: ask again with this as cursor. null when these are the last.",
+    )
+
+
+def record(client: redis.Redis, actor: Actor, deed: Deed) -> str:
+    """Write down what was done, after it was done; returns its id.
+
+    Texts are cut and cleaned. A user of Redis that may not write here is logged, and the id is empty: what was done is
+    done, and rights of an earlier version know no such stream. Raises redis.RedisError for everything else.
+    """
+    stored = deed.model_copy(
+        update={
+            "scorer": cleaned(deed.scorer, _MAX_NAME),
+            "namespace": cleaned(deed.namespace, _MAX_NAME),
+            "reference": cleaned(deed.reference, _MAX_NAME),
+            "detail": cleaned(deed.detail, _MAX_TEXT),
+            "note": cleaned(deed.note, _MAX_TEXT),
+            "clusters": [cleaned(name, _MAX_NAME) for name in deed.clusters[:MAX_CLUSTERS]],
+            "cluster_count": max(deed.cluster_count, len(deed.clusters)),
+        }
+    ).model_dump()
+    by = {"by": cleaned(actor.name, _MAX_NAME), "claimed": actor.claimed, "way": actor.way}
+    text = _Stored.model_validate({**stored, **by}).model_dump_json(by_alias=True)
+    script = client.register_script(lua("change"))
+    try:
+        return str(script(keys=[keys.CHANGES, keys.HUB_WAKE], args=[keys.CHANGES_KEPT, text, _WAKE_LENGTH]))
+    except redis.exceptions.NoPermissionError as error:
+        log.error(
+            "what was done cannot be written down: this user of Redis has the rights of an earlier version, "
+            "see docs/upgrade.md",
+            action=deed.action.value,
+            scorer=deed.scorer,
+            error=str(error),
+        )
+        return ""
+
+
+class _Stored(Deed):
+    """What is in the stream: id and moment are Redis'."""
+
+    v: int = keys.SCHEMA_VERSION
+    by: str = ""
+    claimed: bool = True
+    way: Way = "cli"
+
+
+def read(
+    client: redis.Redis,
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    scorer: str | None = None,
+    cluster: str | None = None,
+    since: float | None = None,
+) -> ChangeList:
+    """Changes, newest first, at most `limit` (None: all that are kept), after the one that `cursor` names.
+
+    Only those of a scorer, those that may concern a cluster, and those since a moment (unix seconds).
+    Raises CursorError and redis.RedisError.
+    """
+    if cursor is not None and not _ID.fullmatch(cursor):
+        raise CursorError(f"{cursor[:_MAX_NAME]!r} is no place among the changes; take `continue` of the answer before")
+    found: list[Change] = []
+    more = False
+    for change in _newest_first(client, cursor, since):
+        if scorer is not None and change.scorer != scorer:
+            continue
+        if cluster is not None and not change.concerns(cluster):
+            continue
+        if limit is not None and len(found) >= limit:
+            more = True
+            break
+        found.append(change)
+    return ChangeList(at=time.time(), changes=found, continue_=found[-1].id if more and found else None)
+
+
+def after(client: redis.Redis, last: str, limit: int = _BATCH) -> Sequence[tuple[str, Change | None]]:
+    """Changes after the one named `last`, oldest first, by id; None is one that cannot be read."""
+    entries: Any = client.xrange(keys.CHANGES, f"({last}", "+", limit)
+    return [(id_, _parsed(id_, fields)) for id_, fields in entries]
+
+
+def _newest_first(client: redis.Redis, cursor: str | None, since: float | None) -> Iterator[Change]:
+    first = "-" if since is None else str(max(0, int(since * 1000)))
+    last = "+" if cursor is None else f"({cursor}"
+    while True:
+        batch: Any = client.xrevrange(keys.CHANGES, last, first, _BATCH)
+        for id_, fields in batch:
+            if (change := _parsed(id_, fields)) is not None:
+                yield change
+        if len(batch) < _BATCH:
+            return
+        last = f"({batch[-1][0]}"
+
+
+def _parsed(id_: str, fields: Any) -> Change | None:
+    try:
+        stored = _Stored.model_validate_json(fields[_FIELD])
+    except (KeyError, TypeError, ValidationError) as error:
+        log.warning("a change cannot be read", id=id_, error=type(error).__name__)
+        return None
+    at = int(id_.partition("-")[0]) / 1000
+    return Change(id=id_, at=at, **stored.model_dump(exclude={"v"}))

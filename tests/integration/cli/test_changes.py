@@ -1,0 +1,147 @@
+"""dsf changes: what people did with the commands, by whom, and that it stays bounded and readable."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.errors import CursorError
+from dsf.fleet.changes import MAX_CLUSTERS, Action, Actor, Deed, read, record
+from dsf.store.registry import ClusterRecord, Registry
+from tests.integration.cli.conftest import Dsf, loaded
+from tests.integration.exporter.fleet import SAMPLE, Fleet
+
+WHO = f"{getpass.getuser()}@{socket.gethostname()}"
+ANN = Actor(name="ann", claimed=False, way="page")
+
+
+def changes(dsf: Dsf, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = loaded(dsf("changes", *arguments, "-o", "json"))["changes"]
+    return found
+
+
+def test_every_change_of_the_schedule_is_there(dsf: Dsf, fleet: Fleet) -> None:
+    began = time.time()
+    dsf("schedule", "set", SAMPLE, "--interval", "5", "--note", "incident 42")
+    dsf("schedule", "set", SAMPLE, "--interval", "7")
+    dsf("schedule", "pause", SAMPLE, "-c", "worker01", "--until", "2090-01-01T00:00Z", "--as", "ann")
+    dsf("schedule", "pause", SAMPLE, "-c", "worker02")
+    dsf("schedule", "resume", SAMPLE, "-c", "worker01")
+    dsf("schedule", "reset", SAMPLE)
+    found = changes(dsf)
+    assert [(one["action"], one["clusters"], one["detail"], one["note"]) for one in reversed(found)] == [
+        ("interval", [], "5 s", "incident 42"),
+        ("interval", [], "7 s, was 5 s", ""),
+        ("pause", ["worker01"], "until 2090-01-01T00:00:00Z", ""),
+        ("pause", ["worker02"], "without an end", ""),
+        ("resume", ["worker01"], "", ""),
+        ("reset", [], "", ""),
+    ]
+    assert {(one["scorer"], one["claimed"], one["way"]) for one in found} == {(SAMPLE, True, "cli")}
+    assert [one["by"] for one in reversed(found)] == [WHO, WHO, "ann", WHO, WHO, WHO]
+    assert all(one["at"].endswith("Z") for one in found)
+    assert changes(dsf, "--since", str(int(time.time() - began) + 60) + "s") == found
+    assert changes(dsf, "--since", "2099-01-01") == []
+    # Whoever paused is also named with the entry.
+    assert [one["action"] for one in changes(dsf, SAMPLE, "--cluster", "worker02")] == [
+        *("reset", "pause", "interval", "interval")
+    ]
+    assert changes(dsf, "another-scorer") == []
+
+
+def test_a_re_score_names_its_run(dsf: Dsf, fleet: Fleet) -> None:
+    runs = loaded(dsf("rescore", SAMPLE, "-c", "worker01", "--note", "looks odd", "-o", "json"))["runs"]
+    fleet.redis.lpush(keys.spoke_queue("worker01"), *["waiting"] * 100)
+    dsf("rescore", SAMPLE)
+    dsf("rescore", SAMPLE, "-c", "worker01")
+    none, all_, one = changes(dsf)
+    assert (one["action"], one["clusters"], one["note"]) == ("rescore", ["worker01"], "looks odd")
+    assert one["reference"] == runs[0]["runId"]
+    assert (all_["clusters"], all_["clusterCount"], all_["detail"]) == ([], 1, "1 not sent")
+    assert (none["clusterCount"], none["detail"], none["reference"]) == (0, "1 not sent", "")
+
+
+def test_what_was_refused_is_no_change(dsf: Dsf, fleet: Fleet) -> None:
+    assert dsf("rescore", "no-such-scorer").exit_code == 1
+    assert dsf("schedule", "pause", SAMPLE, "-c", "no-such-cluster").exit_code == 1
+    assert dsf("credentials", "rotate", "-c", "no-such-cluster").exit_code == 1
+    assert changes(dsf) == []
+    assert "Nobody has changed anything" in dsf("changes").stdout
+
+
+def test_new_credentials(dsf: Dsf, redis_client: redis.Redis) -> None:
+    for name in ("a", "b", "c"):
+        Registry(redis_client).put_cluster(ClusterRecord(name=name, key_ids=(1,)))
+    dsf("credentials", "rotate", "--all", "--note", "yearly")
+    dsf("credentials", "revoke", "-c", "b", "-c", "b")
+    revoked, rotated = changes(dsf)
+    assert (rotated["action"], rotated["clusters"], rotated["note"]) == ("rotate", ["a", "b", "c"], "yearly")
+    assert (revoked["action"], revoked["clusters"], revoked["scorer"]) == ("revoke", ["b"], "")
+
+
+def test_the_table_says_what_is_only_claimed(dsf: Dsf, fleet: Fleet) -> None:
+    record(fleet.redis, ANN, Deed(action=Action.RESUME, scorer=SAMPLE, clusters=["worker01"], note="fixed"))
+    dsf("rescore", SAMPLE, "-c", "worker02")
+    result = dsf("changes")
+    header = "TIME WHO BY WAY OF DID TO CLUSTERS DETAIL NOTE"
+    assert " ".join(result.stdout.splitlines()[0].split()) == header
+    claimed, known = result.stdout.splitlines()[1:]
+    assert f"{WHO} (claimed)" in claimed
+    assert " ann " in known
+    assert "(claimed)" not in known
+    assert result.stderr == ""
+    assert "the newest 1; --limit 0 shows all" in dsf("changes", "--limit", "1").stderr
+
+
+def test_texts_are_bounded_and_steer_no_terminal(redis_client: redis.Redis) -> None:
+    names = [f"c{number}" for number in range(3000)]
+    deed = Deed(action=Action.ROTATE, clusters=names, note="\x1b[2J" + "x" * 5000, detail="a\nb", reference="r" * 999)
+    record(redis_client, Actor(name="ann\x1b[2J" + "n" * 999, claimed=True, way="cli"), deed)
+    (one,) = read(redis_client).changes
+    assert len(one.note) == 500
+    assert "\x1b" not in one.note + one.by
+    assert (one.detail, len(one.by), len(one.reference)) == ("a b", 253, 253)
+    assert one.clusters == names[:MAX_CLUSTERS]
+    assert one.cluster_count == 3000
+    assert one.where.endswith("c19 and 2980 more")
+    # It was one of those that are not named, or not: it may have been.
+    assert read(redis_client, cluster="c2999").changes == [one]
+    assert redis_client.memory_usage(keys.CHANGES) < 5000
+
+
+def test_only_the_newest_are_kept(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "CHANGES_KEPT", 10)
+    for number in range(25):
+        record(redis_client, ANN, Deed(action=Action.RESCORE, scorer=f"s{number}"))
+    assert [one.scorer for one in read(redis_client).changes] == [f"s{number}" for number in range(24, 14, -1)]
+
+
+def test_pages_follow_each_other_while_others_are_added(redis_client: redis.Redis) -> None:
+    for number in range(1200):
+        record(redis_client, ANN, Deed(action=Action.RESCORE, scorer=f"s{number % 2}", reference=str(number)))
+    first = read(redis_client, limit=100, scorer="s1")
+    record(redis_client, ANN, Deed(action=Action.RESCORE, scorer="s1", reference="new"))
+    seen = [one.reference for one in first.changes]
+    cursor = first.continue_
+    while cursor:
+        page = read(redis_client, limit=100, scorer="s1", cursor=cursor)
+        seen += [one.reference for one in page.changes]
+        cursor = page.continue_
+    assert seen == [str(number) for number in range(1199, -1, -2)]
+    with pytest.raises(CursorError):
+        read(redis_client, cursor="nonsense")
+
+
+def test_what_cannot_be_read_is_left_out(redis_client: redis.Redis) -> None:
+    record(redis_client, ANN, Deed(action=Action.RESCORE, scorer="before"))
+    redis_client.xadd(keys.CHANGES, {"change": "{"})
+    redis_client.xadd(keys.CHANGES, {"other": "x"})
+    redis_client.xadd(keys.CHANGES, {"change": '{"action": "of a later version", "by": "x"}'})
+    record(redis_client, ANN, Deed(action=Action.RESCORE, scorer="after"))
+    assert [one.scorer for one in read(redis_client).changes] == ["after", "before"]
