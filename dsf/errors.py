@@ -16,6 +16,7 @@
     |   +-- ObjectConflictError
     +-- UnknownScorerError       a command or a message names a scorer that is not registered
     +-- UnknownClusterError      a command or a message names a cluster that is not registered
+    +-- QueryError               a question about the fleet cannot be understood
     +-- QueueFullError           a cluster's queue holds so many messages that its agent must be away
     +-- ContextError             which of several running demos is meant is not known
     +-- ToolError                a program the demo or a test needs cannot be found or started
@@ -167,6 +168,10 @@ class UnknownClusterError(DsfError):
 
 class CursorError(DsfError):
     """What should name a place in a list names none."""
+
+
+class QueryError(DsfError):
+    """A question about the fleet cannot be understood: an unknown state, or a cursor of something else."""
 
 
 class QueueFullError(DsfError):

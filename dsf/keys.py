@@ -102,6 +102,9 @@ BEAT_WAKE = "dsf:schedule:wake"
 #: hash, counters of beat: `ticks`, `skipped:<reason>`, `lag:<upper bound>`, `lag:sum`, `lag:count`, ...
 BEAT_STATS = "dsf:schedule:stats"
 
+#: hash `<scorer>:<upper bound>` -> number of ticks of that scorer that were sent so late, as in BEAT_STATS; by beat.
+BEAT_LAGS = "dsf:schedule:lags"
+
 # --- runs and results (beat opens runs, the results worker closes them) --------------------------------------
 
 #: zset `<pair>/<run id>` -> deadline (unix seconds): runs sent and not yet heard of.
@@ -117,6 +120,29 @@ KNOWN_PAIRS = "dsf:pairs"
 REJECTED = "dsf:rejected"
 #: hash cluster -> number of things in its mailbox that could be no result.
 REJECTED_MAIL = "dsf:rejected:mail"
+
+# --- read model (lua/model.lua: kept by ingest and the sweeper; beat, hub controller and people only mark) -------
+
+#: Begins the names of all its keys; `lua/model.lua` makes them of it.
+MODEL_PREFIX = "dsf:model:"
+#: string, version of what the model holds; without it, or with another one, the sweeper counts all pairs again.
+MODEL_VERSION = MODEL_PREFIX + "version"
+#: string, token of the results worker that looks at what is marked; expires.
+MODEL_KEEPER = MODEL_PREFIX + "keeper"
+#: hash pair, or `*/<scorer>` for all of its pairs -> how often it was marked: the sweeper looks at it again.
+MODEL_MARKED = MODEL_PREFIX + "marked"
+#: set of scorers that have pairs in the model.
+MODEL_SCORERS = MODEL_PREFIX + "scorers"
+#: zset cluster -> how bad it is, by the states of its pairs; only those that are bad at all.
+MODEL_CLUSTERS = MODEL_PREFIX + "clusters"
+#: zset pair -> number of its newest change, counted by MODEL_SEQUENCE; also of pairs that went within the last hour.
+MODEL_CHANGED = MODEL_PREFIX + "changed"
+#: string, number of changes so far.
+MODEL_SEQUENCE = MODEL_PREFIX + "sequence"
+#: zset pair -> unix time at which it went.
+MODEL_GONE = MODEL_PREFIX + "gone"
+#: hash pair -> its group, `<state>:<stage>:<reason>`; only of those in one.
+MODEL_GROUPED = MODEL_PREFIX + "grouped"
 
 # --- score writing (results worker) --------------------------------------------------------------------------
 
@@ -188,3 +214,28 @@ def pair_key(cluster: str, scorer: str) -> str:
 def history_key(cluster: str, scorer: str) -> str:
     """List of the newest cycles of one pair, newest first."""
     return f"{_HISTORY_PREFIX}{cluster}/{scorer}"
+
+
+def model_states(scorer: str) -> str:
+    """zset cluster -> rank of the pair's state * MODEL_SPAN + a time, so that the worst comes first."""
+    return f"{MODEL_PREFIX}states:{scorer}"
+
+
+def model_ages(scorer: str) -> str:
+    """zset cluster -> unix time of the pair's newest successful cycle."""
+    return f"{MODEL_PREFIX}ages:{scorer}"
+
+
+def model_values(scorer: str) -> str:
+    """zset cluster -> the one number that stands for its score; only while the pair is ok."""
+    return f"{MODEL_PREFIX}values:{scorer}"
+
+
+def model_groups(scorer: str) -> str:
+    """hash group -> JSON of its newest text: cluster, run, at, message."""
+    return f"{MODEL_PREFIX}groups:{scorer}"
+
+
+def model_group(scorer: str, group: str) -> str:
+    """zset cluster -> place as in `model_states`, of the pairs of one group (`<state>:<stage>:<reason>`)."""
+    return f"{MODEL_PREFIX}group:{scorer}/{group}"

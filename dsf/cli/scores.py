@@ -33,9 +33,11 @@ ScorerOption = Annotated[str | None, typer.Option("--scorer", "-s", help="Only t
 _STATES = {
     "failing": ("failing", "red"),
     "expired": ("expired", "red"),
-    "waiting": ("waiting", "yellow"),
+    "skipped": ("skipped", "yellow"),
+    "never": ("waiting", "yellow"),
+    "paused": ("paused", "yellow"),
     "empty": ("empty", "yellow"),
-    "succeeding": ("fresh", "green"),
+    "ok": ("fresh", "green"),
 }
 
 

@@ -93,7 +93,7 @@ def _cluster_table(report: StatusReport) -> RenderableType:
         reason = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
         if score.skips and not reason:
             reason = f"{score.skips.reason}, {score.skips.ticks} not sent"
-        state = "ok" if score.state == "succeeding" else score.state.value
+        state = score.state.value
         rows.append(
             [
                 score.cluster,

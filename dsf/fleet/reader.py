@@ -13,13 +13,11 @@ import redis
 from dsf import keys
 from dsf.api.validity import has_expired
 from dsf.fleet.pages import Page
+from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, skips_view
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import (
-    Books,
     ClusterCounts,
-    CycleView,
-    FailureView,
     HistoryList,
     IdleClusters,
     ScheduleList,
@@ -29,7 +27,6 @@ from dsf.fleet.views import (
     ScorerList,
     ScorerView,
     ScoreView,
-    SkipsView,
 )
 from dsf.store.entries import interval_in_force
 from dsf.store.pairs import Pairs, PairState
@@ -37,6 +34,8 @@ from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import Override, ScheduleStore
 from dsf.store.skips import INACTIVE, PAUSED, SKIPS_THRESHOLD, Skips
 
+#: How counts were named before there was one word for each state.
+_COUNTED = {Verdict.OK: "succeeding", Verdict.NEVER: "waiting"}
 #: Failures shown per scorer.
 MAX_FAILURES = 10
 
@@ -110,12 +109,9 @@ class FleetReader:
     def history(self, cluster: str, scorer: str) -> HistoryList:
         """The newest cycles of one pair and its books; both are empty when it never ran."""
         self._check(cluster, scorer)
-        cycles = [
-            CycleView(**entry.model_dump(exclude={"run"}), run_id=entry.run)
-            for entry in self._pairs.history(cluster, scorer)
-        ]
+        cycles = [cycle_view(entry) for entry in self._pairs.history(cluster, scorer)]
         return HistoryList(
-            cluster=cluster, scorer=scorer, books=_books(self._pairs.state(cluster, scorer)), cycles=cycles
+            cluster=cluster, scorer=scorer, books=books_of(self._pairs.state(cluster, scorer)), cycles=cycles
         )
 
     def _check(self, cluster: str | None, scorer: str | None) -> None:
@@ -147,10 +143,10 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float) -
         fresh=usable is not None and verdict(state, now) is not Verdict.FAILING,
         empty=verdict(state, now) is Verdict.EMPTY,
         last_success=state.last_success,
-        age_seconds=_age(state.last_success, now),
+        age_seconds=age_of(state.last_success, now),
         failing=state.failing or (state.expired if state.trouble is not None else 0),
-        failure=_failure(state),
-        skips=SkipsView(**_said(skips, record)) if (skips := state.skips) is not None else None,
+        failure=failure_view(state),
+        skips=skips_view(state, record),
         items=[ScoreItem(name=name, value=value) for name, value in usable.items] if usable else [],
         results=[ScoreResult(metric=labels, score=value) for labels, value in usable.results] if usable else [],
     )
@@ -162,7 +158,7 @@ def scorer_view(
     """How one scorer does on all its clusters at `now` (unix seconds); `overrides` by target."""
     successes = [state.last_success for state in states if state.last_success is not None]
     last_success = max(successes, default=None)
-    failures = [failure for state in states if (failure := _failure(state)) is not None]
+    failures = [failure for state in states if (failure := failure_view(state)) is not None]
     failures.sort(key=lambda failure: failure.at, reverse=True)
     return ScorerView(
         name=record.name,
@@ -181,29 +177,21 @@ def scorer_view(
         problem=record.problem,
         clusters=_cluster_counts(states, now),
         last_success=last_success,
-        age_seconds=_age(last_success, now),
+        age_seconds=age_of(last_success, now),
         failures=failures[:MAX_FAILURES],
         idle=_idle(record, states, now),
     )
 
 
 def _cluster_counts(states: list[PairState], now: float) -> ClusterCounts:
-    numbers = Counter(verdict(state, now).value for state in states)
+    numbers: Counter[str] = Counter()
+    for state in states:
+        found = verdict(state, now)
+        if found is Verdict.SKIPPED and state.last_success is not None and not has_expired(state.valid_until, now):
+            # Here it is the score that counts, not what will become of it.
+            found = Verdict.OK
+        numbers[_COUNTED.get(found, found.value)] += 1
     return ClusterCounts(desired=len(states), **numbers)
-
-
-def _failure(state: PairState) -> FailureView | None:
-    failure = state.trouble
-    if failure is None:
-        return None
-    return FailureView(
-        cluster=state.cluster,
-        run_id=failure.run,
-        stage=failure.stage,
-        reason=failure.reason,
-        message=failure.message,
-        at=failure.at,
-    )
 
 
 def _idle(record: ScorerRecord, states: list[PairState], now: float) -> list[IdleClusters]:
@@ -223,22 +211,3 @@ def _idle(record: ScorerRecord, states: list[PairState], now: float) -> list[Idl
 
 def _said(skips: Skips, record: ScorerRecord | None) -> dict[str, Any]:
     return {**asdict(skips), "message": skips.why(record.rate_limit, record.problem) if record else skips.why(None)}
-
-
-def _books(state: PairState) -> Books:
-    return Books(
-        scheduled=state.scheduled,
-        ok=state.count("ok"),
-        empty=state.count("empty"),
-        partial=state.count("partial"),
-        error=state.count("error"),
-        skipped=state.count("skipped"),
-        lost=state.count("lost"),
-        open=state.open,
-        skipped_by_reason=state.skipped(),
-    )
-
-
-def _age(last_success: float | None, now: float) -> float | None:
-    # Never negative: a clock that is a little ahead is no score from the future.
-    return None if last_success is None else round(max(0.0, now - last_success), 3)

@@ -1,4 +1,7 @@
-"""How one scorer does on one cluster: the one judgement that statuses, the exporter and the command line count by."""
+"""How one scorer does on one cluster: the one judgement that statuses, exporter, pages and command line count by.
+
+`lua/model.lua` of the store says the same in the scripts that keep the books; a test holds the two together.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,43 @@ from enum import StrEnum
 
 from dsf.api.validity import has_expired
 from dsf.store.pairs import PairState
+from dsf.store.skips import SKIPS_THRESHOLD
 
 
 class Verdict(StrEnum):
-    """Exactly one of these at any moment."""
+    """Exactly one of these at any moment, worst first.
+
+    What is paused is said before anything else: nobody expects it to run.
+    """
 
     #: The newest cycle failed or was lost, or all expire in the queue.
     FAILING = "failing"
-    #: No cycle has succeeded yet.
-    WAITING = "waiting"
     #: Nothing failed, but no cycle ran until the score expired.
     EXPIRED = "expired"
+    #: Nothing failed, but it gets no ticks: three or more in a row were not sent.
+    SKIPPED = "skipped"
+    #: No cycle has succeeded yet.
+    NEVER = "never"
+    #: A person or its DynamicScorer says that it shall not run now.
+    PAUSED = "paused"
     #: The newest cycle succeeded and brought nothing: no items is not a score.
     EMPTY = "empty"
     #: The newest cycle succeeded, and its score may be used.
-    SUCCEEDING = "succeeding"
+    OK = "ok"
 
 
-def verdict(state: PairState, now: float) -> Verdict:
-    """The verdict at `now` (unix seconds)."""
+def verdict(state: PairState, now: float, *, is_paused: bool = False) -> Verdict:
+    """The verdict at `now` (unix seconds). `is_paused`: what entry and overrides say."""
+    if is_paused:
+        return Verdict.PAUSED
     # Also when the stored reason is gone.
     if state.failing > 0 or state.trouble is not None:
         return Verdict.FAILING
+    skips = state.skips
+    if skips is not None and skips.ticks >= SKIPS_THRESHOLD:
+        return Verdict.SKIPPED
     if state.last_success is None:
-        return Verdict.WAITING
+        return Verdict.NEVER
     if has_expired(state.valid_until, now):
         return Verdict.EXPIRED
-    return Verdict.EMPTY if state.items == 0 else Verdict.SUCCEEDING
+    return Verdict.EMPTY if state.items == 0 else Verdict.OK

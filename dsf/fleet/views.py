@@ -123,11 +123,13 @@ class ClusterCounts(View):
     """On how many clusters a scorer runs, and how. desired is the sum of the others."""
 
     desired: int = 0
-    succeeding: int = 0
+    succeeding: int = Field(default=0, description="The newest cycle that ran succeeded, and its score may be used.")
     failing: int = Field(default=0, description="The newest cycle failed or was lost, or all expire in the queue.")
     empty: int = Field(default=0, description="The newest cycle succeeded and brought no items, so there is no score.")
     expired: int = Field(default=0, description="Nothing failed, but no cycle ran until the score expired.")
-    waiting: int = Field(default=0, description="No cycle has ended yet.")
+    waiting: int = Field(default=0, description="State never: no cycle has succeeded yet.")
+    paused: int = Field(default=0, description="A person or its DynamicScorer says that it shall not run now.")
+    skipped: int = Field(default=0, description="Three or more ticks in a row were not sent, and it has no score.")
 
 
 class ScorerView(View):
@@ -215,6 +217,9 @@ class CycleView(View):
     message: str = ""
     timings: dict[str, float] = Field(default={}, description="Seconds per stage.")
     counts: dict[str, int] = {}
+    value: float | None = Field(
+        default=None, description="Stands for the score it brought: its item, or the mean of its items."
+    )
 
 
 class Books(View):

@@ -6,15 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
 
 from dsf.api.scorer import MAX_FAILURES, Failure
+from dsf.api.validity import has_expired
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.store.pairs import PairState
-from dsf.store.skips import SKIPS_THRESHOLD, Skips
-
-#: Without a score that may be used, although nothing failed.
-_WITHOUT: Final = (Verdict.WAITING, Verdict.EXPIRED)
+from dsf.store.skips import Skips
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Cycles:
     def of(cls, states: Iterable[PairState], now: float, succeeding: int = 0) -> Cycles:
         """Sum up the states of a scorer's pairs at `now` (unix seconds); of so many more it is known that they
         succeed."""
-        counts = Counter({Verdict.SUCCEEDING: succeeding})
+        counts = Counter({Verdict.OK: succeeding})
         unwritten = 0
         refusal = ""
         idle: list[Skips] = []
@@ -51,10 +48,11 @@ class Cycles:
                 refusal = refusal or f"{state.cluster}: {state.unwritten}"
             skips = state.skips
             judged = verdict(state, now)
-            if judged in _WITHOUT and skips is not None and skips.ticks >= SKIPS_THRESHOLD:
+            if judged is Verdict.SKIPPED and skips is not None and not _is_usable(state, now):
                 idle.append(skips)
             else:
-                counts[judged] += 1
+                # Its score may be used until it expires, although it gets no ticks.
+                counts[Verdict.OK if judged is Verdict.SKIPPED else judged] += 1
             if found is not None:
                 time = datetime.fromtimestamp(int(found.at), UTC)
                 failure = Failure(
@@ -63,7 +61,7 @@ class Cycles:
                 failures.append((found.at, failure))
         failures.sort(key=lambda item: (-item[0], item[1].cluster))
         return cls(
-            succeeding=counts[Verdict.SUCCEEDING],
+            succeeding=counts[Verdict.OK],
             failing=counts[Verdict.FAILING],
             empty=counts[Verdict.EMPTY],
             expired=counts[Verdict.EXPIRED],
@@ -73,3 +71,8 @@ class Cycles:
             idle=len(idle),
             skips=min(idle, key=lambda skips: (skips.since, skips.cluster), default=None),
         )
+
+
+def _is_usable(state: PairState, now: float) -> bool:
+    """Whether it has a score that may be used, however old."""
+    return state.last_success is not None and not has_expired(state.valid_until, now)

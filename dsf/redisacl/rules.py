@@ -59,6 +59,7 @@ _PAIRS: Final = keys.pair_key("*", "*").removesuffix("/*")
 _HISTORIES: Final = keys.history_key("*", "*").removesuffix("/*")
 _TAKEN: Final = keys.taken_list("*")
 _MAIL: Final = keys.MAIL_PREFIX + "*"
+_MODEL: Final = keys.MODEL_PREFIX + "*"
 _SPECIAL: Final = re.compile(r"([*?\[\]\\])")
 
 
@@ -152,11 +153,15 @@ _READER: Final = [
             keys.REJECTED_MAIL,
             keys.WRITE_STATS,
             keys.AGENTS,
+            keys.KEYS_USED,
+            keys.BEAT_LAGS,
             _PAIRS,
         ],
     ),
     _selector("lrange", r=[_HISTORIES]),
-    _selector("zmscore zrange", r=[keys.DUE]),
+    _selector("zmscore zrange zcount", r=[keys.DUE]),
+    _selector("get hlen hkeys hgetall exists smembers zcard zcount zrange zscore zmscore", r=[_MODEL]),
+    _selector("exists", r=[_MAIL]),
     _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
     _selector("xrevrange", r=[keys.CHANGES]),
 ]
@@ -164,13 +169,17 @@ _READER: Final = [
 _BEAT: Final = [
     *_CLIENT,
     *_SCRIPTS,
-    _selector("evalsha", rw=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LOCK, _PAIRS, _SPOKES]),
+    _selector(
+        "evalsha", rw=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.BEAT_LOCK, _PAIRS, _SPOKES]
+    ),
     _selector("zrangebyscore zrange zscore zadd zrem", rw=[keys.DUE]),
     _selector("hmget hlen", r=[keys.ENTRIES, keys.OVERRIDES]),
     _selector("zadd", w=[keys.OPEN_RUNS]),
     # Counters only: beat cannot write a score or a state.
     _selector("hincrby", rw=[_PAIRS]),
     _selector("hincrby hincrbyfloat hgetall", rw=[keys.BEAT_STATS]),
+    # It says which pairs readers have to hear of, and judges none.
+    _selector("hincrby", rw=[keys.BEAT_LAGS, keys.MODEL_MARKED]),
     _selector("lpush llen", w=[_SPOKES]),
     _selector("exists", r=[_MAIL]),
     _selector("set get del pexpire", rw=[keys.BEAT_LOCK]),
@@ -211,8 +220,17 @@ _RESULTS: Final = [
             keys.KNOWN_PAIRS,
             _PAIRS,
             _HISTORIES,
+            _MODEL,
         ],
     ),
+    # The read model. Overrides only say what is paused.
+    _selector(
+        "get set incr incrby exists del hget hset hdel hkeys hincrby hrandfield sadd srem smembers zadd zincrby zrem"
+        " zscore zrange zrangebyscore",
+        rw=[_MODEL],
+    ),
+    _selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
+    _selector("hkeys hdel", rw=[keys.BEAT_LAGS]),
     # What is left of pairs that are not in the schedule any more.
     _selector("smembers sadd srem", rw=[keys.KNOWN_PAIRS]),
     _selector("del", w=[_PAIRS, _HISTORIES]),
@@ -253,6 +271,7 @@ _HUB: Final = [
     _selector("zmscore zscore zadd zrem", rw=[keys.DUE]),
     _selector("get set", rw=[keys.FIRST_RUNS]),
     _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
+    _selector("hincrby", rw=[keys.MODEL_MARKED]),
     _selector("hgetall hmget hkeys hdel", rw=[keys.OVERRIDES]),
     _selector("zscan zrem", rw=[keys.OPEN_RUNS]),
     _selector("hmget", r=[_PAIRS]),
@@ -300,6 +319,9 @@ _OPERATOR: Final = [
     _selector("sadd", w=[keys.HUB_CHANGED]),
     _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
     _selector("hset hdel", w=[keys.OVERRIDES]),
+    _selector("hincrby", rw=[keys.MODEL_MARKED]),
+    # `dsf fleet rebuild`
+    _selector("del", w=[keys.MODEL_VERSION]),
     _selector("hexists hset", rw=[keys.ENTRIES]),
     _selector("zscore zadd", rw=[keys.DUE]),
     _selector("get set", rw=[keys.FIRST_RUNS]),

@@ -208,6 +208,7 @@ def _ending(
             message=message,
             timings={name: round(seconds, 6) for name, seconds in timings.items()},
             counts=_counts(result.counts) | (counts or {}),
+            value=_value(score),
         ),
         failure=failure,
         score=score,
@@ -217,6 +218,18 @@ def _ending(
         written=scorer.destination != "None",
         counters=counters,
     )
+
+
+def _value(score: Score | None) -> float | None:
+    """The one number that stands for a score. Items where there are any: they are what is compared."""
+    if score is None:
+        return None
+    numbers: list[float] = [value for _, value in score.items] or [value for _, value in score.results]
+    if not numbers:
+        return None
+    # Six digits are what a person tells apart, and it is kept fifty times per pair. The division first: a sum of the
+    # largest numbers is infinite.
+    return float(f"{sum(value / len(numbers) for value in numbers):.6g}")
 
 
 def _counts(counts: dict[str, int]) -> dict[str, int]:

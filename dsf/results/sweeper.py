@@ -1,5 +1,5 @@
 """Finds what went missing and what was left: results that a dead worker had taken, runs of which nothing was heard in
-time, and what is known of pairs that are gone.
+time, and what is known of pairs that are gone. It also keeps the read model true where time or a person changes it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import dsf.log
 from dsf.results import lifetime
 from dsf.settings import Settings
 from dsf.store.looping import repeat
+from dsf.store.model import ModelKeeper
 from dsf.store.runs import Runs
 
 #: Seconds between two looks, and between them while results that may be the missing ones still wait.
@@ -31,6 +32,7 @@ class Sweeper:
 
     def __init__(self, client: redis.Redis, settings: Settings, stopping: threading.Event) -> None:
         self._runs = Runs(client)
+        self._model = ModelKeeper(client)
         self._settings = settings
         self._stopping = stopping
         self._left: set[str] = set()
@@ -44,9 +46,11 @@ class Sweeper:
     def _turn(self) -> float:
         self.put_back(time.time())
         again = self.sweep(time.time())
+        again = self._model.turn(time.time()) or again
         if time.monotonic() >= self._next_leftovers:
             self._next_leftovers = time.monotonic() + LEFTOVERS_EVERY
             self.forget_leftovers()
+            self._model.forget_lags()
         return EVERY_WHILE_WAITING if again else EVERY
 
     def put_back(self, now: float) -> None:

@@ -49,6 +49,14 @@ class Agents:
         """Note what a cluster's agent speaks."""
         self._redis.hset(keys.AGENTS, cluster, record.model_dump_json())
 
+    def one(self, cluster: str) -> AgentRecord | None:
+        """The agent of one cluster; None when it was never heard of, or its record cannot be read."""
+        text = self._redis.hget(keys.AGENTS, cluster)
+        try:
+            return AgentRecord.model_validate_json(str(text)) if text else None
+        except ValidationError:
+            return None
+
     def all(self) -> dict[str, AgentRecord]:
         """By cluster. One that cannot be read is logged and left out."""
         found: dict[str, AgentRecord] = {}

@@ -12,6 +12,7 @@ import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
+from dsf import keys
 from dsf.redislink.link import Link
 from dsf.settings import Settings
 
@@ -59,7 +60,19 @@ def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
 _FLAGS: Final = "#!lua flags=allow-oom\n"
 
 
+#: Scripts that keep the read model, or mark what has to be looked at again.
+_WITH_MODEL: Final = ("ingest", "sweep", "judge", "lapse", "recount", "dispatch", "reschedule", "override")
+
+
 @functools.cache
 def lua(name: str) -> str:
     """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
-    return _FLAGS + resources.files("dsf.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    if name not in _WITH_MODEL:
+        return _FLAGS + _source(name)
+    pairs = keys.pair_key("", "").removesuffix("/")
+    names = f"local MODEL, PAIR = {keys.MODEL_PREFIX!r}, {pairs!r}\n"
+    return _FLAGS + names + _source("model") + _source(name)
+
+
+def _source(name: str) -> str:
+    return resources.files("dsf.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")

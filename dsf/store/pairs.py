@@ -19,6 +19,8 @@ Fields of the hash `dsf.keys.pair_key(cluster, scorer)`:
                                                                and how often what should be written has changed
     items                                                      how many items the score has (results, where it goes to
                                                                metrics only); not there in one of an earlier version
+    value                                                      the one number that stands for the score: its item, or
+                                                               the mean of its items; empty when there is none
     unwritten                                                  why its AddOnPlacementScore was refused; then gone
 
 Those about ticks that beat does not send are in `dsf.store.skips`.
@@ -55,6 +57,7 @@ EXPIRED_RUN = "expired_run"
 EXPIRED_AT = "expired_at"
 VALID_UNTIL = "valid_until"
 ITEMS = "items"
+VALUE = "value"
 
 #: Cycles in a row that no agent took in time, after which that is why there is no new score. One or two may be chance.
 EXPIRED_THRESHOLD = 3
@@ -103,6 +106,8 @@ class HistoryEntry(BaseModel):
     message: str = ""
     timings: dict[str, float] = {}
     counts: dict[str, int] = {}
+    #: The one number that stands for the score of a cycle that brought one: its item, or the mean of its items.
+    value: float | None = None
 
 
 class PairState:
@@ -223,6 +228,12 @@ class PairState:
         return None if text is None else int(text)
 
     @property
+    def value(self) -> float | None:
+        """The one number that stands for its newest score: its item, or the mean of its items; None without any."""
+        text = self._fields.get(VALUE)
+        return float(text) if text else None
+
+    @property
     def unwritten(self) -> str:
         """Why the AddOnPlacementScore was refused by the place where it is written; empty when it was not."""
         return self._fields.get(UNWRITTEN, "")
@@ -248,6 +259,7 @@ _VERDICT_FIELDS = (
     EXPIRED_AT,
     VALID_UNTIL,
     ITEMS,
+    VALUE,
     *SKIP_FIELDS,
 )
 

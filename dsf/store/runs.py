@@ -209,6 +209,7 @@ def _call(ending: Ending, now: float, history_length: int) -> tuple[list[str], l
         EXPIRED_THRESHOLD,
         # What goes to metrics only has results and no items.
         len(score.items if ending.written else score.results) if score is not None else 0,
+        "" if ending.history.value is None else f"{ending.history.value:.6g}",
     ]
     return names, values
 

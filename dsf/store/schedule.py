@@ -113,6 +113,8 @@ class ScheduleStore:
             with self._redis.pipeline(transaction=True) as pipe:
                 pipe.hdel(keys.ENTRIES, *batch)
                 pipe.zrem(keys.DUE, *batch)
+                for pair in batch:
+                    pipe.hincrby(keys.MODEL_MARKED, pair, 1)
                 removed += pipe.execute()[0]
         if gone:
             self._close_runs(set(gone))
@@ -169,6 +171,11 @@ class ScheduleStore:
         for batch in batched((scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH):
             found |= _overrides(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
         return found
+
+    def overrides_of_scorers(self, scorers: Iterable[str]) -> dict[str, Override]:
+        """The overrides of scorers on all clusters, by target as for `overrides`."""
+        targets = [scorer_target(scorer) for scorer in scorers]
+        return _overrides(zip(targets, self._redis.hmget(keys.OVERRIDES, targets), strict=True)) if targets else {}
 
     def set_override(
         self,

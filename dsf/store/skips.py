@@ -5,6 +5,7 @@ Fields of the pair's hash, counted by `lua/dispatch.lua`. All are whole numbers,
     skips               ticks in a row that were not sent; 0 after one was
     skips_since         unix seconds of the first of them
     skip_at:<reason>    unix seconds of the newest one that was not sent for this reason
+    skip_for            number of the reason of the newest one, so that beat knows when it is another one
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 -- Commits one batch of beat: for each due pair everything happens or nothing, also with two beats at work.
 --
--- KEYS  1 due (zset)  2 open runs (zset)  3 statistics (hash), then two per row: pair hash, queue (list)
+-- KEYS  1 due (zset)  2 open runs (zset)  3 statistics (hash)  4 lag by scorer (hash), then two per row: pair hash,
+--       queue (list)
 -- ARGV  1 now  2 number of lag bounds n, then n bounds in rising order (as they stand in field names),
 --       then seven per row:
 --       pair | due time as it was read | next due time | action | run member | deadline | message
@@ -14,8 +15,8 @@
 
 local now, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local sent, left, lag_sum = 0, 0, 0
-local reasons, lags = {}, {}
-local key = 4
+local reasons, lags, lags_of = {}, {}, {}
+local key = 5
 
 -- Beat may only count in the pair's hash, so a number is set by adding what it lacks.
 local function set(hash, field, value)
@@ -23,6 +24,7 @@ local function set(hash, field, value)
   if lacks ~= 0 then
     redis.call('HINCRBY', hash, field, lacks)
   end
+  return lacks
 end
 
 for i = 3 + n, #ARGV, 7 do
@@ -38,7 +40,9 @@ for i = 3 + n, #ARGV, 7 do
       redis.call('LPUSH', KEYS[key + 1], ARGV[i + 6])
       redis.call('ZADD', KEYS[2], ARGV[i + 5], ARGV[i + 4])
       redis.call('HINCRBY', KEYS[key], 'n:scheduled', 1)
-      set(KEYS[key], 'skips', 0)
+      if set(KEYS[key], 'skips', 0) <= -MODEL_SKIPS then
+        model_mark(pair)
+      end
       sent = sent + 1
       local lag = math.max(0, now - tonumber(due))
       local bucket = '+Inf'
@@ -49,14 +53,22 @@ for i = 3 + n, #ARGV, 7 do
         end
       end
       lags[bucket] = (lags[bucket] or 0) + 1
+      local field = string.match(pair, '/(.*)$') .. ':' .. bucket
+      lags_of[field] = (lags_of[field] or 0) + 1
       lag_sum = lag_sum + lag
     elseif action ~= 'defer' then
       redis.call('HINCRBY', KEYS[key], 'n:scheduled', 1)
       redis.call('HINCRBY', KEYS[key], 'n:skipped:' .. action, 1)
-      if redis.call('HINCRBY', KEYS[key], 'skips', 1) == 1 then
+      local skips = redis.call('HINCRBY', KEYS[key], 'skips', 1)
+      if skips == 1 then
         set(KEYS[key], 'skips_since', math.floor(now))
       end
       set(KEYS[key], 'skip_at:' .. action, math.floor(now))
+      -- The read model hears of it when it matters: not of each skip of a fleet that is paused.
+      local is_other = set(KEYS[key], 'skip_for', MODEL_REASON[action] or 0) ~= 0
+      if skips == MODEL_SKIPS or (skips > MODEL_SKIPS and is_other) then
+        model_mark(pair)
+      end
       reasons[action] = (reasons[action] or 0) + 1
     end
   end
@@ -70,6 +82,9 @@ if sent > 0 then
 end
 for bucket, number in pairs(lags) do
   redis.call('HINCRBY', KEYS[3], 'lag:' .. bucket, number)
+end
+for field, number in pairs(lags_of) do
+  redis.call('HINCRBY', KEYS[4], field, number)
 end
 for reason, number in pairs(reasons) do
   redis.call('HINCRBY', KEYS[3], 'skipped:' .. reason, number)

@@ -7,7 +7,8 @@
 --       9 digest of what would be written, 10 when it was measured, 11 until when it is valid, 12 history entry (JSON),
 --       13 history length, 14 failures in a row after which the written score changes (0: never),
 --       15 '1' when an object is to be written, 16 what to add to counters when the run's books close, as `field amount ...`,
---       17 '1' when the run expired in the queue, 18 so many of these in a row are news, 19 number of items of the score
+--       17 '1' when the run expired in the queue, 18 so many of these in a row are news, 19 number of items of the score,
+--       20 the one number that stands for the score, '' for none
 -- Returns {the outcome, 'late', 'replayed', 'stale' or 'removed'; 1 when a writer has to look at the pair now}.
 local pair, scorer, run, now, outcome, refusal = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local member = pair .. '/' .. run
@@ -108,7 +109,7 @@ if run > last_run then
 end
 
 local gone = {}
-local news, changed = false, false
+local news, changed, touched = false, false, false
 local threshold = tonumber(ARGV[14])
 -- The late result of a lost run may replace the state that its loss made, but no newer one.
 local newer = run > state_run or (late and run == state_run)
@@ -144,6 +145,8 @@ elseif outcome ~= 'skipped' then
         set('digest', ARGV[9])
         set('valid_until', ARGV[11])
         set('items', ARGV[19])
+        set('value', ARGV[20])
+        touched = digest ~= ARGV[9] or valid_until <= now
         set('last_success', last_success)
     end
     -- Without a look to come nobody would renew it.
@@ -187,6 +190,10 @@ end
 if not late then
     redis.call('LPUSH', KEYS[2], ARGV[12])
     redis.call('LTRIM', KEYS[2], 0, tonumber(ARGV[13]) - 1)
+end
+if outcome ~= 'skipped' or ARGV[17] == '1' then
+    local cluster = model_split(pair)
+    model_place(cluster, scorer, now, nil, nil, touched)
 end
 if changed then
     -- LT: a pair that already waits keeps its place.

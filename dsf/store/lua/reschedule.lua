@@ -21,6 +21,7 @@ for i = 3, #ARGV, 4 do
   local known = true
   if entry ~= '' then
     redis.call('HSET', KEYS[1], pair, entry)
+    model_mark(pair)
   else
     known = redis.call('HEXISTS', KEYS[1], pair) == 1
   end

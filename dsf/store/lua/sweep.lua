@@ -76,6 +76,7 @@ for _, member in ipairs(overdue) do
                 redis.call('HINCRBY', key, 'changes', 1)
                 redis.call('ZADD', KEYS[7], 'LT', now, pair)
             end
+            model_place(cluster, scorer, now)
         end
         table.insert(lost, member)
     end

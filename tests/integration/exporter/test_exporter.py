@@ -178,6 +178,8 @@ def test_scorers(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
         "empty": 0,
         "expired": 0,
         "waiting": 0,
+        "paused": 0,
+        "skipped": 0,
     }
     assert found[SAMPLE]["failures"][0]["cluster"] == "worker02"
     assert found[STATIC]["clusters"]["desired"] == 0

@@ -47,7 +47,7 @@ def test_empty(bed: Bed) -> None:
     assert verdict(bed.state(), bed.now) == "empty"
     bed.news()
     assert bed.cycle() == "ok"
-    assert verdict(bed.state(), bed.now) == "succeeding"
+    assert verdict(bed.state(), bed.now) == "ok"
     assert bed.news() == {"s1"}
     assert bed.cycle(results=[({"pod": "no node"}, 3.0)]) == "partial"
     assert verdict(bed.state(), bed.now) == "empty"
@@ -77,7 +77,7 @@ def test_metrics_only(bed: Bed) -> None:
     state = bed.state()
     assert state.score is not None
     assert (state.score.items, state.score.results) == ([], [({"pod": "p"}, 1.5)])
-    assert verdict(state, bed.now) == "succeeding"
+    assert verdict(state, bed.now) == "ok"
     assert bed.client.zcard(keys.WRITES) == 0
 
 
@@ -139,4 +139,4 @@ def test_absurd_numbers_spoil_nothing(bed: Bed) -> None:
 def test_what_is_stored_is_compact(bed: Bed) -> None:
     bed.cycle()
     (row,) = bed.client.lrange(keys.history_key("c1", "s1"), 0, -1)
-    assert set(json.loads(row)) == {"run", "at", "outcome", "counts"}
+    assert set(json.loads(row)) == {"run", "at", "outcome", "counts", "value"}

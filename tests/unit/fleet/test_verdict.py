@@ -34,7 +34,7 @@ def pair(at: float, factor: float) -> PairState:
 )
 def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
     state = pair(NOW - age, factor)
-    expected = Verdict.SUCCEEDING if is_usable else Verdict.EXPIRED
+    expected = Verdict.OK if is_usable else Verdict.EXPIRED
     assert verdict(state, NOW) is expected
     assert has_expired(state.valid_until, NOW) is not is_usable
     # The status of the DynamicScorer.

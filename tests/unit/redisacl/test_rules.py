@@ -69,7 +69,10 @@ def test_nobody_has_a_dangerous_command(role: HubRole) -> None:
 def test_keys_are_named_one_by_one(role: HubRole) -> None:
     patterns = set(re.findall(r"(?:%RW|%R|%W)?~([^ )]+)", " ".join(hub_rules(role))))
     with_star = {pattern for pattern in patterns if "*" in pattern}
-    assert with_star <= {"spoke.*", "hub.mail.*", "dsf:pair:*", "dsf:history:*", "dsf:taken:*", "celeryev.*"}
+    of_pairs = {"dsf:pair:*", "dsf:history:*", "dsf:model:*"}
+    assert with_star <= {"spoke.*", "hub.mail.*", *of_pairs, "dsf:taken:*", "celeryev.*"}
+    # Only who keeps the model may write all of it.
+    assert ("%RW~dsf:model:*" in " ".join(hub_rules(role))) == (role == "results")
 
 
 def test_only_beat_and_who_acts_for_people_can_make_ticks() -> None:

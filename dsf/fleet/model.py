@@ -1,0 +1,398 @@
+"""Reads the read model: the fleet, a scorer, a cluster, pairs in pages, one pair. What it reads is bounded by the
+answer, not by the fleet; a page has at most 200 rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+
+from dsf import keys, metrics
+from dsf.errors import QueryError
+from dsf.fleet import pairindex
+from dsf.fleet.overviews import (
+    Bucket,
+    Changes,
+    ClusterDetail,
+    ClusterOverview,
+    ClusterPage,
+    ClusterValue,
+    FleetOverview,
+    PairDetail,
+    PairPage,
+    PairRow,
+    ScorerDetail,
+    ScorerOverview,
+    Spread,
+    StateCounts,
+)
+from dsf.fleet.pairindex import Place, Source
+from dsf.fleet.places import Cursor, judged, segments
+from dsf.fleet.reasongroups import reason_groups
+from dsf.fleet.rows import pair_detail, pair_row
+from dsf.fleet.verdict import Verdict
+from dsf.store.agents import Agents
+from dsf.store.entries import ALL_CLUSTERS, interval_in_force
+from dsf.store.pairs import Pairs
+from dsf.store.registry import Registry, ScorerRecord
+from dsf.store.schedule import ScheduleStore
+
+#: Most rows in one answer.
+MAX_ROWS: Final = 200
+#: Groups shown per scorer.
+MAX_REASONS: Final = 20
+#: Bounds of the histogram of ages, seconds.
+AGE_BOUNDS: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0)
+#: Seconds after which a pair that is due and was not sent counts as overdue.
+OVERDUE: Final = 5.0
+_ENDS: Final = 10
+_LAGS: Final = tuple(f"{bound:g}" for bound in metrics.LAG_BUCKETS)
+
+
+@dataclass(frozen=True)
+class PairFilter:
+    """Which pairs are meant: all that fit everything that is said. `clusters` are names; `reason` and `stage` are those
+    of failing pairs, and of pairs whose ticks were not sent."""
+
+    scorer: str | None = None
+    clusters: Collection[str] | None = None
+    states: Collection[Verdict] | None = None
+    stage: str | None = None
+    reason: str | None = None
+
+
+class FleetModel:
+    """Answers from the read model. Thread-safe.
+
+    Methods raise redis.RedisError when Redis cannot be read, UnknownScorerError or UnknownClusterError for a name that
+    is not registered, and QueryError for a question that cannot be understood.
+    """
+
+    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+        self._redis = client
+        self._registry = Registry(client)
+        self._pairs = Pairs(client)
+        self._schedule = ScheduleStore(client)
+        self._clock = clock
+
+    def fleet(self) -> FleetOverview:
+        """The whole fleet, with every scorer."""
+        now = self._clock()
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.get(keys.MODEL_SEQUENCE)
+            pipe.hlen(keys.MODEL_MARKED)
+            pipe.hlen(keys.CLUSTERS)
+            pipe.zcount(keys.DUE, "-inf", now - OVERDUE)
+            pipe.hgetall(keys.BEAT_STATS)
+            sequence, pending, clusters, overdue, stats = pipe.execute()
+        scorers = self.scorers()
+        states = _sum(scorer.states for scorer in scorers)
+        return FleetOverview(
+            at=now,
+            sequence=int(sequence or 0),
+            pending=pending,
+            clusters=clusters,
+            pairs=states.total,
+            states=states,
+            overdue=overdue,
+            lags=_lags(stats, "lag:"),
+            scorers=scorers,
+        )
+
+    def scorers(self) -> list[ScorerOverview]:
+        """Every registered scorer, worst first."""
+        records = self._registry.scorers()
+        found = self._overviews(list(records.values()))
+        return sorted(found, key=lambda one: (*(-number for number in _worst(one.states)), one.name))
+
+    def scorer(self, name: str) -> ScorerDetail:
+        """One scorer."""
+        record = self._registry.scorer(name)
+        [one] = self._overviews([record])
+        key = keys.model_values(name)
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrange(key, 0, _ENDS - 1, withscores=True)
+            pipe.zrange(key, 0, _ENDS - 1, desc=True, withscores=True)
+            pipe.hmget(keys.BEAT_LAGS, [f"{name}:{bound}" for bound in (*_LAGS, "+Inf")])
+            bottom, top, lags = pipe.execute()
+        [values] = pairindex.spread(self._redis, [key], None)
+        counted = {f"{name}:{bound}": number for bound, number in zip((*_LAGS, "+Inf"), lags, strict=True) if number}
+        return ScorerDetail(
+            **{field: getattr(one, field) for field in ScorerOverview.model_fields},
+            location=record.location,
+            score_destination=record.destination,
+            validity_seconds=record.validity,
+            rate_limit=record.rate_limit,
+            values=values,
+            top=_values(top),
+            bottom=_values(bottom),
+            lags=_lags(counted, f"{name}:"),
+        )
+
+    def clusters(
+        self, *, limit: int = MAX_ROWS, cursor: str | None = None, names: Collection[str] | None = None
+    ) -> ClusterPage:
+        """Accepted clusters, worst first, each with the state of its pairs; `names`: only these."""
+        limit = _limit(limit)
+        now = self._clock()
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hkeys(keys.CLUSTERS)
+            pipe.zrange(keys.MODEL_CLUSTERS, 0, -1, withscores=True)
+            pipe.hkeys(keys.SCORERS)
+            known, bad, scorers = pipe.execute()
+        badness = {str(cluster): float(number) for cluster, number in bad}
+        wanted = {str(name) for name in known}
+        if names is not None:
+            wanted &= set(names)
+        order = sorted((-badness.get(name, 0.0), name) for name in wanted)
+        if cursor is not None:
+            after = _cluster_cursor(cursor)
+            order = [one for one in order if one > after]
+        shown = [name for _, name in order[:limit]]
+        following = None
+        if len(order) > limit:
+            number, name = order[limit - 1]
+            following = f"{number!r}/{name}"
+        return ClusterPage(
+            at=now,
+            total=len(wanted),
+            cursor=following,
+            clusters=self._cluster_overviews(shown, sorted(map(str, scorers)), now),
+        )
+
+    def cluster(self, name: str) -> ClusterDetail:
+        """One cluster."""
+        record = self._registry.cluster(name)
+        now = self._clock()
+        scorers = sorted(self._registry.scorers())
+        [overview] = self._cluster_overviews([name], scorers, now)
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.llen(keys.spoke_queue(name))
+            pipe.exists(*keys.mail_slots(name))
+            pipe.hget(keys.KEYS_USED, name)
+            for scorer in scorers:
+                pipe.zscore(keys.model_ages(scorer), name)
+            queue, mail, used, *ages = pipe.execute()
+        agent = Agents(self._redis).one(name)
+        return ClusterDetail(
+            **{field: getattr(overview, field) for field in ClusterOverview.model_fields},
+            agent_version=agent.version if agent else "",
+            agent_problem=agent.problem if agent else "",
+            last_seen=max((float(age) for age in ages if age is not None), default=None),
+            queue=queue,
+            mail=mail,
+            key_ids=list(record.key_ids),
+            used_key_id=int(used) if used else None,
+        )
+
+    def pairs(self, wanted: PairFilter | None = None, *, limit: int = MAX_ROWS, cursor: str | None = None) -> PairPage:
+        """Pairs that fit a filter, worst first: at most `limit` of them, and never more than 200."""
+        wanted = wanted or PairFilter()
+        limit = _limit(limit)
+        now = self._clock()
+        after = Cursor.read(cursor) if cursor is not None else None
+        sources = self._sources(wanted)
+        ranges = segments(now, wanted.states)
+        if wanted.clusters is None:
+            total, rows = pairindex.page(self._redis, sources, ranges, limit, after)
+        else:
+            rows = pairindex.pick(self._redis, sources, wanted.clusters, ranges, now)
+            total = len(rows)
+            rows = [row for row in rows if after is None or row[:4] > after][: limit + 1]
+        following = None
+        if len(rows) > limit:
+            following = str(Cursor(*rows[limit - 1][:4]))
+        return PairPage(at=now, total=total, cursor=following, pairs=self._rows(rows[:limit], now))
+
+    def pair(self, cluster: str, scorer: str) -> PairDetail:
+        """One pair with its newest cycles. Never ran: empty books."""
+        record = self._registry.scorer(scorer)
+        self._registry.cluster(cluster)
+        now = self._clock()
+        name = keys.pair(cluster, scorer)
+        overrides = self._schedule.overrides_of(scorer, [cluster])
+        place = self._redis.zscore(keys.model_states(scorer), cluster)
+        due = self._schedule.due_times([name]).get(name)
+        return pair_detail(
+            self._pairs.state(cluster, scorer),
+            judged(float(place), now)[1] if place is not None else None,
+            record=record,
+            entry=self._schedule.entry(name),
+            overrides=overrides,
+            due=due,
+            history=self._pairs.history(cluster, scorer),
+            now=now,
+        )
+
+    def changes(self, since: int, limit: int = 5000) -> Changes:
+        """Pairs that changed after the change of that number; the newest number is `FleetOverview.sequence`."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            # First: what changes in between is then given twice, not never.
+            pipe.get(keys.MODEL_SEQUENCE)
+            pipe.zrange(keys.MODEL_CHANGED, f"({since}", "+inf", byscore=True, offset=0, num=limit, withscores=True)
+            sequence, rows = pipe.execute()
+        more = len(rows) >= limit
+        newest = int(rows[-1][1]) if more else int(sequence or 0)
+        return Changes(sequence=newest, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], more=more)
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _overviews(self, records: Sequence[ScorerRecord]) -> list[ScorerOverview]:
+        now = self._clock()
+        names = [record.name for record in records]
+        counts = pairindex.count(self._redis, pairindex.every(names), now)
+        # What is sorted are moments: the oldest are the greatest ages.
+        moments = pairindex.spread(self._redis, [keys.model_ages(name) for name in names], [], (0.5, 0.1, 0.01))
+        ages = [_ages(one, now) for one in moments]
+        histograms = self._age_bars(names, now)
+        groups = reason_groups(self._redis, {record.name: record for record in records})
+        overrides = self._schedule.overrides_of_scorers(names)
+        return [
+            ScorerOverview(
+                name=record.name,
+                score_name=record.score_name,
+                description=record.description,
+                interval_seconds=record.interval,
+                effective_interval_seconds=interval_in_force(record.name, ALL_CLUSTERS, record.interval, overrides),
+                suspended=record.suspended,
+                health_status=record.health,
+                problem=record.problem,
+                pairs=states.total,
+                states=states,
+                ages=age.model_copy(update={"histogram": bars}),
+                reasons=groups[record.name][:MAX_REASONS],
+                reasons_total=len(groups[record.name]),
+            )
+            for record, states, age, bars in zip(records, counts, ages, histograms, strict=True)
+        ]
+
+    def _age_bars(self, names: Sequence[str], now: float) -> list[list[Bucket]]:
+        with self._redis.pipeline(transaction=False) as pipe:
+            for name in names:
+                high = "+inf"
+                for bound in (*AGE_BOUNDS, None):
+                    # An age of at most that is a success not before then.
+                    low = "-inf" if bound is None else repr(now - bound)
+                    pipe.zcount(keys.model_ages(name), low, high)
+                    high = f"({low}"
+            numbers = pipe.execute()
+        width = len(AGE_BOUNDS) + 1
+        return [
+            [
+                Bucket(up_to=bound, count=number)
+                for bound, number in zip((*AGE_BOUNDS, None), numbers[start : start + width], strict=True)
+            ]
+            for start in range(0, len(numbers), width)
+        ]
+
+    def _cluster_overviews(self, names: list[str], scorers: Sequence[str], now: float) -> list[ClusterOverview]:
+        states: dict[str, dict[str, Verdict]] = {name: {} for name in names}
+        if names:
+            with self._redis.pipeline(transaction=False) as pipe:
+                for scorer in scorers:
+                    pipe.zmscore(keys.model_states(scorer), names)
+                answers = pipe.execute()
+            for scorer, places in zip(scorers, answers, strict=True):
+                for name, place in zip(names, places, strict=True):
+                    if place is not None:
+                        states[name][scorer] = judged(float(place), now)[1]
+        return [
+            ClusterOverview(name=name, pairs=len(found), states=_counted(found.values()), scorers=found)
+            for name, found in states.items()
+        ]
+
+    def _sources(self, wanted: PairFilter) -> list[Source]:
+        if wanted.scorer is not None:
+            scorers = [self._registry.scorer(wanted.scorer).name]
+        else:
+            scorers = sorted(str(name) for name in self._redis.smembers(keys.MODEL_SCORERS))
+        if wanted.reason is None and wanted.stage is None:
+            return pairindex.every(scorers)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for scorer in scorers:
+                pipe.hkeys(keys.model_groups(scorer))
+            groups = pipe.execute()
+        return [
+            Source(scorer, keys.model_group(scorer, str(group)))
+            for scorer, some in zip(scorers, groups, strict=True)
+            for group in some
+            if _fits(str(group), wanted)
+        ]
+
+    def _rows(self, places: Sequence[Place], now: float) -> list[PairRow]:
+        names = [(place.cluster, place.scorer) for place in places]
+        records = self._registry.scorers()
+        due = self._schedule.due_times(keys.pair(*name) for name in names)
+        return [
+            pair_row(state, place.state, records.get(place.scorer), due.get(keys.pair(*name)), now)
+            for place, name, state in zip(places, names, self._pairs.verdicts(names), strict=True)
+        ]
+
+
+def _fits(group: str, wanted: PairFilter) -> bool:
+    _, stage, reason = group.split(":", 2)
+    return wanted.stage in (None, stage) and wanted.reason in (None, reason)
+
+
+def _limit(limit: int) -> int:
+    if limit < 1:
+        raise QueryError(f"limit: at least 1, not {limit}")
+    return min(limit, MAX_ROWS)
+
+
+def _cluster_cursor(text: str) -> tuple[float, str]:
+    number, _, name = text.partition("/")
+    try:
+        return float(number), name
+    except ValueError:
+        raise QueryError("not a cursor of this list; take `cursor` of the answer before, or none") from None
+
+
+def _sum(counts: Iterable[StateCounts]) -> StateCounts:
+    sums = dict.fromkeys(StateCounts.model_fields, 0)
+    for one in counts:
+        for name in sums:
+            sums[name] += getattr(one, name)
+    return StateCounts(**sums)
+
+
+def _counted(states: Iterable[Verdict]) -> StateCounts:
+    sums = dict.fromkeys((str(state) for state in Verdict), 0)
+    for state in states:
+        sums[state] += 1
+    return StateCounts(**sums)
+
+
+def _worst(states: StateCounts) -> tuple[int, ...]:
+    return states.failing, states.expired + states.skipped, states.never, states.empty
+
+
+def _values(rows: Iterable[tuple[Any, float]]) -> list[ClusterValue]:
+    return [ClusterValue(cluster=str(cluster), value=float(value)) for cluster, value in rows]
+
+
+def _lags(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
+    bars = [Bucket(up_to=float(bound), count=int(stats.get(prefix + bound, 0))) for bound in _LAGS]
+    return [*bars, Bucket(up_to=None, count=int(stats.get(prefix + "+Inf", 0)))]
+
+
+def _ages(moments: Spread, now: float) -> Spread:
+    """From when to how long ago: the oldest is the greatest age."""
+    if not moments.count:
+        return moments
+
+    def age(moment: float | None) -> float | None:
+        return None if moment is None else round(max(0.0, now - moment), 3)
+
+    return Spread(
+        count=moments.count,
+        minimum=age(moments.maximum),
+        maximum=age(moments.minimum),
+        p50=age(moments.p50),
+        p90=age(moments.p90),
+        p99=age(moments.p99),
+    )

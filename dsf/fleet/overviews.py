@@ -1,0 +1,202 @@
+"""What the read model answers: sums over pairs, and pairs in pages, worst first. As `dsf.fleet.views`: camelCase, times
+in RFC 3339 UTC, durations in seconds.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dsf.fleet.verdict import Verdict
+from dsf.fleet.views import Books, CycleView, FailureView, SkipsView, Time, View
+
+
+class StateCounts(View):
+    """How many pairs are in each state; every pair is in exactly one."""
+
+    failing: int = 0
+    expired: int = 0
+    skipped: int = 0
+    never: int = 0
+    paused: int = 0
+    empty: int = 0
+    ok: int = 0
+
+    @property
+    def total(self) -> int:
+        """All pairs."""
+        return self.failing + self.expired + self.skipped + self.never + self.paused + self.empty + self.ok
+
+
+class ReasonGroup(View):
+    """Pairs of one scorer that have no new score for one reason."""
+
+    scorer: str
+    state: Verdict = Field(description="failing, or skipped for ticks that were not sent.")
+    stage: str = Field(description="fetch, score or publish; empty when nothing was heard, or no tick was sent.")
+    reason: str
+    clusters: int = Field(description="On how many clusters.")
+    cluster: str = Field(description="Where the text is from.")
+    run_id: str = ""
+    at: Time | None = None
+    message: str = Field(description="The newest text.")
+
+
+class Bucket(View):
+    """One bar of a histogram: how many are at most `upTo`, and more than the bar before."""
+
+    up_to: float | None = Field(description="null: no bound.")
+    count: int
+
+
+class Spread(View):
+    """How numbers are spread: exact quantiles, and a histogram."""
+
+    count: int = 0
+    minimum: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    maximum: float | None = None
+    histogram: list[Bucket] = Field(default=[])
+
+
+class ClusterValue(View):
+    """The one number that stands for a score: its item, or the mean of its items."""
+
+    cluster: str
+    value: float
+
+
+class ScorerOverview(View):
+    """One scorer on all its clusters."""
+
+    name: str
+    score_name: str
+    description: str = ""
+    interval_seconds: int = Field(description="What the scorer says.")
+    effective_interval_seconds: int = Field(description="What is in force where nothing is said of one cluster.")
+    suspended: bool = False
+    health_status: str = "Unknown"
+    problem: str = Field(default="", description="Why it runs nowhere now; empty while it can.")
+    pairs: int
+    states: StateCounts
+    ages: Spread = Field(description="Seconds since the last successful cycle, of clusters that had one.")
+    reasons: list[ReasonGroup] = Field(default=[], description="Most clusters first, at most 20.")
+    reasons_total: int = Field(default=0, description="How many there are.")
+
+
+class ScorerDetail(ScorerOverview):
+    """One scorer with what only its own page shows."""
+
+    location: str = ""
+    score_destination: str = ""
+    validity_seconds: int = 0
+    rate_limit: str | None = None
+    values: Spread = Field(description="The one number per cluster, of clusters whose state is ok.")
+    top: list[ClusterValue] = Field(default=[], description="Highest first, at most 10.")
+    bottom: list[ClusterValue] = Field(default=[], description="Lowest first, at most 10.")
+    lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
+
+
+class FleetOverview(View):
+    """The whole fleet."""
+
+    at: Time
+    sequence: int = Field(description="Number of the newest change; ask for changes since it.")
+    pending: int = Field(description="Pairs that wait to be looked at: many while all are counted again.")
+    clusters: int = Field(description="Accepted clusters.")
+    pairs: int
+    states: StateCounts
+    overdue: int = Field(description="Pairs that are due and whose tick was not sent within five seconds.")
+    lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
+    scorers: list[ScorerOverview] = Field(description="Worst first.")
+
+
+class ClusterOverview(View):
+    """One cluster with the state of each of its pairs."""
+
+    name: str
+    pairs: int
+    states: StateCounts
+    scorers: dict[str, Verdict] = Field(description="State by scorer.")
+
+
+class CursorView(View):
+    """Base of the answers that come in pages."""
+
+    at: Time
+    total: int = Field(description="How many there are on all pages together.")
+    cursor: str | None = Field(default=None, description="Ask again with it for the next page; null on the last.")
+
+
+class ClusterPage(CursorView):
+    """Clusters, worst first."""
+
+    clusters: list[ClusterOverview]
+
+
+class ClusterDetail(ClusterOverview):
+    """One cluster with what only its own page shows."""
+
+    agent_version: str = Field(default="", description="Empty when it does not say, or was never heard of.")
+    agent_problem: str = Field(default="", description="Why its results are refused; empty when they are not.")
+    last_seen: Time | None = Field(default=None, description="Newest successful cycle of any scorer.")
+    queue: int = Field(description="Ticks that wait for its agent.")
+    mail: int = Field(description="Results of it that wait in its mailbox.")
+    key_ids: list[int] = Field(description="Credentials that the hub takes, the current one first.")
+    used_key_id: int | None = Field(default=None, description="What the newest result was signed with.")
+
+
+class PairRow(View):
+    """One scorer on one cluster, as a line of a table."""
+
+    cluster: str
+    scorer: str
+    state: Verdict
+    value: float | None = Field(default=None, description="Stands for a score that may be used; else null.")
+    items: int | None = None
+    last_success: Time | None = None
+    age_seconds: float | None = None
+    valid_until: Time | None = None
+    next_run: Time | None = Field(default=None, description="null while paused.")
+    failing: int = Field(default=0, description="Cycles in a row that failed, or that expired in the queue.")
+    failure: FailureView | None = None
+    skips: SkipsView | None = None
+
+
+class PairPage(CursorView):
+    """Pairs, worst first."""
+
+    pairs: list[PairRow]
+
+
+class ItemView(View):
+    """One item, before and after it was rounded down and clamped to -100..100."""
+
+    name: str
+    value: int | None = Field(description="As written; null where scores go to metrics only.")
+    scored: float | None = Field(default=None, description="As the scoring API gave it, where that is known.")
+    clamped: bool = False
+    labels: dict[str, str] = Field(default={})
+
+
+class PairDetail(PairRow):
+    """One scorer on one cluster."""
+
+    score_name: str = ""
+    run_id: str | None = None
+    interval_seconds: int = 0
+    paused_until: Time | None = None
+    note: str = Field(default="", description="What was said when it was paused, or its interval was changed.")
+    unwritten: str = Field(default="", description="Why its AddOnPlacementScore was refused; empty when it was not.")
+    books: Books
+    score_items: list[ItemView] = Field(default=[], description="At most 1,000 of them.")
+    cycles: list[CycleView] = Field(default=[], description="Newest first, at most 50.")
+
+
+class Changes(View):
+    """Pairs whose state, reason or score changed, or that came or went."""
+
+    sequence: int = Field(description="Ask for changes since this one next time.")
+    pairs: list[tuple[str, str]] = Field(description="(cluster, scorer), oldest change first.")
+    more: bool = Field(default=False, description="There are more than were given: ask again at once.")

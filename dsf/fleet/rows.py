@@ -1,0 +1,156 @@
+"""One pair as a line of a table, and with all that is known of it. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from dsf import keys
+from dsf.api.dimension import DimensionFormat
+from dsf.api.score import to_score_value
+from dsf.api.validity import has_expired
+from dsf.fleet.overviews import ItemView, PairDetail, PairRow
+from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.views import Books, CycleView, FailureView, SkipsView
+from dsf.store.entries import effective, scorer_target
+from dsf.store.pairs import HistoryEntry, PairState, Score
+from dsf.store.registry import ScorerRecord
+from dsf.store.schedule import Entry, Override
+
+#: Items of one pair that are shown.
+MAX_ITEMS: Final = 1000
+
+
+def pair_row(state: PairState, judged: Verdict, record: ScorerRecord | None, due: float | None, now: float) -> PairRow:
+    """One pair as a line; `judged` is its state, `due` its next run (unix seconds)."""
+    return PairRow(**_row(state, judged, record, due, now))
+
+
+def pair_detail(
+    state: PairState,
+    judged: Verdict | None,
+    *,
+    record: ScorerRecord,
+    entry: Entry | None,
+    overrides: Mapping[str, Override],
+    due: float | None,
+    history: Iterable[HistoryEntry],
+    now: float,
+) -> PairDetail:
+    """One pair; `judged` None for one that the read model has not looked at yet, `entry` None for one that does not
+    run."""
+    runs = effective(entry, overrides, now) if entry is not None else None
+    if judged is None:
+        judged = verdict(
+            state, now, is_paused=runs is not None and runs.paused and entry is not None and entry.runnable
+        )
+    said = [
+        overrides[target]
+        for target in (keys.pair(state.cluster, state.scorer), scorer_target(state.scorer))
+        if target in overrides
+    ]
+    score = state.score
+    usable = score if score is not None and not has_expired(state.valid_until, now) else None
+    return PairDetail(
+        **_row(state, judged, record, due, now),
+        score_name=record.score_name,
+        run_id=score.run if score else None,
+        interval_seconds=runs.interval if runs is not None else record.interval,
+        paused_until=runs.paused_until if runs is not None and runs.paused else None,
+        note=next((one.note for one in said if one.note), ""),
+        unwritten=state.unwritten,
+        books=books_of(state),
+        score_items=score_items(usable, record, state.cluster) if usable is not None else [],
+        cycles=[cycle_view(one) for one in history],
+    )
+
+
+def score_items(score: Score, record: ScorerRecord, cluster: str) -> list[ItemView]:
+    """The items of a score, each with what the scoring API gave: of two results with one name the later one."""
+    if not score.items:
+        # It goes to metrics only.
+        return [
+            ItemView(name=score.score_name, value=None, scored=value, labels=labels)
+            for labels, value in score.results[:MAX_ITEMS]
+        ]
+    dimension = DimensionFormat(record.dimension_format, cluster, score.score_name)
+    given = {dimension.render(labels): (labels, value) for labels, value in score.results}
+    found = []
+    for name, value in score.items[:MAX_ITEMS]:
+        labels, scored = given.get(name, ({}, None))
+        if scored is not None and to_score_value(scored)[0] != value:
+            # The format was changed since.
+            labels, scored = {}, None
+        clamped = scored is not None and to_score_value(scored)[1]
+        found.append(ItemView(name=name, value=value, scored=scored, clamped=clamped, labels=labels))
+    return found
+
+
+def books_of(state: PairState) -> Books:
+    """How its cycles ended."""
+    return Books(
+        scheduled=state.scheduled,
+        ok=state.count("ok"),
+        empty=state.count("empty"),
+        partial=state.count("partial"),
+        error=state.count("error"),
+        skipped=state.count("skipped"),
+        lost=state.count("lost"),
+        open=state.open,
+        skipped_by_reason=state.skipped(),
+    )
+
+
+def cycle_view(entry: HistoryEntry) -> CycleView:
+    """One past cycle."""
+    return CycleView(**entry.model_dump(exclude={"run"}), run_id=entry.run)
+
+
+def failure_view(state: PairState) -> FailureView | None:
+    """Why its newest cycles bring no score; None when they do."""
+    failure = state.trouble
+    if failure is None:
+        return None
+    return FailureView(
+        cluster=state.cluster,
+        run_id=failure.run,
+        stage=failure.stage,
+        reason=failure.reason,
+        message=failure.message,
+        at=failure.at,
+    )
+
+
+def skips_view(state: PairState, record: ScorerRecord | None) -> SkipsView | None:
+    """Why its newest ticks were not sent; None when the newest one was."""
+    skips = state.skips
+    if skips is None:
+        return None
+    message = skips.why(record.rate_limit, record.problem) if record else skips.why(None)
+    return SkipsView(**asdict(skips), message=message)
+
+
+def age_of(last_success: float | None, now: float) -> float | None:
+    """Seconds since then; never negative: a clock that is a little ahead is no score from the future."""
+    return None if last_success is None else round(max(0.0, now - last_success), 3)
+
+
+def _row(
+    state: PairState, judged: Verdict, record: ScorerRecord | None, due: float | None, now: float
+) -> dict[str, Any]:
+    is_usable = state.last_success is not None and not has_expired(state.valid_until, now)
+    return {
+        "cluster": state.cluster,
+        "scorer": state.scorer,
+        "state": judged,
+        "value": state.value if is_usable else None,
+        "items": state.items if is_usable else None,
+        "last_success": state.last_success,
+        "age_seconds": age_of(state.last_success, now),
+        "valid_until": state.valid_until or None,
+        "next_run": None if judged is Verdict.PAUSED else due,
+        "failing": state.failing or (state.expired if state.trouble is not None else 0),
+        "failure": failure_view(state),
+        "skips": skips_view(state, record),
+    }

@@ -1,0 +1,203 @@
+"""Everything that can happen to pairs, at random; and the read model beside a recount of all pairs."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from dsf import keys
+from dsf.fleet.model import FleetModel, PairFilter
+from dsf.fleet.verdict import Verdict, verdict
+from dsf.schedule.dispatch import Dispatcher
+from dsf.store.entries import Entry, effective, scorer_target
+from dsf.store.model import ModelKeeper
+from dsf.store.registry import ClusterRecord, ScorerRecord
+from dsf.ticks import TickFactory
+from tests.integration.results.bed import Bed
+
+CLUSTERS = ["c1", "c2", "c3", "c4"]
+SCORERS = ["s1", "s2", "s3"]
+
+#: What is the same in the model and in the recount: state, stage and reason of each pair.
+Known = dict[tuple[str, str], tuple[Verdict, str, str]]
+
+
+class Mix:
+    """A hub with a clock that the test moves, beat's dispatcher and the keeper of the model."""
+
+    def __init__(self, bed: Bed, seed: int) -> None:
+        self.bed = bed
+        self.client: redis.Redis = bed.client
+        self.dice = random.Random(seed)
+        self.keeper = ModelKeeper(self.client)
+        self.model = FleetModel(self.client, lambda: self.bed.now)
+        self.dispatcher = Dispatcher(
+            self.client, TickFactory(), batch=50, queue_limit=2, spread_rate=1000, clock=lambda: self.bed.now
+        )
+        for cluster in CLUSTERS:
+            for scorer in SCORERS:
+                self.add(cluster, scorer)
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def add(self, cluster: str, scorer: str, **values: Any) -> None:
+        name = f"score of {scorer}"
+        self.bed.registry.put_cluster(ClusterRecord(name=cluster))
+        self.bed.registry.put_scorer(ScorerRecord(name=scorer, score_name=name, interval=30, validity=60))
+        entry = Entry(cluster=cluster, scorer=scorer, score_name=name, interval=30, **values)
+        self.bed.schedule.upsert([entry], self.bed.now)
+
+    def beat(self) -> None:
+        self.dispatcher.run()
+
+    def result(self) -> None:
+        """Of some run that is open, heard of or not."""
+        members = sorted(str(member) for member in self.client.zrange(keys.OPEN_RUNS, 0, -1))
+        for member in self.dice.sample(members, min(len(members), 4)):
+            pair, _, run = member.rpartition("/")
+            cluster, scorer = keys.split_pair(pair)
+            self.client.ltrim(keys.spoke_queue(cluster), 0, 0)
+            outcome = self.dice.choice(["ok", "ok", "ok", "empty", "error", "error", "skipped"])
+            reason = self.dice.choice(["bad_query", "timeout"]) if outcome == "error" else "expired"
+            self.bed.send(
+                run, cluster, scorer, outcome=outcome, reason=reason, stage=self.dice.choice(["fetch", "score"])
+            )
+
+    def by_hand(self) -> None:
+        cluster, scorer = self.some()
+        if self.client.hexists(keys.ENTRIES, keys.pair(cluster, scorer)):
+            self.bed.cycle(cluster, scorer, results=[({"node": "a"}, self.dice.uniform(-200, 200))])
+
+    def wait(self) -> None:
+        self.bed.now += self.dice.choice([1, 5, 31, 70])
+
+    def sweep(self) -> None:
+        self.bed.sweep()
+
+    def pause(self) -> None:
+        cluster, scorer = self.some()
+        target = self.dice.choice([keys.pair(cluster, scorer), scorer_target(scorer)])
+        until = self.dice.choice([None, self.bed.now + 20])
+        self.bed.schedule.set_override(target, paused=True, paused_until=until, now=self.bed.now)
+
+    def resume(self) -> None:
+        for target in sorted(self.bed.schedule.overrides()):
+            self.bed.schedule.reset(target, self.bed.now)
+
+    def remove(self) -> None:
+        cluster, scorer = self.some()
+        gone = self.dice.choice([[(cluster, scorer)], [(one, scorer) for one in CLUSTERS]])
+        self.bed.schedule.remove([keys.pair(*one) for one in gone], self.bed.now)
+
+    def come_back(self) -> None:
+        for cluster in CLUSTERS:
+            for scorer in SCORERS:
+                self.add(cluster, scorer, suspended=self.dice.random() < 0.1, runnable=self.dice.random() > 0.1)
+
+    def leave(self) -> None:
+        """A cluster and all its pairs."""
+        cluster = self.dice.choice(CLUSTERS)
+        self.bed.schedule.remove([keys.pair(cluster, scorer) for scorer in SCORERS], self.bed.now)
+
+    def keep(self) -> None:
+        while self.keeper.turn(self.bed.now):
+            pass
+
+    def some(self) -> tuple[str, str]:
+        return self.dice.choice(CLUSTERS), self.dice.choice(SCORERS)
+
+    def step(self) -> None:
+        weights: dict[Callable[[], None], int] = {
+            self.beat: 8, self.result: 8, self.wait: 5, self.sweep: 2, self.by_hand: 2, self.keep: 2,
+            self.pause: 1, self.resume: 1, self.remove: 1, self.leave: 1, self.come_back: 1,
+        }  # fmt: skip
+        [event] = self.dice.choices(list(weights), list(weights.values()))
+        event()
+        self.bed.now += 0.01
+
+    # --- the two ways to know ----------------------------------------------------------------------------------------
+
+    def recount(self) -> Known:
+        """By reading every pair."""
+        overrides = self.bed.schedule.overrides()
+        found: Known = {}
+        for entry in self.bed.schedule.entries():
+            state = self.bed.state(entry.cluster, entry.scorer)
+            wanted = effective(entry.model_copy(update={"runnable": True}), overrides, self.bed.now)
+            judged = verdict(state, self.bed.now, is_paused=wanted.paused)
+            stage = reason = ""
+            if judged is Verdict.FAILING and state.trouble is not None:
+                stage, reason = state.trouble.stage, state.trouble.reason
+            elif judged is Verdict.SKIPPED and state.skips is not None:
+                reason = state.skips.reason
+            found[entry.cluster, entry.scorer] = (judged, stage, reason)
+        return found
+
+    def check(self) -> None:
+        """The model says what reading every pair says, however it is asked."""
+        known = self.recount()
+        by_scorer: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        groups: defaultdict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
+        for (_, scorer), (state, stage, reason) in known.items():
+            by_scorer[scorer][state] += 1
+            if reason:
+                groups[scorer][state, stage, reason] += 1
+        fleet = self.model.fleet()
+        assert fleet.pairs == len(known)
+        for one in fleet.scorers:
+            assert counts(one.states) == by_scorer[one.name]
+            assert {(g.state, g.stage, g.reason): g.clusters for g in one.reasons} == groups[one.name]
+        ages = [state for pair in known if (state := self.bed.state(*pair)).last_success is not None]
+        assert sum(one.ages.count for one in fleet.scorers) == len(ages)
+        self._check_pages(known)
+        self._check_clusters(known)
+        self._check_values(known)
+
+    def _check_pages(self, known: Known) -> None:
+        rows, cursor = [], None
+        while True:
+            page = self.model.pairs(limit=3, cursor=cursor)
+            rows += page.pairs
+            assert page.total == len(known)
+            if (cursor := page.cursor) is None:
+                break
+        assert {(row.cluster, row.scorer): row.state for row in rows} == {pair: one[0] for pair, one in known.items()}
+        assert len(rows) == len(known)
+        order = list(Verdict)
+        assert [order.index(row.state) for row in rows] == sorted(order.index(row.state) for row in rows)
+        again = self.model.pairs(PairFilter(clusters=CLUSTERS))
+        assert again.pairs == rows
+        for state, stage, reason in set(known.values()):
+            wanted = {pair for pair, one in known.items() if one == (state, stage, reason)}
+            if reason:
+                some = self.model.pairs(PairFilter(stage=stage, reason=reason, states=[state]))
+                assert {(row.cluster, row.scorer) for row in some.pairs} == wanted
+            some = self.model.pairs(PairFilter(states=[state]))
+            assert some.total == sum(one[0] is state for one in known.values())
+
+    def _check_clusters(self, known: Known) -> None:
+        page = self.model.clusters(limit=200)
+        assert {(one.name, scorer): state for one in page.clusters for scorer, state in one.scorers.items()} == {
+            pair: one[0] for pair, one in known.items()
+        }
+        failing = [one.states.failing for one in page.clusters]
+        assert failing == sorted(failing, reverse=True)
+
+    def _check_values(self, known: Known) -> None:
+        good = {pair for pair, one in known.items() if one[0] is Verdict.OK}
+        expected = {pair: value for pair in good if (value := self.bed.state(*pair).value) is not None}
+        found = {
+            (str(cluster), scorer): value
+            for scorer in SCORERS
+            for cluster, value in self.client.zrange(keys.model_values(scorer), 0, -1, withscores=True)
+        }
+        assert found == expected
+
+
+def counts(states: Any) -> Counter[str]:
+    """Those that are not 0."""
+    return Counter({name: number for name, number in states.model_dump(by_alias=False).items() if number})
