@@ -171,7 +171,7 @@ class CursorError(DsfError):
 
 
 class QueryError(DsfError):
-    """A question about the fleet cannot be understood: an unknown state, or a cursor of something else."""
+    """A question about the fleet cannot be understood, such as one for an unknown state."""
 
 
 class QueueFullError(DsfError):

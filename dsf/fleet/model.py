@@ -12,7 +12,7 @@ from typing import Any, Final
 import redis
 
 from dsf import keys, metrics
-from dsf.errors import QueryError
+from dsf.errors import CursorError, QueryError
 from dsf.fleet import pairindex
 from dsf.fleet.overviews import (
     Bucket,
@@ -69,7 +69,7 @@ class FleetModel:
     """Answers from the read model. Thread-safe.
 
     Methods raise redis.RedisError when Redis cannot be read, UnknownScorerError or UnknownClusterError for a name that
-    is not registered, and QueryError for a question that cannot be understood.
+    is not registered, and QueryError or CursorError for a question that cannot be understood.
     """
 
     def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
@@ -349,7 +349,7 @@ def _cluster_cursor(text: str) -> tuple[float, str]:
     try:
         return float(number), name
     except ValueError:
-        raise QueryError("not a cursor of this list; take `cursor` of the answer before, or none") from None
+        raise CursorError("not a cursor of this list; take `cursor` of the answer before, or none") from None
 
 
 def _sum(counts: Iterable[StateCounts]) -> StateCounts:

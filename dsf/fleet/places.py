@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from dsf.errors import QueryError
+from dsf.errors import CursorError, QueryError
 from dsf.fleet.verdict import Verdict
 from dsf.store.model import RANKS, SPAN
 
@@ -84,12 +84,12 @@ class Cursor(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Cursor:
-        """Raises QueryError."""
+        """Raises CursorError."""
         try:
             segment, place, scorer, cluster = text.split("/")
             return cls(int(segment), float(place), scorer, cluster)
         except ValueError:
-            raise QueryError("not a cursor of this list; take `cursor` of the answer before, or none") from None
+            raise CursorError("not a cursor of this list; take `cursor` of the answer before, or none") from None
 
 
 def _whole(state: Verdict) -> tuple[Verdict, str, str]:
