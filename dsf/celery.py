@@ -199,7 +199,9 @@ def make_app(config: Settings) -> Celery:
     # transport goes by the usual ones.
     transport.install(*(["dsf.flower"] if config.role == "flower" else []))
     modules = _TASK_MODULES.get(config.role, [])
-    application = Celery("dsf", include=modules, control=NoControl, amqp=broker.Amqp, set_as_current=True)
+    application = Celery(
+        "dsf", include=modules, control=NoControl, amqp=broker.Amqp, events=broker.Events, set_as_current=True
+    )
     application.conf.update(configuration(config))
     application.steps["worker"].update(_WORKER_STEPS.get(config.role, []))
     if config.role in ("cli", "flower"):

@@ -1,4 +1,5 @@
-"""Celery's connections to the broker: how long they wait between two tries, and how they call themselves in logs."""
+"""Celery's connections to the broker: how long they wait between two tries, how they call themselves in logs, and what
+does not wait for them."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import random
 from typing import Any
 
 import kombu
-from celery.app import amqp
+from celery.app import amqp, events
+from celery.events.dispatcher import EventDispatcher
 
 from dsf.redislink.link import Link
 
@@ -50,6 +52,23 @@ class Amqp(amqp.AMQP):
     """Makes Celery use these connections."""
 
     Connection = Connection
+
+
+class PromptDispatcher(EventDispatcher):
+    """Sends an event now or keeps it until there is a connection again.
+
+    Celery has heartbeats tried until Redis is back, by the worker's main loop, which meanwhile neither connects anew,
+    nor says that it waits, nor ends when it is told to.
+    """
+
+    def _publish(self, *args: Any, **options: Any) -> None:
+        super()._publish(*args, **(options | {"retry": False}))
+
+
+class Events(events.Events):
+    """Makes Celery use this dispatcher."""
+
+    dispatcher_cls = PromptDispatcher
 
 
 def _drawn() -> float:

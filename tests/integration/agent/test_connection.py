@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dsf.celery import make_app
+from tests.conftest import SettingsFactory
 from tests.integration.agent.conftest import RESULTS, SERIES
 from tests.integration.agent.harness import Agent, summary
 from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
@@ -97,3 +101,25 @@ def test_the_waits_between_two_tries_stay_short(server: RedisServer, tmp_path: P
         started = time.monotonic()
         wait_for(agent.ready.exists, 10, "the agent to be back")
         assert time.monotonic() - started < 4
+
+
+@pytest.mark.parametrize("role", ["agent", "results"])
+def test_an_event_without_a_connection_is_kept_and_not_waited_for(
+    settings_factory: SettingsFactory, server: RedisServer, role: str
+) -> None:
+    app = make_app(settings_factory(role=role, cluster="c1", redis_url=server.url))
+    with app.connection_for_write() as connection:
+        dispatcher = app.events.Dispatcher(connection, hostname="worker@c1", enabled=True)
+        dispatcher.send("worker-online")
+        server.kill()
+        # As Celery's heartbeats are sent. In a thread, which would try for ever.
+        options: dict[str, Any] = {"type": "worker-heartbeat", "retry": True}
+        sending = threading.Thread(target=dispatcher.send, kwargs=options, daemon=True)
+        sending.start()
+        sending.join(60)
+        assert not sending.is_alive()
+        assert [event["type"] for event, _ in dispatcher._outbound_buffer] == ["worker-heartbeat"]
+        server.restart()
+        dispatcher.flush()
+        assert not dispatcher._outbound_buffer
+    app.close()
