@@ -62,13 +62,13 @@ class PromptDispatcher(EventDispatcher):
     """
 
     def _publish(self, *args: Any, **options: Any) -> None:
-        super()._publish(*args, **(options | {"retry": False}))
+        super()._publish(*args, **(options | {"retry": False}))  # type: ignore[misc]
 
 
 class Events(events.Events):
     """Makes Celery use this dispatcher."""
 
-    dispatcher_cls = PromptDispatcher
+    dispatcher_cls = f"{__name__}:{PromptDispatcher.__name__}"
 
 
 def _drawn() -> float:
