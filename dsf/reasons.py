@@ -47,6 +47,21 @@ class FailureReason(Reason):
         "the Secret or its key is not on the managed cluster",
         "create it in the agent's namespace",
     )
+    SECRET_INVALID = (
+        "secret_invalid",
+        "what the Secret or ConfigMap holds cannot be used: an expired certificate, a key of another one, a line break",
+        "put the right thing there; it counts at once",
+    )
+    AUTH_FAILED = (
+        "auth_failed",
+        "the server that gives tokens (OAuth2, the cluster's own) gave none; the message has its words",
+        "look at that server, and at client and scopes",
+    )
+    AUTH_UNSUPPORTED = (
+        "auth_unsupported",
+        "the agent does not know this method of authentication",
+        "upgrade it to the version of the hub",
+    )
     SECRET_REFUSED = (
         "secret_refused",
         "the Secret is not released for the server that the scorer names, or is the agent's own; nothing was sent",

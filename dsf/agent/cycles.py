@@ -15,9 +15,9 @@ from dsf.agent.metrics import AgentMetrics
 from dsf.agent.running import Running
 from dsf.agent.spool import Spool
 from dsf.api.summary import ScorerSummary
+from dsf.auth.secrets import SecretSource
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Stages
-from dsf.cycle.tokens import TokenSource
 from dsf.errors import CycleError
 from dsf.http.deadline import watchdog
 from dsf.messages import Outcome, Result, Stage
@@ -43,7 +43,7 @@ class Cycles:
     def __init__(
         self,
         settings: Settings,
-        tokens: TokenSource,
+        secrets: SecretSource,
         spool: Spool,
         metrics: AgentMetrics,
         hub_time: Callable[[], float] = time.time,
@@ -56,7 +56,7 @@ class Cycles:
         self._settings = settings
         self._spool = spool
         self._running = Running()
-        self._stages = Stages(settings, tokens, held, metrics)
+        self._stages = Stages(settings, secrets, held, metrics)
         self._agent = socket.gethostname()
         self._version = metadata.version("dynamic-scoring-framework")
         self._purge_lock = threading.Lock()

@@ -16,13 +16,14 @@ from typing import Final
 
 from dsf.agent.config import NONE, InForce, Summaries, from_configmap
 from dsf.agent.kubecluster import KubeCluster
-from dsf.agent.secrets import Release, parse_token, secret_label
+from dsf.agent.secrets import Release, only_certificates, secret_label
+from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary
-from dsf.api.types import CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR, SourceType
-from dsf.cycle.tokens import SecretError
-from dsf.errors import ManifestError
+from dsf.api.types import AGENT_ACCOUNT, CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR, SourceType
+from dsf.auth.secrets import AccountToken, SecretError, Use
+from dsf.errors import BackendError, ManifestError
 from dsf.kube.reflector import Reflector
-from dsf.kube.resources import CONFIG_MAPS, SECRETS, Resource
+from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
 from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
 from dsf.settings import Settings
@@ -35,6 +36,7 @@ _POLL: Final = 0.05
 _FORBIDDEN: Final = ": 403: "
 #: Type of the Secrets that hold private keys of servers.
 _TLS: Final = "kubernetes.io/tls"
+_RESOURCES: Final = {CaKind.Secret: SECRETS, CaKind.ConfigMap: CONFIG_MAPS}
 
 
 class _Watched:
@@ -79,13 +81,7 @@ class KubeObjects:
         self.config = KubeConfig(self._session, namespace, on_change=self._on_change, on_stop=self._stop)
 
     def _on_change(self, summaries: Summaries) -> None:
-        self.secrets.keep(
-            {
-                name
-                for summary in summaries.values()
-                for name in (summary.source_endpoint_auth_name, summary.scoring_endpoint_auth_name)
-            }
-        )
+        self.secrets.keep({reference for summary in summaries.values() for reference in summary.references})
         if not any(summary.source_type == SourceType.Kubernetes for summary in summaries.values()):
             self.cluster.stop()
 
@@ -155,48 +151,67 @@ class KubeConfig(_Watched):
 
 
 class KubeSecrets:
-    """Secrets of the agent's namespace, each watched from its first use on, as long as a scorer names it."""
+    """Secrets and ConfigMaps of the agent's namespace, each watched from its first use on until no scorer names it.
+
+    Tokens of the agent's own account come from here, too.
+    """
 
     def __init__(self, session: Session, namespace: str, release: Release) -> None:
         self._session = session
         self._namespace = namespace
         self._release = release
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[Reference, _Watched] = {}
         # Guards _watched.
         self._lock = threading.Lock()
 
     @property
     def watched(self) -> frozenset[str]:
-        """Names of the Secrets that are held."""
+        """Names of the Secrets and ConfigMaps that are held."""
         with self._lock:
-            return frozenset(self._watched)
+            return frozenset(reference.name for reference in self._watched)
 
-    def token(self, name: str, key: str, url: str) -> str | None:
-        """The token as of now, to be sent to `url`; None when the scorer names no Secret. Raises SecretError."""
-        if not name and not key:
-            return None
+    def secret(self, name: str, key: str, use: Use) -> bytes:
+        """See the protocol."""
         label = secret_label(name, key)
-        watched = self._watch(name)
+        reference = Reference(CaKind.Secret, name)
+        watched = self._watch(reference)
         secret = watched.read()
         if secret is not None:
-            self._check(name, key, url, secret)
-        try:
-            data = _value(secret, key)
-        except KeyError:
-            why = watched.reflector.error
-            if why and not watched.reflector.synced.is_set():
-                # Never seen: the next cycle looks at once, so that a right that is granted now works by then.
-                self._drop(name, watched)
-            raise SecretError(f"{label} is missing on the managed cluster{self._hint(name, why)}") from None
-        try:
-            return parse_token(data)
-        except ValueError:
-            raise SecretError(f"{label} holds no token: expected one line of printable ASCII") from None
+            self._check(name, key, use, secret)
+        return self._value(reference, watched, secret, key, label)
 
-    def keep(self, names: Collection[str]) -> None:
-        """Forget all Secrets but these: what no scorer uses must not stay in memory."""
+    def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
+        """See the protocol."""
+        label = secret_label(name, key, kind)
+        reference = Reference(kind, name)
+        watched = self._watch(reference)
+        return only_certificates(self._value(reference, watched, watched.read(), key, label), label)
+
+    def account_token(self, audience: str, seconds: int) -> AccountToken:
+        """See the protocol."""
+        path = SERVICE_ACCOUNTS.path(self._namespace, AGENT_ACCOUNT) + "/token"
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [audience], "expirationSeconds": seconds},
+        }
+        try:
+            status = self._session.create(path, body)["status"]
+            # The server decides for how long it is; the agent's own clock may be another one.
+            return AccountToken(status["token"], float(seconds))
+        except BackendError as error:
+            raise SecretError(
+                f"no token of ServiceAccount {AGENT_ACCOUNT} for {audience!r}: {error}; the agent's Role needs create "
+                f"of serviceaccounts/token with resourceNames [{AGENT_ACCOUNT}]",
+                "auth_failed",
+            ) from None
+        except (LookupError, TypeError):
+            raise SecretError(f"no token of ServiceAccount {AGENT_ACCOUNT}: a strange answer", "auth_failed") from None
+
+    def keep(self, references: Collection[Reference]) -> None:
+        """Forget all but these: what no scorer uses must not stay in memory."""
         with self._lock:
-            gone = [self._watched.pop(name) for name in self._watched.keys() - set(names)]
+            gone = [self._watched.pop(reference) for reference in self._watched.keys() - set(references)]
         for watched in gone:
             watched.reflector.stop()
 
@@ -207,11 +222,21 @@ class KubeSecrets:
         for one in watched:
             one.reflector.stop()
 
-    def _check(self, name: str, key: str, url: str, secret: Object) -> None:
-        """Raise SecretError unless the Secret may be used for `url`."""
+    def _value(self, reference: Reference, watched: _Watched, found: Object | None, key: str, label: str) -> bytes:
+        try:
+            return _value(found, key)
+        except KeyError:
+            why = watched.reflector.error
+            if why and not watched.reflector.synced.is_set():
+                # Never seen: the next cycle looks at once, so that a right that is granted now works by then.
+                self._drop(reference, watched)
+            raise SecretError(f"{label} is missing on the managed cluster{self._hint(reference, why)}") from None
+
+    def _check(self, name: str, key: str, use: Use, secret: Object) -> None:
+        """Raise SecretError unless the Secret may be used so."""
         metadata = secret["metadata"]
         labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        if labels.get(MANAGED_BY_LABEL) == MANAGED_BY or secret.get("type") == _TLS:
+        if labels.get(MANAGED_BY_LABEL) == MANAGED_BY or (use.is_sent and secret.get("type") == _TLS):
             raise SecretError(
                 f"{secret_label(name, key)} is never sent anywhere: its label {MANAGED_BY_LABEL} says that it is the "
                 f"framework's own, or its type is {_TLS}",
@@ -222,24 +247,28 @@ class KubeSecrets:
             f"its label or annotation {USABLE_FOR} in namespace {self._namespace} of the managed cluster, or on the "
             "hub to the chart's spokeSetting.agent.tokenSecrets"
         )
-        self._release.check(name, key, url, said, how)
+        self._release.check(name, key, use, said, how)
 
-    def _watch(self, name: str) -> _Watched:
+    def _watch(self, reference: Reference) -> _Watched:
         with self._lock:
-            watched = self._watched.get(name)
+            watched = self._watched.get(reference)
             if watched is None:
-                watched = self._watched[name] = _Watched(self._session, SECRETS, self._namespace, name)
+                resource = _RESOURCES[reference.kind]
+                watched = _Watched(self._session, resource, self._namespace, reference.name)
+                self._watched[reference] = watched
                 watched.reflector.start()
             return watched
 
-    def _drop(self, name: str, watched: _Watched) -> None:
+    def _drop(self, reference: Reference, watched: _Watched) -> None:
         with self._lock:
-            if self._watched.get(name) is watched:
-                del self._watched[name]
+            if self._watched.get(reference) is watched:
+                del self._watched[reference]
         watched.reflector.stop()
 
-    def _hint(self, name: str, why: str | None) -> str:
-        return hint(SECRETS, self._namespace, name, why) if why else f"; create it in namespace {self._namespace}"
+    def _hint(self, reference: Reference, why: str | None) -> str:
+        if not why:
+            return f"; create it in namespace {self._namespace}"
+        return hint(_RESOURCES[reference.kind], self._namespace, reference.name, why)
 
 
 def hint(resource: Resource, namespace: str, name: str, why: str) -> str:
@@ -248,11 +277,13 @@ def hint(resource: Resource, namespace: str, name: str, why: str) -> str:
     return f"{lacks} resourceNames [{name}] ({why})" if _FORBIDDEN in why else f" or cannot be read ({why})"
 
 
-def _value(secret: Object | None, key: str) -> bytes:
-    """What the key of a Secret holds. Raises KeyError when Secret or key are not there."""
-    if secret is None:
+def _value(found: Object | None, key: str) -> bytes:
+    """What the key of a Secret or ConfigMap holds. Raises KeyError when it or the key are not there."""
+    if found is None:
         raise KeyError(key)
+    if found.get("kind") == CaKind.ConfigMap:
+        return str((found.get("data") or {})[key]).encode()
     try:
-        return base64.b64decode((secret.get("data") or {})[key], validate=True)
+        return base64.b64decode((found.get("data") or {})[key], validate=True)
     except binascii.Error:
         raise KeyError(key) from None

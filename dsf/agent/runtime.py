@@ -14,10 +14,10 @@ from dsf.agent.handover import HandOver
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.probes import ScoringProbe
-from dsf.agent.secrets import KeyRing, Release, Tokens
+from dsf.agent.secrets import FileSecrets, KeyRing, Release
 from dsf.agent.sources import SourceState
 from dsf.agent.spool import Spool, own_folder
-from dsf.cycle.tokens import TokenSource
+from dsf.auth.secrets import SecretSource
 from dsf.errors import SettingsError
 from dsf.exposition import Exposition
 from dsf.keys import is_name, spoke_queue
@@ -49,7 +49,7 @@ class Runtime:
             )
         http.use(settings)
         self.config: Watching
-        tokens: TokenSource
+        secrets: SecretSource
         cluster: ClusterView | None = None
         # Before anything is watched: a pod without it says so and starts again.
         keyring = KeyRing(settings)
@@ -59,9 +59,9 @@ class Runtime:
             from dsf.agent.kube import KubeObjects
 
             objects = KubeObjects(settings)
-            self.config, tokens, cluster = objects.config, objects.secrets, objects.cluster
+            self.config, secrets, cluster = objects.config, objects.secrets, objects.cluster
         else:
-            self.config, tokens = _files(settings)
+            self.config, secrets = _files(settings)
         self.spool = Spool(own_folder(settings.agent_spool_dir, settings.cluster))
         self.metrics = AgentMetrics(settings.cluster, self.config)
         #: The agent's own queue, the way from one stage to the next, and the connections to Redis for all else.
@@ -72,7 +72,7 @@ class Runtime:
         self.clock = HubClock(self.redis)
         #: What sources keep between cycles.
         self.sources = SourceState(settings, self.config.summaries, cluster, self.metrics.registry)
-        self.cycles = Cycles(settings, tokens, self.spool, self.metrics, self.clock.now, held=self.sources.held)
+        self.cycles = Cycles(settings, secrets, self.spool, self.metrics, self.clock.now, held=self.sources.held)
         self.readiness = ScoringProbe(settings.agent_readiness_file, self.config)
         self.flow = Flow(
             settings,
@@ -118,13 +118,13 @@ class Runtime:
             self._exposition.stop()
 
 
-def _files(settings: Settings) -> tuple[FileConfig, Tokens]:
+def _files(settings: Settings) -> tuple[FileConfig, FileSecrets]:
     if settings.agent_config is None:
         raise SettingsError(
             "DSF_AGENT_CONFIG: not set; it is the file with the ConfigMap `dynamic-scoring-config` of this cluster "
             "(in a pod: DSF_AGENT_KUBE=true reads it from the cluster's API server)"
         )
-    return FileConfig(settings.agent_config), Tokens(settings.agent_secrets_dir, Release(settings))
+    return FileConfig(settings.agent_config), FileSecrets(settings.agent_secrets_dir, Release(settings))
 
 
 _current: Runtime | None = None

@@ -1,8 +1,8 @@
-"""Tokens and the signing key: files that Kubernetes mounts, read when they are used, so that rotation needs nothing.
+"""Secrets and the signing key: files that Kubernetes mounts, read when they are used, so that rotation needs nothing.
 
-A token is known to this module and to the request that carries it. It is in no message, log or exception.
+A secret is known to this module and to the request that carries it. It is in no message, log or exception.
 
-The author of a DynamicScorer names a Secret and the server that gets its token. So a Secret can be used only if an
+The author of a DynamicScorer names a Secret and the server that gets what is in it. So a Secret can be used only if an
 admin of its cluster or of the hub released it for that server, and the agent's own Secrets never.
 """
 
@@ -13,22 +13,23 @@ from pathlib import Path
 from typing import Final
 
 from dsf.agent.files import WatchedFile
+from dsf.api.authentication import CaKind
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
 from dsf.api.urls import base_url, is_valid_url
-from dsf.cycle.tokens import SecretError
+from dsf.auth.secrets import AccountToken, SecretError, Use
 from dsf.errors import SettingsError
 from dsf.keys import is_name
 from dsf.messages import SigningKey
 from dsf.settings import Settings
 
-#: Bytes of a token; more is some other file.
-_MAX_TOKEN_BYTES = 64 * 1024
+#: Bytes of a key of a Secret; a bundle of CAs is the largest that is meant.
+_MAX_BYTES = 1024 * 1024
 #: In a folder of mounted Secrets, the file beside the keys of one that says where they may be sent to.
 USABLE_FOR_FILE: Final = "usable-for"
 #: What Kubernetes allows as a key of a Secret. A key of dots only would be a path.
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
-_TOKEN = re.compile(r"[!-~]+")
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def beside(out_dir: Path, cluster: str) -> Path:
@@ -48,18 +49,20 @@ class Release:
             except ValueError as error:
                 raise SettingsError(f"DSF_AGENT_TOKEN_SECRETS: Secret {name!r}: {error}") from None
 
-    def check(self, name: str, key: str, url: str, said: str, how: str) -> None:
-        """Raise SecretError unless the token may be sent to `url`.
+    def check(self, name: str, key: str, use: Use, said: str, how: str) -> None:
+        """Raise SecretError unless the Secret may be used for all URLs of `use`.
 
         `said` is the list of servers on the Secret itself, empty where there is none; `how` tells people where it
-        stands.
+        stands. What a ScoringAuthentication binds the Secret to counts unless the Secret has a list of its own.
         """
         label = f"key {key!r} of Secret {name!r}"
         try:
             hosts = TokenHosts.split(said)
         except ValueError as error:
             raise SecretError(f"{label} cannot be sent anywhere: {how}: {error}", "secret_refused") from None
-        if not hosts.allow(url) and not self._listed.get(name, NO_HOSTS).allow(url):
+        for url in use.urls:
+            if hosts.allow(url) or self._listed.get(name, NO_HOSTS).allow(url) or (not hosts and use.hosts.allow(url)):
+                continue
             where = base_url(url) if is_valid_url(url) else "what is no URL of a server"
             raise SecretError(
                 f"{label} is not released for {where}, so it was not sent there: if it may be, an admin adds the "
@@ -68,8 +71,8 @@ class Release:
             )
 
 
-class Tokens:
-    """Tokens in a folder of mounted Secrets: `<folder>/<secret name>/<key>`.
+class FileSecrets:
+    """Secrets in a folder where they are mounted: `<folder>/<secret name>/<key>`; ConfigMaps stand beside them.
 
     The file `usable-for` beside the keys lists the servers that they may be sent to.
     """
@@ -77,57 +80,76 @@ class Tokens:
     def __init__(self, folder: Path | None, release: Release) -> None:
         self._folder = folder
         self._release = release
-        self._files: dict[tuple[str, str], WatchedFile[str]] = {}
+        self._files: dict[tuple[str, str], WatchedFile[bytes]] = {}
 
-    def token(self, name: str, key: str, url: str) -> str | None:
-        """The token as of now, to be sent to `url`; None when the scorer names no Secret. Raises SecretError."""
-        if not name and not key:
-            return None
+    def secret(self, name: str, key: str, use: Use) -> bytes:
+        """See the protocol."""
         label = secret_label(name, key)
-        if self._folder is None:
-            raise SecretError(f"{label} is needed, but this agent has no Secrets; set DSF_AGENT_SECRETS_DIR")
-        folder = self._folder / name
-        if not folder.is_dir():
-            raise SecretError(f"{label} is missing; its place is the file {folder / key}")
+        folder = self._existing(name, key, label)
         usable = folder / USABLE_FOR_FILE
         try:
             said = usable.read_text()
         except (OSError, ValueError):
             said = ""
-        self._release.check(name, key, url, said, f"the file {usable}")
+        self._release.check(name, key, use, said, f"the file {usable}")
+        return self._read(name, key, label)
+
+    def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
+        """See the protocol."""
+        label = secret_label(name, key, kind)
+        self._existing(name, key, label)
+        return only_certificates(self._read(name, key, label), label)
+
+    def account_token(self, audience: str, seconds: int) -> AccountToken:
+        """See the protocol. There is no account outside of a cluster."""
+        del seconds
+        raise SecretError(
+            f"a token of the agent's ServiceAccount for {audience!r} needs an agent that runs with DSF_AGENT_KUBE=true"
+        )
+
+    def _existing(self, name: str, key: str, label: str) -> Path:
+        if self._folder is None:
+            raise SecretError(f"{label} is needed, but this agent has no Secrets; set DSF_AGENT_SECRETS_DIR")
+        folder = self._folder / name
+        if not folder.is_dir():
+            raise SecretError(f"{label} is missing; its place is the file {folder / key}")
+        return folder
+
+    def _read(self, name: str, key: str, label: str) -> bytes:
+        path = (self._folder or Path()) / name / key
         file = self._files.get((name, key))
         if file is None:
-            file = WatchedFile(folder / key, parse_token, max_bytes=_MAX_TOKEN_BYTES)
+            file = WatchedFile(path, bytes, max_bytes=_MAX_BYTES)
             self._files[name, key] = file
         try:
             return file.read()
         except OSError:
-            # Forget it: after a deletion the old token must not stay in memory.
+            # Forget it: after a deletion the old one must not stay in memory.
             self._files.pop((name, key), None)
-            raise SecretError(f"{label} is missing; its place is the file {folder / key}") from None
+            raise SecretError(f"{label} is missing; its place is the file {path}") from None
         except ValueError:
-            raise SecretError(f"{label} holds no token: expected one line of printable ASCII") from None
+            raise SecretError(f"{label} has more than {_MAX_BYTES} bytes", "secret_invalid") from None
 
 
-def secret_label(name: str, key: str) -> str:
+def secret_label(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
     """How a key of a Secret is named to people.
 
     Raises SecretError when it cannot exist (a name may become a path), and when the Secret is the agent's own.
     """
-    label = f"key {key!r} of Secret {name!r}"
+    label = f"key {key!r} of {kind} {name!r}"
     if not is_name(name) or _KEY.fullmatch(key) is None or not key.strip("."):
-        raise SecretError(f"{label} is not a possible name; correct the tokenSecretRef")
+        raise SecretError(f"{label} is not a possible name; correct it in the DynamicScorer")
     if name == CREDENTIALS_NAME:
         raise SecretError(f"{label} is the agent's own and never sent anywhere", "secret_refused")
     return label
 
 
-def parse_token(data: bytes) -> str:
-    """The token in what a Secret holds. Raises ValueError (without the text) when it is none."""
-    text = data.decode("ascii").strip()
-    if _TOKEN.fullmatch(text) is None:
-        raise ValueError
-    return text
+def only_certificates(data: bytes, label: str) -> bytes:
+    """The certificates in PEM, so that nothing else of a Secret is ever held. Raises SecretError."""
+    found = _CERTIFICATE.findall(data)
+    if not found:
+        raise SecretError(f"{label} has no certificate in PEM", "secret_invalid")
+    return b"\n".join(found) + b"\n"
 
 
 class KeyRing:
@@ -138,7 +160,7 @@ class KeyRing:
         self._file: WatchedFile[SigningKey] | None = None
         if settings.signing_key_file is not None:
             self._file = WatchedFile(
-                settings.signing_key_file, lambda data: SigningKey.parse(data.decode()), max_bytes=_MAX_TOKEN_BYTES
+                settings.signing_key_file, lambda data: SigningKey.parse(data.decode()), max_bytes=_MAX_BYTES
             )
         self._parsed = SigningKey.parse(self._fixed.get_secret_value()) if self._fixed and self._file is None else None
 

@@ -27,6 +27,10 @@ _SCORER_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Desired", "integer", ".status.clusters.desired", "Clusters that shall run this scorer.", 0),
     ("Reason", "string", '.status.conditions[?(@.type=="Scoring")].reason', "How scoring goes.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
+    (
+        *("TLSVerified", "string", '.status.conditions[?(@.type=="TLSVerified")].status'),
+        *("False: the certificate of a server is not looked at.", 1),
+    ),
     ("Declared", "integer", ".status.declaredInterval", "Seconds between two cycles that the scorer declares.", 1),
     ("Message", "string", '.status.conditions[?(@.type=="Scoring")].message', "How scoring goes, in words.", 1),
 )

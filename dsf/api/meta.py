@@ -70,6 +70,12 @@ class ApiModel(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+class SpecModel(ApiModel):
+    """A part of a spec: what a person wrote, so an unknown field is a mistake, and nothing changes it afterwards."""
+
+    model_config = ConfigDict(frozen=True)
+
+
 class OwnerReference(ApiModel):
     """Who an object goes with (metav1.OwnerReference)."""
 

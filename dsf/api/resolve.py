@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
+from dsf.api.authentication import Access, Auth, CaKind, Methods, Reference, references
 from dsf.api.dimension import DEFAULT_FORMAT
-from dsf.api.naming import sanitize_resource_name
+from dsf.api.naming import is_dns_subdomain, sanitize_resource_name
 from dsf.api.promql import split_queries
 from dsf.api.ratelimit import parse_rate
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring, RemoteSource
-from dsf.api.scorer import Auth, DynamicScorer, Scoring, Source, WhenEmpty, WhenFailing
+from dsf.api.scorer import DynamicScorer, Scoring, Source, WhenEmpty, WhenFailing
 from dsf.api.summary import ScorerSummary, default_validity, dump_summaries
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import CREDENTIALS_NAME, PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, SourceType
@@ -55,6 +56,7 @@ class Reason(StrEnum):
     MissingStep = "MissingStep"
     InvalidURL = "InvalidURL"
     InvalidTokenSecretRef = "InvalidTokenSecretRef"
+    InvalidAuthentication = "InvalidAuthentication"
     TokenHostMismatch = "TokenHostMismatch"
     InvalidPausedUntil = "InvalidPausedUntil"
     TooLarge = "TooLarge"
@@ -108,6 +110,7 @@ class _SourceFields(NamedTuple):
     query: str = ""
     range: int = 0
     step: int = 0
+    access: Access | None = None
 
 
 def resolve(scorer: DynamicScorer, token_hosts: TokenHosts = NO_HOSTS) -> ResolvedScorer:
@@ -122,6 +125,7 @@ def resolve(scorer: DynamicScorer, token_hosts: TokenHosts = NO_HOSTS) -> Resolv
     interval = _interval(spec.scoring, synced.scoring, elsewhere)
     source = _source(spec.config_url, spec.source, synced.source, elsewhere, token_hosts)
     scoring_secret = _secret("scoring", spec.scoring.auth)
+    scoring_access = _access("scoring", spec.scoring)
     summary = ScorerSummary(
         name=scorer.metadata.name,
         score_name=score_name,
@@ -144,6 +148,8 @@ def resolve(scorer: DynamicScorer, token_hosts: TokenHosts = NO_HOSTS) -> Resolv
         timeout_seconds=execution.timeout_seconds,
         max_retries=execution.max_retries,
         validity_seconds=execution.validity_seconds or default_validity(interval),
+        source_access=source.access,
+        scoring_access=scoring_access,
     )
     _check_size(summary)
     return ResolvedScorer(
@@ -217,7 +223,7 @@ def _source(
         return _SourceFields(kind, query=query, range=range_, step=step)
     default_path = _DEFAULT_PATHS.get(kind, "")
     endpoint = _endpoint("source", config_url, spec, synced, token_hosts, default_path=default_path)
-    return _SourceFields(kind, endpoint, _secret("source", spec.auth), query, range_, step)
+    return _SourceFields(kind, endpoint, _secret("source", spec.auth), query, range_, step, _access("source", spec))
 
 
 def _first_positive(*values: int) -> int:
@@ -268,18 +274,41 @@ def _check_token_host(stage: str, synced_host: str, spec_host: str, fallback: st
 
 
 def _secret(stage: str, auth: Auth | None) -> _Secret:
-    if auth is None:
+    """Upstream's kind of token, which agents of any version know."""
+    if auth is None or auth.token_secret_ref is None:
         return _Secret("", "")
     ref = auth.token_secret_ref
     for field, value in (("name", ref.name), ("key", ref.key)):
         if not value:
             raise ResolutionError(Reason.InvalidTokenSecretRef, f"spec.{stage}.auth.tokenSecretRef.{field} is empty")
-    if ref.name == CREDENTIALS_NAME:
-        raise ResolutionError(
-            Reason.InvalidTokenSecretRef,
-            f"spec.{stage}.auth.tokenSecretRef.name: {ref.name} is the agents' own Secret; name the one with the token",
-        )
     return _Secret(ref.name, ref.key)
+
+
+def _access(stage: str, spec: Source | Scoring) -> Access | None:
+    """What else an agent needs to ask this server; None when a token of upstream's kind, or nothing, is all of it."""
+    for part, field in ((spec.auth, "auth"), (spec.tls, "tls")):
+        for path, reference in references(part) if part is not None else ():
+            where = f"spec.{stage}.{field}.{path}"
+            if not is_dns_subdomain(reference.name):
+                raise ResolutionError(
+                    Reason.InvalidTokenSecretRef,
+                    f"{where}: {reference.name!r} is no name that a {reference.kind} can have",
+                )
+            if reference == Reference(CaKind.Secret, CREDENTIALS_NAME):
+                raise ResolutionError(
+                    Reason.InvalidTokenSecretRef,
+                    f"{where}: {reference.name} is the agents' own Secret; name the one that is meant",
+                )
+    methods = Methods() if spec.auth is None else Methods.model_validate(dict(spec.auth))
+    if methods.service_account_token is not None:
+        raise ResolutionError(
+            Reason.InvalidAuthentication,
+            f"spec.{stage}.auth.serviceAccountToken: a token of the agent's own account needs a ScoringAuthentication, "
+            "whose allowedHosts say whom it may be sent to",
+        )
+    if spec.tls is None and methods == Methods(token_secret_ref=methods.token_secret_ref):
+        return None
+    return Access(methods=methods, tls=spec.tls)
 
 
 def _check_size(summary: ScorerSummary) -> None:

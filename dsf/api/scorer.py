@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic.config import JsonDict
 
-from dsf.api.meta import ApiModel, Condition, ObjectMeta, Time
+from dsf.api.authentication import Auth, Tls
+from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel, Time
 from dsf.api.ratelimit import RATE_PATTERN, parse_rate
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.types import (
@@ -64,26 +65,7 @@ ScoreValue = Annotated[StrictInt, Field(ge=-100, le=100)]
 Rate = Annotated[str, AfterValidator(_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
 
 
-class _SpecModel(ApiModel):
-    """A part of a spec: what a person wrote, so an unknown field is a mistake, and nothing changes it afterwards."""
-
-    model_config = ConfigDict(frozen=True)
-
-
-class TokenSecretRef(_SpecModel):
-    """A key of a Secret in the agent's namespace on the managed cluster."""
-
-    name: str = Field(description="Name of the Secret in the agent's namespace on the managed cluster.")
-    key: str = Field(description="Key in the Secret that holds the token.")
-
-
-class Auth(_SpecModel):
-    """How the agent authenticates itself."""
-
-    token_secret_ref: TokenSecretRef = Field(description="The token to send as `Authorization: Bearer`.")
-
-
-class SourceParams(_SpecModel):
+class SourceParams(SpecModel):
     """What to ask the source."""
 
     query: str = Field(description="PromQL; several queries are joined by `;`.")
@@ -91,7 +73,7 @@ class SourceParams(_SpecModel):
     step: StrictInt = Field(default=0, description="Seconds between two samples; 0 is unset.", ge=0, le=MAX_SECONDS)
 
 
-class Source(_SpecModel):
+class Source(SpecModel):
     """Where the time series come from."""
 
     type: SourceType | None = Field(
@@ -101,25 +83,27 @@ class Source(_SpecModel):
     path: str = Field(default="", description="Path below host; unset, for Prometheus: /api/v1/query_range.")
     params: SourceParams | None = Field(default=None, description="What to ask the source.")
     auth: Auth | None = Field(default=None, description="How to authenticate to the source; unset: not at all.")
+    tls: Tls | None = Field(default=None, description="How the source proves who it is; unset: as all servers.")
 
 
-class ScoringParams(_SpecModel):
+class ScoringParams(SpecModel):
     """The score's name and pace."""
 
     name: str = Field(description="Name of the score.")
     interval: StrictInt = Field(description="Seconds between two cycles.", ge=1, le=MAX_SECONDS)
 
 
-class Scoring(_SpecModel):
+class Scoring(SpecModel):
     """Where the scores are made."""
 
     host: str = Field(default="", description="URL of the scoring API without its path; unset: the host of configURL.")
     path: str = Field(default="", description="Path below host; unset: /scoring.")
     params: ScoringParams | None = Field(default=None, description="The score's name and interval.")
     auth: Auth | None = Field(default=None, description="How to authenticate to the scoring API; unset: not at all.")
+    tls: Tls | None = Field(default=None, description="How the scoring API proves who it is; unset: as all servers.")
 
 
-class WhenFailing(_SpecModel):
+class WhenFailing(SpecModel):
     """What readers see while cycles fail."""
 
     model_config = ConfigDict(json_schema_extra=_rule("(self.behavior == 'Value') == has(self.value)", _VALUE_RULE))
@@ -140,7 +124,7 @@ class WhenFailing(_SpecModel):
         return self
 
 
-class EmptyItem(_SpecModel):
+class EmptyItem(SpecModel):
     """One item to show in the place of results."""
 
     model_config = ConfigDict(json_schema_extra=_rule(f"!self.name.matches({_LABEL_PATTERN!r})", _LABEL_RULE))
@@ -157,7 +141,7 @@ class EmptyItem(_SpecModel):
         return self
 
 
-class WhenEmpty(_SpecModel):
+class WhenEmpty(SpecModel):
     """What readers see after a valid answer without results."""
 
     model_config = ConfigDict(
@@ -191,7 +175,7 @@ class WhenEmpty(_SpecModel):
         return self
 
 
-class Execution(_SpecModel):
+class Execution(SpecModel):
     """How cycles are run."""
 
     timeout_seconds: StrictInt = Field(default=30, description="Seconds one stage of a cycle may take.", ge=1, le=3600)
@@ -212,7 +196,7 @@ class Execution(_SpecModel):
     suspend: StrictBool = Field(default=False, description="No cycles; scores that are there expire normally.")
 
 
-class DynamicScorerSpec(_SpecModel):
+class DynamicScorerSpec(SpecModel):
     """What the user wants. Fields that `/config` can set too may stay unset here."""
 
     description: str = Field(description="What the score means, for people.")
@@ -271,7 +255,7 @@ class DynamicScorerStatus(_StatusModel):
     observed_generation: StrictInt = Field(default=0, description="The generation this status was made for.", ge=0)
     conditions: list[Condition] = Field(
         default_factory=list,
-        description="Healthy, ConfigSynced, Distributed and Scoring.",
+        description="Healthy, ConfigSynced, Distributed, Scoring and, where it was ever False, TLSVerified.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     score_name: str = Field(default="", description="Name of the score, as it was resolved; empty while it is not.")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic.alias_generators import to_camel
 
+from dsf.api.authentication import Access, CaKind, Reference
 from dsf.api.problems import Mistake, explain
 from dsf.errors import ManifestError
 
@@ -24,6 +25,16 @@ DEFAULT_MAX_RETRIES: Final = 2
 def default_validity(interval: int) -> int:
     """Seconds that a score lives when its scorer does not say: 3 intervals, at least 300."""
     return max(VALIDITY_INTERVALS * interval, MIN_VALIDITY_SECONDS)
+
+
+def _access(value: Any) -> Any:
+    """What an agent does not know of a newer hub's ends the cycles of that scorer, and not those of all."""
+    if not isinstance(value, dict):
+        return value
+    try:
+        return Access.model_validate(value, by_alias=True, by_name=False)
+    except ValidationError as error:
+        return Access(problem="; ".join(str(mistake) for mistake in explain(error, Access, value)))
 
 
 class ScorerSummary(BaseModel):
@@ -57,12 +68,26 @@ class ScorerSummary(BaseModel):
     validity_seconds: StrictInt = Field(
         default_factory=lambda data: default_validity(data.get("scoring_interval", 0)), ge=1
     )
+    # Only there when a source or a scoring API is asked with more than a token of upstream's kind.
+    source_access: Annotated[Access | None, BeforeValidator(_access)] = None
+    scoring_access: Annotated[Access | None, BeforeValidator(_access)] = None
+
+    @property
+    def references(self) -> frozenset[Reference]:
+        """The Secrets and ConfigMaps in the agent's namespace that it names."""
+        names = (self.source_endpoint_auth_name, self.scoring_endpoint_auth_name)
+        found = {Reference(CaKind.Secret, name) for name in names if name}
+        accesses = (self.source_access, self.scoring_access)
+        return frozenset(found.union(*(access.references for access in accesses if access is not None)))
 
 
 def dump_summaries(summaries: Iterable[ScorerSummary]) -> str:
     """The JSON array of the ConfigMap, sorted by name so that equal sets are equal texts; `[]` when there are none."""
     ordered = sorted(summaries, key=lambda summary: (summary.name, summary.score_name))
-    return json.dumps([summary.model_dump(by_alias=True) for summary in ordered], separators=(",", ":"))
+    return json.dumps(
+        [summary.model_dump(mode="json", by_alias=True, exclude_none=True) for summary in ordered],
+        separators=(",", ":"),
+    )
 
 
 def parse_summaries(text: str) -> list[ScorerSummary]:

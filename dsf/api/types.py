@@ -33,6 +33,8 @@ SUMMARIES_KEY: Final = "summaries"
 #: The Secret that brings an agent its own credentials, its ManifestWork, and the key that signs results.
 CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
 CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
+#: The ServiceAccount of agents.
+AGENT_ACCOUNT: Final = "dynamic-scoring-agent-sa"
 #: Name on the managed cluster of the pull Secret that the hub delivers there, as upstream's.
 PULL_SECRET_NAME: Final = "hub-registry-secret"  # noqa: S105 - the name of a Secret
 CREDENTIALS_KEY: Final = "signing-key"
@@ -129,3 +131,5 @@ class ConditionType(StrEnum):
     ConfigSynced = "ConfigSynced"
     Distributed = "Distributed"
     Scoring = "Scoring"
+    #: Only there since a scorer asked for a server whose certificate is not looked at.
+    TLSVerified = "TLSVerified"

@@ -1,4 +1,4 @@
-"""What a cluster's agent works with, for a command that does the same: the delivered summaries and the tokens.
+"""What a cluster's agent works with, for a command that does the same: the delivered summaries and the secrets.
 
 They come from files, or from the cluster's own API server. There the command is the agent: the same account with the
 same rights and the same code, so that what the agent cannot read is an error here too.
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsf.agent.config import FileConfig, Summaries
-from dsf.agent.secrets import Release, Tokens
+from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.types import CONFIGMAP_NAME
-from dsf.cycle.tokens import TokenSource
+from dsf.auth.secrets import SecretSource
 from dsf.errors import BackendError, ManifestError, ObjectNotFoundError, UnknownClusterError
 from dsf.settings import Settings
 from dsf.sources.held import Held
@@ -32,12 +32,12 @@ class Delivery:
 
     where: str
     summaries: Summaries
-    tokens: TokenSource
+    secrets: SecretSource
     held: Held | None = None
 
 
 def from_file(file: Path, settings: Settings) -> Delivery:
-    """The ConfigMap in a file, and tokens in DSF_AGENT_SECRETS_DIR. Raises ManifestError naming the file."""
+    """The ConfigMap in a file, and secrets in DSF_AGENT_SECRETS_DIR. Raises ManifestError naming the file."""
     if not file.is_file():
         raise ManifestError(f"{file}: there is no such file; it is made when the cluster is accepted")
     config = FileConfig(file)
@@ -45,7 +45,7 @@ def from_file(file: Path, settings: Settings) -> Delivery:
         found = config.summaries()
     if config.problem:
         raise ManifestError(f"{file}: {config.problem}")
-    return Delivery(str(file), found, Tokens(settings.agent_secrets_dir, Release(settings)))
+    return Delivery(str(file), found, FileSecrets(settings.agent_secrets_dir, Release(settings)))
 
 
 @contextlib.contextmanager

@@ -143,12 +143,16 @@ def _steps(page: _Page, report: ExplainReport) -> None:
         if query.query:
             page.line("query", query.query)
         page.line("GET", query.url)
+        for sent in query.sent:
+            page.line("with", sent)
         page.line("answer", f"{_answer(query.status, query.seconds, query.bytes)}, {query.series} series")
         if query.head:
             page.line("head", query.head)
     if report.request:
         page.title("2. Score")
         page.line("POST", report.request.url)
+        for sent in report.request.sent:
+            page.line("with", sent)
         page.line("request", f"{report.request.bytes} bytes, {report.request.series} series")
         page.line("head", report.request.head)
     if report.response:

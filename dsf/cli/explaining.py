@@ -23,9 +23,9 @@ from dsf.api.summary import ScorerSummary
 from dsf.cli.delivered import Delivery
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Observer, Stages
-from dsf.cycle.tokens import TokenSource
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.fleet.views import View
+from dsf.http.access import Access
 from dsf.http.failures import place
 from dsf.settings import Settings
 from dsf.sources.base import Question
@@ -41,6 +41,7 @@ class QueryView(View):
 
     query: str
     url: str
+    sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
     status: int | None = None
     seconds: float
     bytes: int = 0
@@ -54,6 +55,7 @@ class RequestView(View):
     """What the scoring API is sent."""
 
     url: str
+    sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
     bytes: int
     series: int
     head: str
@@ -97,8 +99,8 @@ class ExplainReport(View):
 
 def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Delivery) -> ExplainReport:
     """Fetch and score, as the agent of `cluster` does. What goes wrong is in the report; nothing is tried again."""
-    seen = _Seen(delivery.tokens)
-    stages = Stages(settings, seen, delivery.held, seen)
+    seen = _Seen()
+    stages = Stages(settings, delivery.secrets, delivery.held, seen)
     cycle = Cycle(summary.name, "", summary, math.inf)
     report = ExplainReport(
         cluster=cluster, scorer=summary.name, score_name=summary.score_name, source_type=summary.source_type
@@ -115,6 +117,7 @@ def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Deli
     if seen.exchanges["score"]:
         values["request"] = RequestView(
             url=_without_user(summary.scoring_endpoint),
+            sent=seen.sent.get("score", []),
             bytes=len(request),
             series=payload.series,
             head=seen.head([request]),
@@ -124,17 +127,17 @@ def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Deli
 
 
 class _Seen(Observer):
-    """Keeps what the stages do, and which tokens they use, so that none is shown."""
+    """Keeps what the stages do, and which secrets they use, so that none is shown."""
 
-    def __init__(self, tokens: TokenSource) -> None:
+    def __init__(self) -> None:
         self.exchanges: defaultdict[str, list[Question]] = defaultdict(list)
-        self._source = tokens
-        self._tokens: list[str | None] = []
+        self.sent: dict[str, list[str]] = {}
+        self._secrets: list[str] = []
 
-    def token(self, name: str, key: str, url: str) -> str | None:
-        """As the source of tokens; it is remembered."""
-        self._tokens.append(self._source.token(name, key, url))
-        return self._tokens[-1]
+    def authenticated(self, stage: str, access: Access) -> None:
+        """What is sent, and what of it must not be shown."""
+        self.sent[stage] = list(access.shown)
+        self._secrets += access.secrets
 
     def asked(self, stage: str, question: Question) -> None:
         """Keep it."""
@@ -146,9 +149,10 @@ class _Seen(Observer):
         return QueryView(
             query=question.query,
             url=_url(question),
+            sent=self.sent.get("fetch", []) if "://" in question.url else [],
             head=self.head(question.pieces),
             reason=error.reason if error else "",
-            message=masked(str(error), *self._tokens) if error else "",
+            message=masked(str(error), *self._secrets) if error else "",
             series=question.series,
             **self._answer(question),
         )
@@ -168,8 +172,8 @@ class _Seen(Observer):
         return shown[:HEAD_BYTES].decode(errors="replace") + ("..." if len(shown) > HEAD_BYTES else "")
 
     def masked(self, data: bytes) -> bytes:
-        """Without the tokens."""
-        return masked(data.decode(errors="surrogateescape"), *self._tokens).encode(errors="surrogateescape")
+        """Without the secrets."""
+        return masked(data.decode(errors="surrogateescape"), *self._secrets).encode(errors="surrogateescape")
 
 
 @dataclass(frozen=True)

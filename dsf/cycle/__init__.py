@@ -1,6 +1,5 @@
 """One cycle of one scorer: fetch and score. The agent keeps what comes of them, `dsf explain` shows it.
 
 cycle   one cycle, and how far it is
-tokens  what the stages need of the place where tokens are
 stages  fetch and score, with an observer
 """

@@ -1,6 +1,8 @@
 """HTTP with bounds: one request, one answer, a deadline for the whole exchange and a limit on the decoded bytes.
 
     client     get(), post(), and probe() for health checks
+    access     what goes along with a request, and whom it trusts
+    identity   a client certificate, in memory
     failures   what went wrong, as an HttpError that a person can act on
     transport  connections that know the exchange they serve
     addresses  to which a name may lead

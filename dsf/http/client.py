@@ -13,6 +13,7 @@ from requests.adapters import HTTPAdapter
 
 from dsf.errors import HttpError
 from dsf.http import addresses, coding, failures, proxies, transport
+from dsf.http.access import PLAIN, Access
 from dsf.http.deadline import Exchange, watchdog
 
 #: Bytes read at once when the length of an answer is not known, and when they are compressed.
@@ -21,6 +22,7 @@ _READ_COMPRESSED = 64 * 1024
 #: Bytes of a refusal that are read for its message.
 _REFUSAL_BYTES = 16 * 1024
 _OK = 200
+_UNAUTHORIZED = 401
 _REDIRECTS = range(300, 400)
 
 _HEADERS = {"User-Agent": "dynamic-scoring-framework", "Accept": "application/json"}
@@ -50,16 +52,21 @@ def get(
     deadline: float,
     max_bytes: int,
     params: Mapping[str, str | int] | None = None,
-    token: str | None = None,
+    access: Access = PLAIN,
     explain: failures.Explain | None = None,
 ) -> bytes:
     """The body of the answer to a GET, decompressed.
 
-    `deadline` is a time of time.monotonic(), `token` is sent as a Bearer token, `explain` may read the reason of a
+    `deadline` is a time of time.monotonic(), `access` goes along with the question, `explain` may read the reason of a
     refusal from its body. Raises HttpError with one of the reasons connection_failed, address_refused, timeout,
-    truncated, too_large, redirect, unauthorized, http_error, bad_answer, or the one that `explain` gave.
+    truncated, too_large, redirect, unauthorized, http_error, bad_answer, secret_invalid, or the one that `explain`
+    gave.
     """
-    return _Request("GET", url, deadline, max_bytes, token, explain).send(_ENCODING, params=params)
+
+    def send(access: Access) -> bytes:
+        return _Request("GET", url, deadline, max_bytes, access, explain).send(_ENCODING, params=params)
+
+    return _renewed(send, access, deadline)
 
 
 def post(
@@ -68,15 +75,40 @@ def post(
     *,
     deadline: float,
     max_bytes: int,
-    token: str | None = None,
+    access: Access = PLAIN,
     content_type: str = "application/json",
 ) -> bytes:
     """The body of the answer to a POST of `body`, decompressed. Arguments and errors as for `get`."""
     headers = _ENCODING | {"Content-Type": content_type, "Content-Length": str(len(body))}
-    return _Request("POST", url, deadline, max_bytes, token, None).send(headers, data=body)
+
+    def send(access: Access) -> bytes:
+        return _Request("POST", url, deadline, max_bytes, access, None).send(headers, data=body)
+
+    return _renewed(send, access, deadline)
 
 
-def probe(url: str, *, deadline: float, max_bytes: int, body: bytes | None = None, token: str | None = None) -> Answer:
+def _renewed(send: Callable[[Access], bytes], access: Access, deadline: float) -> bytes:
+    """The answer; where the server does not take what is renewable, that of one more try with a newer one."""
+    try:
+        return send(access)
+    except HttpError as error:
+        if error.status != _UNAUTHORIZED or access.renew is None:
+            raise
+        newer = access.renew(deadline)
+        try:
+            return send(newer)
+        except HttpError as again:
+            if again.status != _UNAUTHORIZED:
+                raise
+            raise HttpError(
+                "unauthorized",
+                f"{again}; it was asked with a token that was got anew for it. Is the token for this server (audience, "
+                "scopes), and is the server's clock right?",
+                status=_UNAUTHORIZED,
+            ) from None
+
+
+def probe(url: str, *, deadline: float, max_bytes: int, body: bytes | None = None, access: Access = PLAIN) -> Answer:
     """The answer to a GET, or to a POST of `body`, whatever its status.
 
     Over a new connection: a kept one says nothing of a server's health. Arguments and errors as for `get`, without
@@ -84,15 +116,15 @@ def probe(url: str, *, deadline: float, max_bytes: int, body: bytes | None = Non
     """
     headers = _ENCODING | {"Connection": "close"}
     if body is None:
-        return _Request("GET", url, deadline, max_bytes, token, None).probe(headers)
+        return _Request("GET", url, deadline, max_bytes, access, None).probe(headers)
     headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
-    return _Request("POST", url, deadline, max_bytes, token, None).probe(headers, data=body)
+    return _Request("POST", url, deadline, max_bytes, access, None).probe(headers, data=body)
 
 
 class _Request:
     """One request: what all steps of the exchange need to know."""
 
-    __slots__ = ("deadline", "explain", "max_bytes", "method", "proxy", "token", "url")
+    __slots__ = ("access", "deadline", "explain", "max_bytes", "method", "proxy", "url")
 
     def __init__(
         self,
@@ -100,14 +132,14 @@ class _Request:
         url: str,
         deadline: float,
         max_bytes: int,
-        token: str | None,
+        access: Access,
         explain: failures.Explain | None,
     ) -> None:
         self.method = method
         self.url = url
         self.deadline = deadline
         self.max_bytes = max_bytes
-        self.token = token
+        self.access = access
         self.explain = explain
         self.proxy: proxies.Proxy | None = None
 
@@ -120,13 +152,13 @@ class _Request:
         """The body of an answer with status 200. Any other status raises HttpError."""
         prepared = self._prepare(headers, content)
         exchange = Exchange(self.deadline, self.max_bytes)
-        return self._run(exchange, transport.begin(exchange), prepared, self._body_of_good).body
+        return self._run(exchange, transport.begin(exchange, self.access.tls), prepared, self._body_of_good).body
 
     def probe(self, headers: Mapping[str, str], **content: Any) -> Answer:
         """The answer with any status but a redirect, over a connection of its own."""
         prepared = self._prepare(headers, content)
         exchange = Exchange(self.deadline, self.max_bytes)
-        with transport.begin_anew(exchange) as adapter:
+        with transport.begin_anew(exchange, self.access.tls) as adapter:
             return self._run(exchange, adapter, prepared, self._body_of_any)
 
     def _run(
@@ -174,20 +206,22 @@ class _Request:
 
     def _prepare(self, headers: Mapping[str, str], content: dict[str, Any]) -> requests.PreparedRequest:
         sent = {**_HEADERS, **headers}
-        if self.token:
-            sent["Authorization"] = f"Bearer {self.token}"
+        sent.update(self.access.headers)
         prepared = requests.PreparedRequest()
         try:
             if not self.url.lower().startswith(("http://", "https://")):
                 raise ValueError
             # No auth: requests would look for user information in the URL.
             prepared.prepare_method(self.method)
-            prepared.prepare_url(self.url, content.get("params"))
+            params = [*(content.get("params") or {}).items(), *self.access.params]
+            prepared.prepare_url(self.url, params)
             prepared.prepare_headers(sent)
         except (requests.RequestException, ValueError):
             raise HttpError("connection_failed", f"{self.where}: not a URL that can be asked") from None
         prepared.body = content.get("data")
-        self.proxy = transport.proxy_for(str(prepared.url), has_token=self.token is not None)
+        if self.access.sign is not None:
+            self.access.sign(prepared)
+        self.proxy = transport.proxy_for(str(prepared.url), has_token=self.access.is_secret)
         return prepared
 
     def _body_of_good(self, response: requests.Response) -> bytes:
@@ -211,7 +245,12 @@ class _Request:
             # The status alone says enough.
             pass
         return failures.refusal(
-            self.where, response.status_code, response.headers, bytes(head[:_REFUSAL_BYTES]), self.token, self.explain
+            self.where,
+            response.status_code,
+            response.headers,
+            bytes(head[:_REFUSAL_BYTES]),
+            self.access.secrets,
+            self.explain,
         )
 
     def _body(self, response: requests.Response) -> bytes:

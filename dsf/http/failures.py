@@ -6,7 +6,7 @@ import email.utils
 import http.client
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 import requests
@@ -43,9 +43,9 @@ def place(method: str, url: str) -> str:
     return cleaned(f"{method} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", _PLACE_LIMIT)
 
 
-def excerpt(body: bytes, token: str | None = None) -> str:
-    """The first characters of an answer for a message, without the token that was sent."""
-    return cleaned(masked(body.decode(errors="replace"), token), EXCERPT)
+def excerpt(body: bytes, secrets: Iterable[str] = ()) -> str:
+    """The first characters of an answer for a message, without the secrets that were sent."""
+    return cleaned(masked(body.decode(errors="replace"), *secrets), EXCERPT)
 
 
 def refusal(
@@ -53,19 +53,19 @@ def refusal(
     status: int,
     headers: Mapping[str, str],
     body: bytes,
-    token: str | None = None,
+    secrets: Iterable[str] = (),
     explain: Explain | None = None,
 ) -> HttpError:
-    """An answer with another status than 200. `body` is its head, `token` the one that was sent."""
+    """An answer with another status than 200. `body` is its head, `secrets` are those that were sent."""
     known = explain(status, body) if explain is not None else None
     if known is not None:
-        # What it found was decoded: only now a token in it looks like one.
-        reason, text = known[0], cleaned(masked(known[1], token), _EXPLAINED)
+        # What it found was decoded: only now a secret in it looks like one.
+        reason, text = known[0], cleaned(masked(known[1], *secrets), _EXPLAINED)
     elif 300 <= status < 400:
         reason, text = "redirect", "redirects are not followed; give the final URL"
     else:
         reason = "unauthorized" if status in (401, 403) else "http_error"
-        text = excerpt(body, token)
+        text = excerpt(body, secrets)
     message = f"{where}: HTTP {status}" + (f": {text}" if text else "")
     return HttpError(
         reason,

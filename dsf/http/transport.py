@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -18,11 +20,15 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from dsf.http import addresses, proxies, trust
+from dsf.http.access import Tls
 from dsf.http.answer import Answer
 from dsf.http.deadline import Exchange
 
 #: Servers to which a thread keeps a connection open. Each thread has one exchange at a time, so one each is enough.
 _POOLS = 32
+#: Ways of TLS of their own for which a thread keeps connections, and seconds for which it does so without a request.
+_OWN_POOLS = 32
+_OWN_SECONDS = 600.0
 
 
 class _Local(threading.local):
@@ -30,6 +36,11 @@ class _Local(threading.local):
 
     adapter: _Adapter | None = None
     exchange: Exchange | None = None
+    tls: Tls | None = None
+
+    def __init__(self) -> None:
+        #: Way of TLS -> its connections, and when they were used last; that one is the last one of them.
+        self.own: dict[Tls, tuple[_Adapter, float]] = {}
 
 
 _local = _Local()
@@ -115,10 +126,18 @@ class _HTTPConnection(HTTPConnection):
 
 class _HTTPSConnection(HTTPSConnection):
     def connect(self) -> None:
-        self.ssl_context = trust.context()
+        tls = _local.tls
+        self.ssl_context = trust.context(tls)
         # Those are in it already.
         self.ca_certs = None
+        if tls is not None:
+            self.server_hostname = tls.server_name or None
+            if not tls.verify:
+                self.cert_reqs = ssl.CERT_NONE
+                self.assert_hostname = False
         super().connect()
+        # Said where people look, as a condition of the DynamicScorer; urllib3 would warn at each request.
+        self.is_verified = True
 
     def _new_conn(self) -> socket.socket:
         return _connected(self)
@@ -153,18 +172,20 @@ class _Adapter(HTTPAdapter):
         return manager
 
 
-def begin(exchange: Exchange) -> HTTPAdapter:
-    """This thread's adapter; the next request through it belongs to `exchange`."""
+def begin(exchange: Exchange, tls: Tls | None = None) -> HTTPAdapter:
+    """This thread's adapter for this way of TLS; the next request through it belongs to `exchange`."""
+    _local.exchange, _local.tls = exchange, tls
+    if tls is not None:
+        return _own(tls)
     if _local.adapter is None:
         _local.adapter = _Adapter()
-    _local.exchange = exchange
     return _local.adapter
 
 
 @contextlib.contextmanager
-def begin_anew(exchange: Exchange) -> Iterator[HTTPAdapter]:
+def begin_anew(exchange: Exchange, tls: Tls | None = None) -> Iterator[HTTPAdapter]:
     """An adapter without connections for one request, which belongs to `exchange`."""
-    _local.exchange = exchange
+    _local.exchange, _local.tls = exchange, tls
     adapter = _Adapter()
     try:
         yield adapter
@@ -177,3 +198,21 @@ def close() -> None:
     if _local.adapter is not None:
         _local.adapter.close()
         _local.adapter = None
+    for adapter, _ in _local.own.values():
+        adapter.close()
+    _local.own.clear()
+
+
+def _own(tls: Tls) -> _Adapter:
+    """Connections that were made with one certificate or CA serve no exchange of another."""
+    now = time.monotonic()
+    found = _local.own.pop(tls, None)
+    if found is None:
+        # A certificate that was replaced is never asked for again.
+        for old, (adapter, used) in list(_local.own.items()):
+            if now - used > _OWN_SECONDS or len(_local.own) >= _OWN_POOLS:
+                adapter.close()
+                del _local.own[old]
+    made = found[0] if found is not None else _Adapter()
+    _local.own[tls] = made, now
+    return made

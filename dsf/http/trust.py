@@ -2,7 +2,8 @@
 
 All of them count together: certifi's, the system's store, the files and folders that the usual environment variables
 name, OCM's `proxyConfig.caBundle`, and the folder DSF_TRUSTED_CA_DIR. Like Go's programs, and unlike OpenSSL, every
-file of a folder is read, whatever its name: a CA that a pod mounts into /etc/ssl/certs is trusted.
+file of a folder is read, whatever its name: a CA that a pod mounts into /etc/ssl/certs is trusted. A request may bring
+CAs of its own on top of them, for its server alone, and a client's certificate.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import ssl
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +21,9 @@ import requests.utils
 from urllib3.util.ssl_ import create_urllib3_context
 
 import dsf.log
-from dsf.errors import SettingsError
+from dsf.errors import HttpError, SettingsError
+from dsf.http import identity
+from dsf.http.access import Tls
 
 log = dsf.log.get(__name__)
 
@@ -55,6 +59,10 @@ class _Made(NamedTuple):
 _folder: Path | None = None
 _lock = threading.Lock()
 _made: _Made | None = None
+#: For servers with something of their own; the one that was asked for last is the last one.
+_own: dict[Tls, ssl.SSLContext] = {}
+#: Most of them; each has all CAs, which are some hundred kB.
+_MOST_OWN: Final = 16
 #: Files that were said to be of no use, so that each is said once.
 _said: set[tuple[Path, str]] = set()
 
@@ -80,11 +88,11 @@ def use_folder(folder: Path | None) -> None:
     _folder = folder
 
 
-def context() -> ssl.SSLContext:
-    """For a connection that is made now.
+def context(tls: Tls | None = None) -> ssl.SSLContext:
+    """For a connection that is made now; `tls` is what its server has for itself.
 
     Made anew when a file has changed: a mounted ConfigMap does so while the process runs. A file that is of no use is
-    logged and left out.
+    logged and left out. Raises HttpError (secret_invalid) for a certificate of `tls` that cannot be used.
     """
     global _made  # noqa: PLW0603 - as above
     places = tuple(_places())
@@ -92,7 +100,34 @@ def context() -> ssl.SSLContext:
         seen = tuple(_state(place) for place in places)
         if _made is None or _made.seen != seen:
             _made = _Made(seen, _context(places))
-        return _made.context
+            _own.clear()
+        if tls is None:
+            return _made.context
+        # The name is the connection's, not the context's.
+        key = replace(tls, server_name="")
+        if key == Tls():
+            return _made.context
+        found = _own.pop(key, None) or _own_context(key, places)
+        _own[key] = found
+        if len(_own) > _MOST_OWN:
+            del _own[next(iter(_own))]
+        return found
+
+
+def _own_context(tls: Tls, places: tuple[_Place, ...]) -> ssl.SSLContext:
+    if tls.verify:
+        made = _context(places)
+    else:
+        made = create_urllib3_context(cert_reqs=ssl.CERT_NONE)
+        made.check_hostname = False
+    if tls.ca and tls.verify:
+        try:
+            made.load_verify_locations(cadata=b"\n".join(_CERTIFICATE.findall(tls.ca)).decode("ascii"))
+        except (ValueError, ssl.SSLError):
+            raise HttpError("secret_invalid", "the CA of this server (caRef) has no certificate in PEM") from None
+    if tls.certificate:
+        identity.load(made, tls.certificate, tls.key)
+    return made
 
 
 def _places() -> Iterator[_Place]:

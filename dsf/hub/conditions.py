@@ -78,6 +78,8 @@ def scorer_status(
         ConditionType.Distributed: distributed(plan, health, spread),
         ConditionType.Scoring: scoring(plan, spread, cycles) if cycles is not None else None,
     }
+    if (verified := tls_verified(plan, previous)) is not None:
+        statements[ConditionType.TLSVerified] = verified
     generation = plan.scorer.metadata.generation
     conditions = previous.conditions
     for kind, statement in statements.items():
@@ -178,6 +180,22 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
     if not health.is_checked:
         return None
     return Statement("True", "Synced", "the configuration of configURL is in force")
+
+
+def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement | None:
+    """Condition TLSVerified: whether agents look at the certificates of all servers; None while that needs no words."""
+    summary = plan.resolved.summary if plan.resolved is not None else None
+    servers = {} if summary is None else {"source": summary.source_access, "scoring API": summary.scoring_access}
+    names = [name for name, access in servers.items() if access and access.tls and access.tls.insecure_skip_verify]
+    if names:
+        text = (
+            f"INSECURE: agents do not verify the certificate of the {' and the '.join(names)} (insecureSkipVerify): "
+            "whoever is in between reads the data and the credentials, and can make up scores; use tls.caRef instead"
+        )
+        return Statement("False", "InsecureSkipVerify", text)
+    if any(condition.type == ConditionType.TLSVerified for condition in previous.conditions):
+        return Statement("True", "Verified", "agents verify the certificates of all its servers")
+    return None
 
 
 def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement | None:

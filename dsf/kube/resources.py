@@ -54,6 +54,7 @@ MANAGED_CLUSTER_ADDONS = Resource(
 )
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource("", "v1", "secrets", "Secret")
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 PODS = Resource("", "v1", "pods", "Pod")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
+from dsf.http.access import PLAIN, Access
 from dsf.sources.held import Held
 
 #: The beginning and the end of every scoring request; in between is an array's inside.
@@ -62,8 +63,8 @@ class Context:
     max_bytes: int
     #: The end of the range of time that is asked for, in unix seconds.
     now: float
-    #: Bearer token, or None.
-    token: str | None = None
+    #: What goes along with each request.
+    access: Access = PLAIN
     #: What an agent keeps between cycles; None outside of an agent.
     held: Held | None = None
     #: Whether the scorer is still to run on this cluster.

@@ -92,7 +92,7 @@ def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector
     now = float(grid.end)
     try:
         body = http.get(
-            summary.source_endpoint, token=context.token, deadline=context.deadline, max_bytes=context.max_bytes
+            summary.source_endpoint, access=context.access, deadline=context.deadline, max_bytes=context.max_bytes
         )
         found = scraped(body, selectors, now, now - retention(summary), context.check)
         window.forget(lambda _: now - retention(summary))

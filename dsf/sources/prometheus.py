@@ -35,7 +35,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
             body = http.get(
                 summary.source_endpoint,
                 params=params,
-                token=context.token,
+                access=context.access,
                 deadline=context.deadline,
                 max_bytes=context.max_bytes - received,
                 explain=_explain,
@@ -45,7 +45,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
                 matrix = cut(body, context.check)
             except MatrixError as error:
                 # The error's text may quote the answer.
-                text = cleaned(masked(str(error), context.token), EXCERPT)
+                text = cleaned(masked(str(error), *context.access.secrets), EXCERPT)
                 raise HttpError("bad_answer", f"{place('GET', summary.source_endpoint)}: {text}") from None
             question.answered(len(body), (matrix.inside,), matrix.series)
         if matrix.series:

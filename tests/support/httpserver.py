@@ -7,6 +7,7 @@ import functools
 import gzip
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -64,16 +65,19 @@ class Exchange:
 class ScriptedServer:
     """Answers each request with the next handler of `script`, the last one for ever; a path may have its own script.
 
-    `requests` are those that were received. Use as a context manager.
+    `requests` are those that were received, `connections` how many were opened. With `tls` it speaks https. Use as a
+    context manager.
     """
 
-    def __init__(self, *script: Handler, **by_path: Handler) -> None:
+    def __init__(self, *script: Handler, tls: ssl.SSLContext | None = None, **by_path: Handler) -> None:
         self.requests: list[Received] = []
         self._script = list(script)
         self._by_path: dict[str, list[Handler]] = {f"/{path}": [handler] for path, handler in by_path.items()}
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._sockets: set[socket.socket] = set()
+        self.connections = 0
+        self._scheme = "http" if tls is None else "https"
         outer = self
 
         class _Handler(BaseHTTPRequestHandler):
@@ -86,6 +90,7 @@ class ScriptedServer:
                 super().setup()
                 with outer._lock:
                     outer._sockets.add(self.connection)
+                    outer.connections += 1
 
             def finish(self) -> None:
                 with outer._lock:
@@ -110,6 +115,9 @@ class ScriptedServer:
                 """Clients that go away are what these tests are about."""
 
         self._server = _Server(("127.0.0.1", 0), _Handler)
+        if tls is not None:
+            # The handshake is the thread's of the connection: one that does not come must not keep the others.
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
@@ -119,8 +127,8 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        """`http://127.0.0.1:port`."""
-        return f"http://127.0.0.1:{self.port}"
+        """`http://127.0.0.1:port`, or https."""
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def script(self, *handlers: Handler, path: str | None = None) -> None:
         """Answer from now on with these handlers, for one path if given."""

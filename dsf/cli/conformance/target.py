@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dsf import http
 from dsf.errors import HttpError
+from dsf.http.access import bearer
 from dsf.settings import Settings
 
 #: Seconds that the hub waits for /healthz and /config.
@@ -53,13 +54,14 @@ class Target:
     def post(self, url: str, body: bytes, token: str | None) -> Reply:
         """POST as an agent does."""
         return _timed(
-            self.timeout, lambda deadline: http.post(url, body, token=token, deadline=deadline, max_bytes=MAX_BYTES)
+            self.timeout,
+            lambda deadline: http.post(url, body, access=bearer(token), deadline=deadline, max_bytes=MAX_BYTES),
         )
 
     def content_type(self, url: str, body: bytes | None, token: str | None) -> str:
         """The media type of an answer, which the framework does not look at. Raises HttpError without an answer."""
         deadline = time.monotonic() + self.timeout
-        answer = http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, body=body, token=token)
+        answer = http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, body=body, access=bearer(token))
         return answer.content_type.partition(";")[0].strip().lower()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dsf.agent.kube import KubeObjects
 from dsf.api.types import CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
-from dsf.cycle.tokens import SecretError
+from dsf.auth.secrets import SecretError, Use
 from dsf.kube.resources import SECRETS
 from dsf.kube.session import ForbiddenError, Session
 from dsf.settings import Settings
@@ -233,7 +233,7 @@ def test_a_secret_that_no_scorer_names_is_forgotten(
     objects.config.start()
     try:
         wait_for(lambda: set(objects.config.summaries()) == {"sample"})
-        assert objects.secrets.token("prometheus", "token", source.url) == "a-token"
+        assert objects.secrets.secret("prometheus", "token", Use((source.url,))) == b"a-token"
         assert objects.secrets.watched == {"prometheus"}
         spoke.deliver(summarise())
         wait_for(lambda: not objects.secrets.watched, AT_ONCE)
@@ -251,6 +251,6 @@ def test_a_private_key_of_a_server_is_no_token(spoke: Spoke, settings_factory: C
     objects.config.start()
     try:
         with pytest.raises(SecretError, match="never sent anywhere"):
-            objects.secrets.token("certificate", "tls.key", "http://127.0.0.1/")
+            objects.secrets.secret("certificate", "tls.key", Use(("http://127.0.0.1/",)))
     finally:
         objects.config.stop()

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from dsf.api.authentication import CaKind
 from dsf.api.summary import ScorerSummary
+from dsf.auth.secrets import AccountToken, SecretError, Use
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Observer, Stages
-from dsf.cycle.tokens import SecretError
 from dsf.errors import CycleError
 from dsf.settings import Settings
 from dsf.sources.base import Question
@@ -35,13 +36,17 @@ class Recorder(Observer):
         self.stages.append(stage)
 
 
-class NoTokens:
+class NoSecrets:
     """A place without Secrets."""
 
-    def token(self, name: str, key: str, url: str) -> str | None:
-        if name:
-            raise SecretError(f"Secret {name!r} is missing")
-        return None
+    def secret(self, name: str, key: str, use: Use) -> bytes:
+        raise SecretError(f"Secret {name!r} is missing")
+
+    def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
+        raise SecretError(f"{kind} {name!r} is missing")
+
+    def account_token(self, audience: str, seconds: int) -> AccountToken:
+        raise SecretError("there is no account")
 
 
 @pytest.fixture
@@ -69,7 +74,7 @@ def cycle_of(servers: tuple[ScriptedServer, ScriptedServer], **values: object) -
 
 def test_an_observer_is_told_of_each_question_and_each_stage(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     seen = Recorder()
-    stages = Stages(Settings(), NoTokens(), observer=seen)
+    stages = Stages(Settings(), NoSecrets(), observer=seen)
     cycle = cycle_of(servers)
     request = b"".join(stages.fetch(cycle).pieces)
     stages.score(cycle, request)
@@ -88,7 +93,7 @@ def test_a_refused_question_is_told_with_its_error(servers: tuple[ScriptedServer
     servers[0].script(answer({"status": "error", "error": "no such function"}, 400))
     seen = Recorder()
     with pytest.raises(CycleError, match="no such function") as caught:
-        Stages(Settings(), NoTokens(), observer=seen).fetch(cycle_of(servers))
+        Stages(Settings(), NoSecrets(), observer=seen).fetch(cycle_of(servers))
     ((stage, question),) = seen.questions
     assert (caught.value.stage, caught.value.reason) == (stage, "bad_query")
     assert question.error is not None
@@ -100,6 +105,6 @@ def test_without_its_token_nothing_is_asked(servers: tuple[ScriptedServer, Scrip
     seen = Recorder()
     cycle = cycle_of(servers, source_endpoint_auth_name="secret", source_endpoint_auth_key="token")
     with pytest.raises(CycleError) as caught:
-        Stages(Settings(), NoTokens(), observer=seen).fetch(cycle)
+        Stages(Settings(), NoSecrets(), observer=seen).fetch(cycle)
     assert caught.value.reason == "secret_missing"
     assert (seen.questions, servers[0].requests) == ([], [])

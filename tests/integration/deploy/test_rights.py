@@ -22,6 +22,7 @@ from dsf.api.types import (
     HUB_NAMESPACE,
     MANIFESTWORK_NAME,
 )
+from dsf.auth.secrets import Use
 from dsf.backends.kube import KubeBackend
 from dsf.backends.kube_election import KubeElection
 from dsf.backends.kube_scores import KubeScoreBackend
@@ -221,9 +222,8 @@ def test_the_agent_reads_its_own_and_no_more(
     try:
         objects.config.start()
         wait_for(lambda: objects.config.loaded_at)
-        assert (
-            objects.secrets.token("prometheus-token", "token", "http://prometheus.example.com:9090/") == "secret-token"
-        )
+        use = Use(("http://prometheus.example.com:9090/",))
+        assert objects.secrets.secret("prometheus-token", "token", use) == b"secret-token"
     finally:
         objects.config.stop()
     limited = as_account("dynamic-scoring-agent-sa", AGENT_NAMESPACE)

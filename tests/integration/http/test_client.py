@@ -14,6 +14,7 @@ import pytest
 from dsf import http
 from dsf.errors import HttpError
 from dsf.http import transport
+from dsf.http.access import bearer
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer
 
@@ -38,7 +39,7 @@ def failure(url: str, seconds: float = 5.0, max_bytes: int = 1_000_000, **option
 
 def test_a_plain_answer_and_what_was_sent() -> None:
     with ScriptedServer(answer("hello")) as server:
-        assert get(f"{server.url}/x", params={"query": 'up{a="b"}', "start": 1}, token=TOKEN) == b"hello"
+        assert get(f"{server.url}/x", params={"query": 'up{a="b"}', "start": 1}, access=bearer(TOKEN)) == b"hello"
         assert get(f"{server.url}/x") == b"hello"
     first, second = server.requests
     assert first.query == {"query": 'up{a="b"}', "start": "1"}
@@ -203,7 +204,7 @@ def test_an_endless_redirect_is_not_read() -> None:
 
 def test_a_server_that_repeats_the_token_does_not_get_it_into_messages() -> None:
     with ScriptedServer(answer(f"you sent {TOKEN}, go away", 403)) as server:
-        error = failure(server.url, token=TOKEN)
+        error = failure(server.url, access=bearer(TOKEN))
     assert str(error).endswith("you sent ***, go away")
 
 
@@ -217,7 +218,7 @@ def test_a_body_in_pieces_is_sent_with_its_length() -> None:
                 yield memoryview(b"x" * 100)
 
     with ScriptedServer(answer("{}")) as server:
-        http.post(server.url, Pieces(), deadline=time.monotonic() + 5, max_bytes=100, token=TOKEN)
+        http.post(server.url, Pieces(), deadline=time.monotonic() + 5, max_bytes=100, access=bearer(TOKEN))
     (request,) = server.requests
     assert request.body == b"x" * 300
     assert request.headers["Content-Length"] == "300"

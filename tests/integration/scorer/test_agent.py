@@ -14,7 +14,7 @@ from dsf import http
 from dsf.agent.config import FileConfig
 from dsf.agent.cycles import Cycles
 from dsf.agent.metrics import AgentMetrics
-from dsf.agent.secrets import Release, Tokens
+from dsf.agent.secrets import FileSecrets, Release
 from dsf.agent.spool import Spool
 from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.resolve import resolve
@@ -63,7 +63,7 @@ def cycle(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Callable
     )
     cycles = Cycles(
         settings,
-        Tokens(settings.agent_secrets_dir, Release(settings)),
+        FileSecrets(settings.agent_secrets_dir, Release(settings)),
         Spool(tmp_path / "spool"),
         AgentMetrics("worker01", FileConfig(tmp_path / "none")),
     )

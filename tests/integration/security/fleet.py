@@ -5,8 +5,10 @@ The names of the clusters are chosen so that a careless pattern for `c1` would a
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -32,11 +34,18 @@ from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
 SCORER = "sample"
+#: Asks with every other method of authentication.
+OTHER = "other-methods"
 CLUSTERS = ("c1", "c10")
 #: Nothing that the framework writes, shows or sends may have one of these in it. The master secret is one, too.
 CANARIES = {
     "source token": "canary-source-4f1d0c93",
     "scorer token": "canary-scorer-b7720e5a",
+    "header": "canary-header-03fd5c1e",
+    "parameter": "canary-parameter-9e1b44d0",
+    "password": "canary-password-77b1e09c",
+    "client secret": "canary-client-c0a8116f",
+    "access token": "canary-access-5d20e7b3",
     **{f"password of {role}": f"canary-redis-{role}-91c4" for role in HUB_ROLES if role != "probe"},
     "master secret": "ca4a5ec2" * 8,
 }
@@ -71,9 +80,12 @@ class Fleet:
         self.admin = self.redis.client()
         # For what tests do in the hub's place, and to know passwords; the users are made by the hub process.
         self.users = ClusterUsers(self.redis.client(hub_user("hub"), passwords["hub"]), MASTER)
-        self.source = self._stack.enter_context(ScriptedServer(_asks_for(CANARIES["source token"], matrix(_SERIES))))
+        self.source = self._stack.enter_context(
+            ScriptedServer(_asks_for(f"Bearer {CANARIES['source token']}", matrix(_SERIES)))
+        )
         self.scorer = self._stack.enter_context(ScriptedServer(answer("ok")))
-        self.scorer.script(_asks_for(CANARIES["scorer token"], answer(_RESULTS)), path="/scoring")
+        self.scorer.script(_asks_for(f"Bearer {CANARIES['scorer token']}", answer(_RESULTS)), path="/scoring")
+        self._start_others()
         self.write_manifests()
         for cluster in CLUSTERS:
             self._write_secrets(cluster)
@@ -87,7 +99,27 @@ class Fleet:
             self.run_agent(cluster)
         for cluster in CLUSTERS:
             self.until(lambda c=cluster: self.state(c).count("ok") >= 1, f"a score of {cluster}", 60)
+            self.until(lambda c=cluster: Pairs(self.admin).state(c, OTHER).count("ok") >= 1, f"other of {cluster}", 60)
         return self
+
+    def _start_others(self) -> None:
+        """The servers of the scorer that uses all other methods: mTLS with a password, and a token of OAuth2."""
+        ca = TestCa(self.folder / "servers")
+        made = ca.issue("127.0.0.1")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(made.cert, made.key)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(ca.cert)
+        self._ca, self._client = ca, ca.issue("agent")
+        CANARIES["private key"] = self._client.key.read_text().splitlines()[1]
+        user = base64.b64encode(f"reader:{CANARIES['password']}".encode()).decode()
+        self.mutual = self._stack.enter_context(
+            ScriptedServer(_asks_for(f"Basic {user}", matrix(_SERIES)), tls=context)
+        )
+        self.oauth = self._stack.enter_context(
+            ScriptedServer(answer({"access_token": CANARIES["access token"], "token_type": "Bearer", "expires_in": 5}))
+        )
+        self.scorer.script(_asks_for(f"Bearer {CANARIES['access token']}", answer(_RESULTS)), path="/other")
 
     def stop(self) -> None:
         """End everything."""
@@ -212,6 +244,13 @@ class Fleet:
         for name in ("source", "scorer"):
             replace(folder / name / "token", CANARIES[f"{name} token"])
             replace(folder / name / "usable-for", "127.0.0.1")
+        for key in ("header", "parameter", "password", "client secret"):
+            replace(folder / "others" / key.replace(" ", "-"), CANARIES[key])
+        replace(folder / "others" / "usable-for", "127.0.0.1")
+        replace(folder / "client" / "tls.crt", self._client.cert.read_text())
+        replace(folder / "client" / "tls.key", self._client.key.read_text())
+        replace(folder / "client" / "usable-for", "127.0.0.1")
+        replace(folder / "private-ca" / "ca.crt", self._ca.cert.read_text())
 
     def write_manifests(self, *without: str) -> None:
         """The objects on the hub; without the named clusters."""
@@ -246,7 +285,11 @@ class Fleet:
                     "host": self.source.url,
                     "path": "/api/v1/query_range",
                     "params": {"query": "up", "range": 600, "step": 60},
-                    "auth": {"tokenSecretRef": {"name": "source", "key": "token"}},
+                    "auth": {
+                        "tokenSecretRef": {"name": "source", "key": "token"},
+                        "headers": [{"name": "X-Api-Key", "secretRef": {"name": "others", "key": "header"}}],
+                        "queryParameters": [{"name": "key", "secretRef": {"name": "others", "key": "parameter"}}],
+                    },
                 },
                 "scoring": {
                     "host": self.scorer.url,
@@ -256,7 +299,39 @@ class Fleet:
                 },
             },
         }
-        replace(self.manifests / "all.yaml", yaml.safe_dump_all([*clusters, config, scorer]))
+        replace(self.manifests / "all.yaml", yaml.safe_dump_all([*clusters, config, scorer, self._other(group)]))
+
+    def _other(self, group: str) -> dict[str, Any]:
+        """The scorer that asks with every other method."""
+        basic = {"username": {"value": "reader"}, "password": {"name": "others", "key": "password"}}
+        oauth2 = {
+            "tokenURL": f"{self.oauth.url}/token",
+            "clientID": {"value": "agents"},
+            "clientSecret": {"name": "others", "key": "client-secret"},
+        }
+        return {
+            "apiVersion": group,
+            "kind": "DynamicScorer",
+            "metadata": {"name": OTHER},
+            "spec": {
+                "description": "all other methods",
+                "configURL": f"{self.scorer.url}/config",
+                "configSyncMode": "None",
+                "source": {
+                    "type": "Prometheus",
+                    "host": self.mutual.url,
+                    "params": {"query": "up", "range": 600, "step": 60},
+                    "auth": {"basic": basic, "clientCertificate": {"secretName": "client"}},
+                    "tls": {"caRef": {"name": "private-ca"}},
+                },
+                "scoring": {
+                    "host": self.scorer.url,
+                    "path": "/other",
+                    "params": {"name": "other-score", "interval": 1},
+                    "auth": {"oauth2": oauth2},
+                },
+            },
+        }
 
     # --- looking and doing ---------------------------------------------------------------------------------------
 
@@ -310,11 +385,11 @@ def replace(path: Path, text: str) -> None:
     draft.rename(path)
 
 
-def _asks_for(token: str, then: Handler) -> Handler:
+def _asks_for(authorization: str, then: Handler) -> Handler:
     refusal = answer("who are you?", 401)
 
     def handle(exchange: Any) -> None:
-        good = exchange.request.headers.get("Authorization") == f"Bearer {token}"
+        good = exchange.request.headers.get("Authorization") == authorization
         (then if good else refusal)(exchange)
 
     return handle

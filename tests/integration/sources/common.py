@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from dsf.api.summary import ScorerSummary
+from dsf.http.access import PLAIN, Access
 from dsf.sources import SOURCES, Context
 from dsf.sources.held import Held
 from dsf.sources.window import Budget
@@ -29,12 +30,12 @@ def ask(
     kept: Held | None = None,
     *,
     now: float | None = None,
-    token: str | None = None,
+    access: Access = PLAIN,
     seconds: float = 10,
     max_bytes: int = 1_000_000,
 ) -> list[dict[str, Any]]:
     """The series that a scoring API would be sent. Raises HttpError."""
-    context = Context(time.monotonic() + seconds, max_bytes, time.time() if now is None else now, token, kept)
+    context = Context(time.monotonic() + seconds, max_bytes, time.time() if now is None else now, access, kept)
     payload = SOURCES[one.source_type](one, context)
     document = json.loads(b"".join(payload.pieces))
     assert list(document) == ["data"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dsf.errors import HttpError
+from dsf.http.access import bearer
 from tests.integration.sources.common import ask, held, summary
 from tests.support.httpserver import ScriptedServer, answer
 
@@ -110,11 +111,11 @@ def test_times_of_samples_count_when_they_are_given(exporter: ScriptedServer) ->
 
 def test_the_token_is_sent_and_a_refusal_said(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total")
-    ask(scorer, held(scorer), token="t0ken")
+    ask(scorer, held(scorer), access=bearer("t0ken"))
     assert exporter.requests[-1].headers["Authorization"] == "Bearer t0ken"
     exporter.script(answer("no", 403))
     with pytest.raises(HttpError) as caught:
-        ask(scorer, held(scorer), token="t0ken")
+        ask(scorer, held(scorer), access=bearer("t0ken"))
     assert caught.value.reason == "unauthorized"
 
 

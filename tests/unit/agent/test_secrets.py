@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dsf.agent.secrets import KeyRing, Release, Tokens
+from dsf.agent.secrets import FileSecrets, KeyRing, Release
 from dsf.api.types import CREDENTIALS_NAME
-from dsf.cycle.tokens import SecretError
+from dsf.auth.bearer import parse_token
+from dsf.auth.secrets import SecretError, Use
 from dsf.errors import SettingsError
 from dsf.messages import derive_key
 from dsf.settings import Settings
@@ -22,6 +23,16 @@ def release(settings_factory: Callable[..., Settings]) -> Release:
     """The hub's admin lets the tokens of `my-secret` and `s` go to one host."""
     host = ["prometheus.example.com"]
     return Release(settings_factory(agent_token_secrets={"my-secret": host, "s": host, CREDENTIALS_NAME: host}))
+
+
+class Tokens:
+    """Secrets in a folder, read as tokens."""
+
+    def __init__(self, folder: Path | None, release: Release) -> None:
+        self._secrets = FileSecrets(folder, release)
+
+    def token(self, name: str, key: str, url: str) -> str:
+        return parse_token(self._secrets.secret(name, key, Use((url,))), name, key)
 
 
 def put(folder: Path, name: str, key: str, value: bytes) -> Path:
@@ -44,11 +55,6 @@ def test_rotation_and_removal_count_at_once(tmp_path: Path, release: Release) ->
     path.unlink()
     with pytest.raises(SecretError, match="missing"):
         tokens.token("my-secret", "token", URL)
-
-
-def test_no_reference_is_no_token(tmp_path: Path, release: Release) -> None:
-    assert Tokens(tmp_path, release).token("", "", URL) is None
-    assert Tokens(None, release).token("", "", URL) is None
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def refusal(found: DynamicScorer) -> tuple[str, str]:
 
 
 def test_a_whole_summary() -> None:
-    assert resolve(scorer(synced=SYNCED)).summary.model_dump(by_alias=True) == {
+    assert resolve(scorer(synced=SYNCED)).summary.model_dump(by_alias=True, exclude_none=True) == {
         "name": "sample-scorer",
         "scoreName": "sample_my_score",
         "sourceType": "Prometheus",

@@ -1,0 +1,297 @@
+"""How a source or a scoring API is asked: who asks, with which Secrets of the managed cluster, and whom it trusts.
+
+Names and public values only: what is in the Secrets is read by the agent, at the moment of asking. Each method is one
+model here and one file of `dsf/auth`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Any, Final, NamedTuple, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic.config import JsonDict
+
+from dsf.api.meta import SpecModel
+from dsf.api.urls import is_valid_url
+
+#: Most headers, and most query parameters.
+MAX_PAIRS: Final = 32
+_MAX_VALUE: Final = 4096
+_HEADER_NAME: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
+#: What HTTP or this framework says itself; a header of such a name would make one request two, or another one.
+RESERVED_HEADERS: Final = frozenset(
+    {
+        *("host", "connection", "content-length", "content-type", "content-encoding", "transfer-encoding", "te"),
+        *("upgrade", "trailer", "expect", "keep-alive", "proxy-authorization", "proxy-connection", "accept-encoding"),
+    }
+)
+_VALUE_RULE: Final = "either value or secretRef"
+_ONE_RULE: Final = "at most one of tokenSecretRef, basic, oauth2 and serviceAccountToken: each is the Authorization"
+#: What says who asks in the header Authorization.
+_AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token")
+_NONE_RULE: Final = "names no method: set tokenSecretRef, basic, oauth2, clientCertificate, headers or queryParameters"
+
+
+def _rule(*rules: tuple[str, str]) -> JsonDict:
+    """Rules for the API server (CEL) with their messages, beside the models' own checks of the same."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+
+
+def is_header_value(value: str) -> bool:
+    """Whether this can be a header's value: printable ASCII, with blanks only inside: no line break begins another."""
+    return re.fullmatch(r"[!-~](?:[ -~]*[!-~])?", value) is not None
+
+
+def _header_name(value: str) -> str:
+    if re.fullmatch(_HEADER_NAME, value) is None:
+        raise ValueError(f"{value!r} is not the name of a header")
+    if value.lower() in RESERVED_HEADERS:
+        raise ValueError(f"the header {value} is set by HTTP itself and cannot be set here")
+    return value
+
+
+def _plain(value: str) -> str:
+    if not is_header_value(value):
+        raise ValueError("is not printable ASCII on one line")
+    return value
+
+
+def _url(value: str) -> str:
+    if not is_valid_url(value):
+        raise ValueError(f"{value!r} is not a URL of the form http://host[:port][/path] or https://...")
+    return value
+
+
+Plain = Annotated[str, AfterValidator(_plain), Field(max_length=_MAX_VALUE)]
+_Name = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class SecretKeyRef(SpecModel):
+    """A key of a Secret in the agent's namespace on the managed cluster."""
+
+    name: str = Field(description="Name of the Secret in the agent's namespace on the managed cluster.", max_length=253)
+    key: str = Field(description="Key in the Secret that holds the value.", max_length=253)
+
+
+class TokenSecretRef(SpecModel):
+    """A key of a Secret in the agent's namespace on the managed cluster."""
+
+    name: str = Field(description="Name of the Secret in the agent's namespace on the managed cluster.")
+    key: str = Field(description="Key in the Secret that holds the token.")
+
+
+class OneValue(SpecModel):
+    """A value, or where it is."""
+
+    model_config = ConfigDict(json_schema_extra=_rule(("has(self.value) != has(self.secretRef)", _VALUE_RULE)))
+
+    value: Plain | None = Field(default=None, description="The value itself, when it is no secret.")
+    secret_ref: SecretKeyRef | None = Field(default=None, description="Where the value is, when it is a secret.")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.value is None) == (self.secret_ref is None):
+            raise ValueError(_VALUE_RULE)
+        return self
+
+
+class Value(OneValue):
+    """A value, or where it is."""
+
+
+class Header(OneValue):
+    """A header of each request."""
+
+    name: Annotated[str, AfterValidator(_header_name)] = Field(
+        description="Name of the header, such as X-Scope-OrgID.", json_schema_extra={"pattern": _HEADER_NAME}
+    )
+
+
+class Parameter(OneValue):
+    """A parameter of each request's URL."""
+
+    name: Plain = Field(description="Name of the parameter.", min_length=1)
+
+
+class Basic(SpecModel):
+    """A user and a password, as `Authorization: Basic`."""
+
+    username: Value = Field(description="The user.")
+    password: SecretKeyRef = Field(description="The password.")
+
+
+class ClientCertificate(SpecModel):
+    """A certificate with its private key, as `kubernetes.io/tls` and cert-manager have it."""
+
+    secret_name: _Name = Field(description="Name of the Secret in the agent's namespace on the managed cluster.")
+    certificate_key: str = Field(default="tls.crt", description="Key of the certificate with its chain, in PEM.")
+    private_key_key: str = Field(default="tls.key", description="Key of the private key, in PEM without a password.")
+
+
+class ClientAuthentication(StrEnum):
+    """How a client shows its secret to the server of tokens."""
+
+    Basic = "Basic"
+    Post = "Post"
+
+
+class OAuth2(SpecModel):
+    """OAuth2's client credentials: a token is got, kept until shortly before its end, and sent as Bearer."""
+
+    token_url: Annotated[str, AfterValidator(_url), Field(max_length=2048)] = Field(
+        alias="tokenURL", description="URL at which tokens are given."
+    )
+    client_id: Value = Field(alias="clientID", description="The client's id.")
+    client_secret: SecretKeyRef = Field(description="The client's secret.")
+    scopes: tuple[Plain, ...] = Field(default=(), description="Scopes to ask for.", max_length=MAX_PAIRS)
+    audience: str = Field(default="", description="Parameter audience of the request for a token.", max_length=2048)
+    parameters: tuple[Parameter, ...] = Field(
+        default=(), description="More parameters of the request for a token.", max_length=MAX_PAIRS
+    )
+    client_authentication: ClientAuthentication = Field(
+        default=ClientAuthentication.Basic,
+        description="Basic: id and secret as a header. Post: as parameters of the request for a token.",
+    )
+
+
+class ServiceAccountToken(SpecModel):
+    """A token of the agent's own ServiceAccount for one audience, sent as Bearer."""
+
+    audience: Plain = Field(description="Whom the token is for, and nobody else.", min_length=1)
+    expiration_seconds: StrictInt = Field(
+        default=3600, description="Seconds that a token is valid; it is renewed before.", ge=600, le=86400
+    )
+
+
+class CaKind(StrEnum):
+    """Where a CA is."""
+
+    ConfigMap = "ConfigMap"
+    Secret = "Secret"  # noqa: S105 - the name of a kind
+
+
+class CaRef(SpecModel):
+    """A key of a ConfigMap or Secret in the agent's namespace on the managed cluster, with certificates in PEM."""
+
+    kind: CaKind = Field(default=CaKind.ConfigMap, description="What holds it.")
+    name: _Name = Field(description="Name of the ConfigMap or Secret.")
+    key: str = Field(default="ca.crt", description="Key with the certificates.", max_length=253)
+
+
+class Tls(SpecModel):
+    """How the server proves who it is."""
+
+    ca_ref: CaRef | None = Field(default=None, description="A CA that is trusted for this server, besides all others.")
+    server_name: str = Field(
+        default="", description="Name that the server's certificate must have; unset: the host.", max_length=253
+    )
+    insecure_skip_verify: StrictBool = Field(
+        default=False,
+        description="Do not look at the server's certificate: whoever is in between gets what is sent. The condition "
+        "TLSVerified says so.",
+    )
+
+
+class Methods(SpecModel):
+    """How the agent says who it is. At most one is the header Authorization; the others go along with it."""
+
+    token_secret_ref: TokenSecretRef | None = Field(
+        default=None, description="The token to send as `Authorization: Bearer`."
+    )
+    basic: Basic | None = Field(default=None, description="User and password.")
+    oauth2: OAuth2 | None = Field(default=None, description="A token of an OAuth2 server.")
+    service_account_token: ServiceAccountToken | None = Field(
+        default=None, description="A token of the agent's ServiceAccount."
+    )
+    client_certificate: ClientCertificate | None = Field(
+        default=None, description="A certificate of the client (mTLS)."
+    )
+    headers: tuple[Header, ...] = Field(default=(), description="Headers of each request.", max_length=MAX_PAIRS)
+    query_parameters: tuple[Parameter, ...] = Field(
+        default=(), description="Parameters of each request's URL.", max_length=MAX_PAIRS
+    )
+
+    @model_validator(mode="after")
+    def _is_one_authorization(self) -> Self:
+        if sum(getattr(self, name) is not None for name in _AUTHORIZATION) > 1:
+            raise ValueError(_ONE_RULE)
+        names = [header.name.lower() for header in self.headers]
+        if "authorization" in names and any(getattr(self, name) is not None for name in _AUTHORIZATION):
+            raise ValueError("headers: Authorization is set by another method already")
+        if len(set(names)) != len(names):
+            raise ValueError("headers: a name is there twice")
+        return self
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is a method."""
+        return any(getattr(self, name) for name in Methods.model_fields)
+
+
+_GIVEN: Final = "[has(self.tokenSecretRef), has(self.basic), has(self.oauth2), has(self.serviceAccountToken)]"
+_AT_MOST_ONE: Final = (f"{_GIVEN}.filter(given, given).size() <= 1", _ONE_RULE)
+_SOME: Final = (
+    f"{_GIVEN}.exists(given, given) || has(self.clientCertificate) || size(self.headers) > 0 || "
+    "size(self.queryParameters) > 0",
+    _NONE_RULE,
+)
+METHODS_RULE: Final = _rule(_AT_MOST_ONE)
+
+
+class Auth(Methods):
+    """How the agent authenticates itself."""
+
+    model_config = ConfigDict(json_schema_extra=_rule(_AT_MOST_ONE, _SOME))
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.is_any:
+            raise ValueError(_NONE_RULE)
+        return self
+
+
+class Access(SpecModel):
+    """All of it as an agent is told, for one server."""
+
+    methods: Methods = Field(default_factory=Methods)
+    tls: Tls | None = None
+    #: Of an agent that is older than its hub: what it does not know, so that it asks nobody.
+    problem: str = Field(default="", exclude=True)
+
+    @property
+    def references(self) -> frozenset[Reference]:
+        """The Secrets and ConfigMaps that it names."""
+        return frozenset(found for _, found in references(self))
+
+
+class Reference(NamedTuple):
+    """A Secret or ConfigMap in the agent's namespace."""
+
+    kind: CaKind
+    name: str
+
+
+def references(part: BaseModel, path: str = "") -> Iterator[tuple[str, Reference]]:
+    """What a part of a spec names, each with the path of the field below it."""
+    match part:
+        case SecretKeyRef() | TokenSecretRef():
+            yield f"{path}.name", Reference(CaKind.Secret, part.name)
+        case ClientCertificate():
+            yield f"{path}.secretName", Reference(CaKind.Secret, part.secret_name)
+        case CaRef():
+            yield f"{path}.name", Reference(part.kind, part.name)
+        case _:
+            for name, field in type(part).model_fields.items():
+                for inner, below in _models(getattr(part, name), f"{path}.{field.alias or name}".lstrip(".")):
+                    yield from references(inner, below)
+
+
+def _models(value: Any, path: str) -> Iterator[tuple[BaseModel, str]]:
+    if isinstance(value, BaseModel):
+        yield value, path
+    elif isinstance(value, tuple):
+        for index, one in enumerate(value):
+            yield from _models(one, f"{path}[{index}]")

@@ -1,0 +1,12 @@
+"""How requests to sources and scoring APIs say who asks: one file for each method, loaded when it is used.
+
+    secrets        where Secrets, CAs and tokens of the own account come from, and what can be wrong with them
+    authenticator  from what an agent was told to what goes along with a request
+    draft          what the methods write into
+    tokencache     tokens that are got from a server: kept until shortly before their end, got once for all
+
+    bearer basic certificate headers parameters oauth2 serviceaccount
+                   the methods; each has `add(method, draft)`
+
+A new method is a model in `dsf/api/authentication.py`, a file here, and its line in `authenticator.METHODS`.
+"""

@@ -1,0 +1,79 @@
+"""From what an agent was told of a server to what goes along with a request."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final, Literal, Protocol, cast
+
+from dsf.api.authentication import Access as Told
+from dsf.api.authentication import Methods, TokenSecretRef
+from dsf.api.authentication import Tls as ToldTls
+from dsf.api.summary import ScorerSummary
+from dsf.api.tokenhosts import NO_HOSTS
+from dsf.auth.draft import Draft
+from dsf.auth.secrets import SecretError, SecretSource
+from dsf.auth.tokencache import TokenCache
+from dsf.http.access import PLAIN, Access, Tls
+
+#: Field of `Methods` -> the module of this package with its `add`, in the order in which they are asked. An agent loads
+#: those that its scorers name.
+METHODS: Final = {
+    "token_secret_ref": "bearer",
+    "basic": "basic",
+    "oauth2": "oauth2",
+    "service_account_token": "serviceaccount",
+    "client_certificate": "certificate",
+    "headers": "headers",
+    "query_parameters": "parameters",
+}
+
+
+class _Module(Protocol):
+    def add(self, method: Any, draft: Draft) -> None: ...
+
+
+class Authenticator:
+    """Thread-safe. Secrets are read each time: what changes counts at once."""
+
+    def __init__(self, source: SecretSource) -> None:
+        self._source = source
+        self._tokens = TokenCache()
+
+    def access(self, summary: ScorerSummary, stage: Literal["fetch", "score"], deadline: float) -> Access:
+        """What goes along with the requests of a stage. Raises SecretError and HttpError.
+
+        `deadline` (time.monotonic()) is for the servers that give tokens.
+        """
+        if stage == "fetch":
+            told, url = summary.source_access, summary.source_endpoint
+            name, key = summary.source_endpoint_auth_name, summary.source_endpoint_auth_key
+        else:
+            told, url = summary.scoring_access, summary.scoring_endpoint
+            name, key = summary.scoring_endpoint_auth_name, summary.scoring_endpoint_auth_key
+        if told is None:
+            if not name and not key:
+                return PLAIN
+            told = Told(methods=Methods(token_secret_ref=TokenSecretRef(name=name, key=key)))
+        if told.problem:
+            raise SecretError(
+                f"this agent does not know how to ask {url}: {told.problem}; it is older than its hub: upgrade it",
+                "auth_unsupported",
+            )
+        return self._access(told, url, deadline)
+
+    def _access(self, told: Told, url: str, deadline: float, refused: str | None = None) -> Access:
+        draft = Draft(url, deadline, NO_HOSTS, self._source, self._tokens, self._tls(told.tls), refused)
+        if told.tls is not None and told.tls.insecure_skip_verify:
+            draft.shows("the server's certificate is not verified")
+        for field, module in METHODS.items():
+            if method := getattr(told.methods, field):
+                cast("_Module", importlib.import_module(f"dsf.auth.{module}")).add(method, draft)
+        return draft.done(lambda token, until: self._access(told, url, until, token))
+
+    def _tls(self, told: ToldTls | None) -> Tls:
+        if told is None:
+            return Tls()
+        ca = b""
+        if told.ca_ref is not None and not told.insecure_skip_verify:
+            ca = self._source.certificates(told.ca_ref.kind, told.ca_ref.name, told.ca_ref.key)
+        return Tls(ca, server_name=told.server_name, verify=not told.insecure_skip_verify)

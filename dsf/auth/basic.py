@@ -1,0 +1,21 @@
+"""A user and a password, as `Authorization: Basic`."""
+
+from __future__ import annotations
+
+import base64
+
+from dsf.api.authentication import Basic
+from dsf.auth.draft import Draft
+from dsf.auth.secrets import SecretError
+from dsf.text import MASK
+
+
+def add(method: Basic, draft: Draft) -> None:
+    """Send both."""
+    password = draft.text(method.password)
+    user, shown = draft.value(method.username)
+    if ":" in user:
+        raise SecretError("basic.username has a colon, which ends a user's name in HTTP", "secret_invalid")
+    text = base64.b64encode(f"{user}:{password}".encode()).decode()
+    draft.hide(text)
+    draft.header("Authorization", f"Basic {text}", shown=f"Basic {shown}:{MASK}")

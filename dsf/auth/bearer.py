@@ -1,0 +1,37 @@
+"""A token of a Secret, as `Authorization: Bearer`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dsf.api.authentication import SecretKeyRef, TokenSecretRef
+from dsf.auth.draft import Draft
+from dsf.auth.secrets import SecretError
+from dsf.text import MASK
+
+_TOKEN: Final = re.compile(r"[!-~]+")
+#: Bytes of a token; more is some other file.
+MAX_BYTES: Final = 64 * 1024
+
+
+def add(method: TokenSecretRef, draft: Draft) -> None:
+    """Send the token."""
+    send(parse_token(draft.bytes(SecretKeyRef(name=method.name, key=method.key)), method.name, method.key), draft)
+
+
+def send(token: str, draft: Draft) -> None:
+    """Send this token."""
+    draft.hide(token)
+    draft.header("Authorization", f"Bearer {token}", shown=f"Bearer {MASK}")
+
+
+def parse_token(data: bytes, name: str, key: str) -> str:
+    """The token in what a Secret holds. Raises SecretError (without the text) when it is none."""
+    try:
+        text = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    if len(data) > MAX_BYTES or _TOKEN.fullmatch(text) is None:
+        raise SecretError(f"key {key!r} of Secret {name!r} holds no token: expected one line of printable ASCII")
+    return text

@@ -1,0 +1,31 @@
+"""A client's certificate (mTLS). The private key stays in this process."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from dsf.api.authentication import ClientCertificate, SecretKeyRef
+from dsf.auth.draft import Draft
+from dsf.auth.secrets import SecretError
+from dsf.http import identity
+
+
+def add(method: ClientCertificate, draft: Draft) -> None:
+    """Show it to the server."""
+    if not draft.url.lower().startswith("https://"):
+        raise SecretError("clientCertificate: only a server with https:// can be shown a certificate", "secret_invalid")
+    certificate = draft.bytes(SecretKeyRef(name=method.secret_name, key=method.certificate_key), is_sent=False)
+    key = draft.bytes(SecretKeyRef(name=method.secret_name, key=method.private_key_key), is_sent=False)
+    where = f"key {method.certificate_key!r} of Secret {method.secret_name!r}"
+    try:
+        begin, end = identity.period(certificate)
+    except ValueError as error:
+        raise SecretError(f"{where} cannot be used: {error}", "secret_invalid") from None
+    now = datetime.now(UTC)
+    if not begin <= now <= end:
+        what = f"expired at {end:%Y-%m-%dT%H:%M:%SZ}" if now > end else f"is valid from {begin:%Y-%m-%dT%H:%M:%SZ} on"
+        raise SecretError(
+            f"{where}: the client certificate {what}; now it is {now:%Y-%m-%dT%H:%M:%SZ}", "secret_invalid"
+        )
+    draft.certificate, draft.key = certificate, key
+    draft.shows(f"client certificate of Secret {method.secret_name}, valid until {end:%Y-%m-%dT%H:%M:%SZ}")

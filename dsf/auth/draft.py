@@ -1,0 +1,113 @@
+"""What is put together for one server: the methods write into it, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import requests
+
+from dsf.api.authentication import OneValue, SecretKeyRef, is_header_value
+from dsf.api.tokenhosts import TokenHosts
+from dsf.auth.secrets import SecretError, SecretSource, Use
+from dsf.auth.tokencache import TokenCache
+from dsf.http.access import Access, Tls
+from dsf.text import MASK
+
+#: Most characters of a secret that goes into a header or a URL.
+_MAX_VALUE = 16 * 1024
+
+
+class Draft:
+    """An Access in the making."""
+
+    def __init__(
+        self,
+        url: str,
+        deadline: float,
+        hosts: TokenHosts,
+        source: SecretSource,
+        tokens: TokenCache,
+        tls: Tls,
+        refused: str | None = None,
+    ) -> None:
+        """`url` is what is asked with it, `hosts` are the servers that the Secrets are bound to, `tls` is without a
+        certificate of the client. `refused` is a token that the server did not take."""
+        self.url = url
+        self.deadline = deadline
+        self.source = source
+        self.tokens = tokens
+        self.refused = refused
+        self.tls = tls
+        self.certificate = self.key = b""
+        self.sign: Callable[[requests.PreparedRequest], None] | None = None
+        #: The token in it that can be renewed after a 401; empty where there is none.
+        self.renewable = ""
+        self._hosts = hosts
+        self._headers: list[tuple[str, str]] = []
+        self._params: list[tuple[str, str]] = []
+        self._secrets: list[str] = []
+        self._shown: list[str] = []
+
+    def header(self, name: str, value: str, *, shown: str) -> None:
+        """Send this header; `shown` is what people see of its value."""
+        self._headers.append((name, value))
+        self._shown.append(f"{name}: {shown}")
+
+    def parameter(self, name: str, value: str, *, shown: str) -> None:
+        """Send this parameter of the URL."""
+        self._params.append((name, value))
+        self._shown.append(f"?{name}={shown}")
+
+    def shows(self, line: str) -> None:
+        """Something else that people see."""
+        self._shown.append(line)
+
+    def hide(self, *secrets: str) -> None:
+        """These are in no message."""
+        self._secrets += [secret for secret in secrets if secret]
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """What is in no message so far."""
+        return tuple(self._secrets)
+
+    def bytes(self, ref: SecretKeyRef, *also: str, is_sent: bool = True) -> bytes:
+        """What a Secret holds, which goes to the server, and to those of the URLs `also`. Raises SecretError."""
+        return self.source.secret(ref.name, ref.key, Use((self.url, *also), self._hosts, is_sent))
+
+    def text(self, ref: SecretKeyRef, *also: str) -> str:
+        """The same as one line of printable ASCII, without what surrounds it; it is in no message."""
+        data = self.bytes(ref, *also)
+        try:
+            text = data.decode("ascii").strip()
+            if len(text) > _MAX_VALUE or not is_header_value(text):
+                raise ValueError
+        except ValueError:
+            raise SecretError(
+                f"key {ref.key!r} of Secret {ref.name!r} cannot be sent: expected one line of printable ASCII",
+                "secret_invalid",
+            ) from None
+        self.hide(text)
+        return text
+
+    def value(self, value: OneValue, *also: str) -> tuple[str, str]:
+        """A value, and what people see of it."""
+        if value.secret_ref is not None:
+            return self.text(value.secret_ref, *also), MASK
+        return value.value or "", value.value or ""
+
+    def done(self, renew: Callable[[str, float], Access]) -> Access:
+        """What goes along. `renew` makes another one without the token that was refused, before a deadline."""
+        tls = self.tls
+        if self.certificate:
+            tls = Tls(tls.ca, self.certificate, self.key, tls.server_name, tls.verify)
+        token = self.renewable
+        return Access(
+            tuple(self._headers),
+            tuple(self._params),
+            tls if tls != Tls() else None,
+            tuple(self._secrets),
+            tuple(self._shown),
+            (lambda deadline: renew(token, deadline)) if token else None,
+            self.sign,
+        )

@@ -1,0 +1,94 @@
+"""OAuth2's client credentials (RFC 6749, 4.4): a token for an id and a secret."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any, Final
+from urllib.parse import quote_plus, urlencode
+
+from dsf import http
+from dsf.api.authentication import ClientAuthentication, OAuth2, is_header_value
+from dsf.auth import bearer
+from dsf.auth.draft import Draft
+from dsf.auth.tokencache import Token
+from dsf.errors import HttpError
+from dsf.http.access import Access, Tls
+from dsf.http.failures import place
+from dsf.text import cleaned, masked
+
+_MAX_BYTES: Final = 64 * 1024
+_EXCERPT: Final = 200
+#: Seconds for a token whose server does not say, and the longest that one is kept.
+_DEFAULT_SECONDS: Final = 300.0
+_MOST_SECONDS: Final = 24 * 3600.0
+
+
+def add(method: OAuth2, draft: Draft) -> None:
+    """Send a token that the server of tokens gave for this client."""
+    url = method.token_url
+    secret = draft.text(method.client_secret, url)
+    client, _ = draft.value(method.client_id, url)
+    extra = [(parameter.name, draft.value(parameter, url)[0]) for parameter in method.parameters]
+    fields = [("grant_type", "client_credentials"), *extra]
+    if method.scopes:
+        fields.append(("scope", " ".join(method.scopes)))
+    if method.audience:
+        fields.append(("audience", method.audience))
+    headers: tuple[tuple[str, str], ...] = ()
+    if method.client_authentication is ClientAuthentication.Basic:
+        both = f"{quote_plus(client)}:{quote_plus(secret)}"
+        headers = (("Authorization", f"Basic {base64.b64encode(both.encode()).decode()}"),)
+    else:
+        fields += [("client_id", client), ("client_secret", secret)]
+    body = urlencode(fields).encode()
+    # The secret is part of the key: another one in the Secret counts at once. Its hash: no key holds it.
+    key = ("oauth2", url, hashlib.sha256(repr((headers, body)).encode()).digest(), draft.tls)
+    hidden = (secret, *draft.hidden)
+    tls = None if draft.tls == Tls() else Tls(draft.tls.ca, verify=draft.tls.verify)
+
+    def get() -> Token:
+        access = Access(headers, tls=tls, secrets=hidden)
+        try:
+            answer = http.post(
+                url,
+                body,
+                deadline=draft.deadline,
+                max_bytes=_MAX_BYTES,
+                access=access,
+                content_type="application/x-www-form-urlencoded",
+            )
+        except HttpError as error:
+            text = cleaned(masked(str(error), *hidden), 1000)
+            raise HttpError(
+                "auth_failed", f"no token from the OAuth2 server: {text}", retryable=error.retryable,
+                retry_after=error.retry_after,
+            ) from None  # fmt: skip
+        return _parse(answer, url, hidden)
+
+    draft.renewable = draft.tokens.token(key, get, draft.deadline, draft.refused)
+    bearer.send(draft.renewable, draft)
+    draft.shows(f"token of {place('POST', url)}")
+
+
+def _parse(answer: bytes, url: str, hidden: tuple[str, ...]) -> Token:
+    where = f"no token from the OAuth2 server: {place('POST', url)}"
+    try:
+        document: Any = json.loads(answer)
+    except (ValueError, RecursionError):
+        text = cleaned(masked(answer.decode(errors="replace"), *hidden), _EXCERPT)
+        raise HttpError("auth_failed", f"{where}: the answer is not JSON; it starts with {text}") from None
+    token = document.get("access_token") if isinstance(document, dict) else None
+    # Not shown: what is wrong with it may be all but the token.
+    if not isinstance(token, str) or not is_header_value(token) or " " in token:
+        raise HttpError("auth_failed", f"{where}: the answer has no access_token that can be sent")
+    kind = document.get("token_type", "Bearer")
+    if not isinstance(kind, str) or kind.lower() != "bearer":
+        raise HttpError("auth_failed", f"{where}: its token_type is not Bearer")
+    seconds = document.get("expires_in", _DEFAULT_SECONDS)
+    try:
+        seconds = float(seconds)
+    except (TypeError, ValueError):
+        seconds = _DEFAULT_SECONDS
+    return Token(token, min(seconds, _MOST_SECONDS) if seconds > 0 else _DEFAULT_SECONDS)

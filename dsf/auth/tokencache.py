@@ -1,0 +1,97 @@
+"""Tokens that are got from a server: one for all pairs that use it, renewed before its end, by one of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from dsf.errors import HttpError
+
+#: A token is renewed when this share of its time is over, or so many seconds before its end if that is later.
+_SHARE: Final = 0.8
+_BEFORE: Final = 60.0
+#: Seconds between two tries while an old token is still good.
+_PAUSE: Final = 10.0
+#: Tokens that are kept at most; those that ended go first.
+_MOST: Final = 256
+
+
+class Token(NamedTuple):
+    """A token, and for how many seconds it is good."""
+
+    value: str
+    seconds: float
+
+
+@dataclass(eq=False)
+class _Kept:
+    """One token; whoever gets a new one holds the lock."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    value: str = ""
+    #: On the clock of time.monotonic().
+    renewed_at: float = 0.0
+    ends_at: float = 0.0
+
+    def is_good(self, refused: str | None) -> bool:
+        return bool(self.value) and self.value != refused and time.monotonic() < self.ends_at
+
+    def is_fresh(self, refused: str | None) -> bool:
+        return self.is_good(refused) and time.monotonic() < self.renewed_at
+
+
+class TokenCache:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, _Kept] = {}
+        # Guards _kept; never held while a server is asked.
+        self._lock = threading.Lock()
+
+    def token(self, key: Hashable, get: Callable[[], Token], deadline: float, refused: str | None = None) -> str:
+        """The token of `key`, which holds all that makes it another one; `get` asks for a new one.
+
+        `refused` is one that a server did not take. Raises what `get` raises, and HttpError (timeout) when another
+        thread waits for the token's server until the deadline.
+        """
+        with self._lock:
+            kept = self._kept.pop(key, None) or _Kept()
+            self._kept[key] = kept
+            self._tidy()
+        if kept.is_fresh(refused):
+            return kept.value
+        # While the old one is good nobody waits for the one who gets the next.
+        if not kept.lock.acquire(timeout=0 if kept.is_good(refused) else max(0.0, deadline - time.monotonic())):
+            if kept.is_good(refused):
+                return kept.value
+            raise HttpError("timeout", "another cycle waits for the server of the token, too", retryable=True)
+        try:
+            return self._renewed(kept, get, refused)
+        finally:
+            kept.lock.release()
+
+    def _renewed(self, kept: _Kept, get: Callable[[], Token], refused: str | None) -> str:
+        if kept.is_fresh(refused):
+            return kept.value
+        try:
+            value, seconds = get()
+        except HttpError:
+            if not kept.is_good(refused):
+                raise
+            kept.renewed_at = time.monotonic() + _PAUSE
+            return kept.value
+        now = time.monotonic()
+        kept.value, kept.ends_at = value, now + seconds
+        kept.renewed_at = now + max(seconds * _SHARE, seconds - _BEFORE)
+        return value
+
+    def _tidy(self) -> None:
+        if len(self._kept) <= _MOST:
+            return
+        now = time.monotonic()
+        ended = [key for key, kept in self._kept.items() if kept.ends_at < now and not kept.lock.locked()]
+        for key in ended or list(self._kept)[:1]:
+            del self._kept[key]

@@ -1,0 +1,60 @@
+"""How one server is asked: what goes along with each request, who the server must be, and what of it is secret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import requests
+
+#: `(name, value)`, in the order in which they are sent.
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How a server proves who it is, and this process to it. All files are PEM."""
+
+    #: CAs that are trusted besides those of all other servers.
+    ca: bytes = b""
+    #: The client's certificate with its chain, and its private key; both or none.
+    certificate: bytes = b""
+    key: bytes = field(default=b"", repr=False)
+    #: The name that the server's certificate must have; empty: the host of the URL.
+    server_name: str = ""
+    #: Whether the server's certificate is looked at.
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What is sent with a request besides what is asked."""
+
+    headers: Pairs = field(default=(), repr=False)
+    params: Pairs = field(default=(), repr=False)
+    tls: Tls | None = None
+    #: What must be in no message: all that is sent of Secrets.
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    #: For people, one line each: what is sent, with `***` for what is secret.
+    shown: tuple[str, ...] = ()
+    #: After a 401, once: a newer one, got before the deadline (time.monotonic()). Raises HttpError.
+    renew: Callable[[float], Access] | None = field(default=None, repr=False)
+    #: Adds to the request what depends on all of it: a signature.
+    sign: Callable[[requests.PreparedRequest], None] | None = field(default=None, repr=False)
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether something secret is sent, which no proxy may read."""
+        return bool(self.secrets)
+
+
+#: Nothing but the question.
+PLAIN: Final = Access()
+
+
+def bearer(token: str | None) -> Access:
+    """With `Authorization: Bearer`; None sends none."""
+    if not token:
+        return PLAIN
+    return Access((("Authorization", f"Bearer {token}"),), secrets=(token,), shown=("Authorization: Bearer ***",))

@@ -1,0 +1,157 @@
+"""Servers that look at who asks, Secrets in a folder, and the stage fetch of an agent between them."""
+
+from __future__ import annotations
+
+import json
+import math
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dsf.agent.secrets import FileSecrets, Release
+from dsf.api.summary import ScorerSummary
+from dsf.cycle.cycle import Cycle
+from dsf.cycle.stages import Stages
+from dsf.errors import CycleError
+from dsf.http.access import Access
+from dsf.settings import Settings
+from dsf.sources.base import Question
+from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, matrix
+from tests.support.tlsca import Certificate, TestCa
+
+SERIES = {"metric": {"node": "n1"}, "values": [[1, "1"]]}
+GOOD = matrix(SERIES)
+
+
+class Bed:
+    """One agent's Secrets, and what it is told of a source. Any Secret may go to 127.0.0.1 and localhost."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.folder = folder
+        self._settings = settings
+        self.secrets = FileSecrets(folder, Release(settings))
+        self.shown: tuple[str, ...] = ()
+        self.stages = Stages(settings, self.secrets, observer=self)  # type: ignore[arg-type]
+
+    def put(self, name: str, usable_for: str = "127.0.0.1, localhost", **keys: str | bytes) -> None:
+        """Make or replace a Secret; `_` in a key stands for a dot."""
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        values: dict[str, str | bytes] = {"usable-for": usable_for, **keys}
+        for key, value in values.items():
+            draft = folder / ".draft"
+            draft.write_bytes(value.encode() if isinstance(value, str) else value)
+            draft.rename(folder / key.replace("_", "."))
+
+    def put_certificate(self, name: str, made: Certificate) -> None:
+        """A Secret of type kubernetes.io/tls."""
+        self.put(name, tls_crt=made.cert.read_bytes(), tls_key=made.key.read_bytes())
+
+    def summary(self, url: str, methods: dict[str, Any] | None, tls: dict[str, Any] | None = None) -> ScorerSummary:
+        """What the hub delivers of a scorer with this source."""
+        access = {"methods": methods or {}, **({"tls": tls} if tls else {})}
+        return ScorerSummary.model_validate(
+            {
+                "name": "one",
+                "scoreName": "one",
+                "sourceType": "Prometheus",
+                "sourceQuery": "up",
+                "sourceRange": 60,
+                "sourceStep": 15,
+                "sourceEndpoint": f"{url}/api/v1/query_range",
+                "scoringEndpoint": f"{url}/scoring",
+                "sourceAccess": access,
+                "timeoutSeconds": 5,
+            }
+        )
+
+    def fetch(self, url: str, methods: dict[str, Any] | None = None, tls: dict[str, Any] | None = None) -> int:
+        """The number of series that the source gives. Raises CycleError."""
+        cycle = Cycle("one", "run", self.summary(url, methods, tls), math.inf)
+        return self.stages.fetch(cycle).series
+
+    def failure(self, url: str, methods: dict[str, Any] | None = None, tls: dict[str, Any] | None = None) -> CycleError:
+        """Why it gives none."""
+        try:
+            self.fetch(url, methods, tls)
+        except CycleError as error:
+            return error
+        raise AssertionError("the source gave something")
+
+    # --- as the stages' observer ------------------------------------------------------------------------------------
+
+    def authenticated(self, stage: str, access: Access) -> None:
+        """Keep what people are shown."""
+        self.shown = access.shown
+
+    def asked(self, stage: str, question: Question) -> None:
+        """Nothing."""
+
+    def timed(self, score_name: str, stage: str, seconds: float) -> None:
+        """Nothing."""
+
+
+def ref(name: str, key: str = "token") -> dict[str, dict[str, str]]:
+    """A value that is in a Secret."""
+    return {"secretRef": {"name": name, "key": key}}
+
+
+def server_context(made: Certificate, clients: TestCa | None = None) -> ssl.SSLContext:
+    """For a server that shows this certificate, and wants one of `clients`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.cert, made.key)
+    if clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(clients.cert)
+    return context
+
+
+def asks_for(header: str, value: Callable[[], str]) -> Handler:
+    """Series for those who send this header, 401 with all that they sent for others."""
+
+    def handle(exchange: Exchange) -> None:
+        if exchange.request.headers.get(header) == value():
+            GOOD(exchange)
+        else:
+            exchange.send(json.dumps(exchange.request.headers).encode(), 401)
+
+    return handle
+
+
+def echo(exchange: Exchange) -> None:
+    """A refusal that says all that was sent."""
+    request = exchange.request
+    exchange.send(json.dumps({"headers": request.headers, "query": request.query}).encode(), 403)
+
+
+class TokenServer:
+    """An OAuth2 server: a new token for each good request, named by its number."""
+
+    def __init__(self, secret: str = "s3cret-of-client", seconds: int = 3600) -> None:
+        self.secret = secret
+        self.seconds = seconds
+        self.given = 0
+        #: Asked before an answer.
+        self.before: Callable[[], None] = lambda: None
+        self.server = ScriptedServer(self._give)
+
+    @property
+    def token(self) -> str:
+        """The newest."""
+        return f"token-{self.given}-of-server"
+
+    def _give(self, exchange: Exchange) -> None:
+        import base64
+        from urllib.parse import parse_qs
+
+        self.before()
+        form = {name: values[0] for name, values in parse_qs(exchange.request.body.decode()).items()}
+        header = exchange.request.headers.get("Authorization", "Basic Og==").removeprefix("Basic ")
+        user, _, password = base64.b64decode(header).decode().partition(":")
+        client, secret = form.get("client_id", user), form.get("client_secret", password)
+        if (client, secret) != ("client", self.secret) or form.get("grant_type") != "client_credentials":
+            answer({"error": "invalid_client", "error_description": f"not {secret}"}, 401)(exchange)
+            return
+        self.given += 1
+        answer({"access_token": self.token, "token_type": "Bearer", "expires_in": self.seconds})(exchange)

@@ -1,0 +1,153 @@
+"""What a server is sent with each method, what is said when it cannot be, and that no secret is in what is said."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tests.integration.auth.bed import GOOD, Bed, echo, ref
+from tests.support.httpserver import ScriptedServer
+
+BASIC = base64.b64encode(b"reader:pa55-of-reader").decode()
+
+
+@pytest.fixture
+def source() -> Any:
+    """A server that takes everybody."""
+    with ScriptedServer(GOOD) as running:
+        yield running
+
+
+@pytest.fixture
+def filled(bed: Bed) -> Bed:
+    """With Secrets."""
+    bed.put("s", token="t0ken-of-source\n", user="reader", password="pa55-of-reader", key="k3y-of-api")
+    return bed
+
+
+@pytest.mark.parametrize(
+    ("methods", "headers", "shown"),
+    [
+        (
+            {"tokenSecretRef": {"name": "s", "key": "token"}},
+            {"Authorization": "Bearer t0ken-of-source"},
+            "Authorization: Bearer ***",
+        ),
+        (
+            {"basic": {"username": {"value": "reader"}, "password": {"name": "s", "key": "password"}}},
+            {"Authorization": f"Basic {BASIC}"},
+            "Authorization: Basic reader:***",
+        ),
+        (
+            {"basic": {"username": ref("s", "user"), "password": {"name": "s", "key": "password"}}},
+            {"Authorization": f"Basic {BASIC}"},
+            "Authorization: Basic ***:***",
+        ),
+        (
+            {"headers": [{"name": "X-Scope-OrgID", "value": "team-a|team-b"}]},
+            {"X-Scope-Orgid": "team-a|team-b"},
+            "X-Scope-OrgID: team-a|team-b",
+        ),
+        (
+            {"headers": [{"name": "X-Api-Key", **ref("s", "key")}, {"name": "Accept", "value": "text/plain"}]},
+            {"X-Api-Key": "k3y-of-api", "Accept": "text/plain"},
+            "X-Api-Key: ***",
+        ),
+    ],
+)
+def test_headers(
+    filled: Bed, source: ScriptedServer, methods: dict[str, Any], headers: dict[str, str], shown: str
+) -> None:
+    assert filled.fetch(source.url, methods) == 1
+    (request,) = source.requests
+    assert headers.items() <= request.headers.items()
+    assert shown in filled.shown
+
+
+def test_parameters_of_the_url(filled: Bed, source: ScriptedServer) -> None:
+    parameters = [{"name": "tenant", "value": "a&b=c d"}, {"name": "api_key", **ref("s", "key")}]
+    assert filled.fetch(source.url, {"queryParameters": parameters}) == 1
+    (request,) = source.requests
+    assert {"tenant": "a&b=c d", "api_key": "k3y-of-api", "query": "up"}.items() <= request.query.items()
+    assert filled.shown == ("?tenant=a&b=c d", "?api_key=***")
+
+
+def test_several_methods_go_together(filled: Bed, source: ScriptedServer) -> None:
+    methods = {
+        "tokenSecretRef": {"name": "s", "key": "token"},
+        "headers": [{"name": "X-Scope-OrgID", "value": "a"}],
+        "queryParameters": [{"name": "p", "value": "b"}],
+    }
+    assert filled.fetch(source.url, methods) == 1
+    (request,) = source.requests
+    assert (request.headers["Authorization"], request.headers["X-Scope-Orgid"], request.query["p"]) == (
+        "Bearer t0ken-of-source", "a", "b",
+    )  # fmt: skip
+
+
+def test_a_change_of_a_secret_counts_at_once(filled: Bed, source: ScriptedServer) -> None:
+    methods = {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]}
+    filled.fetch(source.url, methods)
+    filled.put("s", key="an0ther-key")
+    filled.fetch(source.url, methods)
+    assert [request.headers["X-Api-Key"] for request in source.requests] == ["k3y-of-api", "an0ther-key"]
+
+
+@pytest.mark.parametrize("value", ["two\nlines", "x\r\nInjected: 1", "tab\there", "\x00", "ü", ""])
+def test_a_secret_that_would_be_two_headers_is_not_sent(bed: Bed, source: ScriptedServer, value: str) -> None:
+    bed.put("s", key=value)
+    for methods in (
+        {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]},
+        {"queryParameters": [{"name": "k", **ref("s", "key")}]},
+        {"basic": {"username": {"value": "u"}, "password": {"name": "s", "key": "key"}}},
+    ):
+        error = bed.failure(source.url, methods)
+        assert error.reason == "secret_invalid"
+        assert "key 'key' of Secret 's' cannot be sent" in error.message
+        assert not value.strip() or value not in error.message
+    assert source.requests == []
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ({"name": "nowhere", "key": "k"}, "key 'k' of Secret 'nowhere' is missing"),
+        ({"name": "s", "key": "other"}, "key 'other' of Secret 's' is missing"),
+    ],
+)
+def test_what_is_missing_is_named(filled: Bed, source: ScriptedServer, reference: dict[str, str], said: str) -> None:
+    error = filled.failure(source.url, {"basic": {"username": {"value": "u"}, "password": reference}})
+    assert (error.reason, source.requests) == ("secret_missing", [])
+    assert said in error.message
+
+
+def test_a_secret_that_is_not_released_is_not_sent(bed: Bed, source: ScriptedServer) -> None:
+    bed.put("s", usable_for="elsewhere.example", key="k3y-of-api")
+    error = bed.failure(source.url, {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]})
+    assert (error.reason, source.requests) == ("secret_refused", [])
+
+
+def test_a_method_that_this_agent_does_not_know_ends_that_scorer_alone(filled: Bed, source: ScriptedServer) -> None:
+    error = filled.failure(source.url, {"kerberos": {"realm": "EXAMPLE"}})
+    assert (error.reason, source.requests) == ("auth_unsupported", [])
+    assert "methods.kerberos: is not a known field" in error.message
+    assert filled.fetch(source.url, {"tokenSecretRef": {"name": "s", "key": "token"}}) == 1
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"tokenSecretRef": {"name": "s", "key": "token"}},
+        {"basic": {"username": {"value": "reader"}, "password": {"name": "s", "key": "password"}}},
+        {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]},
+        {"queryParameters": [{"name": "api_key", **ref("s", "key")}]},
+    ],
+)
+def test_a_server_that_sends_back_what_it_got_shows_nothing(filled: Bed, methods: dict[str, Any]) -> None:
+    with ScriptedServer(echo) as source:
+        error = filled.failure(source.url, methods)
+    assert error.reason == "unauthorized"
+    for secret in ("t0ken-of-source", "pa55-of-reader", "k3y-of-api", BASIC):
+        assert secret not in str(error)

@@ -1,0 +1,128 @@
+"""Certificates of clients, CAs of servers: on real TLS, and what is said when they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from tests.integration.auth.bed import GOOD, Bed, server_context
+from tests.support.httpserver import ScriptedServer
+from tests.support.tlsca import TestCa
+
+CA = {"caRef": {"name": "private-ca", "key": "ca.crt"}}
+CERTIFICATE = {"clientCertificate": {"secretName": "client"}}
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory) -> TestCa:
+    """The CA of clients."""
+    return TestCa(tmp_path_factory.mktemp("clients"), "clients")
+
+
+@pytest.fixture
+def private(ca: TestCa, bed: Bed) -> Iterator[ScriptedServer]:
+    """A server with a certificate of the private CA, which is in a ConfigMap."""
+    bed.put("private-ca", ca_crt=ca.cert.read_bytes())
+    with ScriptedServer(GOOD, tls=server_context(ca.issue("127.0.0.1"))) as running:
+        yield running
+
+
+@pytest.fixture
+def mutual(ca: TestCa, clients: TestCa, bed: Bed) -> Iterator[ScriptedServer]:
+    """The same; it wants certificates."""
+    bed.put("private-ca", ca_crt=ca.cert.read_bytes())
+    with ScriptedServer(GOOD, tls=server_context(ca.issue("127.0.0.1"), clients)) as running:
+        yield running
+
+
+def test_a_ca_of_its_own_counts_for_its_server_alone(bed: Bed, private: ScriptedServer) -> None:
+    assert bed.fetch(private.url, tls=CA) == 1
+    error = bed.failure(private.url)
+    assert error.reason == "connection_failed"
+    assert "TLS failed" in error.message
+
+
+def test_a_ca_that_does_not_sign(bed: Bed, private: ScriptedServer, clients: TestCa) -> None:
+    bed.put("private-ca", ca_crt=clients.cert.read_bytes())
+    error = bed.failure(private.url, tls=CA)
+    assert error.reason == "connection_failed"
+    assert "TLS failed" in error.message
+    assert "certificate" in error.message
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"no PEM", "has no certificate in PEM"), (None, "is missing")])
+def test_a_ca_that_is_none(bed: Bed, private: ScriptedServer, content: bytes | None, said: str) -> None:
+    if content is None:
+        (bed.folder / "private-ca" / "ca.crt").unlink()
+    else:
+        bed.put("private-ca", ca_crt=content)
+    error = bed.failure(private.url, tls=CA)
+    assert error.reason == ("secret_missing" if content is None else "secret_invalid")
+    assert f"key 'ca.crt' of ConfigMap 'private-ca' {said}" in error.message
+
+
+def test_another_name_than_the_host(bed: Bed, ca: TestCa) -> None:
+    bed.put("private-ca", ca_crt=ca.cert.read_bytes())
+    with ScriptedServer(GOOD, tls=server_context(ca.issue("prometheus.internal"))) as server:
+        assert "TLS failed" in bed.failure(server.url, tls=CA).message
+        assert bed.fetch(server.url, tls={**CA, "serverName": "prometheus.internal"}) == 1
+        assert "TLS failed" in bed.failure(server.url, tls={**CA, "serverName": "other.internal"}).message
+
+
+def test_without_verification(bed: Bed, private: ScriptedServer) -> None:
+    assert bed.fetch(private.url, tls={"insecureSkipVerify": True}) == 1
+    assert "the server's certificate is not verified" in bed.shown
+    # Whoever verifies does not get that connection.
+    assert "TLS failed" in bed.failure(private.url).message
+
+
+def test_a_client_certificate_and_its_rotation(bed: Bed, mutual: ScriptedServer, clients: TestCa) -> None:
+    bed.put_certificate("client", clients.issue("agent-one"))
+    for _ in range(5):
+        assert bed.fetch(mutual.url, CERTIFICATE, CA) == 1
+    # One connection for all of them.
+    assert mutual.connections == 1
+    assert any(line.startswith("client certificate of Secret client, valid until 2") for line in bed.shown)
+    bed.put_certificate("client", clients.issue("agent-two"))
+    assert bed.fetch(mutual.url, CERTIFICATE, CA) == 1
+    assert mutual.connections == 2
+
+
+def test_without_the_certificate_the_server_says_no(bed: Bed, mutual: ScriptedServer) -> None:
+    error = bed.failure(mutual.url, None, CA)
+    assert error.reason == "connection_failed"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "said"),
+    [
+        (timedelta(days=-3), timedelta(days=-1), "the client certificate expired at 2"),
+        (timedelta(days=1), timedelta(days=2), "the client certificate is valid from 2"),
+    ],
+)
+def test_a_certificate_out_of_its_time(
+    bed: Bed, mutual: ScriptedServer, clients: TestCa, start: timedelta, end: timedelta, said: str
+) -> None:
+    bed.put_certificate("client", clients.issue("agent", start=start, end=end))
+    error = bed.failure(mutual.url, CERTIFICATE, CA)
+    assert (error.reason, mutual.requests) == ("secret_invalid", [])
+    assert f"key 'tls.crt' of Secret 'client': {said}" in error.message
+
+
+def test_a_key_of_another_certificate(bed: Bed, mutual: ScriptedServer, clients: TestCa) -> None:
+    one, other = clients.issue("one"), clients.issue("other")
+    bed.put("client", tls_crt=one.cert.read_bytes(), tls_key=other.key.read_bytes())
+    error = bed.failure(mutual.url, CERTIFICATE, CA)
+    assert error.reason == "secret_invalid"
+    assert "the key is not that of the certificate" in error.message
+    bed.put("client", tls_key=b"no key")
+    assert bed.failure(mutual.url, CERTIFICATE, CA).reason == "secret_invalid"
+    bed.put("client", tls_crt=b"no certificate")
+    assert "no certificate in PEM" in bed.failure(mutual.url, CERTIFICATE, CA).message
+
+
+def test_a_certificate_is_for_https(bed: Bed, clients: TestCa) -> None:
+    bed.put_certificate("client", clients.issue("agent"))
+    assert "https://" in bed.failure("http://127.0.0.1:1", CERTIFICATE).message

@@ -1,0 +1,116 @@
+"""What people can write about authentication, and what they are told of what they cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dsf.api.authentication import Auth, CaKind, Reference, Tls, references
+from dsf.api.problems import explain
+from dsf.api.resolve import resolve
+from dsf.api.summary import dump_summaries, parse_summaries
+from dsf.errors import ResolutionError
+from tests.unit.auth.test_methods import scorer
+
+REF = {"name": "s", "key": "k"}
+BASIC = {"username": {"value": "u"}, "password": REF}
+SOURCE = {"type": "Prometheus", "params": {"query": "up", "range": 60, "step": 15}}
+
+
+def mistakes(auth: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as raised:
+        Auth.model_validate(auth, by_alias=True, by_name=False)
+    return "; ".join(str(mistake) for mistake in explain(raised.value, Auth, auth))
+
+
+@pytest.mark.parametrize(
+    ("auth", "said"),
+    [
+        ({}, "names no method: set tokenSecretRef"),
+        ({"kerberos": {}}, "kerberos: is not a known field; allowed are tokenSecretRef, basic, oauth2"),
+        ({"basic": BASIC, "tokenSecretRef": REF}, "at most one of tokenSecretRef, basic, oauth2 and"),
+        ({"basic": {"username": {}, "password": REF}}, "basic.username: either value or secretRef"),
+        ({"basic": {"username": {"value": "u", "secretRef": REF}, "password": REF}}, "either value or secretRef"),
+        ({"basic": {"username": {"value": "u"}}}, "basic.password: is required"),
+        ({"headers": [{"name": "X-A", "value": "a\r\nX-B: b"}]}, "headers[0].value: is not printable ASCII"),
+        ({"headers": [{"name": "X-A: b\r\nX-C", "value": "a"}]}, "headers[0].name: 'X-A: b\\r\\nX-C' is not the name"),
+        ({"headers": [{"name": "Host", "value": "a"}]}, "the header Host is set by HTTP itself"),
+        ({"headers": [{"name": "transfer-encoding", "value": "chunked"}]}, "is set by HTTP itself"),
+        ({"headers": [{"name": "a", "value": "1"}, {"name": "A", "value": "2"}]}, "headers: a name is there twice"),
+        ({"headers": [{"name": "Authorization", "value": "1"}], "basic": BASIC}, "Authorization is set by another"),
+        ({"headers": [{"name": f"a{n}", "value": "1"} for n in range(33)]}, "has more than 32 items"),
+        ({"oauth2": {"tokenURL": "ftp://x", "clientID": {"value": "c"}, "clientSecret": REF}}, "is not a URL"),
+        ({"serviceAccountToken": {"audience": ""}}, "serviceAccountToken.audience"),
+    ],
+)
+def test_mistakes_are_named(auth: dict[str, Any], said: str) -> None:
+    assert said in mistakes(auth)
+
+
+def test_all_that_is_named_is_found() -> None:
+    auth = Auth.model_validate(
+        {
+            "headers": [{"name": "X-A", "value": "1"}, {"name": "X-B", "secretRef": {"name": "headers", "key": "b"}}],
+            "queryParameters": [{"name": "p", "secretRef": {"name": "parameters", "key": "b"}}],
+            "clientCertificate": {"secretName": "certificate"},
+            "oauth2": {
+                "tokenURL": "https://sso.example/token",
+                "clientID": {"secretRef": {"name": "client", "key": "id"}},
+                "clientSecret": {"name": "secret", "key": "s"},
+                "parameters": [{"name": "p", "secretRef": {"name": "more", "key": "m"}}],
+            },
+        }
+    )
+    assert {path: found.name for path, found in references(auth)} == {
+        "headers[1].secretRef.name": "headers",
+        "queryParameters[0].secretRef.name": "parameters",
+        "clientCertificate.secretName": "certificate",
+        "oauth2.clientID.secretRef.name": "client",
+        "oauth2.clientSecret.name": "secret",
+        "oauth2.parameters[0].secretRef.name": "more",
+    }
+    tls = Tls.model_validate({"caRef": {"name": "ca"}})
+    assert list(references(tls)) == [("caRef.name", Reference(CaKind.ConfigMap, "ca"))]
+
+
+@pytest.mark.parametrize(
+    ("auth", "said"),
+    [
+        (
+            {"basic": {**BASIC, "password": {"name": "../x", "key": "k"}}},
+            "spec.source.auth.basic.password.name: '../x'",
+        ),
+        (
+            {"clientCertificate": {"secretName": "dynamic-scoring-agent-credentials"}},
+            "spec.source.auth.clientCertificate.secretName: dynamic-scoring-agent-credentials is the agents' own",
+        ),
+        ({"serviceAccountToken": {"audience": "a"}}, "needs a ScoringAuthentication"),
+    ],
+)
+def test_what_no_scorer_can_use(auth: dict[str, Any], said: str) -> None:
+    with pytest.raises(ResolutionError, match=said.replace(".", r"\.")):
+        resolve(scorer({**SOURCE, "auth": auth}))
+
+
+def test_a_token_of_upstreams_kind_is_told_as_ever() -> None:
+    summary = resolve(scorer({**SOURCE, "auth": {"tokenSecretRef": REF}})).summary
+    assert (summary.source_endpoint_auth_name, summary.source_endpoint_auth_key) == ("s", "k")
+    assert summary.source_access is None
+    assert "Access" not in dump_summaries([summary])
+
+
+def test_what_is_told_is_what_is_read() -> None:
+    source = {**SOURCE, "auth": {"basic": BASIC, "headers": [{"name": "X-Scope-OrgID", "value": "a"}]}}
+    summary = resolve(scorer({**source, "tls": {"insecureSkipVerify": True}})).summary
+    assert parse_summaries(dump_summaries([summary])) == [summary]
+    assert hash(summary) == hash(parse_summaries(dump_summaries([summary]))[0])
+
+
+def test_what_an_older_agent_does_not_know_is_not_lost() -> None:
+    text = '[{"name":"a","scoreName":"s","sourceAccess":{"methods":{"new":1}}},{"name":"b","scoreName":"t"}]'
+    first, second = parse_summaries(text)
+    assert first.source_access is not None
+    assert "methods.new: is not a known field" in first.source_access.problem
+    assert second.source_access is None

@@ -1,0 +1,69 @@
+"""Each method has a model, a module and a manifest on its page; manifests are good as they stand there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dsf.api.authentication import Methods, Tls, references
+from dsf.api.resolve import resolve
+from dsf.api.scorer import DynamicScorer
+from dsf.auth.authenticator import METHODS
+
+PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text(encoding="utf-8")
+#: The manifests of the part about authentication, by their headings.
+MANIFESTS: dict[str, Any] = {
+    heading: yaml.safe_load(text)
+    for heading, text in re.findall(r"^### (\w+)\n(?:(?!^###).)*?^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+}
+
+
+def scorer(source: dict[str, Any]) -> DynamicScorer:
+    """A DynamicScorer with this source."""
+    spec = {
+        "description": "d",
+        "configURL": "http://scorer.example/config",
+        "configSyncMode": "None",
+        "scoring": {"params": {"name": "s", "interval": 30}},
+        "source": source,
+    }
+    metadata = {"name": "one", "namespace": "open-cluster-management"}
+    return DynamicScorer.from_manifest(
+        {
+            "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
+            "kind": "DynamicScorer",
+            "metadata": metadata,
+            "spec": spec,
+        }
+    )
+
+
+def test_each_method_has_a_module() -> None:
+    assert set(METHODS) == set(Methods.model_fields)
+    for module in METHODS.values():
+        assert callable(importlib.import_module(f"dsf.auth.{module}").add)
+
+
+def test_each_method_has_a_manifest() -> None:
+    shown: set[str] = set()
+    for manifest in MANIFESTS.values():
+        found = scorer(manifest["source"]).spec.source
+        shown |= {name for name in Methods.model_fields if found.auth is not None and getattr(found.auth, name)}
+    assert shown == set(Methods.model_fields) - {"service_account_token"}
+
+
+@pytest.mark.parametrize("heading", MANIFESTS)
+def test_the_manifests_resolve(heading: str) -> None:
+    source = scorer(MANIFESTS[heading]["source"])
+    summary = resolve(source).summary
+    named = {
+        found for part in (source.spec.source.auth, source.spec.source.tls) if part for _, found in references(part)
+    }
+    assert named == summary.references
+    tls = summary.source_access.tls if summary.source_access else None
+    assert (heading == "tls") == isinstance(tls, Tls) or heading == "mtls"
