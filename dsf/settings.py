@@ -22,7 +22,7 @@ ENV_PREFIX = "DSF_"
 #: Characters of a pull Secret; it goes into a ManifestWork of each cluster.
 _PULL_SECRET_LIMIT: Final = 65_536
 
-Role = Literal["agent", "results", "beat", "hub", "exporter", "flower", "cli", "optimizer"]
+Role = Literal["agent", "results", "beat", "hub", "exporter", "web", "flower", "cli", "optimizer"]
 
 
 class Settings(BaseSettings):
@@ -372,6 +372,28 @@ class Settings(BaseSettings):
         default="::", description="Prometheus scrapes from other pods. `::` is every address, IPv4 and IPv6."
     )
     exporter_port: int = Field(default=8080, ge=0, le=65535, description="0 takes a free port.")
+
+    # --- page --------------------------------------------------------------------------------------------------
+    web_host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on. `::` is every address, IPv4 and IPv6.",
+    )
+    web_port: int = Field(default=8090, ge=0, le=65535, description="0 takes a free port.")
+    web_hosts: list[str] = Field(
+        default=[],
+        description="JSON array: names by which browsers find the page, besides localhost. Others are refused, so that "
+        "nobody's domain can point to it; `*` is any name.",
+    )
+    web_root_path: str = Field(
+        default="", description="Path before all addresses, such as /scores, where a reverse proxy serves it there."
+    )
+    web_trusted_proxies: list[str] = Field(
+        default=[],
+        description="JSON array: addresses or networks of the reverse proxies whose X-Forwarded-For, -Proto, -Host and "
+        "-Prefix are believed.",
+    )
+    web_flower_url: str = Field(default="", description="Flower as browsers reach it; runs are linked to it.")
+    web_grafana_url: str = Field(default="", description="Grafana's fleet dashboard as browsers reach it.")
 
     # --- optimiser ---------------------------------------------------------------------------------------------
     optimizer_host: str = Field(

@@ -33,6 +33,7 @@ def addresses(fleet: Fleet) -> list[str]:
     }
     width = max(len(name) for name in places)
     return [
+        f"Look at the scores: {stack.web_url}",
         "Ctrl-C ends everything. In another terminal, after `source .venv/bin/activate`:",
         "  dsf status",
         "  dsf rescore sample-scorer --cluster worker01 --wait",

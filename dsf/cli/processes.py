@@ -76,6 +76,23 @@ def exporter(
     raise typer.Exit(run(Settings.load()))
 
 
+def web(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; default 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Port; default 8090, 0 takes a free one.")
+    ] = None,
+) -> None:
+    """Run the page: look at scores, find out why there are none, act.
+
+    Example: dsf web --port 8090
+    """
+    _set_environment(role="web", web_host=host, web_port=port)
+    from dsf.settings import Settings
+    from dsf.web.main import run
+
+    raise typer.Exit(run(Settings.load()))
+
+
 def results() -> None:
     """Run a results worker: takes results from agents and writes AddOnPlacementScores. Any number may run.
 

@@ -57,7 +57,7 @@ def up(
     agents: Annotated[bool, typer.Option(help="Run an agent for every accepted cluster on this machine.")] = True,
     flower: Annotated[bool, typer.Option(help="Run Flower.")] = True,
 ) -> None:
-    """Run everything on a folder of manifests: hub, beat, results worker, exporter, Flower and local agents.
+    """Run everything on a folder of manifests: hub, beat, results worker, exporter, page, Flower and local agents.
 
     Overrides of the schedule and scores stay across restarts. Ctrl-C ends it.
 
@@ -140,6 +140,7 @@ def announced(stack: Stack, name: str, host_aliases: Mapping[str, Mapping[str, s
             name=name,
             manifests=stack.options.manifests,
             out_dir=stack.options.out_dir,
+            web_url=stack.web_url,
             exporter_url=stack.exporter_url,
             flower_url=stack.flower_url,
             host_aliases=host_aliases or {},
@@ -157,6 +158,7 @@ def _print_addresses(stack: Stack) -> None:
     from dsf.cli.output import console
 
     lines = {
+        "page": stack.web_url,
         "manifests": str(stack.options.manifests),
         "written": str(stack.options.out_dir),
         "state, logs": str(stack.options.state_dir),

@@ -30,6 +30,10 @@ class Program:
     home: str = ""
     #: Arguments that an unpacked copy needs to find its own files; `{root}` is where it was unpacked.
     arguments: tuple[str, ...] = ()
+    #: Packages with files that it needs and that nothing shows to be missing.
+    parts: tuple[str, ...] = ()
+    #: Where it is, when what is in usr/bin is a script that looks for the rest of an installation.
+    executable: str = ""
 
 
 PROGRAMS = {
@@ -46,7 +50,14 @@ PROGRAMS = {
         "prometheus-node-exporter", ("node_exporter",), "https://prometheus.io/download/"
     ),
     "victoria-metrics": Program("victoria-metrics", (), "https://docs.victoriametrics.com/"),
-    "chromium": Program("chromium", ("chromium-browser", "google-chrome"), "https://www.chromium.org/"),
+    # For the tests of the page, and its pictures.
+    "chromium": Program(
+        "chromium",
+        ("chromium-browser", "google-chrome"),
+        "https://www.chromium.org/",
+        parts=("chromium-common",),
+        executable="usr/lib/chromium/chromium",
+    ),
 }
 
 
@@ -103,7 +114,7 @@ def _unpack(name: str, program: Program, cache: Path) -> Path:
     work = Path(tempfile.mkdtemp(dir=cache, prefix=".unpacking-"))
     try:
         root = work / "root"
-        version = debian.unpack(program.package, root, cache / ".apt")
+        version = debian.unpack(program.package, root, cache / ".apt", *program.parts)
         folder = cache / f"{program.package}_{version.replace(':', '%3a')}"
         for command, other in PROGRAMS.items():
             if other.package == program.package:
@@ -119,7 +130,8 @@ def _unpack(name: str, program: Program, cache: Path) -> Path:
 
 def _launcher(root: Path, folder: Path, command: str, program: Program) -> None:
     """Write `bin/<command>`, which runs the program with its own libraries; its process is the program's."""
-    executable = next((path for path in ("usr/bin", "usr/sbin") if (root / path / command).exists()), None)
+    places = [program.executable] if program.executable else [f"usr/bin/{command}", f"usr/sbin/{command}"]
+    executable = next((path for path in places if (root / path).exists()), None)
     if executable is None:
         return
     libraries = [str(folder / path.relative_to(root)) for path in debian.library_folders(root)]
@@ -128,7 +140,7 @@ def _launcher(root: Path, folder: Path, command: str, program: Program) -> None:
     launcher = root / "bin" / command
     launcher.parent.mkdir(exist_ok=True)
     launcher.write_text(
-        f'#!/bin/sh\n{environment}exec {shlex.quote(str(folder / executable / command))} {arguments}"$@"\n',
+        f'#!/bin/sh\n{environment}exec {shlex.quote(str(folder / executable))} {arguments}"$@"\n',
         encoding="utf-8",
     )
     launcher.chmod(0o755)

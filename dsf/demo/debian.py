@@ -31,8 +31,8 @@ def available() -> bool:
     return all(shutil.which(command) for command in ("apt-get", "dpkg", "dpkg-deb"))
 
 
-def unpack(package: str, root: Path, apt_dir: Path) -> str:
-    """Unpack `package` and the dependencies it lacks into the new folder `root`. Returns the package's version.
+def unpack(package: str, root: Path, apt_dir: Path, *parts: str) -> str:
+    """Unpack `package`, `parts` and the dependencies they lack into the new folder `root`. Returns its version.
 
     `apt_dir` is a folder for package lists of our own, used when the machine's are missing or too old.
     Raises ToolError when a package cannot be downloaded.
@@ -40,7 +40,9 @@ def unpack(package: str, root: Path, apt_dir: Path) -> str:
     apt = Apt(apt_dir)
     root.mkdir(parents=True)
     versions, pending = _fetch(apt, [package], root)
-    seen = {package, *_SKIPPED}
+    seen = {package, *parts, *_SKIPPED}
+    if parts:
+        pending += _fetch(apt, list(parts), root)[1]
     while True:
         libraries, links = missing_libraries(root), dead_links(root)
         wanted = [name for name in dict.fromkeys(pending) if name not in seen and _may_help(name, libraries, links)]
@@ -173,7 +175,9 @@ def missing_libraries(root: Path) -> set[str]:
 
 
 def _programs(root: Path) -> Iterator[Path]:
-    for path in [*(root / "usr/bin").glob("*"), *(root / "usr/sbin").glob("*")]:
+    # Some packages have a folder of their own, with a script in usr/bin that leads there.
+    own = (path for path in (root / "usr/lib").glob("*/*") if ".so" not in path.name and os.access(path, os.X_OK))
+    for path in [*(root / "usr/bin").glob("*"), *(root / "usr/sbin").glob("*"), *own]:
         if path.is_file():
             with path.open("rb") as stream:
                 if stream.read(len(_ELF)) == _ELF:

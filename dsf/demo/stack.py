@@ -31,6 +31,7 @@ from dsf.store.client import connect
 from dsf.store.registry import Registry
 
 #: Ports that people know, taken when they are free.
+WEB_PORT = 8090
 EXPORTER_PORT = 8080
 FLOWER_PORT = 5555
 #: Seconds until Redis must answer; it may have a log to read.
@@ -76,6 +77,8 @@ class Stack:
         self._told = False
         self.redis_url = options.redis_url or ""
         self.redis_address = str(address.parse(self.redis_url)) if self.redis_url else ""
+        self._web_port = ports.choose(WEB_PORT, "the page")
+        self.web_url = f"http://{LOCALHOST}:{self._web_port}"
         self._exporter_port = ports.choose(EXPORTER_PORT, "the exporter")
         self.exporter_url = f"http://{LOCALHOST}:{self._exporter_port}"
         self._flower_port = ports.choose(FLOWER_PORT, "Flower") if options.flower else 0
@@ -91,7 +94,7 @@ class Stack:
     @property
     def process_names(self) -> list[str]:
         """Names of the framework's own processes that run or ran."""
-        names = ["hub", "beat", "results worker", "exporter", "Flower"]
+        names = ["hub", "beat", "results worker", "exporter", "page", "Flower"]
         return names + [f"agent {cluster}" for cluster in sorted(self._agents)]
 
     def start(self) -> None:
@@ -163,6 +166,7 @@ class Stack:
                 ready=http_ready(f"{self.exporter_url}/healthz"),
             ),
         ]
+        programs.append(self._web())
         if self.flower_url is not None:
             environment = self._environment("flower")
             # Its read-only API answers on this machine without a login.
@@ -170,6 +174,19 @@ class Stack:
             command = tuple(celerycommands.flower(LOCALHOST, self._flower_port))
             programs.append(Program("Flower", command, environment, ready=http_ready(f"{self.flower_url}/healthcheck")))
         return programs
+
+    def _web(self) -> Program:
+        return Program(
+            "page",
+            _dsf("web"),
+            self._environment(
+                "web",
+                web_host=LOCALHOST,
+                web_port=self._web_port,
+                web_flower_url=self.flower_url or "",
+            ),
+            ready=http_ready(f"{self.web_url}/healthz"),
+        )
 
     def _results(self) -> Program:
         environment = self._environment("results", signing_secret_file=self._secret_file)

@@ -1,0 +1,139 @@
+"""Pictures of the pages as numbers for SVG elements. The templates draw them: no style attribute is allowed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dsf.fleet.views import CycleView
+from dsf.web.states import STATES, State
+
+STAGES: Final = ("fetch", "score", "publish")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One state's part of a bar, in units of a hundred."""
+
+    state: State
+    count: int
+    x: float
+    width: float
+
+
+def bar(counts: Mapping[str, int]) -> list[Segment]:
+    """A bar of 100 units by state, in the order of STATES; what is there at all is at least one unit wide."""
+    shown = [(state, counts.get(name, 0)) for name, state in STATES.items() if counts.get(name, 0) > 0]
+    total = sum(number for _, number in shown)
+    widths = [max(1.0, 100 * number / total) for _, number in shown]
+    scale = 100 / sum(widths) if widths else 1.0
+    found, x = [], 0.0
+    for (state, number), width in zip(shown, widths, strict=True):
+        found.append(Segment(state, number, round(x, 2), round(width * scale, 2)))
+        x += width * scale
+    return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stage of a cycle."""
+
+    stage: str
+    seconds: float
+    y: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Column:
+    """One cycle, from the left. Units of the picture."""
+
+    cycle: CycleView
+    x: float
+    width: float
+    parts: list[Part]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Cycles as columns of fetch, score and publish; `longest` in seconds is as high as the picture."""
+
+    columns: list[Column]
+    longest: float
+    width: float
+    height: float
+
+
+#: A cycle that ended without a time is this high.
+_STUB: Final = 8.0
+
+
+def timeline(cycles: Sequence[CycleView], width: float = 1000.0, height: float = 120.0) -> Timeline:
+    """The cycles, which come newest first, from the oldest on the left to the newest on the right."""
+    longest = max((sum(cycle.timings.values()) for cycle in cycles), default=0.0) or 1.0
+    step = width / max(len(cycles), 20)
+    columns = []
+    for number, cycle in enumerate(reversed(cycles)):
+        y, parts = height, []
+        for stage in STAGES:
+            seconds = cycle.timings.get(stage, 0.0)
+            if seconds > 0:
+                tall = max(1.0, (height - 16) * seconds / longest)
+                y -= tall
+                parts.append(Part(stage, seconds, round(y, 1), round(tall, 1)))
+        if not parts:
+            parts.append(Part("none", 0.0, height - _STUB, _STUB))
+        columns.append(Column(cycle, round(number * step, 1), round(step * 0.75, 1), parts))
+    return Timeline(columns, longest, width, height)
+
+
+@dataclass(frozen=True)
+class Bin:
+    """One column of a histogram: values from `low` to below `high`, the last one included."""
+
+    low: int
+    high: int
+    count: int
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+def histogram(values: Sequence[int], width: float = 400.0, height: float = 90.0) -> list[Bin]:
+    """Up to 20 columns of whole numbers over what the values cover."""
+    if not values:
+        return []
+    low, high = min(values), max(values)
+    size = max(1, -(-(high - low + 1) // 20))
+    number = (high - low) // size + 1
+    counts = [0] * number
+    for value in values:
+        counts[(value - low) // size] += 1
+    most, wide = max(counts), width / max(number, 8)
+    return [
+        Bin(
+            low=low + place * size,
+            high=low + (place + 1) * size - 1,
+            count=count,
+            x=round(place * wide, 1),
+            y=round(height - height * count / most, 1),
+            width=round(wide * 0.9, 1),
+            height=round(height * count / most, 1),
+        )
+        for place, count in enumerate(counts)
+    ]
+
+
+def sparkline(values: Sequence[float], width: float = 160.0, height: float = 32.0) -> str:
+    """The points of a polyline, oldest on the left; empty for fewer than two values."""
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    step = width / (len(values) - 1)
+    return " ".join(
+        f"{place * step:.1f},{height - 2 - (height - 4) * (value - low) / span:.1f}"
+        for place, value in enumerate(values)
+    )

@@ -1,0 +1,154 @@
+"""Before every page: by what name the server was found, who stands between, and what a browser may do with an answer.
+
+Plain ASGI, so that it holds for everything below it, streams included.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dsf.errors import SettingsError
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+#: Nothing but this server's own files, no inline script or style, no frame around it.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+#: Probes come by the address of the pod.
+PROBES: Final = ("/healthz", "/readyz")
+
+
+def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Addresses and networks of trusted proxies. Raises SettingsError naming the one that is none."""
+    found = []
+    for text in texts:
+        try:
+            found.append(ipaddress.ip_network(text.strip(), strict=False))
+        except ValueError:
+            raise SettingsError(
+                f"DSF_WEB_TRUSTED_PROXIES: {text!r} is no address or network such as 10.0.0.0/8"
+            ) from None
+    return tuple(found)
+
+
+def is_within(address: str, networks: Sequence[Network]) -> bool:
+    """Whether an address belongs to one of the networks; an IPv4 address may come in the shape of IPv6."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found in network for network in networks)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address means this machine."""
+    if host.lower() in ("localhost", "localhost."):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Host check, forwarded headers of trusted proxies, and headers of the answer.
+
+    `hosts` are the names by which it answers besides those of this machine; `*` is any. Of a trusted proxy the client's
+    address, the scheme, the host and the path prefix are believed, of others nothing. `scope["dsf.trusted"]` says
+    whether the peer is one.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], proxies: Sequence[Network], root_path: str) -> None:
+        self._app = app
+        self._hosts = {host.lower() for host in hosts}
+        self._proxies = proxies
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        peer = (scope.get("client") or ("", 0))[0]
+        scope["dsf.trusted"] = trusted = is_within(peer, self._proxies)
+        scope["dsf.root"] = self._root_path
+        host = headers.get("host", "")
+        if trusted:
+            host = _last(headers.get("x-forwarded-host", "")) or host
+            self._believe(scope, headers)
+        scope["dsf.host"] = host
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                found = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    found.setdefault(name, value)
+                found.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        # Under a prefix that the proxy leaves in place, and under one that it takes away.
+        root = scope["dsf.root"]
+        path = scope["path"]
+        if root and (path == root or path.startswith(root + "/")):
+            scope["path"] = path[len(root) :] or "/"
+        if scope["path"] not in PROBES and not self._knows(host):
+            text = f"this server does not answer to the name {host!r}; DSF_WEB_HOSTS lists those that it has\n"
+            await PlainTextResponse(text, status_code=421)(scope, receive, answer)
+            return
+        await self._app(scope, receive, answer)
+
+    def _believe(self, scope: Scope, headers: Headers) -> None:
+        scheme = _last(headers.get("x-forwarded-proto", ""))
+        if scheme in ("http", "https"):
+            scope["scheme"] = scheme
+        # The nearest address that is none of the proxies'.
+        chain = [one.strip() for one in headers.get("x-forwarded-for", "").split(",") if one.strip()]
+        for one in reversed(chain):
+            scope["client"] = (one, 0)
+            if not is_within(one, self._proxies):
+                break
+        prefix = headers.get("x-forwarded-prefix", "").rstrip("/")
+        if prefix and is_prefix(prefix):
+            scope["dsf.root"] = prefix
+
+    def _knows(self, host: str) -> bool:
+        name = host_name(host)
+        return bool(name) and ("*" in self._hosts or name in self._hosts or is_loopback(name))
+
+
+def is_prefix(text: str) -> bool:
+    """Whether this can be put before the path of a link: `/a/b`, and never another server."""
+    return text.startswith("/") and not text.startswith("//") and all(c.isalnum() or c in "/-._~" for c in text)
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, in lower case without port and brackets; empty for what is none."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _last(header: str) -> str:
+    return header.rpartition(",")[2].strip()

@@ -1,0 +1,51 @@
+"""DynamicScorers of a hub on Kubernetes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import dsf.log
+from dsf.api.scorer import DynamicScorer
+from dsf.errors import BackendError
+from dsf.kube.resources import DYNAMIC_SCORERS
+from dsf.kube.session import Session
+from dsf.web.objects import parsed
+
+log = dsf.log.get(__name__)
+
+#: Seconds for which an object is shown as it was read.
+_FRESH: Final = 3.0
+
+
+class KubeObjects:
+    """The API server's. One answer is shared for some seconds; without the right to read them there are none."""
+
+    def __init__(self, session: Session, namespaces: Iterable[str]) -> None:
+        self._session = session
+        self._namespaces = tuple(dict.fromkeys(namespaces))
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, DynamicScorer | None]] = {}
+
+    def scorer(self, name: str) -> DynamicScorer | None:
+        """See the protocol."""
+        with self._lock:
+            until, found = self._known.get(name, (0.0, None))
+        if time.monotonic() < until:
+            return found
+        found = self._read(name)
+        with self._lock:
+            if len(self._known) > 1000:
+                self._known.clear()
+            self._known[name] = (time.monotonic() + _FRESH, found)
+        return found
+
+    def _read(self, name: str) -> DynamicScorer | None:
+        for namespace in self._namespaces:
+            try:
+                return parsed(self._session.request("GET", DYNAMIC_SCORERS.path(namespace, name)))
+            except BackendError as error:
+                log.debug("a DynamicScorer cannot be read", scorer=name, namespace=namespace, error=str(error))
+        return None

@@ -1,0 +1,188 @@
+"""What changed, to each open page: rendered once for all that look at the same, at most once a second.
+
+Rendering for pages that are open takes at most a tenth of a core, however many there are: after each rendering the
+process rests nine times as long as it took. A topic is one page; its `version` counts the moments at which something
+in it changed, and each block remembers its newest, so that a page that comes back gets just what it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import redis
+from starlette.concurrency import run_in_threadpool
+
+import dsf.log
+from dsf.errors import DsfError
+from dsf.web.rendering import Block, blocks, changed, digest
+
+log = dsf.log.get(__name__)
+
+#: Id of the block in which all others are.
+ROOT: Final = "live"
+_SECOND: Final = 1.0
+#: Share of the time in which the process may render: one part in ten.
+_REST: Final = 9.0
+#: Pages that are open at a time, and different ones among them.
+MAX_CLIENTS: Final = 2000
+MAX_TOPICS: Final = 500
+
+
+@dataclass
+class Topic:
+    """One page that somebody looks at."""
+
+    render: Callable[[], str]
+    #: Tells its versions from those of another process, or of an earlier time.
+    epoch: str = field(default_factory=lambda: secrets.token_hex(4))
+    blocks: dict[str, Block] = field(default_factory=dict)
+    digest: str = ""
+    #: Why it cannot be rendered now; empty when it can.
+    trouble: str = ""
+    version: int = 0
+    changes: dict[str, int] = field(default_factory=dict)
+    #: Monotonic time of the next rendering.
+    due: float = 0.0
+    clients: int = 0
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+
+class Live:
+    """The topics of one process. All of it runs in one event loop; rendering is done in its thread pool."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, Topic] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def clients(self) -> int:
+        """Open pages."""
+        return sum(topic.clients for topic in self._topics.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no other page may be followed."""
+        return self.clients >= MAX_CLIENTS or len(self._topics) >= MAX_TOPICS
+
+    async def follow(
+        self, key: str, render: Callable[[], str], seen: str, last_id: str
+    ) -> AsyncIterator[dict[str, str]]:
+        """Events for one open page.
+
+        `render` makes the live part; `seen` is the digest of what the page was loaded with, `last_id` the id of the
+        newest event that it got before its connection broke.
+        """
+        topic = self._topics.setdefault(key, Topic(render))
+        topic.clients += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._keep_rendering())
+        try:
+            known, told = _version(topic, last_id), ""
+            if topic.version == 0:
+                await self._news(topic)
+            first = True
+            while True:
+                if topic.trouble != told:
+                    told = topic.trouble
+                    yield {"event": "trouble", "data": json.dumps({"text": told})}
+                if topic.version and (first or known != topic.version):
+                    wanted = self._missed(topic, known, seen if first else "")
+                    known, first = topic.version, False
+                    if wanted is not None:
+                        yield {"event": "patch", "id": f"{topic.epoch}-{known}", "data": json.dumps(wanted)}
+                else:
+                    await self._news(topic)
+        finally:
+            topic.clients -= 1
+            if topic.clients == 0:
+                self._topics.pop(key, None)
+
+    @staticmethod
+    def _missed(topic: Topic, known: int, seen: str) -> dict[str, str] | None:
+        """Ids and HTML of what a page that knows this version has not got; None when it has everything."""
+        if seen and seen == topic.digest:
+            return None
+        if not known or known > topic.version:
+            return {ROOT: topic.blocks[ROOT].html}
+        late = [name for name, version in topic.changes.items() if version > known and name in topic.blocks]
+        inner = {child for name in late for child in _below(topic.blocks, name)}
+        return {name: topic.blocks[name].html for name in late if name not in inner}
+
+    @staticmethod
+    async def _news(topic: Topic) -> None:
+        async with topic.news:
+            await topic.news.wait()
+
+    async def _keep_rendering(self) -> None:
+        while self._topics:
+            now = time.monotonic()
+            topic = min(self._topics.values(), key=lambda one: one.due)
+            if topic.due > now:
+                await asyncio.sleep(min(_SECOND, topic.due - now))
+                continue
+            topic.due = now + _SECOND
+            rendered = await run_in_threadpool(_rendered, topic.render)
+            _take(topic, rendered)
+            async with topic.news:
+                topic.news.notify_all()
+            await asyncio.sleep(_REST * rendered.cost)
+
+    async def close(self) -> None:
+        """End the rendering."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+
+def _version(topic: Topic, last_id: str) -> int:
+    epoch, _, number = last_id.partition("-")
+    return int(number) if epoch == topic.epoch and number.isascii() and number.isdigit() and len(number) < 12 else 0
+
+
+def _below(found: dict[str, Block], name: str) -> list[str]:
+    children = list(found[name].children)
+    return children + [deeper for child in children for deeper in _below(found, child)]
+
+
+@dataclass(frozen=True)
+class _Rendered:
+    """What a rendering brought, or why it did not; `cost` in CPU seconds."""
+
+    cost: float
+    blocks: dict[str, Block] | None = None
+    trouble: str = ""
+
+
+def _rendered(render: Callable[[], str]) -> _Rendered:
+    began = time.thread_time()
+    found, trouble = None, ""
+    try:
+        found = blocks(render())
+    except (redis.RedisError, DsfError) as error:
+        trouble = str(error) or type(error).__name__
+    except Exception as error:
+        # Of one page; the others go on.
+        log.exception("a page cannot be rendered")
+        trouble = type(error).__name__
+    return _Rendered(time.thread_time() - began, found, trouble)
+
+
+def _take(topic: Topic, rendered: _Rendered) -> None:
+    topic.trouble = rendered.trouble
+    if rendered.blocks is None:
+        return
+    names = changed(topic.blocks, rendered.blocks)
+    topic.blocks = rendered.blocks
+    if names:
+        topic.version += 1
+        topic.changes = {name: version for name, version in topic.changes.items() if name in rendered.blocks}
+        topic.changes.update(dict.fromkeys(names, topic.version))
+        topic.digest = digest(topic.blocks[ROOT].html)

@@ -1,0 +1,122 @@
+"""DynamicScorers as they stand on the hub, and where each of their settings comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import yaml
+from pydantic import ValidationError
+
+from dsf.api.resolve import DEFAULT_SCORING_PATH
+from dsf.api.scorer import DynamicScorer
+from dsf.api.types import ConfigSyncMode
+from dsf.api.urls import base_url
+
+#: Bytes of a file that are read at most.
+_MAX_FILE: Final = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value in force, and where it comes from: spec, /config, default, or `-` when there is none."""
+
+    name: str
+    value: str
+    origin: str
+
+
+class HubObjects(Protocol):
+    """Where DynamicScorers are read."""
+
+    def scorer(self, name: str) -> DynamicScorer | None:
+        """One of them; None when it cannot be read here."""
+
+
+class NoObjects:
+    """For a page that reads Redis alone."""
+
+    def scorer(self, name: str) -> DynamicScorer | None:
+        """See the protocol."""
+        return None
+
+
+class FolderObjects:
+    """What a hub on a folder wrote: specs and statuses."""
+
+    def __init__(self, out: Path) -> None:
+        self._folder = out / "dynamicscorers"
+
+    def scorer(self, name: str) -> DynamicScorer | None:
+        """See the protocol."""
+        # The name is one of the registry's, which has no slash in it.
+        file = self._folder / f"{name}.yaml"
+        try:
+            if file.stat().st_size > _MAX_FILE:
+                return None
+            return parsed(yaml.safe_load(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, yaml.YAMLError):
+            return None
+
+
+def parsed(manifest: Any) -> DynamicScorer | None:
+    """A manifest as the scorer that it is; None when it is none."""
+    try:
+        return DynamicScorer.from_manifest(manifest) if isinstance(manifest, dict) else None
+    except ValidationError:
+        return None
+
+
+def settings_of(scorer: DynamicScorer) -> list[Setting]:
+    """The scorer's settings in the order in which a cycle needs them, as `dsf.api.resolve` decides them."""
+    spec = scorer.spec
+    full = spec.config_sync_mode is ConfigSyncMode.Full
+    synced = scorer.status.last_synced_config if full else None
+    params = spec.source.params
+    theirs = synced.source if synced else None
+    scoring = synced.scoring if synced else None
+    named = spec.scoring.params
+    pick = _Pick()
+    pick("source type", theirs and theirs.type, spec.source.type, "Prometheus where there is a query")
+    pick("source host", theirs and theirs.host, spec.source.host, _host(spec.config_url))
+    pick("source path", theirs and theirs.path, spec.source.path, "that of the source's type")
+    pick("query", theirs and theirs.params.query, params and params.query)
+    pick("range (s)", theirs and theirs.params.range, params and params.range)
+    pick("step (s)", theirs and theirs.params.step, params and params.step)
+    pick("scoring host", scoring and scoring.host, spec.scoring.host, _host(spec.config_url))
+    pick("scoring path", scoring and scoring.path, spec.scoring.path, DEFAULT_SCORING_PATH)
+    pick("score name", scoring and scoring.params.name, named and named.name)
+    pick("interval (s)", scoring and scoring.params.interval, named and named.interval)
+    pick("dimension format", None, spec.score_dimension_format, "${scoreName}")
+    pick("validity (s)", None, spec.execution.validity_seconds, "3 intervals, at least 300")
+    said, run = spec.execution.model_fields_set, spec.execution
+    pick("timeout (s)", None, run.timeout_seconds if "timeout_seconds" in said else None, run.timeout_seconds)
+    pick("retries", None, run.max_retries if "max_retries" in said else None, str(run.max_retries))
+    pick("rate limit", None, spec.execution.rate_limit, "none")
+    return pick.found
+
+
+def _host(config_url: str) -> str:
+    try:
+        return base_url(config_url)
+    except ValueError:
+        return config_url
+
+
+class _Pick:
+    """Collects settings: the first value that is set, and where it stands."""
+
+    def __init__(self) -> None:
+        self.found: list[Setting] = []
+
+    def __call__(self, name: str, synced: object, spec: object, default: object = None) -> None:
+        for value, origin in ((synced, "/config"), (spec, "spec"), (default, "default")):
+            if _is_set(value):
+                self.found.append(Setting(name, str(getattr(value, "value", value)), origin))
+                return
+        self.found.append(Setting(name, "-", "not set"))
+
+
+def _is_set(value: object) -> bool:
+    return value is not None and value != "" and not (isinstance(value, int) and value <= 0)

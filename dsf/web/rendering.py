@@ -1,0 +1,200 @@
+"""Views as HTML, and the blocks of which their live part is made.
+
+The live part is rendered without the moment of rendering: times are in the attribute `datetime`, and the age that a
+person reads is put in last. So two renderings are equal as long as nothing has happened.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import jinja2
+from markupsafe import Markup
+
+from dsf.reasons import FailureReason, SkipReason
+from dsf.web import drawing
+from dsf.web.search import quoted
+from dsf.web.states import STATES
+
+_MARK: Final = re.compile(r"<!--b ([^ >]+)-->|<!--e-->")
+_AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)')
+
+
+@dataclass(frozen=True)
+class Block:
+    """An element with an id. `own` is its HTML with a comment in place of each block in it, `html` the whole."""
+
+    own: str
+    html: str
+    children: tuple[str, ...]
+
+
+def blocks(html: str) -> dict[str, Block]:
+    """The blocks of a rendered live part by id, outer ones first. Raises ValueError for marks that do not fit."""
+    found: dict[str, Block] = {}
+    stack: list[tuple[str, list[str], list[str], list[str]]] = [("", [], [], [])]
+    order: list[str] = []
+    at = 0
+    for mark in _MARK.finditer(html):
+        text = html[at : mark.start()]
+        stack[-1][1].append(text)
+        stack[-1][2].append(text)
+        at = mark.end()
+        if mark[1]:
+            order.append(mark[1])
+            stack.append((mark[1], [], [], []))
+            continue
+        if len(stack) == 1:
+            raise ValueError("a block ends that did not begin")
+        name, own, whole, children = stack.pop()
+        found[name] = Block("".join(own), "".join(whole), tuple(children))
+        stack[-1][1].append(f"<!--{name}-->")
+        stack[-1][2].append(found[name].html)
+        stack[-1][3].append(name)
+    if len(stack) != 1:
+        raise ValueError(f"the block {stack[-1][0]} does not end")
+    return {name: found[name] for name in order}
+
+
+def changed(old: Mapping[str, Block], new: Mapping[str, Block]) -> list[str]:
+    """The ids of the blocks that have to be replaced to get from the old to the new ones; none inside another."""
+    found: list[str] = []
+    covered: set[str] = set()
+    for name, block in new.items():
+        if name in covered or name not in old or old[name].own != block.own:
+            if name not in covered:
+                found.append(name)
+            covered.update(block.children)
+    return found
+
+
+def with_ages(html: str, now: float | None = None) -> str:
+    """The HTML with the ages in it, for a browser that does not count them itself."""
+    at = time.time() if now is None else now
+
+    def put(match: re.Match[str]) -> str:
+        moment = datetime.fromisoformat(match[2]).timestamp()
+        text = f"{duration(at - moment)} ago" if match[3] == "age" else _until(moment - at)
+        return f"{match[1]}{text}{match[4]}"
+
+    return _AGE.sub(put, html)
+
+
+def digest(html: str) -> str:
+    """What tells two renderings apart."""
+    return hashlib.sha256(html.encode()).hexdigest()[:16]
+
+
+def _until(seconds: float) -> str:
+    return f"in {duration(seconds)}" if seconds >= 1 else "now"
+
+
+def duration(seconds: float) -> str:
+    """`12 s`, `3 min`, `2 h 5 min`, `4 d`."""
+    whole = max(0, int(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d"
+
+
+def stamp(at: float | datetime | None) -> str:
+    """A moment as the attribute `datetime` has it."""
+    if at is None:
+        return ""
+    moment = at if isinstance(at, datetime) else datetime.fromtimestamp(max(0.0, at), UTC)
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _time(at: float | datetime | None, kind: str = "age") -> Markup:
+    """A moment; the browser, or `with_ages`, says how long ago or until it is."""
+    if at is None:
+        return Markup('<span class="none">-</span>')
+    return Markup('<time datetime="{}" data-{}></time>').format(stamp(at), kind)
+
+
+def _clock(at: float | datetime | None) -> Markup:
+    if at is None:
+        return Markup('<span class="none">-</span>')
+    text = stamp(at)
+    return Markup('<time datetime="{}">{}</time>').format(text, text[11:19])
+
+
+def _milliseconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def advice(reason: str) -> str:
+    """What a person does about a reason; empty for one that is not known."""
+    for kind in (FailureReason, SkipReason):
+        for one in kind:
+            if one.value == reason:
+                # Links of the documents, as their words.
+                return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", one.advice).replace("`", "")
+    return ""
+
+
+def meaning(reason: str) -> str:
+    """What a reason means; empty for one that is not known."""
+    for kind in (FailureReason, SkipReason):
+        for one in kind:
+            if one.value == reason:
+                return one.meaning.replace("`", "")
+    return ""
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """The templates. Everything that is put in is escaped, and a name that is not there is an error."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("dsf.web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {"age": _time, "until": functools.partial(_time, kind="until"), "clock": _clock}
+    made.filters |= {"ms": _milliseconds, "duration": duration, "term": quoted, "stamp": stamp}
+    made.globals |= {
+        "advice": advice,
+        "meaning": meaning,
+        "states": STATES,
+        "drawing": drawing,
+        "block": lambda name: Markup("<!--b {}-->").format(name),
+        "end": Markup("<!--e-->"),
+    }
+    return made
+
+
+def link(root: str, place: str, /, **query: object) -> str:
+    """The address of a page below the root path; segments of `place` are quoted by their maker with `segment`."""
+    given = {name: str(value) for name, value in query.items() if value not in (None, "")}
+    return root + place + (f"?{urlencode(given)}" if given else "")
+
+
+def segment(text: str) -> str:
+    """A name as one segment of a path."""
+    return quote(text, safe="")
+
+
+def render(template: str, root: str, context: Mapping[str, Any]) -> str:
+    """One template."""
+    return (
+        environment()
+        .get_template(template)
+        .render(**context, root=root, url=functools.partial(link, root), segment=segment)
+    )

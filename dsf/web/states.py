@@ -1,0 +1,56 @@
+"""The words for how one scorer does on one cluster. Each has a glyph, so that colour is never alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dsf.fleet.verdict import Verdict, verdict
+from dsf.store.pairs import PairState
+from dsf.store.skips import PAUSED, SKIPS_THRESHOLD
+
+
+@dataclass(frozen=True)
+class State:
+    """One word. `name` is what the search box and the style sheet know it by."""
+
+    name: str
+    glyph: str
+    word: str
+    help: str
+
+
+_ALL: Final = (
+    State("failing", "✕", "failing", "the newest cycle failed or was lost"),
+    State("expired", "◔", "expired", "nothing failed, but no cycle ran until the score expired"),
+    State("empty", "○", "empty", "the newest cycle succeeded and brought no items, so there is no score"),
+    State("skipped", "»", "skipped", "its ticks are not sent; the reason says why"),
+    State("never", "·", "never ran", "no cycle has ended yet"),
+    State("paused", "‖", "paused", "somebody paused it, or its DynamicScorer says suspend"),
+    State("ok", "✓", "ok", "the newest cycle succeeded, and its score may be used"),
+)
+#: By name, what needs a person first.
+STATES: Final[Mapping[str, State]] = {state.name: state for state in _ALL}
+#: Rank of a state by name: what needs a person has the lowest.
+RANK: Final[Mapping[str, int]] = {state.name: rank for rank, state in enumerate(_ALL)}
+
+_BY_VERDICT: Final = {
+    Verdict.FAILING: "failing",
+    Verdict.WAITING: "never",
+    Verdict.EXPIRED: "expired",
+    Verdict.EMPTY: "empty",
+    Verdict.SUCCEEDING: "ok",
+}
+
+
+def state_of(state: PairState, now: float, *, paused: bool = False) -> State:
+    """The word for a pair at `now` (unix seconds); `paused` is what its entry and the overrides come to."""
+    if paused:
+        return STATES["paused"]
+    judged = verdict(state, now)
+    skips = state.skips
+    held = judged is not Verdict.FAILING and skips is not None and skips.reason != PAUSED
+    if held and skips and (skips.ticks >= SKIPS_THRESHOLD or judged in (Verdict.EXPIRED, Verdict.WAITING)):
+        return STATES["skipped"]
+    return STATES[_BY_VERDICT[judged]]

@@ -1,0 +1,179 @@
+"""Every page over a fleet in a real Redis, as a browser without JavaScript gets it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import redis
+
+from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, STATIC, Fleet, good_fleet
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+from tests.support.webprocess import WebProcess
+
+PAIR = f"/clusters/worker01/scorers/{SAMPLE}"
+
+
+def fetch(page: WebProcess, path: str, wanted: str) -> str:
+    """A page once it has this text: one reading of the fleet is shown for a second."""
+
+    def shown() -> str:
+        answer = page.get(path)
+        assert answer.status_code == 200, answer.text
+        assert wanted in answer.text
+        return answer.text
+
+    return wait_for(shown, 20, f"{wanted!r} on {path}")
+
+
+def test_a_good_fleet(page: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    html = fetch(page, "/", "All 2 scores are fresh")
+    assert html.count('class="state s-ok"') >= 2
+    for cluster in CLUSTERS:
+        assert f'href="{PAIR.replace("worker01", cluster)}"' in html
+
+
+def test_the_first_line_says_what_fails_where_and_why(page: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.failure("worker02", message="parse error: unexpected <eof>")
+    html = fetch(page, "/", "sample-scorer fails on worker02: bad_query")
+    assert "parse error: unexpected &lt;eof&gt;" in html
+    assert "mend the query" in html
+    # What needs a person comes first.
+    table = html[html.index('id="pairs"') :]
+    assert table.index("worker02") < table.index("worker01")
+
+
+def test_the_pair(page: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.failure("worker01", message="the whole text " * 40, in_a_row=4)
+    fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no")
+    html = fetch(page, PAIR, "4 cycles in a row")
+    assert ("the whole text " * 40).strip() in html
+    assert "<svg" in html
+    assert "Scheduled</dt><dd>7" in html
+    assert "kubectl get addonplacementscore sample-score -n worker01" in html
+    assert re.search(r"<td[^>]*>12.5</td>", html)
+
+
+def test_the_scorer_and_the_cluster(page: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.entry("worker01", STATIC)
+    fleet.skips("worker01", "inactive", 5, scorer=STATIC)
+    html = fetch(page, f"/scorers/{STATIC}", "its ticks are not sent")
+    assert "Inactive" in html
+    html = fetch(page, "/clusters/worker01", STATIC)
+    assert "key 1" in html
+    assert "spoke.worker01" in html
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("state:failing", ["worker02"]),
+        ("reason:bad_* cluster:worker*", ["worker02"]),
+        ("cluster:worker01", ["worker01"]),
+        ("state:ok scorer:sample-*", ["worker01"]),
+        ("item:n1 cluster:worker01", ["worker01"]),
+        ("item:nothing", []),
+        ("sample", ["worker01", "worker02"]),
+    ],
+)
+def test_search(page: WebProcess, redis_client: redis.Redis, query: str, found: list[str]) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.failure("worker02")
+
+    def searched() -> None:
+        html = page.request("GET", "/find", params={"q": query}).text
+        rows = re.findall(r'<tr id="pairs-([^/]*)/', html)
+        assert sorted(rows) == found
+
+    wait_for(lambda: searched() is None, 20)
+
+
+def test_a_run_is_found(page: WebProcess, redis_client: redis.Redis) -> None:
+    run = good_fleet(redis_client).score("worker01")
+    fetch(page, f"/find?q=run:{run}", "1 pair ")
+
+
+@pytest.mark.parametrize("path", ["/scorers/nothing", "/clusters/nothing", "/clusters/worker01/scorers/x", "/nothing"])
+def test_what_is_not_there(page: WebProcess, redis_client: redis.Redis, path: str) -> None:
+    good_fleet(redis_client)
+    answer = page.get(path)
+    assert answer.status_code == 404
+    assert "There is no such" in answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+
+
+PROBE = "\"'><script>alert(1)</script><!--e--><!--b live-->{{7*7}}"
+
+
+def test_texts_of_others_stay_texts(page: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = Fleet(redis_client)
+    for cluster in CLUSTERS:
+        fleet.entry(cluster)
+    fleet.score("worker01")
+    stored = json.loads(redis_client.hget("dsf:pair:worker01/sample-scorer", "score") or "{}")
+    stored |= {"score_name": PROBE, "items": [[PROBE, 3]], "results": [[{"node": PROBE}, 3.5]], "run": PROBE}
+    redis_client.hset("dsf:pair:worker01/sample-scorer", "score", json.dumps(stored))
+    fleet.failure("worker02", message=PROBE)
+    fleet.cycle("worker02", outcome=PROBE, stage=PROBE, reason=PROBE, message=PROBE, run=PROBE, counts={PROBE: 1})
+    record = json.loads(redis_client.hget("dsf:scorers", SAMPLE) or "{}")
+    redis_client.hset("dsf:scorers", SAMPLE, json.dumps({**record, "description": PROBE, "problem": PROBE}))
+    redis_client.hset("dsf:clusters:agents", "worker01", json.dumps({"version": PROBE}))
+    redis_client.hset("dsf:schedule:overrides", f"*/{SAMPLE}", json.dumps({"note": PROBE, "by": PROBE, "interval": 7}))
+    fetch(page, "/", "&lt;script&gt;")
+    for path in ("/", f"/scorers/{SAMPLE}", "/clusters/worker01", PAIR, PAIR.replace("01", "02"), f"/find?q={PROBE}"):
+        answer = page.get(path)
+        assert answer.status_code == 200, path
+        assert "alert(1)</script>" not in answer.text, path
+        assert "{{7*7}}" in answer.text or path == "/clusters/worker01", path
+
+
+def test_nothing_is_loaded_from_elsewhere(page: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    html = fetch(page, "/", "All 2 scores")
+    loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]*)"', html)
+    assert len(loaded) == 4
+    for place in loaded:
+        answer = page.get(place)
+        assert answer.status_code == 200, place
+        assert "immutable" in answer.headers["cache-control"]
+    assert " style=" not in html
+    assert not re.search(r"<[^>]* on\w+=", html)
+
+
+def test_behind_a_prefix(
+    redis_client: redis.Redis, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    good_fleet(redis_client)
+    folder = tmp_path_factory.mktemp("prefixed")
+    with WebProcess(redis_server.url, folder / "log", web_root_path="/dsf") as prefixed:
+        html = fetch(prefixed, "/dsf/", "All 2 scores")
+        places = re.findall(r'(?:href|src|action|data-live)="(/[^"]*)"', html)
+        assert places
+        assert all(place.startswith("/dsf/") for place in places)
+        assert all(prefixed.get(place.partition("#")[0]).status_code == 200 for place in places if "/live" not in place)
+
+
+def test_redis_away_and_back(tmp_path: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("away")
+    with RedisServer(aof=True) as server, WebProcess(server.url, folder / "log") as page:
+        good_fleet(server.client())
+        fetch(page, "/", "All 2 scores")
+        server.stop()
+        answer = wait_for(lambda: page.get("/") if page.get("/").status_code == 503 else None, 20)
+        assert answer is not None
+        assert "Redis cannot be read" in answer.text
+        assert page.get("/readyz").status_code == 503
+        assert page.get("/healthz").status_code == 200
+        server.start()
+        fetch(page, "/", "All 2 scores")
+
+
+def test_it_ends_well(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with WebProcess(redis_server.url, tmp_path_factory.mktemp("ends") / "log") as page:
+        assert page.terminate() == 0

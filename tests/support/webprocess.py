@@ -1,0 +1,73 @@
+"""The page as a real process on a free port."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import requests
+
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+TIMEOUT = 30
+
+
+class WebProcess:
+    """`python -m dsf.web`; a context manager. `settings` are field names of the settings."""
+
+    def __init__(self, redis_url: str, log: Path, **settings: object) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+        values = {"role": "web", "redis_url": redis_url, "web_port": self.port, "backend": "dir", **settings}
+        self._environment = kept | {f"DSF_{name.upper()}": str(value) for name, value in values.items()}
+        self._log = log
+        self.process: Child | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        command = (sys.executable, "-m", "dsf.web")
+        self.process = Child(command, self._log, self._environment, inherit=False)
+        wait_for(self._serves, 60, "the page to serve")
+
+    def __enter__(self) -> WebProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None:
+            self.process.kill()
+
+    def _serves(self) -> bool:
+        assert self.process is not None
+        if not self.process.is_running:
+            raise RuntimeError(self.log)
+        try:
+            return self.get("/healthz").status_code == 200
+        except requests.ConnectionError:
+            return False
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return self._log.read_text()
+
+    def get(self, path: str, **headers: str) -> requests.Response:
+        """GET on a connection of its own."""
+        return self.request("GET", path, headers=headers)
+
+    def request(self, method: str, path: str, **options: object) -> requests.Response:
+        """One request on a connection of its own; redirects are not followed."""
+        with requests.Session() as session:
+            session.trust_env = False
+            return session.request(method, self.url + path, timeout=TIMEOUT, allow_redirects=False, **options)  # type: ignore[arg-type]
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.signal(signal.SIGTERM)
+        return self.process.wait(TIMEOUT)

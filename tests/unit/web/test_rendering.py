@@ -1,0 +1,81 @@
+"""Blocks of a page: what is sent when something changes is what changed, and never more than once."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsf.web.rendering import advice, blocks, changed, duration, link, render, with_ages
+
+
+def page(*, title: str = "t", rows: tuple[str, ...] = ("a", "b")) -> str:
+    made = "".join(f"<!--b row-{row[0]}--><tr>{row}</tr><!--e-->" for row in rows)
+    return f"<!--b live--><div><!--b head--><h1>{title}</h1><!--e--><!--b list--><t>{made}</t><!--e--></div><!--e-->"
+
+
+def test_marks_are_gone_from_what_is_sent() -> None:
+    found = blocks(page())
+    assert list(found) == ["live", "head", "list", "row-a", "row-b"]
+    assert found["live"].html == "<div><h1>t</h1><t><tr>a</tr><tr>b</tr></t></div>"
+    assert found["list"].children == ("row-a", "row-b")
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (page(), []),
+        (page(title="u"), ["head"]),
+        (page(rows=("a", "bb")), ["row-b"]),
+        (page(rows=("a", "b", "c")), ["list"]),
+        (page(rows=("b", "a")), ["list"]),
+        (page(title="u", rows=("aa", "b")), ["head", "row-a"]),
+    ],
+)
+def test_only_what_changed(after: str, expected: list[str]) -> None:
+    assert changed(blocks(page()), blocks(after)) == expected
+
+
+def test_at_first_everything_in_one() -> None:
+    assert changed({}, blocks(page())) == ["live"]
+
+
+@pytest.mark.parametrize("wrong", ["<!--e-->", "<!--b a-->"])
+def test_marks_that_do_not_fit(wrong: str) -> None:
+    with pytest.raises(ValueError, match="block"):
+        blocks(wrong)
+
+
+def test_ages_are_put_in_last() -> None:
+    html = '<time datetime="2026-01-01T00:00:00Z" data-age></time>'
+    assert with_ages(html, 1767225600 + 75).endswith(">75 s ago</time>")
+    until = '<time datetime="2026-01-01T00:00:00Z" data-until></time>'
+    assert with_ages(until, 1767225600 - 200).endswith(">in 3 min</time>")
+    assert with_ages(until, 1767225600 + 1).endswith(">now</time>")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-3, "0 s"), (99, "99 s"), (100, "1 min"), (7500, "2 h 5 min"), (200_000, "2 d")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_links() -> None:
+    assert link("/p", "/find", q="a b&c", page=None) == "/p/find?q=a+b%26c"
+
+
+def test_what_is_put_in_is_escaped() -> None:
+    html = render("error.html", "", _base(title="<script>x</script>", text='"><img src=x onerror=y>', again=False))
+    assert "<script>x" not in html
+    assert "<img" not in html
+
+
+def _base(**more: object) -> dict[str, object]:
+    from dsf.web.app import Options
+
+    return {"assets": "a", "version": "1", "options": Options(), "q": "", "path": "/", "subject": {}, **more}
+
+
+def test_advice_is_words() -> None:
+    assert advice("bad_query") == "mend the query"
+    assert "](" not in advice("secret_refused")
+    assert advice("no such reason") == ""

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.web.search import fits, parse, quoted
+
+
+def test_terms_and_words() -> None:
+    query = parse('state:failing reason:bad_query cluster:eu-* "two words" Word nothere:x')
+    assert query.of("state") == ["failing"]
+    assert query.of("cluster") == ["eu-*"]
+    assert query.words == ("two words", "word")
+    assert query.unknown == ("nothere",)
+
+
+@pytest.mark.parametrize(
+    ("value", "pattern", "expected"),
+    [
+        ("eu-1", "eu-*", True),
+        ("us-eu-1", "eu-*", False),
+        ("EU-1", "eu-*", True),
+        ("a[b]?c", "a[b]?c", True),
+        ("ab", "a[b]", False),
+        ("", "*", True),
+        ("anything", "", False),
+    ],
+)
+def test_patterns(value: str, pattern: str, expected: bool) -> None:
+    assert fits(value, pattern) is expected
+
+
+@given(st.text())
+def test_it_never_fails(text: str) -> None:
+    query = parse(text)
+    assert query.allows("cluster", "c") in (True, False)
+
+
+@given(st.text(alphabet=st.characters(exclude_characters='"', exclude_categories=["Cs"]), min_size=1, max_size=50))
+def test_a_quoted_value_is_one_term(text: str) -> None:
+    query = parse(f"cluster:{quoted(text)}")
+    if text.strip() and ":" not in text:
+        assert query.of("cluster") == [text.lower()] or len(text) > 490
+
+
+def test_each_term_must_hold() -> None:
+    query = parse("cluster:a* cluster:*b")
+    assert query.allows("cluster", "ab")
+    assert not query.allows("cluster", "ac")
+    assert parse("wo er").has_words_in("worker01", "x")
+    assert not parse("wo zz").has_words_in("worker01", "x")
