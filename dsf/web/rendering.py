@@ -25,6 +25,7 @@ from dsf.web.search import quoted
 from dsf.web.states import STATES
 
 _MARK: Final = re.compile(r"<!--b ([^ >]+)-->|<!--e-->")
+_IDENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)')
 
 
@@ -174,10 +175,16 @@ def environment() -> jinja2.Environment:
         "meaning": meaning,
         "states": STATES,
         "drawing": drawing,
-        "block": lambda name: Markup("<!--b {}-->").format(name),
+        "block": lambda name: Markup("<!--b {}-->").format(ident(name)),
+        "ident": ident,
         "end": Markup("<!--e-->"),
     }
     return made
+
+
+def ident(name: str) -> str:
+    """A name as the id of an element; one that has other characters than names have gets a digest instead."""
+    return name if _IDENT.fullmatch(name) else f"x-{digest(name)}"
 
 
 def link(root: str, place: str, /, **query: object) -> str:

@@ -63,7 +63,7 @@ def test_the_scorer_and_the_cluster(page: WebProcess, redis_client: redis.Redis)
     fleet = good_fleet(redis_client)
     fleet.entry("worker01", STATIC)
     fleet.skips("worker01", "inactive", 5, scorer=STATIC)
-    html = fetch(page, f"/scorers/{STATIC}", "its ticks are not sent")
+    html = fetch(page, f"/scorers/{STATIC}", "inactive")
     assert "Inactive" in html
     html = fetch(page, "/clusters/worker01", STATIC)
     assert "key 1" in html
