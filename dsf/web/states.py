@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.verdict import verdict
 from dsf.store.pairs import PairState
-from dsf.store.skips import PAUSED, SKIPS_THRESHOLD
 
 
 @dataclass(frozen=True)
@@ -35,22 +34,7 @@ STATES: Final[Mapping[str, State]] = {state.name: state for state in _ALL}
 #: Rank of a state by name: what needs a person has the lowest.
 RANK: Final[Mapping[str, int]] = {state.name: rank for rank, state in enumerate(_ALL)}
 
-_BY_VERDICT: Final = {
-    Verdict.FAILING: "failing",
-    Verdict.WAITING: "never",
-    Verdict.EXPIRED: "expired",
-    Verdict.EMPTY: "empty",
-    Verdict.SUCCEEDING: "ok",
-}
-
 
 def state_of(state: PairState, now: float, *, paused: bool = False) -> State:
     """The word for a pair at `now` (unix seconds); `paused` is what its entry and the overrides come to."""
-    if paused:
-        return STATES["paused"]
-    judged = verdict(state, now)
-    skips = state.skips
-    held = judged is not Verdict.FAILING and skips is not None and skips.reason != PAUSED
-    if held and skips and (skips.ticks >= SKIPS_THRESHOLD or judged in (Verdict.EXPIRED, Verdict.WAITING)):
-        return STATES["skipped"]
-    return STATES[_BY_VERDICT[judged]]
+    return STATES[verdict(state, now, is_paused=paused).value]

@@ -165,8 +165,7 @@ def test_redis_away_and_back(tmp_path: object, tmp_path_factory: pytest.TempPath
         good_fleet(server.client())
         fetch(page, "/", "All 2 scores")
         server.stop()
-        answer = wait_for(lambda: page.get("/") if page.get("/").status_code == 503 else None, 20)
-        assert answer is not None
+        answer = wait_for(lambda: [one for one in [page.get("/")] if one.status_code == 503], 20)[0]
         assert "Redis cannot be read" in answer.text
         assert page.get("/readyz").status_code == 503
         assert page.get("/healthz").status_code == 200
