@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import redis
@@ -159,17 +160,16 @@ def test_behind_a_prefix(
         assert all(prefixed.get(place.partition("#")[0]).status_code == 200 for place in places if "/live" not in place)
 
 
-def test_redis_away_and_back(tmp_path: object, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("away")
-    with RedisServer(aof=True) as server, WebProcess(server.url, folder / "log") as page:
+def test_redis_away_and_back(tmp_path: Path) -> None:
+    with RedisServer(aof=True) as server, WebProcess(server.url, tmp_path / "log") as page:
         good_fleet(server.client())
         fetch(page, "/", "All 2 scores")
-        server.stop()
+        server.kill()
         answer = wait_for(lambda: [one for one in [page.get("/")] if one.status_code == 503], 20)[0]
         assert "Redis cannot be read" in answer.text
         assert page.get("/readyz").status_code == 503
         assert page.get("/healthz").status_code == 200
-        server.start()
+        server.restart()
         fetch(page, "/", "All 2 scores")
 
 
