@@ -70,6 +70,8 @@ BENCHES = (
     ),
     Bench("kube", ("--rounds", "3", "--seconds", "0", "--clusters", "0"), on_request=True),
     Bench("writes", (), on_request=True),
+    Bench("hub", on_request=True),
+    Bench("agent", on_request=True),
     Bench("fleet", on_request=True),
 )
 

@@ -1,254 +1,211 @@
-"""What the hub controller costs for a whole fleet: to bring it about, at rest, for one new scorer, at a restart.
+"""The whole hub under a whole fleet: every process, Redis included, from tick to score.
 
-    python -m bench.fleet [--clusters N] [--seconds S] [--quick] [--strict] [--json FILE]
+    python -m bench.fleet [--clusters N ...] [--seconds S] [--workers W] [--overload S] [--flood S]
+                          [--quick] [--strict] [--json FILE]
 
-A real hub controller on a folder of manifests, with a real Redis. Ten scorers with healthy scoring APIs; every pair has
-its score in Redis and its AddOnPlacementScore in the folder, as results workers leave them. CPU seconds are those of
-the processes; the clock is for what people wait for.
+Real hub controller, beat, results workers, exporter and Redis on a folder of manifests; the agents of all clusters are
+played by one process (`bench.player`): 10 scorers every 30 s, signed results of 10 items, of which 5 % have other
+values than the ones before. Each size is brought up, left alone for one interval, and then measured.
+
+`--overload S` afterwards gives the results workers half of the CPU that they took, for so many seconds, by stopping
+and continuing them. `--flood S` has one cluster's credential put 10,000 messages a second into its mailbox.
+
+CPU is that of the processes (user and system, all threads that ever lived, children included); what is waited for
+depends on what else the machine does.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Sequence
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import psutil
-import redis
-import yaml
+from bench.common import Figure, Measurement, options, report
+from bench.fleetworld import INTERVAL, World
+from bench.hub import SCORERS, ScoringApi
+from bench.line import Line
 
-from bench.common import Figure, Measurement, cpu, options, process, report
-from dsf import keys
-from dsf.demo.embedded_redis import EmbeddedRedis
-from dsf.demo.ports import Ports
-from dsf.demo.supervisor import Supervisor
-from dsf.settings import child_environment
-
-CLUSTERS, QUICK_CLUSTERS, SCORERS, ITEMS = 1000, 100, 10, 10
-#: Seconds of the measurement at rest: several looks of the hub at everything.
-REST, QUICK_REST = 90.0, 35.0
-#: Seconds that the hub gets until it is done with a start, and the least time without work that says so.
-_PATIENCE, _QUIET = 300.0, 3.0
-_API = "dynamic-scoring.open-cluster-management.io/v1alpha1"
+SIZES, QUICK_SIZES = (100, 1000, 3500), (20, 100)
+SECONDS, QUICK_SECONDS = 90.0, 30.0
+#: Clusters at which each limit of the issue was set, and mCPU and MiB of all processes there.
+_LIMITS = {1000: (333, 450), 3500: (900, 900)}
+_WAITING, _BYTES_PER_PAIR, _COMMANDS, _LATENCY = 100, 5 * 1024, 20, 2.0
 
 
-class ScoringApi(BaseHTTPRequestHandler):
-    """Healthy; `/<name>/config` is the configuration of the scorer of that name."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        """Health and configuration."""
-        name = self.path.strip("/").partition("/")[0]
-        source = {"type": "Prometheus", "host": "http://prometheus.test:9090"}
-        source["params"] = {"query": "up", "range": 600, "step": 60}
-        scoring = {"params": {"name": name, "interval": 30}}
-        body = json.dumps({"name": name, "source": source, "scoring": scoring}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which so large a share of them is; not a number when there are none."""
+    found = sorted(values)
+    return found[min(int(share * len(found)), len(found) - 1)] if found else float("nan")
 
 
-class Fleet:
-    """Manifests, scores and a hub; `spent` and `waited` are for one measurement each."""
-
-    def __init__(self, folder: Path, server: EmbeddedRedis, redis_pid: int, url: str, clusters: int) -> None:
-        self.folder = folder / "manifests"
-        self.client = redis.Redis.from_url(server.url, decode_responses=True)
-        self.clusters = [f"cluster-{number:04}" for number in range(clusters)]
-        self._url = url
-        self._log = folder / "hub.log"
-        self._redis = psutil.Process(redis_pid)
-        self._hub: psutil.Process | None = None
-        self._environment = child_environment(redis_url=server.url, backend="dir", manifests=self.folder, role=None)
-
-    def manifests(self) -> None:
-        """What people wrote: one file for each object."""
-        self._write("config", {"apiVersion": _API, "kind": "DynamicScoringConfig", "metadata": {}, "spec": {}})
-        for name in self.clusters:
-            kind = {"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster"}
-            self._write(f"clusters/{name}", {**kind, "metadata": {"name": name}, "spec": {"hubAcceptsClient": True}})
-        for number in range(SCORERS):
-            self.scorer(f"scorer-{number}")
-
-    def scorer(self, name: str, **execution: Any) -> None:
-        """One scorer's manifest, new or changed."""
-        spec = {"description": "bench", "configURL": f"{self._url}/{name}/config", "configSyncMode": "Full"}
-        spec["execution"] = execution
-        manifest = {"apiVersion": _API, "kind": "DynamicScorer", "metadata": {"name": name}, "spec": spec}
-        self._write(f"scorers/{name}", manifest)
-
-    def scores(self) -> None:
-        """What results workers leave of every pair: its state in Redis, its object in the folder."""
-        now = time.time()
-        state = {"last_success": now, "failing": 0, "valid_until": now + 3600, "items": ITEMS, "n:ok": 1}
-        for cluster in self.clusters:
-            with self.client.pipeline(transaction=False) as pipe:
-                for number in range(SCORERS):
-                    pipe.hset(keys.pair_key(cluster, f"scorer-{number}"), mapping=state)
-                pipe.execute()
-            folder = self.folder / "_out/clusters" / cluster / "addonplacementscores"
-            folder.mkdir(parents=True)
-            for number in range(SCORERS):
-                (folder / f"scorer-{number}.yaml").write_text(_score(cluster, f"scorer-{number}"), encoding="utf-8")
-
-    @contextmanager
-    def hub(self) -> Iterator[None]:
-        """A hub controller."""
-        with process([sys.executable, "-m", "dsf.hub"], self._environment, self._log) as running:
-            self._hub = psutil.Process(running.pid)
-            yield
-
-    def cpu(self) -> tuple[float, float]:
-        """CPU seconds of the hub and of Redis until now."""
-        assert self._hub is not None
-        return cpu(self._hub), cpu(self._redis)
-
-    def memory(self) -> int:
-        """Resident bytes of the hub."""
-        assert self._hub is not None
-        return int(self._hub.memory_info().rss)
-
-    def entries(self, scorer: str, is_right: Callable[[dict[str, Any]], bool] = bool) -> int:
-        """On how many clusters the schedule has this scorer as it should be."""
-        texts = self.client.hmget(keys.ENTRIES, [keys.pair(cluster, scorer) for cluster in self.clusters])
-        return sum(is_right(json.loads(text)) for text in texts if text is not None)
-
-    def arrivals(self, scorer: str, is_right: Callable[[dict[str, Any]], bool] = bool) -> list[float]:
-        """Seconds after which each cluster has it."""
-        began, times = time.monotonic(), []
-        while len(times) < len(self.clusters):
-            there = self.entries(scorer, is_right)
-            seconds = time.monotonic() - began
-            times += [seconds] * (there - len(times))
-            if seconds > _PATIENCE:
-                raise TimeoutError(f"{scorer}: {there} of {len(self.clusters)} clusters; see {self._log}")
-            time.sleep(0.1)
-        return times
-
-    def settle(self) -> None:
-        """Wait until the hub has done what there was to do."""
-        deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
-            before = self.cpu()[0]
-            time.sleep(_QUIET)
-            if self.cpu()[0] - before < 0.5 * _QUIET:
-                return
-        raise TimeoutError(f"the hub does not come to rest; see {self._log}")
-
-    def _write(self, name: str, manifest: dict[str, Any]) -> None:
-        path = self.folder / f"{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not manifest["metadata"]:
-            manifest["metadata"] = {"name": "dynamic-scoring-config"}
-        path.write_text(yaml.safe_dump(manifest, sort_keys=False), encoding="utf-8")
-
-
-def _score(cluster: str, scorer: str) -> str:
-    labels = {"app.kubernetes.io/managed-by": "dynamic-scoring-framework"}
-    body = {
-        "apiVersion": "cluster.open-cluster-management.io/v1alpha1",
-        "kind": "AddOnPlacementScore",
-        "metadata": {"name": scorer, "namespace": cluster, "labels": labels},
-        "status": {"scores": [{"name": f"item-{number}", "value": number} for number in range(ITEMS)]},
-    }
-    return yaml.safe_dump(body, sort_keys=False)
-
-
-def measure_fleet(fleet: Fleet, rest: float) -> list[Figure]:
-    """One row for each thing that a hub is asked to do."""
-    pairs = f"{len(fleet.clusters)} clusters x {SCORERS} scorers"
-    figures = []
-
-    def row(name: str, seconds: float, spent: tuple[float, float], text: str = "", **bound: float) -> None:
-        measured = f"{text or f'{seconds:.1f} s'}; CPU: hub {spent[0]:.2f} s, Redis {spent[1]:.2f} s"
-        figures.append(Figure(name, measured, seconds, "s", pairs, **bound))
-
-    def since(before: tuple[float, float]) -> tuple[float, float]:
-        now = fleet.cpu()
-        return now[0] - before[0], now[1] - before[1]
-
-    def redis_only() -> tuple[float, float]:
-        return 0.0, cpu(fleet._redis)
-
-    fleet.manifests()
-    began, before = time.monotonic(), redis_only()
-    with fleet.hub():
-        for number in range(SCORERS):
-            fleet.arrivals(f"scorer-{number}")
-        row("all scorers to all clusters", time.monotonic() - began, since(before), most=60)
-        fleet.scores()
-        fleet.settle()
-        before = fleet.cpu()
-        time.sleep(rest)
-        spent = since(before)
-        measured = f"Redis {1000 * spent[1] / rest:.1f} mCPU; {fleet.memory() / 2**20:.0f} MiB; {rest:.0f} s"
-        figures.append(Figure("hub at rest", measured, 1000 * spent[0] / rest, "mCPU", pairs, most=20))
-        before = fleet.cpu()
-        fleet.scorer("newcomer")
-        times = sorted(fleet.arrivals("newcomer"))
-        fleet.settle()
-        p50, p99 = statistics.median(times), times[int(0.99 * len(times)) - 1]
-        row(
-            "a new scorer until p99 of the clusters have it",
-            p99,
-            since(before),
-            f"p50 {p50:.1f}, p99 {p99:.1f} s",
-            most=2,
+def measure_size(clusters: int, seconds: float, workers: int, overload: float, flood: float) -> Measurement:
+    """One size, with processes of its own."""
+    with world_of(clusters, workers) as world:
+        began = time.monotonic()
+        world.bring_up()
+        up = time.monotonic() - began
+        seen = world.watch(seconds)
+        mix = world.commands(min(10.0, seconds))
+        after: dict[str, Any] = {}
+        if overload:
+            after["overload"] = world.overload(overload, seen.cores["results"])
+        if flood:
+            after["flood"] = world.flood(flood)
+        books = world.books()
+        size = world.bytes_per_pair()
+    pairs = clusters * SCORERS
+    name = f"{clusters} x {SCORERS}"
+    most_cpu, most_memory = _LIMITS.get(clusters, (None, None))
+    milli = {process: 1000 * share for process, share in seen.cores.items()}
+    memory = {process: rss / 2**20 for process, rss in seen.memory.items()}
+    text = ", ".join(f"{process} {value:.0f}" for process, value in milli.items())
+    figures = [
+        Figure(f"{name}: CPU of all processes", text, sum(milli.values()), "mCPU", most=most_cpu),
+        Figure(
+            f"{name}: resident memory of all",
+            ", ".join(f"{process} {value:.0f}" for process, value in memory.items()),
+            sum(memory.values()),
+            "MiB",
+            most=most_memory,
+        ),
+        Figure(
+            f"{name}: results waiting",
+            f"p50 {statistics.median(seen.waiting):.0f}, at most {max(seen.waiting)}; "
+            f"{seen.cycles / seen.seconds:.0f} of {pairs / INTERVAL:.0f} results a second",
+            quantile(seen.waiting, 0.99),
+            "results",
+            "p99 of looks twice a second",
+            most=_WAITING,
+        ),
+        Figure(
+            f"{name}: from a result's put until it is in the books",
+            f"p50 {quantile(seen.latencies, 0.5):.3f}, p99 {quantile(seen.latencies, 0.99):.3f} s",
+            quantile(seen.latencies, 0.99),
+            "s",
+            f"{len(seen.latencies)} of them",
+        ),
+        Figure(f"{name}: lag of ticks", f"p50 {seen.lag[0]:g}, p99 {seen.lag[1]:g} s", seen.lag[1], "s", "<= buckets"),
+        Figure(
+            f"{name}: commands a cycle",
+            f"{mix.sent:.1f} sent, {mix.inside:.1f} in scripts; {seen.bytes_in:.0f} B in, {seen.bytes_out:.0f} B out",
+            mix.sent,
+            "commands",
+            most=_COMMANDS,
+        ),
+        Figure(f"{name}: memory of Redis a pair", "history full", size, "B", most=_BYTES_PER_PAIR),
+        Figure(
+            f"{name}: a scrape of /metrics",
+            f"{seen.scrape_bytes / 2**20:.1f} MiB in {seen.scrape_seconds:.1f} s",
+            seen.scrape_bytes / 2**20,
+            "MiB",
+            most=5,
+        ),
+        Figure(
+            f"{name}: books",
+            f"{books.scheduled} scheduled, {books.ended} ended ({books.text}); {books.ticks} by beat; up in {up:.0f} s",
+            books.scheduled - books.ended,
+            "cycles missing",
+            most=0,
+        ),
+    ]
+    if "overload" in after:
+        done = after["overload"]
+        figures.append(
+            Figure(
+                f"{name}: half of the CPU that results need",
+                f"oldest score of a pair {done['oldest']:.0f} s, p99 {done['p99']:.0f} s; "
+                f"{done['scores']:.2f} of the cycles became scores; normal {done['normal']:.0f} s after",
+                done["p99"] / INTERVAL,
+                "intervals",
+                "p99 of the age of pairs' scores",
+                most=2.5,
+            )
         )
-    began, before = time.monotonic(), redis_only()
-    with fleet.hub():
-        fleet.scorer("newcomer", rateLimit="900/s")
-        fleet.arrivals("newcomer", lambda entry: entry["rate_limit"] == "900/s")
-        took = time.monotonic() - began
-        fleet.settle()
-        row("restart until a change is in force", took, since(before), most=10)
+        normal = f"{done['normal']:.0f} s"
+        figures.append(Figure(f"{name}: normal after it", normal, done["normal"] / INTERVAL, "intervals", most=1))
+    if "flood" in after:
+        done = after["flood"]
+        figures.append(
+            Figure(
+                f"{name}: {done['rate']:.0f} messages/s of one cluster, the others from put to books",
+                f"p50 {done['p50']:.3f}, p99 {done['p99']:.3f} s; {done['text']}",
+                done["p99"],
+                "s",
+                most=_LATENCY,
+            )
+        )
+    details = {"milli": milli, "memory": memory, "commands": mix.names, "bytes_per_pair": size, **after}
+    return figures, details
+
+
+@contextlib.contextmanager
+def world_of(clusters: int, workers: int) -> Iterator[World]:
+    """All processes of one size; they end with the block."""
+    api = ThreadingHTTPServer(("127.0.0.1", 0), ScoringApi)
+    threading.Thread(target=api.serve_forever, daemon=True).start()
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            World(Path(folder), f"http://127.0.0.1:{api.server_address[1]}", clusters, workers) as world,
+        ):
+            yield world
+    finally:
+        api.shutdown()
+
+
+def lines(sizes: dict[int, dict[str, Any]]) -> list[Figure]:
+    """For each process, and for all, how cost grows with the pairs; and where it grows faster than a line."""
+    figures = []
+    for kind, unit in (("milli", "mCPU"), ("memory", "MiB")):
+        names = [*next(iter(sizes.values()))[kind], "all"]
+        for name in names:
+            points = [
+                (clusters * SCORERS, sum(seen[kind].values()) if name == "all" else seen[kind][name])
+                for clusters, seen in sizes.items()
+            ]
+            line = Line.through(points)
+            text = f"{line.base:.0f} + {1000 * line.slope:.1f} a 1,000 pairs; {line.bend(points)}"
+            figures.append(Figure(f"{name}: {unit} by size", text, 1000 * line.slope, f"{unit}/1,000 pairs"))
     return figures
 
 
-def measure(clusters: int, rest: float) -> Measurement:
-    """Everything, with processes of its own."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        supervisor = Supervisor(folder, lambda _: None)
-        server = EmbeddedRedis(folder / "redis", Ports(lambda _: None).any())
-        api = ThreadingHTTPServer(("127.0.0.1", 0), ScoringApi)
-        threading.Thread(target=api.serve_forever, daemon=True).start()
-        try:
-            program = server.program()
-            supervisor.start(program)
-            supervisor.wait_ready(30)
-            url = f"http://127.0.0.1:{api.server_address[1]}"
-            fleet = Fleet(folder, server, supervisor.pid(program.name), url, clusters)
-            figures = measure_fleet(fleet, rest)
-        finally:
-            api.shutdown()
-            supervisor.stop_all()
-    return figures, {"clusters": clusters, "scorers": SCORERS}
+def measure(
+    clusters: Sequence[int], seconds: float, workers: int, overload: float, flood: float, *, say: bool = True
+) -> Measurement:
+    """All sizes, one after the other."""
+    figures: list[Figure] = []
+    sizes: dict[int, dict[str, Any]] = {}
+    for number in clusters:
+        found, sizes[number] = measure_size(number, seconds, workers, overload, flood)
+        figures += found
+        if say:
+            for figure in found:
+                print(f"{figure.name}: {figure.measured}", file=sys.stderr, flush=True)
+    if len(sizes) > 1:
+        figures += lines(sizes)
+    return figures, {str(number): seen for number, seen in sizes.items()}
 
 
 def main() -> int:
     """Measure and print."""
     parser = options(__doc__)
-    parser.add_argument("--clusters", type=int, help=f"how many (default {CLUSTERS}, quick {QUICK_CLUSTERS})")
-    parser.add_argument("--seconds", type=float, help=f"of the measurement at rest (default {REST:g})")
+    sizes = ", ".join(map(str, SIZES))
+    parser.add_argument("--clusters", type=int, nargs="+", help=f"sizes, one after the other (default {sizes})")
+    parser.add_argument("--seconds", type=float, help=f"of each measurement (default {SECONDS:g})")
+    parser.add_argument("--workers", type=int, default=1, help="results workers")
+    parser.add_argument("--overload", type=float, default=0.0, metavar="S", help="seconds with half of the CPU")
+    parser.add_argument("--flood", type=float, default=0.0, metavar="S", help="seconds with a flood")
     arguments = parser.parse_args()
-    clusters = arguments.clusters or (QUICK_CLUSTERS if arguments.quick else CLUSTERS)
-    rest = arguments.seconds or (QUICK_REST if arguments.quick else REST)
-    return report(arguments, measure(clusters, rest))
+    clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
+    seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
+    return report(arguments, measure(clusters, seconds, arguments.workers, arguments.overload, arguments.flood))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ TARGETS = [
     "lint",
     "types",
     "bench",
+    "bench-fleet",
     "format",
     "clean",
 ]

@@ -1,0 +1,197 @@
+"""What one agent takes from its cluster, and what a long line to the hub leaves of it.
+
+    python -m bench.agent [--seconds S] [--milliseconds MS] [--quick] [--strict] [--json FILE]
+
+A real agent and Redis; source and scoring API are a process of their own (100 x 61 samples, 10 results). Measured are
+CPU until it is ready, memory, connections and CPU at rest, CPU with 10 scorers of 30 s, and over a line with a round
+trip of 100 ms (`bench.delay`) the time from tick to result and the cycles a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import redis
+
+from bench.common import MEGABYTE, Figure, Measurement, options, process, report, spread
+from bench.peers import server, summary
+from dsf import keys
+from dsf.messages import derive_key, new_run_id
+from dsf.ticks import TickFactory
+from tests.support.mail import Sent
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+
+CLUSTER, SERIES, RESULTS = "bench", 100, 10
+#: A usual agent, and one that is kept busy.
+SCORERS, INTERVAL, MANY = 10, 30, 40
+SECONDS, QUICK_SECONDS = 90.0, 30.0
+#: What is to be reached.
+_MEMORY, _REST, _WORK, _CONNECTIONS, _START, _RATE, _TRIPS = 50, 0.15, 0.5, 3, 1.2, 20, 1.5
+
+
+class Agent:
+    """One that is ready. `line` is the client on the agent's own side of the line."""
+
+    def __init__(self, client: redis.Redis, pid: int, started: float) -> None:
+        self.client = client
+        self.process = psutil.Process(pid)
+        #: CPU seconds until it was ready.
+        self.started = started
+        self.sent = Sent(client, CLUSTER)
+        self._ticks = TickFactory()
+
+    def cpu(self) -> float:
+        """CPU seconds until now, those of threads that have ended too."""
+        return float(sum(self.process.cpu_times()[:2]))
+
+    def tick(self, scorer: int) -> None:
+        """Send one tick."""
+        message = self._ticks.message(CLUSTER, f"scorer-{scorer}", new_run_id(), time.time() + 300)
+        self.client.lpush(keys.spoke_queue(CLUSTER), message)
+
+    def take(self, count: int, seconds: float = 120) -> None:
+        """Wait for so many results while the hub takes them out of the mailbox, as its collector does."""
+        slots = keys.mail_slots(CLUSTER)
+        found, deadline = 0, time.monotonic() + seconds
+        while found < count:
+            found += int(self.client.delete(*slots))
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{found} of {count} results")
+            time.sleep(0.001)
+
+    def connections(self) -> int:
+        """Its connections to Redis."""
+        return sum(CLUSTER in str(one["name"]) for one in self.client.client_list())
+
+    def percent(self, seconds: float, every: float | None = None) -> float:
+        """CPU in percent of a core over so many seconds, with a tick so often."""
+        before, began, number = self.cpu(), time.monotonic(), 0
+        while (now := time.monotonic()) < began + seconds:
+            if every is None:
+                time.sleep(began + seconds - now)
+                continue
+            self.tick(number % SCORERS)
+            number += 1
+            self.take(1)
+            time.sleep(max(0.0, began + number * every - time.monotonic()))
+        return 100 * (self.cpu() - before) / (time.monotonic() - began)
+
+    def first_result(self) -> float:
+        """Seconds from a tick to its result, on the hub's side."""
+        began = time.monotonic()
+        self.tick(0)
+        self.take(1)
+        return time.monotonic() - began
+
+    def rate(self, count: int) -> float:
+        """Cycles a second when so many ticks wait."""
+        for number in range(count):
+            self.tick(number % MANY)
+        began = time.monotonic()
+        self.take(count)
+        return count / (time.monotonic() - began)
+
+
+@contextmanager
+def agent(url: str, scorers: int, milliseconds: float = 0.0) -> Iterator[Agent]:
+    """A ready one with so many scorers, over a line with this round trip."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        redis_server = stack.enter_context(RedisServer())
+        address = redis_server.url
+        if milliseconds:
+            port = address.rpartition(":")[2].partition("/")[0]
+            command = ("bench.delay", "--to", port, "--milliseconds", str(milliseconds))
+            line = stack.enter_context(server(*command))
+            address = "redis://" + line.partition("://")[2]
+        summaries = [summary(f"scorer-{n}", url, SERIES, RESULTS).model_dump(by_alias=True) for n in range(scorers)]
+        (folder / "config.json").write_text(json.dumps(summaries))
+        (folder / "key").write_text(derive_key(bytes(range(32)), CLUSTER, 1).dump())
+        environment = os.environ | {
+            "DSF_CLUSTER": CLUSTER,
+            "DSF_REDIS_URL": address,
+            "DSF_AGENT_CONFIG": str(folder / "config.json"),
+            "DSF_AGENT_SPOOL_DIR": str(folder / "spool"),
+            "DSF_AGENT_METRICS_HOST": "127.0.0.1",
+            "DSF_AGENT_METRICS_PORT": "0",
+            "DSF_AGENT_LIVENESS_FILE": str(folder / "alive"),
+            "DSF_AGENT_READINESS_FILE": str(folder / "ready"),
+            "DSF_SIGNING_KEY_FILE": str(folder / "key"),
+        }
+        # As in the image, whose modules are compiled.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        started = stack.enter_context(process([sys.executable, "-m", "dsf.agent"], environment, folder / "log"))
+        wait_for((folder / "ready").exists, 60, "the agent to be ready", interval=0.01)
+        cpu = float(sum(psutil.Process(started.pid).cpu_times()[:2]))
+        client = redis_server.client()
+        # The collector listens: without it an agent looks for another way.
+        bells = client.pubsub()  # type: ignore[no-untyped-call]
+        bells.psubscribe(keys.mail_bell("*"))
+        try:
+            yield Agent(client, started.pid, cpu)
+        finally:
+            bells.close()
+
+
+def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
+    """All figures."""
+    with server() as url:
+        starts = []
+        for _ in range(rounds):
+            with agent(url, SCORERS) as one:
+                starts.append(one.started)
+        with agent(url, SCORERS) as one:
+            time.sleep(5)
+            at_rest = one.percent(seconds)
+            memory = one.process.memory_full_info()
+            connections = one.connections()
+            at_work = one.percent(seconds, INTERVAL / SCORERS)
+            after, busy = one.process.memory_info().rss, one.connections()
+        with agent(url, MANY, milliseconds) as far:
+            far.first_result()
+            firsts = [far.first_result() for _ in range(2 * rounds)]
+            far.rate(MANY)
+            rate = far.rate(3 * MANY)
+    trips = 1000 * statistics.median(firsts) / milliseconds
+    line = f"a round trip of {milliseconds:g} ms"
+    usual = f"{SCORERS} scorers x {INTERVAL} s"
+    return [
+        Figure("agent: CPU until it is ready", spread(starts, "s"), statistics.median(starts), "s", most=_START),
+        Figure(
+            "agent: memory at rest",
+            f"RSS {memory.rss / MEGABYTE:.1f}, PSS {memory.pss / MEGABYTE:.1f}, own {memory.uss / MEGABYTE:.1f} MiB;"
+            f" after work RSS {after / MEGABYTE:.1f}",
+            memory.rss / MEGABYTE,
+            "MiB",
+            most=_MEMORY,
+        ),
+        Figure("agent: CPU at rest", f"{at_rest:.2f} % of a core", at_rest, "%", most=_REST),
+        Figure(f"agent: CPU with {usual}", f"{at_work:.2f} % of a core", at_work, "%", most=_WORK),
+        Figure("agent: connections to Redis", f"{connections}; {busy} after work", busy, "", most=_CONNECTIONS),
+        Figure("agent: tick to result", spread(firsts, "s", 3), trips, "round trips", line, most=_TRIPS),
+        Figure("agent: cycles a second", f"{rate:.1f} /s", rate, "/s", line, least=_RATE),
+    ], {"starts": starts, "firsts": firsts, "seconds": seconds}
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = options(__doc__)
+    parser.add_argument("--seconds", type=float, help=f"of each measurement of CPU (default {SECONDS:g})")
+    parser.add_argument("--milliseconds", type=float, default=100.0, help="of a round trip over the long line")
+    arguments = parser.parse_args()
+    seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
+    return report(arguments, measure(seconds, arguments.milliseconds, 3 if arguments.quick else 5))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,398 @@
+"""The hub's processes, Redis and the played fleet of `bench.fleet`, and what is seen of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import redis
+import requests
+
+from bench.common import ROOT, process
+from bench.hub import SCORERS, Fleet
+from dsf import keys
+from dsf.demo.embedded_redis import EmbeddedRedis
+from dsf.demo.ports import Ports
+from dsf.demo.supervisor import Supervisor
+from dsf.messages import run_time
+from dsf.schedule.stats import BOUNDS
+from dsf.settings import Settings, child_environment
+from dsf.store.pairs import OUTCOMES, Pairs
+
+#: Seconds; what the scoring APIs of `bench.hub` say.
+INTERVAL = 30
+SECRET = "5e" * 32
+#: Seconds between two scrapes, two looks at what waits, and two at the scores of all pairs.
+_SCRAPE, _LOOK, _SURVEY = 30.0, 0.5, 5.0
+_PATIENCE = 900.0
+#: Seconds of one stop and continue of what gets less CPU.
+_DUTY = 0.1
+_FILL = """
+for i = 3, #ARGV do
+    local key = ARGV[1] .. ARGV[i]
+    local row = redis.call('LINDEX', key, 0)
+    for _ = redis.call('LLEN', key) + 1, row and tonumber(ARGV[2]) or 0 do
+        redis.call('LPUSH', key, row)
+    end
+end
+"""
+
+
+@dataclass
+class Seen:
+    """What was seen of one measurement. `cores` and `memory` (bytes) are by process."""
+
+    seconds: float = 0.0
+    cycles: int = 0
+    cores: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+    waiting: list[int] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    #: Buckets with the median and the 99th percentile of beat's lag, in seconds.
+    lag: tuple[float, float] = (0.0, 0.0)
+    #: Of Redis, for each cycle.
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    scrape_bytes: int = 0
+    scrape_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Commands for each cycle: those that clients send, and those that scripts run."""
+
+    sent: float
+    inside: float
+    names: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Books:
+    """All pairs together, after the last run has ended."""
+
+    scheduled: int
+    ended: int
+    ticks: int
+    text: str
+
+
+class Player:
+    """A `bench.player` and what it says."""
+
+    def __init__(self, *arguments: str, environment: dict[str, str], log: Path) -> None:
+        command = [sys.executable, "-m", "bench.player", *arguments]
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        self.counts: Counter[str] = Counter()
+        self.latencies: list[float] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            said = json.loads(line)
+            self.counts = Counter(said["counts"])
+            self.latencies += said["latencies"]
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.terminate()
+        self.process.wait(30)
+
+
+class World:
+    """One size of a fleet. A context manager: all processes end with it."""
+
+    def __init__(self, folder: Path, api: str, clusters: int, workers: int) -> None:
+        self._folder = folder
+        self._stack = contextlib.ExitStack()
+        self._supervisor = Supervisor(folder, lambda _: None)
+        ports = Ports(lambda _: None)
+        self._server = EmbeddedRedis(folder / "redis", ports.any())
+        self._port = ports.any()
+        program = self._server.program()
+        self._supervisor.start(program)
+        self._supervisor.wait_ready(30)
+        pid = self._supervisor.pid(program.name)
+        self._fleet = Fleet(folder, self._server, pid, api, clusters)
+        self.client: redis.Redis = self._fleet.client
+        self._workers = workers
+        self._pairs = [(name, f"scorer-{number}") for name in self._fleet.clusters for number in range(SCORERS)]
+        self._processes: dict[str, list[psutil.Process]] = {"redis": [psutil.Process(pid)]}
+        self._beat: subprocess.Popen[bytes] | None = None
+        self._player: Player | None = None
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        try:
+            if self._player is not None:
+                self._player.stop()
+            self._stack.close()
+        finally:
+            self._supervisor.stop_all()
+            self.client.close()
+
+    # --- bringing it up --------------------------------------------------------------------------------------------
+
+    def bring_up(self) -> None:
+        """Start everything; returns when every pair has its object, and one interval more has passed."""
+        # An open file for each connection.
+        self.client.config_set("maxclients", 3 * len(self._fleet.clusters) + 200)
+        self.client.config_set("maxmemory", 8 << 30)
+        self._fleet.manifests()
+        self._beat = self._run("beat", "celery", "-A", "dsf.celery", "beat")
+        self._run("hub", "dsf.hub")
+        self._run("exporter", "dsf.exporter", exporter_host="127.0.0.1", exporter_port=self._port)
+        for _ in range(self._workers):
+            self._run("results", "dsf.results")
+        self._player = Player(
+            *("--clusters", str(len(self._fleet.clusters))),
+            environment=self._environment(role="agent", cluster="cluster-0000"),
+            log=self._folder / "player.log",
+        )
+        self._until(lambda: self.client.hlen(keys.WRITTEN) == len(self._pairs), "every object once")
+        time.sleep(INTERVAL)
+
+    def _run(self, name: str, *command: str, **values: object) -> subprocess.Popen[bytes]:
+        environment = self._environment(role=name, **values)
+        log = self._folder / f"{name}.log"
+        started = self._stack.enter_context(process([sys.executable, "-m", *command], environment, log))
+        self._processes.setdefault(name, []).append(psutil.Process(started.pid))
+        return started
+
+    def _environment(self, **values: object) -> dict[str, str]:
+        return child_environment(
+            redis_url=self._server.url,
+            signing_secret=SECRET,
+            backend="dir",
+            manifests=self._fleet.folder,
+            log_level="WARNING",
+            **values,
+        )
+
+    def _until(self, is_so: Any, what: str) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what} did not come in {_PATIENCE:.0f} s")
+            time.sleep(0.5)
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    def watch(self, seconds: float) -> Seen:
+        """Look at it for so long, with a scrape every 30 s."""
+        assert self._player is not None
+        seen = Seen()
+        self._player.latencies.clear()
+        before, began = self._cpu(), time.monotonic()
+        stats, done = self.client.info("stats"), self._player.counts["results"]
+        lags = self._lags()
+        scraped: list[tuple[int, float]] = []
+        scraper = threading.Thread(target=self._scrape, args=(began + seconds, scraped), daemon=True)
+        scraper.start()
+        while time.monotonic() < began + seconds:
+            seen.waiting.append(self._waiting())
+            for name, rss in self._memory().items():
+                seen.memory[name] = max(rss, seen.memory.get(name, 0))
+            time.sleep(_LOOK)
+        scraper.join(60)
+        seen.seconds = time.monotonic() - began
+        now, after = self._cpu(), self.client.info("stats")
+        seen.cores = {name: (now[name] - before[name]) / seen.seconds for name in now}
+        seen.cycles = self._player.counts["results"] - done
+        seen.lag = _quantiles(self._lags() - lags)
+        for side in ("input", "output"):
+            field_name = f"total_net_{side}_bytes"
+            each = (after[field_name] - stats[field_name]) / max(seen.cycles, 1)
+            setattr(seen, "bytes_in" if side == "input" else "bytes_out", each)
+        seen.latencies = list(self._player.latencies)
+        if scraped:
+            seen.scrape_bytes, seen.scrape_seconds = max(scraped)
+        return seen
+
+    def commands(self, seconds: float) -> Mix:
+        """The commands of so many seconds, counted one by one; this costs Redis something, so nothing else is measured
+        meanwhile."""
+        assert self._player is not None
+        sent: Counter[str] = Counter()
+        inside: Counter[str] = Counter()
+        done = self._player.counts["results"]
+        with self.client.monitor() as monitor:  # type: ignore[no-untyped-call]
+            connection: Any = monitor.connection
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                line = connection.read_response()
+                head, _, rest = line.partition("] ")
+                (inside if head.endswith(" lua") else sent)[rest.split(" ", 1)[0].strip('"').upper()] += 1
+        time.sleep(1.1)
+        cycles = max(self._player.counts["results"] - done, 1) * seconds / (seconds + 1.1)
+        names = {f"{name} in scripts": number / cycles for name, number in inside.most_common(12)}
+        names |= {name: number / cycles for name, number in sent.most_common(20)}
+        return Mix(sent.total() / cycles, inside.total() / cycles, {name: round(n, 2) for name, n in names.items()})
+
+    def overload(self, seconds: float, needed: float) -> dict[str, float]:
+        """Give the results workers half of `needed` cores for so long, then all, until it is normal again."""
+        assert self._player is not None
+        ended = threading.Event()
+        share = needed / 2 / self._workers
+        thread = threading.Thread(target=self._slow_down, args=(share, ended), daemon=True)
+        before, began = self._player.counts["ticks"], time.monotonic()
+        first = self._ok()
+        thread.start()
+        ages: list[float] = []
+        # Until then scores are as old as the time before made them.
+        while time.monotonic() < began + seconds:
+            time.sleep(_SURVEY)
+            if time.monotonic() > began + 2 * INTERVAL:
+                ages += self._ages()
+        ticks, scores = self._player.counts["ticks"] - before, self._ok() - first
+        ended.set()
+        thread.join()
+        began = time.monotonic()
+        # A score is as old as its interval, and the time of its cycle.
+        self._until(lambda: max(self._ages()) <= INTERVAL + 2, "scores of all pairs to be fresh")
+        normal = time.monotonic() - began
+        ages.sort()
+        return {
+            "cores": share * self._workers,
+            "oldest": ages[-1],
+            "p99": ages[int(0.99 * len(ages))],
+            "scores": scores / max(ticks, 1),
+            "normal": normal,
+        }
+
+    def _slow_down(self, share: float, ended: threading.Event) -> None:
+        """Continue the results workers for this share of the time, and stop them for the rest."""
+        workers = self._processes["results"]
+        try:
+            while not ended.is_set():
+                for worker in workers:
+                    worker.send_signal(signal.SIGCONT)
+                ended.wait(_DUTY * share)
+                for worker in workers:
+                    worker.send_signal(signal.SIGSTOP)
+                ended.wait(_DUTY * (1 - share))
+        finally:
+            for worker in workers:
+                worker.send_signal(signal.SIGCONT)
+
+    def flood(self, seconds: float) -> dict[str, Any]:
+        """One cluster's mailbox gets 10,000 messages a second for so long."""
+        assert self._player is not None
+        flooding = Player(
+            *("--clusters", "0", "--flood", "cluster-0000"),
+            environment=self._environment(role="agent", cluster="cluster-0000"),
+            log=self._folder / "player.log",
+        )
+        self._until(lambda: flooding.counts["flood"] > 0, "the flood")
+        before, began, first = self._cpu(), time.monotonic(), flooding.counts["flood"]
+        self._player.latencies.clear()
+        time.sleep(seconds)
+        found, now = sorted(self._player.latencies), self._cpu()
+        flooding.stop()
+        took = time.monotonic() - began
+        cores = ", ".join(f"{name} {1000 * (now[name] - before[name]) / took:.0f}" for name in now)
+        return {
+            "rate": (flooding.counts["flood"] - first) / took,
+            "p50": found[len(found) // 2],
+            "p99": found[min(int(0.99 * len(found)), len(found) - 1)],
+            "text": f"mCPU: {cores}",
+        }
+
+    def books(self) -> Books:
+        """Stop beat, wait for the last run, and add up."""
+        assert self._beat is not None
+        self._beat.terminate()
+        self._beat.wait(60)
+        self._until(lambda: self.client.zcard(keys.OPEN_RUNS) == 0, "the last run to end")
+        totals: Counter[str] = Counter()
+        for state in Pairs(self.client).states(self._pairs):
+            totals["scheduled"] += state.scheduled
+            for outcome in OUTCOMES:
+                totals[outcome] += state.count(outcome)
+        stats = {str(name): str(text) for name, text in self.client.hgetall(keys.BEAT_STATS).items()}
+        ticks = sum(int(text) for name, text in stats.items() if name == "ticks" or name.startswith("skipped:"))
+        text = ", ".join(f"{outcome} {totals[outcome]}" for outcome in OUTCOMES if totals[outcome])
+        return Books(totals["scheduled"], sum(totals[outcome] for outcome in OUTCOMES), ticks, text)
+
+    def bytes_per_pair(self) -> float:
+        """Bytes of Redis for each pair without clients, with histories as long as they get."""
+        assert self._player is not None
+        self._player.stop()
+        fill = self.client.register_script(_FILL)
+        length = Settings.model_fields["history_length"].default
+        prefix = keys.history_key("", "").removesuffix("/")
+        for start in range(0, len(self._pairs), 100):
+            fill(args=[prefix, length, *(keys.pair(*pair) for pair in self._pairs[start : start + 100])])
+        memory = self.client.info("memory")
+        buffers = memory["mem_clients_normal"] + memory.get("mem_aof_buffer", 0)
+        return float(memory["used_memory"] - memory["used_memory_startup"] - buffers) / len(self._pairs)
+
+    # --- details ---------------------------------------------------------------------------------------------------
+
+    def _cpu(self) -> dict[str, float]:
+        return {name: sum(sum(one.cpu_times()[:4]) for one in found) for name, found in sorted(self._processes.items())}
+
+    def _memory(self) -> dict[str, int]:
+        return {name: sum(one.memory_info().rss for one in found) for name, found in sorted(self._processes.items())}
+
+    def _waiting(self) -> int:
+        # One element of the hash is one task, of up to 32 results that are being worked on.
+        return int(self.client.llen(keys.RESULTS_QUEUE))
+
+    def _ok(self) -> int:
+        return sum(state.count("ok") for state in Pairs(self.client).states(self._pairs))
+
+    def _ages(self) -> list[float]:
+        """Seconds since the newest score of each pair was due."""
+        ages = []
+        for start in range(0, len(self._pairs), 1000):
+            with self.client.pipeline(transaction=False) as pipe:
+                for pair in self._pairs[start : start + 1000]:
+                    pipe.hget(keys.pair_key(*pair), "score_run")
+                ages += [time.time() - run_time(run) for run in pipe.execute()]
+        return ages
+
+    def _lags(self) -> Counter[str]:
+        stats = {str(name): str(text) for name, text in self.client.hgetall(keys.BEAT_STATS).items()}
+        return Counter({bound: int(stats.get(f"lag:{bound}", "0")) for bound in (*BOUNDS, "+Inf")})
+
+    def _scrape(self, end: float, found: list[tuple[int, float]]) -> None:
+        with requests.Session() as session:
+            session.trust_env = False
+            while (began := time.monotonic()) < end and not self._stopped.is_set():
+                answer = session.get(f"http://127.0.0.1:{self._port}/metrics", timeout=120)
+                found.append((len(answer.content), time.monotonic() - began))
+                self._stopped.wait(max(0.0, min(_SCRAPE, end - time.monotonic())))
+
+
+def _quantiles(lags: Counter[str]) -> tuple[float, float]:
+    """Upper bounds of the buckets with the median and the 99th percentile."""
+    total = sum(lags.values())
+    found: list[float] = []
+    for share in (0.5, 0.99):
+        so_far = 0
+        for bound in (*BOUNDS, "+Inf"):
+            so_far += lags[bound]
+            if total and so_far >= share * total:
+                found.append(float(bound))
+                break
+        else:
+            found.append(float("nan"))
+    return found[0], found[1]

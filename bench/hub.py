@@ -1,0 +1,256 @@
+"""What the hub controller costs for a whole fleet: to bring it about, at rest, for one new scorer, at a restart.
+
+    python -m bench.hub [--clusters N] [--seconds S] [--quick] [--strict] [--json FILE]
+
+A real hub controller on a folder of manifests, with a real Redis. Ten scorers with healthy scoring APIs; every pair has
+its score in Redis and its AddOnPlacementScore in the folder, as results workers leave them. CPU seconds are those of
+the processes; the clock is for what people wait for.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+import yaml
+
+from bench.common import Figure, Measurement, cpu, options, process, report
+from dsf import keys
+from dsf.demo.embedded_redis import EmbeddedRedis
+from dsf.demo.ports import Ports
+from dsf.demo.supervisor import Supervisor
+from dsf.settings import child_environment
+
+CLUSTERS, QUICK_CLUSTERS, SCORERS, ITEMS = 1000, 100, 10, 10
+#: Seconds of the measurement at rest: several looks of the hub at everything.
+REST, QUICK_REST = 90.0, 35.0
+#: Seconds that the hub gets until it is done with a start, and the least time without work that says so.
+_PATIENCE, _QUIET = 300.0, 3.0
+_API = "dynamic-scoring.open-cluster-management.io/v1alpha1"
+
+
+class ScoringApi(BaseHTTPRequestHandler):
+    """Healthy; `/<name>/config` is the configuration of the scorer of that name."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Health and configuration."""
+        name = self.path.strip("/").partition("/")[0]
+        source = {"type": "Prometheus", "host": "http://prometheus.test:9090"}
+        source["params"] = {"query": "up", "range": 600, "step": 60}
+        scoring = {"params": {"name": name, "interval": 30}}
+        body = json.dumps({"name": name, "source": source, "scoring": scoring}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+class Fleet:
+    """Manifests, scores and a hub; `spent` and `waited` are for one measurement each."""
+
+    def __init__(self, folder: Path, server: EmbeddedRedis, redis_pid: int, url: str, clusters: int) -> None:
+        self.folder = folder / "manifests"
+        self.client = redis.Redis.from_url(server.url, decode_responses=True)
+        self.clusters = [f"cluster-{number:04}" for number in range(clusters)]
+        self._url = url
+        self._log = folder / "hub.log"
+        self._redis = psutil.Process(redis_pid)
+        self._hub: psutil.Process | None = None
+        self._environment = child_environment(redis_url=server.url, backend="dir", manifests=self.folder, role=None)
+
+    def manifests(self) -> None:
+        """What people wrote: one file for each object."""
+        self._write("config", {"apiVersion": _API, "kind": "DynamicScoringConfig", "metadata": {}, "spec": {}})
+        for name in self.clusters:
+            kind = {"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster"}
+            self._write(f"clusters/{name}", {**kind, "metadata": {"name": name}, "spec": {"hubAcceptsClient": True}})
+        for number in range(SCORERS):
+            self.scorer(f"scorer-{number}")
+
+    def scorer(self, name: str, **execution: Any) -> None:
+        """One scorer's manifest, new or changed."""
+        spec = {"description": "bench", "configURL": f"{self._url}/{name}/config", "configSyncMode": "Full"}
+        spec["scoreDimensionFormat"] = "${node}"
+        spec["execution"] = execution
+        manifest = {"apiVersion": _API, "kind": "DynamicScorer", "metadata": {"name": name}, "spec": spec}
+        self._write(f"scorers/{name}", manifest)
+
+    def scores(self) -> None:
+        """What results workers leave of every pair: its state in Redis, its object in the folder."""
+        now = time.time()
+        state = {"last_success": now, "failing": 0, "valid_until": now + 3600, "items": ITEMS, "n:ok": 1}
+        for cluster in self.clusters:
+            with self.client.pipeline(transaction=False) as pipe:
+                for number in range(SCORERS):
+                    pipe.hset(keys.pair_key(cluster, f"scorer-{number}"), mapping=state)
+                pipe.execute()
+            folder = self.folder / "_out/clusters" / cluster / "addonplacementscores"
+            folder.mkdir(parents=True)
+            for number in range(SCORERS):
+                (folder / f"scorer-{number}.yaml").write_text(_score(cluster, f"scorer-{number}"), encoding="utf-8")
+
+    @contextmanager
+    def hub(self) -> Iterator[None]:
+        """A hub controller."""
+        with process([sys.executable, "-m", "dsf.hub"], self._environment, self._log) as running:
+            self._hub = psutil.Process(running.pid)
+            yield
+
+    def cpu(self) -> tuple[float, float]:
+        """CPU seconds of the hub and of Redis until now."""
+        assert self._hub is not None
+        return cpu(self._hub), cpu(self._redis)
+
+    def memory(self) -> int:
+        """Resident bytes of the hub."""
+        assert self._hub is not None
+        return int(self._hub.memory_info().rss)
+
+    def entries(self, scorer: str, is_right: Callable[[dict[str, Any]], bool] = bool) -> int:
+        """On how many clusters the schedule has this scorer as it should be."""
+        texts = self.client.hmget(keys.ENTRIES, [keys.pair(cluster, scorer) for cluster in self.clusters])
+        return sum(is_right(json.loads(text)) for text in texts if text is not None)
+
+    def arrivals(self, scorer: str, is_right: Callable[[dict[str, Any]], bool] = bool) -> list[float]:
+        """Seconds after which each cluster has it."""
+        began, times = time.monotonic(), []
+        while len(times) < len(self.clusters):
+            there = self.entries(scorer, is_right)
+            seconds = time.monotonic() - began
+            times += [seconds] * (there - len(times))
+            if seconds > _PATIENCE:
+                raise TimeoutError(f"{scorer}: {there} of {len(self.clusters)} clusters; see {self._log}")
+            time.sleep(0.1)
+        return times
+
+    def settle(self) -> None:
+        """Wait until the hub has done what there was to do."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            before = self.cpu()[0]
+            time.sleep(_QUIET)
+            if self.cpu()[0] - before < 0.5 * _QUIET:
+                return
+        raise TimeoutError(f"the hub does not come to rest; see {self._log}")
+
+    def _write(self, name: str, manifest: dict[str, Any]) -> None:
+        path = self.folder / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not manifest["metadata"]:
+            manifest["metadata"] = {"name": "dynamic-scoring-config"}
+        path.write_text(yaml.safe_dump(manifest, sort_keys=False), encoding="utf-8")
+
+
+def _score(cluster: str, scorer: str) -> str:
+    labels = {"app.kubernetes.io/managed-by": "dynamic-scoring-framework"}
+    body = {
+        "apiVersion": "cluster.open-cluster-management.io/v1alpha1",
+        "kind": "AddOnPlacementScore",
+        "metadata": {"name": scorer, "namespace": cluster, "labels": labels},
+        "status": {"scores": [{"name": f"item-{number}", "value": number} for number in range(ITEMS)]},
+    }
+    return yaml.safe_dump(body, sort_keys=False)
+
+
+def measure_fleet(fleet: Fleet, rest: float) -> list[Figure]:
+    """One row for each thing that a hub is asked to do."""
+    pairs = f"{len(fleet.clusters)} clusters x {SCORERS} scorers"
+    figures = []
+
+    def row(name: str, seconds: float, spent: tuple[float, float], text: str = "", **bound: float) -> None:
+        measured = f"{text or f'{seconds:.1f} s'}; CPU: hub {spent[0]:.2f} s, Redis {spent[1]:.2f} s"
+        figures.append(Figure(name, measured, seconds, "s", pairs, **bound))
+
+    def since(before: tuple[float, float]) -> tuple[float, float]:
+        now = fleet.cpu()
+        return now[0] - before[0], now[1] - before[1]
+
+    def redis_only() -> tuple[float, float]:
+        return 0.0, cpu(fleet._redis)
+
+    fleet.manifests()
+    began, before = time.monotonic(), redis_only()
+    with fleet.hub():
+        for number in range(SCORERS):
+            fleet.arrivals(f"scorer-{number}")
+        row("all scorers to all clusters", time.monotonic() - began, since(before), most=60)
+        fleet.scores()
+        fleet.settle()
+        before = fleet.cpu()
+        time.sleep(rest)
+        spent = since(before)
+        measured = f"Redis {1000 * spent[1] / rest:.1f} mCPU; {fleet.memory() / 2**20:.0f} MiB; {rest:.0f} s"
+        figures.append(Figure("hub at rest", measured, 1000 * spent[0] / rest, "mCPU", pairs, most=20))
+        before = fleet.cpu()
+        fleet.scorer("newcomer")
+        times = sorted(fleet.arrivals("newcomer"))
+        fleet.settle()
+        p50, p99 = statistics.median(times), times[int(0.99 * len(times)) - 1]
+        row(
+            "a new scorer until p99 of the clusters have it",
+            p99,
+            since(before),
+            f"p50 {p50:.1f}, p99 {p99:.1f} s",
+            most=2,
+        )
+    began, before = time.monotonic(), redis_only()
+    with fleet.hub():
+        fleet.scorer("newcomer", rateLimit="900/s")
+        fleet.arrivals("newcomer", lambda entry: entry["rate_limit"] == "900/s")
+        took = time.monotonic() - began
+        fleet.settle()
+        row("restart until a change is in force", took, since(before), most=10)
+    return figures
+
+
+def measure(clusters: int, rest: float) -> Measurement:
+    """Everything, with processes of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        supervisor = Supervisor(folder, lambda _: None)
+        server = EmbeddedRedis(folder / "redis", Ports(lambda _: None).any())
+        api = ThreadingHTTPServer(("127.0.0.1", 0), ScoringApi)
+        threading.Thread(target=api.serve_forever, daemon=True).start()
+        try:
+            program = server.program()
+            supervisor.start(program)
+            supervisor.wait_ready(30)
+            url = f"http://127.0.0.1:{api.server_address[1]}"
+            fleet = Fleet(folder, server, supervisor.pid(program.name), url, clusters)
+            figures = measure_fleet(fleet, rest)
+        finally:
+            api.shutdown()
+            supervisor.stop_all()
+    return figures, {"clusters": clusters, "scorers": SCORERS}
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = options(__doc__)
+    parser.add_argument("--clusters", type=int, help=f"how many (default {CLUSTERS}, quick {QUICK_CLUSTERS})")
+    parser.add_argument("--seconds", type=float, help=f"of the measurement at rest (default {REST:g})")
+    arguments = parser.parse_args()
+    clusters = arguments.clusters or (QUICK_CLUSTERS if arguments.quick else CLUSTERS)
+    rest = arguments.seconds or (QUICK_REST if arguments.quick else REST)
+    return report(arguments, measure(clusters, rest))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""A straight line through what was seen at several sizes, and where what was seen leaves it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+#: A step from one size to the next costs this much more for each pair than the step before: the line bends there.
+_BENDS = 1.3
+
+
+@dataclass(frozen=True)
+class Line:
+    """`base + slope * size`."""
+
+    base: float
+    slope: float
+
+    @classmethod
+    def through(cls, points: Sequence[tuple[float, float]]) -> Self:
+        """Least squares through (size, value); raises ValueError for fewer than two sizes."""
+        if len({size for size, _ in points}) < 2:
+            raise ValueError("a line needs two sizes")
+        sizes, values = [size for size, _ in points], [value for _, value in points]
+        middle, mean = sum(sizes) / len(sizes), sum(values) / len(values)
+        spread = sum((size - middle) ** 2 for size in sizes)
+        slope = sum((size - middle) * (value - mean) for size, value in points) / spread
+        return cls(mean - slope * middle, slope)
+
+    @staticmethod
+    def bend(points: Sequence[tuple[float, float]]) -> str:
+        """Where it grows faster than before, in words."""
+        ordered = sorted(points)
+        steps = [
+            (first[0], (second[1] - first[1]) / (second[0] - first[0])) for first, second in itertools.pairwise(ordered)
+        ]
+        for (_, before), (size, after) in itertools.pairwise(steps):
+            if before > 0 and after > _BENDS * before:
+                return f"bends up at {size:g} ({1000 * before:.1f}, then {1000 * after:.1f} a 1,000)"
+        return "no bend upwards"
