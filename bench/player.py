@@ -3,8 +3,8 @@
     python -m bench.player --clusters N [--changing PERCENT] [--flood CLUSTER --rate N]
 
 Each cluster has two connections, as far as Redis can tell those of an agent: one blocks in a pop of its queue, the
-other puts the signed result of each tick at once into a slot of its mailbox and rings. While every slot is taken a
-result waits, and a newer one of its scorer takes its place, as in an agent. `--flood` puts what looks like a result
+other puts the signed result of each tick at once into its scorer's slot of the mailbox and rings. One that the hub has
+not taken gives way to it, as with an agent. `--flood` puts what looks like a result
 into the mailbox of that cluster so many times a second, as somebody with a stolen credential can.
 
 Redis (with the master secret) comes from the environment, `DSF_REDIS_URL` and `DSF_SIGNING_SECRET`. Every second it
@@ -31,8 +31,6 @@ from dsf import keys, messages, wire
 from dsf.settings import settings
 
 ITEMS = 10
-#: Seconds between two tries of what found no free slot, as an agent's.
-_AGAIN = 0.25
 #: One of so many results is followed until it is in the books.
 _FOLLOWED = 50
 #: Seconds between two looks for those, and the longest time for which one is followed.
@@ -119,12 +117,15 @@ class Agent:
         self._slots = keys.mail_slots(name)
         self._bell = keys.mail_bell(name)
         self._pop = command("BRPOP", keys.spoke_queue(name), str(settings().redis_polling_interval))
-        self._next = 0
         self._values: Counter[str] = Counter()
-        # Scorer -> run and message of the result that waits for a free slot.
-        self.waiting: dict[str, tuple[str, bytes]] = {}
-        # What was sent and not answered, in order; None for a bell.
-        self._sent: deque[tuple[str, str, bytes] | None] = deque()
+        # Scorer -> its slot; the run that was put there last, and what that one says was superseded.
+        self._places: dict[str, int] = {}
+        self._held: dict[str, tuple[str, list[str]]] = {}
+        #: Runs that gave way, for the next result to say.
+        self._superseded: list[str] = []
+        # What was sent and not answered, in order, and which of its answers comes next.
+        self._sent: deque[tuple[str, str, list[str]]] = deque()
+        self._answers = 0
         self.taking.send(self._pop)
 
     def took(self, answers: list[object]) -> None:
@@ -139,32 +140,24 @@ class Agent:
             self.taking.send(self._pop)
 
     def gave(self, answers: list[object]) -> None:
-        """Whether there was a free slot."""
+        """Each result has three answers: whether one of its scorer was still there, that it is there, and who heard."""
         for answer in answers:
-            sent = self._sent.popleft()
-            if sent is None:
-                continue
-            scorer, run, message = sent
-            if answer is None:
-                self._player.counts["slot taken"] += 1
-                held = self.waiting.get(scorer)
-                if held is None or held[0] < run:
-                    self.waiting[scorer] = run, message
-                    self._player.is_late(self)
-                else:
+            number = self._answers
+            self._answers = (number + 1) % 3
+            if number == 0:
+                scorer, run, superseded = self._sent.popleft()
+                if answer == 1 and scorer in self._held:
+                    before, carried = self._held[scorer]
+                    self._superseded += [f"{scorer}/{before}", *carried]
                     self._player.counts["superseded"] += 1
-            else:
+                self._held[scorer] = run, superseded
                 self._player.put(self.name, scorer, run)
-
-    def try_again(self) -> None:
-        """Try what waits once more."""
-        waiting, self.waiting = self.waiting, {}
-        for scorer, (run, message) in waiting.items():
-            self._put(scorer, run, message)
 
     def _score(self, scorer: str, run: str) -> None:
         if random.random() < self._player.changing:
             self._values[scorer] = (self._values[scorer] + 1) % 80
+        superseded = self._superseded[: messages.MOST_SUPERSEDED]
+        del self._superseded[: messages.MOST_SUPERSEDED]
         result = messages.Result.model_construct(
             cluster=self.name,
             scorer=scorer,
@@ -177,19 +170,18 @@ class Agent:
             agent=f"agent-{self.name}",
             version="1.0.0",
             mail=True,
+            superseded=superseded,
         )
         envelope = messages.sign(result, self._key)
         text = repr((self.name, scorer, run))
         message = wire.call(messages.INGEST_TASK, (envelope,), keys.RESULTS_QUEUE, argsrepr=text)
-        if self.waiting.pop(scorer, None) is not None:
-            self._player.counts["superseded"] += 1
-        self._put(scorer, run, message)
-
-    def _put(self, scorer: str, run: str, message: bytes) -> None:
-        slot = self._next
-        self._next = (slot + 1) % len(self._slots)
-        self.giving.send(command("SET", self._slots[slot], message, "NX") + command("PUBLISH", self._bell, str(slot)))
-        self._sent += (scorer, run, message), None
+        slot = self._slots[self._places.setdefault(scorer, len(self._places) % len(self._slots))]
+        self.giving.send(
+            command("EXISTS", slot)
+            + command("SET", slot, message)
+            + command("PUBLISH", self._bell, slot.rpartition(".")[2])
+        )
+        self._sent.append((scorer, run, superseded))
 
 
 class Player:
@@ -207,7 +199,6 @@ class Player:
         self._number = count()
         self._selector = selectors.DefaultSelector()
         self._followed: dict[str, tuple[str, float]] = {}
-        self._late: set[Agent] = set()
         master = bytes.fromhex(config.resolved_signing_secret() or "")
         for number in range(clusters):
             name = f"cluster-{number:04}"
@@ -227,13 +218,9 @@ class Player:
         if next(self._number) % _FOLLOWED == 0:
             self._followed.setdefault(keys.pair_key(cluster, scorer), (run, time.monotonic()))
 
-    def is_late(self, agent: Agent) -> None:
-        """It found no free slot."""
-        self._late.add(agent)
-
     def run(self) -> None:
         """Play until the process is ended."""
-        tell = again = look = flooded = time.monotonic()
+        tell = look = flooded = time.monotonic()
         while True:
             for chosen, _ in self._selector.select(_PACE if self._flooding else _LOOK):
                 connection, handle = chosen.data
@@ -245,15 +232,9 @@ class Player:
             if self._flooding is not None:
                 self._flood_more(self._flooding, now - flooded)
                 flooded = now
-            if now >= again:
-                again = now + _AGAIN
-                late, self._late = self._late, set()
-                for agent in late:
-                    agent.try_again()
             if now >= tell:
                 tell = now + 1.0
-                waiting = sum(len(agent.waiting) for agent in self._late)
-                said = {"counts": dict(self.counts), "waiting": waiting, "latencies": self.latencies}
+                said = {"counts": dict(self.counts), "latencies": self.latencies}
                 print(json.dumps(said), flush=True)
                 self.latencies = []
 

@@ -7,6 +7,7 @@ not for each read, and when all places are taken, the one that has waited longes
 from __future__ import annotations
 
 import io
+import selectors
 import socket
 import sys
 import threading
@@ -22,8 +23,6 @@ log = dsf.log.get(__name__)
 
 #: Seconds for the head of a request, from its first byte on.
 HEAD_SECONDS: Final = 10.0
-#: Seconds between two looks of a server whether it shall stop.
-_POLL: Final = 0.2
 
 
 class TimedReader(io.RawIOBase):
@@ -87,7 +86,9 @@ class InThread:
 
     def __init__(self, server: TCPServer, name: str) -> None:
         self._server = server
-        self._thread = threading.Thread(target=server.serve_forever, args=(_POLL,), name=name, daemon=True)
+        # `serve_forever` would look again and again whether it shall stop.
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     @property
     def port(self) -> int:
@@ -101,9 +102,20 @@ class InThread:
     def stop(self) -> None:
         """Stop answering and give the port back."""
         if self._thread.is_alive():
-            self._server.shutdown()
+            self._wake.send(b"!")
             self._thread.join(5)
         self._server.server_close()
+        self._wake.close()
+        self._woken.close()
+
+    def _serve(self) -> None:
+        # Not to wait for a client that has gone between the two looks.
+        self._server.timeout = 0
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while self._woken not in {key.fileobj for key, _ in selector.select()}:
+                self._server.handle_request()
 
 
 class BoundedServer(ThreadingMixIn, Listening):

@@ -40,6 +40,8 @@ MESSAGE_LIMIT = 1024
 LARGEST_COUNT = 2**53
 #: Reasons for which a result's single results were refused; some ten are known.
 _MOST_REFUSALS = 64
+#: Runs that one result says were superseded.
+MOST_SUPERSEDED = 64
 _VERSION_LIMIT = 64
 _HOST_LIMIT = 255
 
@@ -115,6 +117,8 @@ class Result(BaseModel):
     version: str = ""
     #: Whether the agent puts its results into a mailbox where there is one; it then needs no right on any list.
     mail: bool = False
+    #: Runs of this cluster (`<scorer>/<run id>`) whose results gave way to newer ones before the hub took them.
+    superseded: Annotated[list[str], Field(max_length=MOST_SUPERSEDED)] = []
 
     @field_validator("cluster", "scorer")
     @classmethod

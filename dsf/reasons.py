@@ -140,6 +140,11 @@ class SkipReason(Reason):
         "results of the cluster fill its mailbox: no results worker takes them in",
         "look at the results workers",
     )
+    SUPERSEDED = (
+        "superseded",
+        "the scorer had a newer result before the hub took this one in",
+        "do the results workers keep up",
+    )
     RATE_LIMIT = (
         "rate_limit",
         "the scorer's fleet-wide `rateLimit` is used up",

@@ -104,7 +104,7 @@ class Settings(BaseSettings):
         "return of a very large fleet.",
     )
     redis_polling_interval: int = Field(
-        default=2,
+        default=5,
         ge=1,
         description="Length of a worker's blocking pop. Longer means fewer idle requests to the hub "
         "(clusters / interval a second) and a slower shutdown; it delays no message.",
@@ -288,10 +288,11 @@ class Settings(BaseSettings):
         "is its task. Flower shows them as one. With 1 each has a task of its own.",
     )
     results_queue_limit: int = Field(
-        default=5000,
+        default=256,
         ge=1,
-        description="Results that wait for a results worker at most; more stay in the mailboxes of their clusters, "
-        "which are emptied in turns, and then with the agents, which send the newest of each scorer first.",
+        description="Results that wait for a results worker at most; the others stay in the mailboxes of their "
+        "clusters, which are emptied in turns and hold the newest of each scorer. What is in the queue gives way to "
+        "nothing newer, so a long one makes scores old where the workers get too little CPU.",
     )
     results_visibility_timeout: int = Field(
         default=30,

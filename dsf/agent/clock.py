@@ -7,6 +7,7 @@ account. Results still carry the agent's own time: the hub refuses one whose clo
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -31,8 +32,15 @@ _NOTABLE: Final = 1.0
 class HubClock:
     """Measures in a thread of its own; until the first measurement the agent's own clock counts."""
 
-    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        clock: Callable[[], float] = time.time,
+        line: contextlib.AbstractContextManager[object] | None = None,
+    ) -> None:
+        """`line` is held while Redis is asked, for a client whose users share one connection."""
         self._redis = client
+        self._line = line or contextlib.nullcontext()
         self._clock = clock
         self._offset = 0.0
         self._is_refused = False
@@ -61,10 +69,11 @@ class HubClock:
 
     def measure(self) -> bool:
         """Ask Redis for its time; says whether the answer was of use. Raises redis.RedisError."""
-        asked = self._clock()
-        began = time.monotonic()
-        seconds, microseconds = self._redis.time()
-        took = time.monotonic() - began
+        with self._line:
+            asked = self._clock()
+            began = time.monotonic()
+            seconds, microseconds = self._redis.time()
+            took = time.monotonic() - began
         if took > _SLOWEST:
             return False
         before, self._offset = self._offset, seconds + microseconds / 1e6 - (asked + took / 2)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
-
-import watchfiles
 
 import dsf.log
 from dsf.agent.files import WatchedFile
@@ -27,10 +24,8 @@ Summaries = Mapping[str, ScorerSummary]
 NONE: Final[Summaries] = MappingProxyType({})
 #: A ConfigMap has at most 1 MiB.
 _MAX_BYTES = 4 * 1024 * 1024
-#: Milliseconds: several changes within this time are one.
-_DEBOUNCE = 50
-#: Seconds between two looks for a folder that does not exist (yet).
-_POLL = 1.0
+#: Seconds between two looks at the file.
+_LOOK_EVERY = 1.0
 
 
 class ConfigSource(Protocol):
@@ -130,26 +125,11 @@ class FileConfig:
             self._thread.join(5)
 
     def _watch(self) -> None:
-        self.summaries()
-        # Where Kubernetes mounts it, the file is a link through `..data`, which is what changes.
-        names = {self._path.name, "..data"}
+        # A look is one stat(), and each tick has a look of its own: this one is for what nobody asks about meanwhile.
+        # To be told by the kernel takes a library that looks forty times a second.
         while not self._stop.is_set():
-            # The folder and not the file: Kubernetes and our hub replace the file, and it may not be there yet.
-            with contextlib.suppress(FileNotFoundError):
-                for _ in watchfiles.watch(
-                    self._path.parent,
-                    watch_filter=lambda _, path: Path(path).name in names,
-                    debounce=_DEBOUNCE,
-                    step=20,
-                    rust_timeout=1000,
-                    yield_on_timeout=True,
-                    stop_event=self._stop,
-                    recursive=False,
-                    raise_interrupt=False,
-                ):
-                    self.summaries()
             self.summaries()
-            self._stop.wait(_POLL)
+            self._stop.wait(_LOOK_EVERY)
 
 
 def _parse(data: bytes) -> Summaries:

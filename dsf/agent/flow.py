@@ -29,6 +29,7 @@ from dsf.cycle.cycle import Cycle
 from dsf.errors import CycleError
 from dsf.keys import spoke_queue
 from dsf.messages import PUBLISH_TASK, SCORE_TASK, Outcome, Result, Stage, new_run_id, run_time
+from dsf.reasons import FailureReason
 from dsf.settings import Settings
 from dsf.ticks import iso
 
@@ -242,7 +243,9 @@ class Flow:
             cycle.scorer, cycle.run_id, outcome, failure.reason, failure.message, stage=stage, cycle=cycle
         )
         self._cycles.leave(cycle.scorer, cycle.run_id)
-        self._report(result)
+        # One that gave way to a newer one: the next that is sent says so, and a message of its own would be in its way.
+        if failure.reason != FailureReason.SUPERSEDED:
+            self._report(result)
 
     def _report(self, result: Result) -> None:
         try:

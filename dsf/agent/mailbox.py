@@ -1,13 +1,19 @@
 """The agent's mailbox on the hub: a few slots, each for one result, that the hub empties.
 
-It is all that an agent may write: when every slot is taken the hub is behind, and the agent keeps what it has. A hub of
-the last release has no mailboxes; its agents push into a list.
+It is all that an agent may write. A result that the hub has not taken when its scorer has a newer one gives its slot to
+that one: while the hub is behind, what waits is the newest of each scorer and nothing else. When every slot is taken
+the agent keeps what it has. A hub of the last release has no mailboxes; its agents push into a list.
+
+Whatever wants to be sent while something is under way goes together, over the same connection: so one is enough,
+however far away the hub is.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import redis
@@ -21,6 +27,29 @@ log = dsf.log.get(__name__)
 _TRY_AGAIN: Final = 60.0
 
 
+@dataclass(frozen=True)
+class Letter:
+    """A message for the hub, and which result it brings."""
+
+    scorer: str
+    run: str
+    #: Whether it brings a score, and not only a reason why there is none.
+    is_score: bool
+    message: bytes
+    #: Runs (`<scorer>/<run id>`) that it says were superseded.
+    superseded: tuple[str, ...] = ()
+
+
+@dataclass
+class _Sending:
+    """Commands that go together, and what came of them."""
+
+    commands: Sequence[tuple[Any, ...]]
+    answers: list[Any] = field(default_factory=list)
+    error: redis.RedisError | None = None
+    is_done: bool = False
+
+
 class Mailbox:
     """Puts messages where the hub takes them. Thread-safe."""
 
@@ -30,66 +59,142 @@ class Mailbox:
         self._bell = keys.mail_bell(cluster)
         self._lock = threading.Lock()
         self._next = 0
+        # What was put into each slot last; only this agent puts anything there.
+        self._held: dict[int, Letter] = {}
+        # Whether a collector listened the last time. One that does not may be one that will never look: then nothing
+        # that stands in a slot gives way.
+        self._is_heard = True
         # Until when (time.monotonic()) there is taken to be no mailbox, and no list.
         self._no_mailbox_until = 0.0
         self._no_list_until = 0.0
+        #: Held by whoever uses the connection.
+        self.line = threading.Lock()
+        self._to_send: list[_Sending] = []
 
-    def put(self, message: bytes) -> bool:
-        """Put a message in; False when every slot is taken. One round trip, unless the hub is behind.
+    def put(self, letter: Letter) -> tuple[bool, tuple[str, ...]]:
+        """Put a letter in: whether it is in, and which runs (`<scorer>/<run id>`) will not reach the hub because of it.
 
+        It is not in when every slot is taken. One round trip, unless the hub is behind.
         Raises redis.RedisError when Redis is away, full, or allows this agent neither way.
         """
-        if time.monotonic() < self._no_mailbox_until and self._push(message):
-            return True
+        if time.monotonic() < self._no_mailbox_until and self._push(letter.message):
+            return True, ()
         try:
-            number, hears = self._put(message)
+            is_in, hears, lost = self._put(letter)
         except redis.exceptions.NoPermissionError:
-            if not self._push(message):
+            if not self._push(letter.message):
                 raise
             self._no_mailbox_until = time.monotonic() + _TRY_AGAIN
-            return True
-        if number is not None:
-            return True
+            return True, ()
+        if is_in:
+            return True, lost
         # No collector listens: the results workers are away, or an old hub lets every agent write everywhere.
-        return not hears and self._push(message)
+        return (not hears and self._push(letter.message)), ()
 
-    def _put(self, message: bytes) -> tuple[int | None, bool]:
-        """The slot that was taken, if one was free, and whether the hub listens."""
+    def _put(self, letter: Letter) -> tuple[bool, bool, tuple[str, ...]]:
+        """Whether it is in, whether the hub listens, and what will not reach the hub because of it."""
         with self._lock:
-            first = self._next
-            self._next = (first + 1) % keys.MAIL_SLOTS
-        is_put, hears = self._try(first, message)
+            own = self._own_slot(letter)
+            if own is not None:
+                # Now, so that another thread does not take the same one for its own.
+                before, self._held[own] = self._held[own], letter
+            else:
+                first = self._next
+                self._next = (first + 1) % keys.MAIL_SLOTS
+        if own is not None:
+            return self._replace(own, before, letter)
+        is_put, hears = self._try(first, letter)
         if is_put:
-            return first, hears
-        pipe: Any = self._redis.pipeline(transaction=False)
-        with pipe:
-            for slot in self._slots:
-                pipe.exists(slot)
-            taken = pipe.execute()
+            return True, hears, ()
+        taken = self._send([("EXISTS", slot) for slot in self._slots])
         for step in range(1, keys.MAIL_SLOTS):
             number = (first + step) % keys.MAIL_SLOTS
             if not taken[number]:
                 # Another thread may have been faster.
-                is_put, hears = self._try(number, message)
+                is_put, hears = self._try(number, letter)
                 if is_put:
-                    return number, hears
-        return None, hears
+                    return True, hears, ()
+        return False, hears, ()
 
-    def _try(self, number: int, message: bytes) -> tuple[bool, bool]:
-        pipe: Any = self._redis.pipeline(transaction=False)
-        with pipe:
-            pipe.set(self._slots[number], message, nx=True)
-            # Also when it is taken: the hub may not have heard the last bell.
-            pipe.publish(self._bell, number)
-            is_put, heard = pipe.execute()
+    def _own_slot(self, letter: Letter) -> int | None:
+        """Where the last result of its scorer was put, if this one may take its place. The lock is held."""
+        if not self._is_heard:
+            return None
+        for number, held in self._held.items():
+            if held.scorer == letter.scorer:
+                # A score is worth more than a newer reason why there is none.
+                return number if held.run < letter.run and (letter.is_score or not held.is_score) else None
+        return None
+
+    def _replace(self, number: int, before: Letter, letter: Letter) -> tuple[bool, bool, tuple[str, ...]]:
+        slot = self._slots[number]
+        try:
+            was_there, _, heard = self._send(
+                [("EXISTS", slot), ("SET", slot, letter.message), ("PUBLISH", self._bell, number)]
+            )
+        except redis.RedisError:
+            with self._lock:
+                if self._held.get(number) is letter:
+                    self._held[number] = before
+            raise
+        self._is_heard = heard > 0
+        lost = (*before.superseded, f"{before.scorer}/{before.run}") if was_there else ()
+        return True, heard > 0, lost
+
+    def _try(self, number: int, letter: Letter) -> tuple[bool, bool]:
+        is_put, heard = self._send(
+            # The bell also when it is taken: the hub may not have heard the last one.
+            [("SET", self._slots[number], letter.message, "NX"), ("PUBLISH", self._bell, number)]
+        )
+        self._is_heard = heard > 0
+        if is_put:
+            with self._lock:
+                for other in [one for one, held in self._held.items() if held.scorer == letter.scorer]:
+                    del self._held[other]
+                self._held[number] = letter
         return bool(is_put), heard > 0
+
+    def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Answers to these commands, in one round trip with what other threads want to send meanwhile.
+
+        Raises redis.RedisError.
+        """
+        mine = _Sending(commands)
+        with self._lock:
+            self._to_send.append(mine)
+        with self.line:
+            if not mine.is_done:
+                with self._lock:
+                    batch, self._to_send = self._to_send, []
+                self._send_all(batch)
+        if mine.error is not None:
+            raise mine.error
+        return mine.answers
+
+    def _send_all(self, batch: Sequence[_Sending]) -> None:
+        pipe: Any = self._redis.pipeline(transaction=False)
+        try:
+            with pipe:
+                for sending in batch:
+                    for command in sending.commands:
+                        pipe.execute_command(*command)
+                answers = iter(pipe.execute(raise_on_error=False))
+            for sending in batch:
+                sending.answers = [next(answers) for _ in sending.commands]
+                sending.error = next((one for one in sending.answers if isinstance(one, redis.RedisError)), None)
+        except redis.RedisError as error:
+            for sending in batch:
+                sending.error = error
+        finally:
+            for sending in batch:
+                sending.is_done = True
 
     def _push(self, message: bytes) -> bool:
         """As the last release did; says whether the hub still allows it."""
         if time.monotonic() < self._no_list_until:
             return False
         try:
-            self._redis.lpush(keys.RESULTS_QUEUE, message)
+            self._send([("LPUSH", keys.RESULTS_QUEUE, message)])
         except redis.exceptions.NoPermissionError:
             self._no_list_until = time.monotonic() + _TRY_AGAIN
             return False

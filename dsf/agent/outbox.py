@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import redis
@@ -11,10 +12,10 @@ import redis
 import dsf.log
 from dsf import keys, wire
 from dsf.agent.ending import is_ending
-from dsf.agent.mailbox import Mailbox
+from dsf.agent.mailbox import Letter, Mailbox
 from dsf.agent.secrets import KeyRing
 from dsf.errors import CycleError, SettingsError
-from dsf.messages import INGEST_TASK, PACKING, Result, sign
+from dsf.messages import INGEST_TASK, MOST_SUPERSEDED, PACKING, Result, sign
 from dsf.store.pairs import SUCCESSES
 
 log = dsf.log.get(__name__)
@@ -23,6 +24,8 @@ log = dsf.log.get(__name__)
 _WAIT = 1.0
 #: Seconds between two tries while the mailbox is full.
 _FULL_WAIT = 0.25
+#: Runs that are remembered until the hub can be told that their results gave way.
+_MOST_TO_TELL = 1000
 
 
 class Outbox:
@@ -30,21 +33,39 @@ class Outbox:
 
     def __init__(self, client: redis.Redis, keyring: KeyRing, cluster: str, max_bytes: int) -> None:
         self._mailbox = Mailbox(client, cluster)
+        #: Held while the client is in use.
+        self.line = self._mailbox.line
         self._keyring = keyring
         self._lock = threading.Lock()
         self._waiting: list[Result] = []
+        # Runs (`<scorer>/<run id>`) whose results no longer reach the hub; the next result says so.
+        self._superseded: dict[str, None] = {}
         self._max_bytes = max_bytes
         self._background = ThreadPoolExecutor(1, thread_name_prefix="dsf-outbox")
 
     def send(self, result: Result, deadline: float) -> None:
         """Send until it is sent, or `deadline` (time.monotonic()) has passed, or the agent is to end.
 
-        While the hub is behind, a result waits; one whose scorer has a newer one that waits as well gives way to it.
+        While the hub is behind, a result waits; one whose scorer has a newer one that waits as well gives way to it,
+        and the next result that is sent tells the hub so.
         Raises CycleError of stage publish with reason no_signing_key, too_large, connection_failed, results_behind or
         superseded.
         """
+        with self._lock:
+            superseded = list(self._superseded)[:MOST_SUPERSEDED]
+            for run in superseded:
+                del self._superseded[run]
+        try:
+            self._send(result, tuple(superseded), deadline)
+        except CycleError as error:
+            self._tell_later(superseded)
+            if error.reason == "superseded":
+                self._tell_later([f"{result.scorer}/{result.run}"])
+            raise
+
+    def _send(self, result: Result, superseded: tuple[str, ...], deadline: float) -> None:
         # Signed with the rest, so that only this agent can say so.
-        result = result.model_copy(update={"mail": True})
+        result = result.model_copy(update={"mail": True, "superseded": list(superseded)})
         try:
             envelope = sign(result, self._keyring.key())
         except SettingsError as error:
@@ -72,18 +93,28 @@ class Outbox:
                 f"the message with the result has {len(message)} bytes, more than the {self._max_bytes * PACKING} that "
                 "the hub takes; return fewer results or shorter labels",
             )
+        letter = Letter(result.scorer, result.run, result.outcome in SUCCESSES, message, superseded)
         with self._lock:
             self._waiting.append(result)
         try:
-            self._put(message, result, deadline)
+            self._put(letter, result, deadline)
         finally:
             with self._lock:
                 self._waiting = [other for other in self._waiting if other is not result]
 
-    def _put(self, message: bytes, result: Result, deadline: float) -> None:
+    def _tell_later(self, runs: Iterable[str]) -> None:
+        """The next result says that these never reach the hub. What is too much for it is declared lost there."""
+        with self._lock:
+            self._superseded.update(dict.fromkeys(runs))
+            for run in list(self._superseded)[:-_MOST_TO_TELL]:
+                del self._superseded[run]
+
+    def _put(self, letter: Letter, result: Result, deadline: float) -> None:
         while True:
             try:
-                if self._mailbox.put(message):
+                is_in, superseded = self._mailbox.put(letter)
+                self._tell_later(superseded)
+                if is_in:
                     return
                 wait = _FULL_WAIT
                 failure = CycleError(

@@ -39,9 +39,9 @@ class StagePool(BasePool):
         self._threads = 0
         self._hanging = 0
 
-    def has_room(self) -> bool:
-        """Whether a thread is free for one more."""
-        return bool(self._unfinished - self._hanging < self.limit)
+    def room(self) -> int:
+        """How many threads are free."""
+        return max(0, int(self.limit) - self._unfinished + self._hanging)
 
     def on_start(self) -> None:
         """Start the threads."""

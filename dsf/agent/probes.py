@@ -20,8 +20,8 @@ log = dsf.log.get(__name__)
 _INTERVALS = 3
 #: At least this many seconds: with an interval of a second one slow answer would be an outage.
 _LEAST = 10.0
-#: Seconds between two looks.
-_LOOK_EVERY = 1.0
+#: Seconds between two looks; what begins and what ends is seen at once.
+_LOOK_EVERY = 5.0
 
 
 class ScoringProbe:

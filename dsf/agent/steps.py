@@ -12,7 +12,7 @@ from dsf.agent.ending import is_ending
 
 #: Seconds between two looks for stages that hang and for scorers that were removed.
 _LOOK_EVERY = 1.0
-#: Seconds that an event for Flower waits at most.
+#: Seconds that an event for Flower waits for others.
 _EVENTS_EVERY = 0.25
 #: Events after which the thread that makes the next one sends them all: more than come together in that time.
 _MOST_EVENTS = 1000
@@ -31,7 +31,7 @@ class AgentStep(bootsteps.StartStopStep):
         """There is a new connection, and the worker takes ticks."""
         agent = runtime.current()
         pool, channel = consumer.pool, consumer.task_consumer.channel
-        channel.has_room = pool.has_room
+        channel.room = pool.room
         channel.on_refused = agent.metrics.refused_message
         pool.on_room = agent.handover.wake
         pool.is_more_to_come = agent.handover.deliver
@@ -40,6 +40,9 @@ class AgentStep(bootsteps.StartStopStep):
             _LOOK_EVERY, lambda: pool.replace(agent.cycles.look(agent.config.summaries()))
         )
         agent.readiness.consuming(True)
+        # Its channels are made with a connection each, of which only that of the pops is used.
+        for other in consumer.connection.transport.channels if consumer.connection else ():
+            other.pool.disconnect(inuse_connections=False)
 
     def stop(self, consumer: Any) -> None:
         """The worker ends, or the connection is lost. What has begun is finished; nothing more begins."""
@@ -63,31 +66,35 @@ class EventBatches(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._end = threading.Event()
+        self._is_some = threading.Event()
 
     def start(self, consumer: Any) -> None:
         """There is a new connection, and with it a new dispatcher."""
         dispatcher = consumer.event_dispatcher
         if dispatcher is not None:
-            dispatcher.on_send_buffered = None
+            self._end, self._is_some = threading.Event(), threading.Event()
+            dispatcher.on_send_buffered = self._is_some.set
             dispatcher.buffer_limit = _MOST_EVENTS
-            self._end = threading.Event()
             threading.Thread(
-                target=_send_regularly, args=(dispatcher, self._end), name="dsf-events", daemon=True
+                target=_send_batches, args=(dispatcher, self._is_some, self._end), name="dsf-events", daemon=True
             ).start()
 
     def stop(self, consumer: Any) -> None:
         """The connection ends, and what comes then goes with the next one."""
         del consumer
         self._end.set()
+        self._is_some.set()
 
     def shutdown(self, consumer: Any) -> None:
         """The worker ends: the last ones are sent, those of the cycles that it finished before."""
         self._end.set()
+        self._is_some.set()
         if consumer.event_dispatcher is not None:
             consumer.event_dispatcher.flush()
 
 
-def _send_regularly(dispatcher: Any, end: threading.Event) -> None:
+def _send_batches(dispatcher: Any, is_some: threading.Event, end: threading.Event) -> None:
     # A dispatcher that cannot send keeps its events.
-    while not end.wait(_EVENTS_EVERY):
+    while is_some.wait() and not end.wait(_EVENTS_EVERY):
+        is_some.clear()
         dispatcher.flush()

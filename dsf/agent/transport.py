@@ -6,6 +6,7 @@ to its queue. What cannot be read is counted and dropped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from queue import Empty
 from typing import Any
@@ -27,6 +28,9 @@ _BaseQoS: Any = virtual.QoS
 
 log = dsf.log.get(__name__)
 
+#: Pops that wait in Redis at a time: ticks that come in one round trip.
+_MOST_POPS = 4
+
 _throttle = Throttle()
 
 
@@ -38,7 +42,7 @@ class QoS(_BaseQoS):  # type: ignore[misc]
 
     def can_consume(self) -> bool:
         """Whether one more tick may be taken."""
-        return bool(super().can_consume() and self.channel.has_room())
+        return bool(super().can_consume() and self.channel.room() > 0)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Forget a message; the next tick takes its place."""
@@ -50,28 +54,55 @@ class Channel(_BaseChannel):  # type: ignore[misc]
     """A channel that lets nothing into the worker but calls of its stages."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Whether a thread is free, and who counts what is refused; set by the worker.
-        self.has_room: Callable[[], bool] = lambda: True
+        #: How many threads are free, and who counts what is refused; set by the worker.
+        self.room: Callable[[], int] = lambda: 1
         self.on_refused: Callable[[], None] = lambda: None
+        # Pops that Redis has not answered; it takes the next one up as soon as it has answered the one before.
+        self._asked = 0
         super().__init__(*args, **kwargs)
         self.QoS = QoS
 
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Ask for as many ticks as there are free threads, a few at most.
+
+        Each pop is answered before Redis looks at the next one, so while nothing comes they cost as much as one. Over a
+        long line, one after the other would be no more than one tick in each round trip.
+        """
+        connection = self.client.connection
+        self._asked = 0 if connection is not self._in_poll else self._asked
+        while self._asked < max(1, min(self.room(), _MOST_POPS)):
+            super()._brpop_start(timeout)
+            self._asked += 1
+
     def _brpop_read(self, **options: Any) -> Any:
         client = self.client
+        connection = client.connection
+        was_taken = False
         try:
-            try:
-                popped = client.parse_response(client.connection, "BRPOP", **options)
-            except self.connection_errors:
+            # What has come is taken at once: nothing tells the main loop of what is in the client's buffer already.
+            while True:
+                popped = client.parse_response(connection, "BRPOP", **options)
+                self._asked -= 1
+                if popped is not None:
+                    was_taken = True
+                    self._take(*popped)
+                if self._asked <= 0 or not connection.can_read(0):
+                    break
+        except BaseException as error:
+            self._asked, self._in_poll = 0, None
+            if isinstance(error, self.connection_errors):
                 # The next look connects again.
-                client.connection.disconnect()
-                raise
-            if popped is None:
-                raise Empty
-            self._take(*popped)
-            return True
-        finally:
+                connection.disconnect()
+            raise
+        self._brpop_sent_at = time.monotonic()
+        if self._asked <= 0:
             self._in_poll = None
             self._flush_brpop_reauth()
+        elif self.room() > 0:
+            self._brpop_start()
+        if not was_taken:
+            raise Empty
+        return True
 
     def _take(self, key: bytes, item: bytes) -> None:
         queue = key.decode()
@@ -92,13 +123,15 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         connection: Any = self._in_poll
         if not connection:
             return
+        # Asks for no more.
+        self.room = lambda: 0
         try:
             if connection.can_read(0):
                 self._brpop_read()
         except (Empty, *self.connection_errors) as error:
             log.debug("nothing taken any more", error=repr(error))
         connection.disconnect()
-        self._in_poll = None
+        self._asked, self._in_poll = 0, None
 
     def close(self) -> None:
         """Close without waiting."""

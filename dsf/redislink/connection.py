@@ -6,6 +6,9 @@ import errno
 import re
 import socket
 import ssl
+import threading
+from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any, Final
 
 import redis
@@ -100,20 +103,73 @@ class ReadableErrors:
             raise
 
 
+class _Sessions:
+    """The TLS sessions of this process: a connection to a server that it was connected to needs no handshake in full.
+
+    A session belongs to the context that it was made with, so that is kept as long as its files are the same ones.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._contexts: dict[Hashable, ssl.SSLContext] = {}
+        # Server -> the context of its newest session, and that session.
+        self._newest: dict[str, tuple[ssl.SSLContext, ssl.SSLSession]] = {}
+
+    def find(
+        self, stamps: Hashable, make: Callable[[], ssl.SSLContext], server: str
+    ) -> tuple[ssl.SSLContext, ssl.SSLSession | None]:
+        """The context for these files, and a session with this server if there is one. Raises what `make` raises."""
+        with self._lock:
+            context = self._contexts.get(stamps)
+            if context is None:
+                context = make()
+                # Those of files that were renewed go.
+                self._contexts = {stamps: context}
+            made_with, session = self._newest.get(server, (None, None))
+        return context, session if made_with is context else None
+
+    def keep(self, server: str, connection: object) -> None:
+        """Keep the session of a connection: the server may have sent it at any time after the handshake."""
+        if isinstance(connection, ssl.SSLSocket) and (session := connection.session) is not None:
+            with self._lock:
+                self._newest[server] = connection.context, session
+
+
+_sessions = _Sessions()
+
+
 class PinnedCA:
     """Mixed into a class of TLS connections: the server's certificate must be from the given CA, and for its name."""
 
     host: str
+    port: int
+    _sock: object
     ca_certs: str | None
     certfile: str | None
     keyfile: str | None
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
-        return self._context().wrap_socket(sock, server_hostname=self.host)
+        context, session = _sessions.find(self._stamps(), self._context, f"{self.host}:{self.port}")
+        return context.wrap_socket(sock, server_hostname=self.host, session=session)
+
+    def disconnect(self, *args: Any) -> None:
+        """Close; the next connection goes on with its session."""
+        _sessions.keep(f"{self.host}:{self.port}", self._sock)
+        super().disconnect(*args)  # type: ignore[misc]
+
+    def _stamps(self) -> Hashable:
+        """Differs when CA, certificate or key was renewed."""
+        found: list[object] = []
+        for file in (self.ca_certs, self.certfile, self.keyfile):
+            try:
+                found += [file, Path(file).stat().st_mtime_ns if file is not None else 0]
+            except OSError:
+                # Who reads it says what is wrong.
+                found += [file, None]
+        return tuple(found)
 
     def _context(self) -> ssl.SSLContext:
         # The base class trusts the system's CAs as well as the given one: any public CA could then vouch for the hub.
-        # Made anew each time, because CA and certificates are files that may have been renewed.
         file: str | None = None
         try:
             file = self.ca_certs

@@ -30,7 +30,7 @@ _RENEW_EVERY = 1.0
 # Longest wait for a bell, in seconds: so late are the end of this worker and a due look noticed.
 _LONGEST_WAIT = 0.5
 # Seconds between two tries while the queue is as long as it may be.
-_NO_ROOM_PAUSE = 0.02
+_NO_ROOM_PAUSE = 0.01
 # Bells that are heard before what they say is collected.
 _MOST_BELLS = 1000
 # Clusters that one script empties: Redis answers no other client meanwhile.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dsf.api.score import Item, build_items
@@ -21,7 +21,9 @@ from dsf.api.scoring import Result as Scored
 from dsf.api.types import USED_LABELS
 from dsf.api.validity import valid_until
 from dsf.errors import CycleError, ScoreObjectTooLargeError
-from dsf.messages import LARGEST_COUNT, Result, run_time
+from dsf.keys import is_name
+from dsf.messages import LARGEST_COUNT, Result, is_run_id, run_time
+from dsf.reasons import SkipReason
 from dsf.settings import Settings
 from dsf.store.pairs import SUCCESSES, Failure, HistoryEntry, Score
 from dsf.store.registry import ScorerRecord
@@ -60,7 +62,10 @@ def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Set
         return _failed(result, scorer, error, now)
     if result.outcome == "skipped":
         reason = result.reason or "unknown"
-        return _ending(result, scorer, "skipped", {"n:skipped:" + reason: 1}, reason=reason, message=result.message)
+        # Only a run that the hub waits for can have given way to another one.
+        refusal = "replayed" if reason == SkipReason.SUPERSEDED else ""
+        counters: dict[str, float] = {"n:skipped:" + reason: 1}
+        return _ending(result, scorer, "skipped", counters, reason=reason, message=result.message, refusal=refusal)
     until = valid_until(min(result.at, now), scorer.validity, factor)
     if now > until:
         message = (
@@ -74,6 +79,22 @@ def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Set
     except CycleError as error:
         return _failed(result, scorer, error, now)
     return _succeeded(result, scorer, scored)
+
+
+def superseded_by(result: Result) -> Iterator[Result]:
+    """What the runs end with that gave way to newer ones before the hub took them, as this verified result says."""
+    for member in result.superseded:
+        scorer, _, run = member.partition("/")
+        if is_name(scorer) and is_run_id(run):
+            yield Result(
+                cluster=result.cluster,
+                scorer=scorer,
+                run=run,
+                at=result.at,
+                outcome="skipped",
+                reason=SkipReason.SUPERSEDED.value,
+                message="the scorer had a newer result before the hub took this one in",
+            )
 
 
 def digest_of(score_name: str, items: Iterable[Item]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import redis
 
@@ -12,7 +12,7 @@ import dsf.log
 from dsf import keys
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.messages import Result, verify
-from dsf.results.ending import ending_of
+from dsf.results.ending import ending_of, superseded_by
 from dsf.results.registrycache import RegistryCache
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
@@ -84,6 +84,7 @@ class Ingest:
         factor = self._registry.validity_factor()
         answers: dict[int, str | redis.ResponseError] = {}
         endings: dict[int, Ending] = {}
+        given_way: list[Ending] = []
         refused: Counter[str] = Counter()
         for number, envelope in enumerate(envelopes):
             try:
@@ -94,11 +95,12 @@ class Ingest:
                 self._log(error.reason, envelope, str(error))
             else:
                 endings[number] = ending_of(result, scorer, now=now, settings=self._settings, factor=factor)
+                given_way += self._given_way(result, now)
         ended = self._runs.end_all(
-            list(endings.values()), refused=refused, now=now, history_length=self._settings.history_length
+            [*endings.values(), *given_way], refused=refused, now=now, history_length=self._settings.history_length
         )
         changed = False
-        for (number, ending), answer in zip(endings.items(), ended, strict=True):
+        for (number, ending), answer in zip(endings.items(), ended[: len(endings)], strict=True):
             if isinstance(answer, redis.ResponseError):
                 answers[number] = answer
                 continue
@@ -110,6 +112,13 @@ class Ingest:
         if changed:
             self._on_change()
         return [answers[number] for number in range(len(envelopes))]
+
+    def _given_way(self, result: Result, now: float) -> Iterator[Ending]:
+        """How the runs end that gave way to newer ones before the hub took them."""
+        for one in superseded_by(result):
+            scorer = self._registry.scorer(one.scorer)
+            if scorer is not None:
+                yield ending_of(one, scorer, now=now, settings=self._settings)
 
     def refuse(self, reason: str) -> None:
         """Count a result that is dropped without being taken in. Raises redis.RedisError."""

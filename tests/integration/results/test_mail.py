@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import threading
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.agent.mailbox import Mailbox
+from dsf.agent.mailbox import Letter, Mailbox
 from dsf.results.collector import Collector
 from dsf.store.mail import SHORTEST, Mail
 from tests.integration.results.bed import Bed
@@ -110,6 +109,12 @@ def test_runs_whose_result_waits_in_the_mailbox_are_not_lost(bed: Bed) -> None:
     assert bed.sweep() == [f"c1/s1/{run}"]
 
 
+def _letter(number: int, *, scorer: str = "", message: bytes = b"", is_score: bool = True) -> Letter:
+    """A letter; without a name of a scorer each is another one's."""
+    run = f"{1_700_000_000_000 + number:013d}-00000000"
+    return Letter(scorer or f"scorer-{number}", run, is_score, message or b"%d" % number)
+
+
 @pytest.fixture
 def mailbox(redis_url: str) -> Iterator[Mailbox]:
     with redis.Redis.from_url(redis_url) as client:
@@ -122,12 +127,12 @@ def test_an_agents_mailbox_is_filled_up_and_no_further(bed: Bed, mailbox: Mailbo
         assert (bells.get_message(timeout=30) or {}).get("type") == "psubscribe"
         # One that was left there is gone round.
         bed.client.set(keys.mail_slot("c1", 5), "left")
-        assert all(mailbox.put(b"%d" % n) for n in range(keys.MAIL_SLOTS - 1))
-        assert not mailbox.put(b"too much")
+        assert all(mailbox.put(_letter(n))[0] for n in range(keys.MAIL_SLOTS - 1))
+        assert not mailbox.put(_letter(99))[0]
         assert bed.client.exists(*keys.mail_slots("c1")) == keys.MAIL_SLOTS
         assert bed.client.exists(keys.RESULTS_QUEUE) == 0
         bed.client.delete(keys.mail_slot("c1", 9))
-        assert mailbox.put(b"again")
+        assert mailbox.put(_letter(100, message=b"again"))[0]
         assert bed.client.get(keys.mail_slot("c1", 9)) == "again"
         heard = set()
         while (bell := bells.get_message(timeout=1)) is not None:
@@ -135,9 +140,42 @@ def test_an_agents_mailbox_is_filled_up_and_no_further(bed: Bed, mailbox: Mailbo
         assert heard == {(keys.mail_bell("c1"), str(slot)) for slot in ALL}
 
 
+def test_what_the_hub_has_not_taken_gives_way_to_what_is_newer(bed: Bed, mailbox: Mailbox) -> None:
+    with bed.client.pubsub() as bells:
+        bells.psubscribe(keys.mail_bell("*"))
+        assert (bells.get_message(timeout=30) or {}).get("type") == "psubscribe"
+        first, other, second = _letter(1, scorer="a"), _letter(2, scorer="b"), _letter(3, scorer="a")
+        assert mailbox.put(first) == (True, ())
+        assert mailbox.put(other) == (True, ())
+        assert mailbox.put(second) == (True, (f"a/{first.run}",))
+        assert sorted(filter(None, bed.client.mget(keys.mail_slots("c1")))) == ["2", "3"]
+        # A reason why there is no score does not take the place of a score.
+        assert mailbox.put(_letter(4, scorer="a", is_score=False)) == (True, ())
+        assert bed.client.exists(*keys.mail_slots("c1")) == 3
+        # Taken by the hub: nothing gave way.
+        bed.client.delete(*keys.mail_slots("c1"))
+        assert mailbox.put(_letter(5, scorer="b")) == (True, ())
+
+
+def test_runs_whose_results_gave_way_end_with_that_reason(bed: Bed) -> None:
+    first = bed.open()
+    bed.now += 1
+    second = bed.open()
+    assert bed.send(second, superseded=[f"s1/{first}", "s1/no-run", "none/" + first]) == "ok"
+    state = bed.state()
+    assert (state.count("ok"), state.skipped(), state.open) == (1, {"superseded": 1}, 0)
+    # One that reached the hub all the same stays as it is.
+    bed.now += 1
+    third = bed.open()
+    assert bed.send(third, superseded=[f"s1/{second}", f"s1/{first}"]) == "ok"
+    assert bed.state().skipped() == {"superseded": 1}
+    assert bed.state().open == 0
+
+
 def test_nothing_is_left_behind_where_nobody_collects(bed: Bed, mailbox: Mailbox) -> None:
     """A hub of the last release on a Redis without users: what does not fit goes where that hub looks."""
-    assert all(mailbox.put(b"%d" % n) for n in range(20))
+    # Of three scorers only: those that stand there do not give way, for nobody may ever look.
+    assert all(mailbox.put(_letter(n, scorer=f"s{n % 3}"))[0] for n in range(20))
     assert bed.client.llen(keys.RESULTS_QUEUE) == 4
 
 
@@ -149,9 +187,9 @@ def test_a_worker_takes_in_what_is_mailed_and_what_it_did_not_hear_of(bed: Bed, 
         for slot, envelope in enumerate(envelopes[:10]):
             client.set(keys.mail_slot("c1", slot), json.dumps(message([envelope])))
         wait_for(lambda: bed.state().count("ok") == 10, 60, "the first ones")
-        for envelope in envelopes[10:]:
-            put = functools.partial(box.put, json.dumps(message([envelope])).encode())
-            wait_for(put, 60, "room in the mailbox")
+        for number, envelope in enumerate(envelopes[10:]):
+            letter = _letter(number, message=json.dumps(message([envelope])).encode())
+            wait_for(lambda letter=letter: box.put(letter)[0], 60, "room in the mailbox")  # type: ignore[misc]
         wait_for(lambda: bed.state().count("ok") == 40, 60, "all of them")
         assert bed.client.exists(keys.RESULTS_QUEUE, *keys.mail_slots("c1")) == 0
         assert worker.stop() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import time
 import uuid
@@ -12,7 +11,7 @@ from typing import Any
 import redis
 
 from dsf import keys, messages
-from dsf.agent.mailbox import Mailbox
+from dsf.agent.mailbox import Letter, Mailbox
 from dsf.messages import Result, new_run_id
 from tests.integration.security.fleet import SCORER, Fleet
 from tests.support.wait import wait_for
@@ -67,6 +66,6 @@ def push_tick(fleet: Fleet, task: str, arguments: list[object], embed: object = 
 def send(client: redis.Redis, *items: str) -> None:
     """Send as c1 whatever this is, as an agent sends its results."""
     box = Mailbox(client, "c1")
-    for item in items:
-        put = functools.partial(box.put, item.encode("utf-8", "surrogatepass"))
-        wait_for(put, 30, "room in the mailbox")
+    for number, item in enumerate(items):
+        letter = Letter(f"s{number}", "", is_score=True, message=item.encode("utf-8", "surrogatepass"))
+        wait_for(lambda letter=letter: box.put(letter)[0], 30, "room in the mailbox")  # type: ignore[misc]

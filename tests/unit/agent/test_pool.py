@@ -31,13 +31,13 @@ def test_there_is_room_while_a_thread_is_free(pool: StagePool) -> None:
     gate, rooms = threading.Event(), threading.Semaphore(0)
     pool.on_room = rooms.release
     run(pool, gate.wait)
-    assert pool.has_room()
+    assert pool.room()
     run(pool, gate.wait)
     run(pool, gate.wait)
-    assert not pool.has_room()
+    assert not pool.room()
     gate.set()
     assert rooms.acquire(timeout=20)
-    wait_for(pool.has_room, 20, "room")
+    wait_for(pool.room, 20, "room")
 
 
 def test_a_thread_that_hangs_is_replaced_until_it_returns(pool: StagePool) -> None:
@@ -48,7 +48,7 @@ def test_a_thread_that_hangs_is_replaced_until_it_returns(pool: StagePool) -> No
     run(pool, done.set)
     pool.replace(2)
     assert done.wait(20)
-    assert pool.has_room()
+    assert pool.room()
     # However many hang, there are never more than twice as many.
     pool.replace(50)
     assert threads() == before + 2
