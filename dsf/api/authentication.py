@@ -233,10 +233,8 @@ class Methods(SpecModel):
 
 _GIVEN: Final = "[has(self.tokenSecretRef), has(self.basic), has(self.oauth2), has(self.serviceAccountToken)]"
 _AT_MOST_ONE: Final = (f"{_GIVEN}.filter(given, given).size() <= 1", _ONE_RULE)
-_SOME: Final = (
-    f"{_GIVEN}.exists(given, given) || has(self.clientCertificate) || size(self.headers + self.queryParameters) > 0",
-    _NONE_RULE,
-)
+_PAIRS: Final = "size(self.headers) > 0 || size(self.queryParameters) > 0"
+_SOME: Final = (f"{_GIVEN}.exists(given, given) || has(self.clientCertificate) || {_PAIRS}", _NONE_RULE)
 METHODS_RULE: Final = _rule(_AT_MOST_ONE)
 
 
