@@ -12,6 +12,8 @@ from typing import Any
 import redis
 from kombu import transport as registry
 from kombu.transport import redis as base
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 # What is overridden is not in the published types of kombu.
 _BaseChannel: Any = base.Channel
@@ -60,6 +62,16 @@ class Channel(Linked, _BaseChannel):  # type: ignore[misc]
             if client is None or client.connection_pool is not self.pool:
                 client = self._shared = self._create_client()
         yield client
+
+    def _subscribe(self) -> None:
+        """Subscribe with a connection whose end is an error, after which the whole channel is made anew.
+
+        redis-py would connect anew by itself, without subscribing again and on a socket that nothing listens to: Flower
+        would hear no event any more after Redis has cut it off as too slow.
+        """
+        super()._subscribe()
+        if (connection := self._in_listen) is not None:
+            connection.retry = Retry(NoBackoff(), 0)
 
 
 class SentinelChannel(Channel, _BaseSentinelChannel):  # type: ignore[misc]

@@ -168,3 +168,9 @@ def test_what_is_shown_cannot_run_in_a_browser(flower: Flower) -> None:
         assert "connect-src *" not in answer.headers["Content-Security-Policy"]
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert "<script>alert(1)" not in flower.get("/task/0f").text
+
+
+def test_flower_listens_again_after_redis_has_cut_it_off(flower: Flower, redis_client: redis.Redis) -> None:
+    _comes_after_all(flower, "0a")
+    assert redis_client.client_kill_filter(_type="pubsub") == 1  # as Redis does where a subscriber is too slow
+    _comes_after_all(flower, "0c")
