@@ -66,7 +66,7 @@ class Release:
             where = base_url(url) if is_valid_url(url) else "what is no URL of a server"
             raise SecretError(
                 f"{label} is not released for {where}, so it was not sent there: if it may be, an admin adds the "
-                f"server to {how}",
+                f"server to {how}, or to allowedHosts of a ScoringAuthentication",
                 "secret_refused",
             )
 

@@ -32,7 +32,10 @@ _VALUE_RULE: Final = "either value or secretRef"
 _ONE_RULE: Final = "at most one of tokenSecretRef, basic, oauth2 and serviceAccountToken: each is the Authorization"
 #: What says who asks in the header Authorization.
 _AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token")
-_NONE_RULE: Final = "names no method: set tokenSecretRef, basic, oauth2, clientCertificate, headers or queryParameters"
+_NONE_RULE: Final = (
+    "names no method: set authenticationRef, tokenSecretRef, basic, oauth2, clientCertificate, headers or "
+    "queryParameters"
+)
 
 
 def _rule(*rules: tuple[str, str]) -> JsonDict:
@@ -232,20 +235,34 @@ class Methods(SpecModel):
 
 
 _GIVEN: Final = "[has(self.tokenSecretRef), has(self.basic), has(self.oauth2), has(self.serviceAccountToken)]"
+_PAIRS: Final = "size(self.headers + self.queryParameters) > 0"
+_ANY: Final = f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) || {_PAIRS})"
 _AT_MOST_ONE: Final = (f"{_GIVEN}.filter(given, given).size() <= 1", _ONE_RULE)
-_PAIRS: Final = "size(self.headers) > 0 || size(self.queryParameters) > 0"
-_SOME: Final = (f"{_GIVEN}.exists(given, given) || has(self.clientCertificate) || {_PAIRS}", _NONE_RULE)
+_SOME: Final = (f"has(self.authenticationRef) || {_ANY}", _NONE_RULE)
+_REF_ALONE: Final = (f"!has(self.authenticationRef) || !{_ANY}", "authenticationRef says all of it and stands alone")
 METHODS_RULE: Final = _rule(_AT_MOST_ONE)
+
+
+class AuthenticationRef(SpecModel):
+    """A ScoringAuthentication in the DynamicScorer's namespace."""
+
+    name: _Name = Field(description="Its name.")
 
 
 class Auth(Methods):
     """How the agent authenticates itself."""
 
-    model_config = ConfigDict(json_schema_extra=_rule(_AT_MOST_ONE, _SOME))
+    model_config = ConfigDict(json_schema_extra=_rule(_AT_MOST_ONE, _SOME, _REF_ALONE))
+
+    authentication_ref: AuthenticationRef | None = Field(
+        default=None, description="A ScoringAuthentication that says all of it."
+    )
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        if not self.is_any:
+        if self.authentication_ref is not None and self.is_any:
+            raise ValueError(_REF_ALONE[1])
+        if self.authentication_ref is None and not self.is_any:
             raise ValueError(_NONE_RULE)
         return self
 
@@ -255,6 +272,9 @@ class Access(SpecModel):
 
     methods: Methods = Field(default_factory=Methods)
     tls: Tls | None = None
+    #: The ScoringAuthentication that it is of, and the servers that this one binds its Secrets to; else empty.
+    authentication: str = ""
+    allowed_hosts: tuple[str, ...] = ()
     #: Of an agent that is older than its hub: what it does not know, so that it asks nobody.
     problem: str = Field(default="", exclude=True)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict, Field
 
 from dsf.api.meta import ApiModel, ObjectMeta
+from dsf.api.scoringauthentication import ClusterFacts
 from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND
 
 
@@ -50,6 +51,12 @@ class ManagedCluster(ApiModel):
     def is_served(self) -> bool:
         """Whether scorers run there: the hub accepted it and it is not being deleted."""
         return self.spec.hub_accepts_client and self.metadata.deletion_timestamp is None
+
+    @property
+    def facts(self) -> ClusterFacts:
+        """What values of scorers may depend on."""
+        claims = {claim.name: claim.value for claim in self.status.cluster_claims}
+        return ClusterFacts(self.metadata.name, self.metadata.labels, claims)
 
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> Self:

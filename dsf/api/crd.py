@@ -13,8 +13,9 @@ import yaml
 
 from dsf.api.meta import ApiModel
 from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
-from dsf.api.types import CONFIG_KIND, GROUP, SCORER_KIND, VERSION
+from dsf.api.types import AUTHENTICATION_KIND, CONFIG_KIND, GROUP, SCORER_KIND, VERSION
 
 _Column = tuple[str, str, str, str, int]
 
@@ -44,18 +45,23 @@ _CONFIG_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Ignored", "string", '.status.conditions[?(@.type=="Ignored")].reason', "Why this object does not count.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
 )
+_AUTHENTICATION_COLUMNS: Final[tuple[_Column, ...]] = (
+    ("Hosts", "string", ".spec.allowedHosts", "The servers that are asked with it.", 0),
+    ("Age", "date", ".metadata.creationTimestamp", "", 0),
+)
 
 
 def crds() -> list[dict[str, Any]]:
-    """Both CRDs as manifests, DynamicScorer first."""
+    """All CRDs as manifests, DynamicScorer first."""
     return [
         _crd(DynamicScorer, SCORER_KIND, "dynamicscorers", "dsc", _SCORER_COLUMNS),
         _crd(DynamicScoringConfig, CONFIG_KIND, "dynamicscoringconfigs", "dscfg", _CONFIG_COLUMNS),
+        _crd(ScoringAuthentication, AUTHENTICATION_KIND, "scoringauthentications", "dsauth", _AUTHENTICATION_COLUMNS),
     ]
 
 
 def dump_crds() -> str:
-    """Both CRDs as one YAML text, ready for `kubectl apply -f -`."""
+    """All CRDs as one YAML text, ready for `kubectl apply -f -`."""
     return "".join("---\n" + yaml.safe_dump(crd, sort_keys=False, width=110, allow_unicode=True) for crd in crds())
 
 

@@ -17,15 +17,17 @@ from dsf.api import kubeyaml
 from dsf.api.cluster import ManagedCluster
 from dsf.api.problems import Location, explain, field_path
 from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
-from dsf.api.types import API_VERSION, CLUSTER_API_VERSION, CLUSTER_KIND, CONFIG_KIND, SCORER_KIND
+from dsf.api.types import API_VERSION, AUTHENTICATION_KIND, CLUSTER_API_VERSION, CLUSTER_KIND, CONFIG_KIND, SCORER_KIND
 
-ApiObject = DynamicScorer | DynamicScoringConfig | ManagedCluster
+ApiObject = DynamicScorer | DynamicScoringConfig | ScoringAuthentication | ManagedCluster
 
 #: Kinds that are read, with the apiVersion each must have.
 KINDS: Final[dict[str, tuple[str, type[ApiObject]]]] = {
     SCORER_KIND: (API_VERSION, DynamicScorer),
     CONFIG_KIND: (API_VERSION, DynamicScoringConfig),
+    AUTHENTICATION_KIND: (API_VERSION, ScoringAuthentication),
     CLUSTER_KIND: (CLUSTER_API_VERSION, ManagedCluster),
 }
 

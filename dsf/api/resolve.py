@@ -8,24 +8,28 @@ spec alone: a scoring API must not choose it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
-from dsf.api.authentication import Access, Auth, CaKind, Methods, Reference, references
+from dsf.api.authentication import Access, Auth
 from dsf.api.dimension import DEFAULT_FORMAT
-from dsf.api.naming import is_dns_subdomain, sanitize_resource_name
+from dsf.api.naming import sanitize_resource_name
 from dsf.api.promql import split_queries
 from dsf.api.ratelimit import parse_rate
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring, RemoteSource
+from dsf.api.resolvereason import Reason
 from dsf.api.scorer import DynamicScorer, Scoring, Source, WhenEmpty, WhenFailing
+from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.summary import ScorerSummary, default_validity, dump_summaries
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
-from dsf.api.types import CREDENTIALS_NAME, PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, SourceType
+from dsf.api.types import PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, SourceType
 from dsf.api.urls import base_url, join_url, origin
+from dsf.api.ways import NO_WAY, Way, access_of, authentication_of, check_allowed
 from dsf.errors import ResolutionError
 
 DEFAULT_SCORING_PATH: Final = "/scoring"
@@ -45,23 +49,6 @@ MAX_SUMMARY_BYTES: Final = 16 * 1024
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class Reason(StrEnum):
-    """Why a scorer cannot run: the reason of its condition `ConfigSynced=False`."""
-
-    MissingScoreName = "MissingScoreName"
-    InvalidScoreName = "InvalidScoreName"
-    MissingInterval = "MissingInterval"
-    MissingQuery = "MissingQuery"
-    MissingRange = "MissingRange"
-    MissingStep = "MissingStep"
-    InvalidURL = "InvalidURL"
-    InvalidTokenSecretRef = "InvalidTokenSecretRef"
-    InvalidAuthentication = "InvalidAuthentication"
-    TokenHostMismatch = "TokenHostMismatch"
-    InvalidPausedUntil = "InvalidPausedUntil"
-    TooLarge = "TooLarge"
-
-
 @dataclass(frozen=True)
 class ResolvedScorer:
     """A scorer that can run. Times are seconds."""
@@ -79,6 +66,9 @@ class ResolvedScorer:
     #: No ticks at all, or none before this time.
     suspended: bool
     paused_until: datetime | None
+    #: How its servers are asked, where ScoringAuthentications say it.
+    source_way: Way = NO_WAY
+    scoring_way: Way = NO_WAY
 
     @property
     def score_name(self) -> str:
@@ -111,10 +101,16 @@ class _SourceFields(NamedTuple):
     range: int = 0
     step: int = 0
     access: Access | None = None
+    way: Way = NO_WAY
 
 
-def resolve(scorer: DynamicScorer, token_hosts: TokenHosts = NO_HOSTS) -> ResolvedScorer:
-    """What `scorer` comes to; `token_hosts` are the servers that `/config` may name for a token.
+def resolve(
+    scorer: DynamicScorer,
+    token_hosts: TokenHosts = NO_HOSTS,
+    authentications: Mapping[str, ScoringAuthentication] = MappingProxyType({}),
+) -> ResolvedScorer:
+    """What `scorer` comes to; `token_hosts` are the servers that `/config` may name for a token, `authentications` all
+    that there are, by `namespace/name`.
 
     Raises ResolutionError with one of `Reason` and a message that names the field.
     """
@@ -123,9 +119,12 @@ def resolve(scorer: DynamicScorer, token_hosts: TokenHosts = NO_HOSTS) -> Resolv
     elsewhere = _elsewhere(scorer)
     score_name = _score_name(spec.scoring, synced.scoring, elsewhere)
     interval = _interval(spec.scoring, synced.scoring, elsewhere)
-    source = _source(spec.config_url, spec.source, synced.source, elsewhere, token_hosts)
+    stage = _Stage("source", spec.config_url, spec.source, synced.source, token_hosts)
+    source = _source(stage, scorer, authentications, elsewhere)
+    stage = _Stage("scoring", spec.config_url, spec.scoring, synced.scoring, token_hosts)
+    scoring_endpoint, scoring_way = _endpoint(stage, DEFAULT_SCORING_PATH, scorer, authentications)
     scoring_secret = _secret("scoring", spec.scoring.auth)
-    scoring_access = _access("scoring", spec.scoring)
+    scoring_access = access_of("scoring", spec.scoring, scoring_way, scoring_endpoint)
     summary = ScorerSummary(
         name=scorer.metadata.name,
         score_name=score_name,
@@ -136,9 +135,7 @@ def resolve(scorer: DynamicScorer, token_hosts: TokenHosts = NO_HOSTS) -> Resolv
         source_query=source.query,
         source_range=source.range,
         source_step=source.step,
-        scoring_endpoint=_endpoint(
-            "scoring", spec.config_url, spec.scoring, synced.scoring, token_hosts, default_path=DEFAULT_SCORING_PATH
-        ),
+        scoring_endpoint=scoring_endpoint,
         scoring_interval=interval,
         scoring_endpoint_auth_name=scoring_secret.name,
         scoring_endpoint_auth_key=scoring_secret.key,
@@ -161,6 +158,8 @@ def resolve(scorer: DynamicScorer, token_hosts: TokenHosts = NO_HOSTS) -> Resolv
         when_empty=execution.when_empty,
         suspended=execution.suspend,
         paused_until=_paused_until(scorer),
+        source_way=source.way,
+        scoring_way=scoring_way,
     )
 
 
@@ -200,9 +199,21 @@ def _interval(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> int:
     return interval
 
 
+class _Stage(NamedTuple):
+    """What is said of one server, and by whom."""
+
+    name: Literal["source", "scoring"]
+    config_url: str
+    spec: Source | Scoring
+    synced: RemoteSource | RemoteScoring
+    token_hosts: TokenHosts
+
+
 def _source(
-    config_url: str, spec: Source, synced: RemoteSource, elsewhere: str, token_hosts: TokenHosts
+    stage: _Stage, scorer: DynamicScorer, authentications: Mapping[str, ScoringAuthentication], elsewhere: str
 ) -> _SourceFields:
+    spec = scorer.spec.source
+    synced = stage.synced if isinstance(stage.synced, RemoteSource) else RemoteSource()
     params = spec.params
     query = synced.params.query or (params.query if params else "")
     kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
@@ -222,8 +233,9 @@ def _source(
         # The agent's own cluster, with the agent's own account.
         return _SourceFields(kind, query=query, range=range_, step=step)
     default_path = _DEFAULT_PATHS.get(kind, "")
-    endpoint = _endpoint("source", config_url, spec, synced, token_hosts, default_path=default_path)
-    return _SourceFields(kind, endpoint, _secret("source", spec.auth), query, range_, step, _access("source", spec))
+    endpoint, way = _endpoint(stage, default_path, scorer, authentications)
+    access = access_of("source", spec, way, endpoint)
+    return _SourceFields(kind, endpoint, _secret("source", spec.auth), query, range_, step, access, way)
 
 
 def _first_positive(*values: int) -> int:
@@ -231,31 +243,32 @@ def _first_positive(*values: int) -> int:
 
 
 def _endpoint(
-    stage: str,
-    config_url: str,
-    spec: Source | Scoring,
-    synced: RemoteSource | RemoteScoring,
-    token_hosts: TokenHosts,
-    *,
+    stage: _Stage,
     default_path: str,
-) -> str:
+    scorer: DynamicScorer,
+    authentications: Mapping[str, ScoringAuthentication],
+) -> tuple[str, Way]:
     """The URL of a stage. Raises ResolutionError when it is none, or when it would carry a token to a foreign host."""
+    name, config_url, spec, synced, token_hosts = stage
     path = synced.path or spec.path or default_path
     try:
         fallback = base_url(config_url)
     except ValueError as error:
         raise ResolutionError(Reason.InvalidURL, f"spec.configURL: {error}") from None
     if synced.host:
-        host, field = synced.host, f"{stage}.host in /config"
+        host, field = synced.host, f"{name}.host in /config"
     else:
-        host, field = spec.host or fallback, f"spec.{stage}.host"
+        host, field = spec.host or fallback, f"spec.{name}.host"
     try:
         endpoint = join_url(host, path)
     except ValueError as error:
         raise ResolutionError(Reason.InvalidURL, f"{field}: {error}") from None
-    if synced.host and spec.auth is not None and not token_hosts.allow(synced.host):
-        _check_token_host(stage, synced.host, spec.host, fallback)
-    return endpoint
+    authentication = authentication_of(name, spec, scorer, authentications)
+    if authentication is not None:
+        check_allowed(name, authentication, endpoint)
+    elif synced.host and spec.auth is not None and not token_hosts.allow(synced.host):
+        _check_token_host(name, synced.host, spec.host, fallback)
+    return endpoint, Way(authentication, path)
 
 
 def _check_token_host(stage: str, synced_host: str, spec_host: str, fallback: str) -> None:
@@ -282,33 +295,6 @@ def _secret(stage: str, auth: Auth | None) -> _Secret:
         if not value:
             raise ResolutionError(Reason.InvalidTokenSecretRef, f"spec.{stage}.auth.tokenSecretRef.{field} is empty")
     return _Secret(ref.name, ref.key)
-
-
-def _access(stage: str, spec: Source | Scoring) -> Access | None:
-    """What else an agent needs to ask this server; None when a token of upstream's kind, or nothing, is all of it."""
-    for part, field in ((spec.auth, "auth"), (spec.tls, "tls")):
-        for path, reference in references(part) if part is not None else ():
-            where = f"spec.{stage}.{field}.{path}"
-            if not is_dns_subdomain(reference.name):
-                raise ResolutionError(
-                    Reason.InvalidTokenSecretRef,
-                    f"{where}: {reference.name!r} is no name that a {reference.kind} can have",
-                )
-            if reference == Reference(CaKind.Secret, CREDENTIALS_NAME):
-                raise ResolutionError(
-                    Reason.InvalidTokenSecretRef,
-                    f"{where}: {reference.name} is the agents' own Secret; name the one that is meant",
-                )
-    methods = Methods() if spec.auth is None else Methods.model_validate(dict(spec.auth))
-    if methods.service_account_token is not None:
-        raise ResolutionError(
-            Reason.InvalidAuthentication,
-            f"spec.{stage}.auth.serviceAccountToken: a token of the agent's own account needs a ScoringAuthentication, "
-            "whose allowedHosts say whom it may be sent to",
-        )
-    if spec.tls is None and methods == Methods(token_secret_ref=methods.token_secret_ref):
-        return None
-    return Access(methods=methods, tls=spec.tls)
 
 
 def _check_size(summary: ScorerSummary) -> None:

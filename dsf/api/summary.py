@@ -80,6 +80,12 @@ class ScorerSummary(BaseModel):
         accesses = (self.source_access, self.scoring_access)
         return frozenset(found.union(*(access.references for access in accesses if access is not None)))
 
+    @property
+    def uses_account(self) -> bool:
+        """Whether tokens of the agent's own account are sent."""
+        accesses = (self.source_access, self.scoring_access)
+        return any(access is not None and access.methods.service_account_token is not None for access in accesses)
+
 
 def dump_summaries(summaries: Iterable[ScorerSummary]) -> str:
     """The JSON array of the ConfigMap, sorted by name so that equal sets are equal texts; `[]` when there are none."""

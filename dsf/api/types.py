@@ -14,6 +14,7 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = "dynamic-scoring.open-cluster-management.io/v1alpha1"
 SCORER_KIND: Final = "DynamicScorer"
 CONFIG_KIND: Final = "DynamicScoringConfig"
+AUTHENTICATION_KIND: Final = "ScoringAuthentication"
 
 #: OCM's kinds that the framework reads or writes.
 CLUSTER_GROUP: Final = "cluster.open-cluster-management.io"
@@ -60,6 +61,9 @@ MAX_SECONDS: Final = 2**31 - 1
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "dynamic-scoring-framework"
 SCORER_NAME_LABEL: Final = "dynamic-scoring.open-cluster-management.io/scorer-name"
+
+#: Label of a ManagedCluster: the ManagedClusterSet that it is in.
+CLUSTER_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
 
 #: Annotation of a DynamicScorer: no ticks before this RFC 3339 time.
 PAUSED_UNTIL_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/paused-until"

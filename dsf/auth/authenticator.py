@@ -9,11 +9,13 @@ from dsf.api.authentication import Access as Told
 from dsf.api.authentication import Methods, TokenSecretRef
 from dsf.api.authentication import Tls as ToldTls
 from dsf.api.summary import ScorerSummary
-from dsf.api.tokenhosts import NO_HOSTS
+from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
+from dsf.api.urls import base_url
 from dsf.auth.draft import Draft
 from dsf.auth.secrets import SecretError, SecretSource
 from dsf.auth.tokencache import TokenCache
 from dsf.http.access import PLAIN, Access, Tls
+from dsf.http.failures import place
 
 #: Field of `Methods` -> the module of this package with its `add`, in the order in which they are asked. An agent loads
 #: those that its scorers name.
@@ -62,13 +64,28 @@ class Authenticator:
         return self._access(told, url, deadline)
 
     def _access(self, told: Told, url: str, deadline: float, refused: str | None = None) -> Access:
-        draft = Draft(url, deadline, NO_HOSTS, self._source, self._tokens, self._tls(told.tls), refused)
+        draft = Draft(url, deadline, self._hosts(told, url), self._source, self._tokens, self._tls(told.tls), refused)
         if told.tls is not None and told.tls.insecure_skip_verify:
             draft.shows("the server's certificate is not verified")
         for field, module in METHODS.items():
             if method := getattr(told.methods, field):
                 cast("_Module", importlib.import_module(f"dsf.auth.{module}")).add(method, draft)
         return draft.done(lambda token, until: self._access(told, url, until, token))
+
+    def _hosts(self, told: Told, url: str) -> TokenHosts:
+        """The servers that a ScoringAuthentication binds Secrets to."""
+        if not told.authentication:
+            return NO_HOSTS
+        hosts = TokenHosts(told.allowed_hosts)
+        if not hosts.allow(url):
+            # The hub has looked already; a hub that is mistaken must not send Secrets anywhere either.
+            raise SecretError(
+                f"ScoringAuthentication {told.authentication!r} is not for {place('', url).strip()}: nothing was sent",
+                "secret_refused",
+            )
+        if told.methods.oauth2 is None:
+            return hosts
+        return TokenHosts([*told.allowed_hosts, base_url(told.methods.oauth2.token_url)])
 
     def _tls(self, told: ToldTls | None) -> Tls:
         if told is None:

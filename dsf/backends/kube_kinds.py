@@ -21,6 +21,7 @@ from dsf.kube.resources import (
     MANAGED_CLUSTER_ADDONS,
     MANAGED_CLUSTERS,
     MANIFEST_WORKS,
+    SCORING_AUTHENTICATIONS,
     Resource,
 )
 from dsf.kube.store import Object
@@ -109,6 +110,7 @@ class Watched:
 WATCHED: Final[Mapping[Kind, Watched]] = {
     Kind.SCORER: Watched(DYNAMIC_SCORERS),
     Kind.CONFIG: Watched(DYNAMIC_SCORING_CONFIGS),
+    Kind.AUTHENTICATION: Watched(SCORING_AUTHENTICATIONS),
     Kind.CLUSTER: Watched(MANAGED_CLUSTERS, keep=_cluster),
     # Two names, which a field selector cannot say. A work that loses the label is told of as gone, and
     # gets it back.

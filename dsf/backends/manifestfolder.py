@@ -238,4 +238,4 @@ def _hints(document: ParsedDocument) -> list[Problem]:
 
 
 #: Kinds that people write.
-INPUT_KINDS: Final = (Kind.SCORER, Kind.CONFIG, Kind.CLUSTER)
+INPUT_KINDS: Final = (Kind.SCORER, Kind.CONFIG, Kind.AUTHENTICATION, Kind.CLUSTER)

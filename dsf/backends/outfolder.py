@@ -2,6 +2,7 @@
 
     dynamicscorers/<name>.yaml              DynamicScorer with its status
     dynamicscoringconfigs/<name>.yaml       DynamicScoringConfig with its status
+    scoringauthentications/<name>.yaml      ScoringAuthentication
     managedclusters/<name>.yaml             ManagedCluster
     clusters/<cluster>/manifestwork-<name>.yaml
     clusters/<cluster>/<configmap>.yaml     what the ManifestWork brought there
@@ -34,6 +35,7 @@ PRIVATE: Final = ".hub"
 _FOLDERS: Final = {
     Kind.SCORER: "dynamicscorers",
     Kind.CONFIG: "dynamicscoringconfigs",
+    Kind.AUTHENTICATION: "scoringauthentications",
     Kind.CLUSTER: "managedclusters",
 }
 _WORK_PREFIX: Final = "manifestwork-"

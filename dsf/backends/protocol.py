@@ -23,6 +23,7 @@ class Kind(StrEnum):
 
     SCORER = "DynamicScorer"
     CONFIG = "DynamicScoringConfig"
+    AUTHENTICATION = "ScoringAuthentication"
     CLUSTER = "ManagedCluster"
     WORK = "ManifestWork"
     SCORE = "AddOnPlacementScore"

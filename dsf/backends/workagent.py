@@ -45,6 +45,9 @@ class WorkAgent:
         folder = self._out.cluster(work["metadata"]["namespace"])
         found: list[tuple[Path, Manifest]] = []
         for manifest in work["spec"]["workload"]["manifests"]:
+            if manifest["apiVersion"].startswith("rbac."):
+                # Nobody needs a right to read a folder.
+                continue
             name = manifest["metadata"]["name"]
             if not is_name(name):
                 raise BackendError(f"{name!r} cannot be the name of an object")

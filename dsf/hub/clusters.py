@@ -9,7 +9,7 @@ from typing import Final
 
 import redis
 
-from dsf.api.summary import dump_summaries
+from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.backends.compare import covers
 from dsf.backends.protocol import Backend, Kind, ObjectKey
@@ -192,7 +192,14 @@ class ClusterReconciler:
             self._note(cluster, None)
             return False
         running = plan.running(cluster)
-        wanted = manifest_work(cluster, self._agent_namespace, self._summaries(plan, running))
+        told = plan.summaries(cluster)
+        wanted = manifest_work(
+            cluster,
+            self._agent_namespace,
+            self._summaries(plan, cluster, running, told),
+            frozenset().union(*(summary.references for summary in told)),
+            uses_account=any(summary.uses_account for summary in told),
+        )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         if work is None or not covers(work, wanted):
             self._backend.apply(wanted)
@@ -204,14 +211,16 @@ class ClusterReconciler:
         self._note(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
         return has_arrived
 
-    def _summaries(self, plan: Plan, running: list[ScorerPlan]) -> str:
+    def _summaries(self, plan: Plan, cluster: str, running: list[ScorerPlan], told: list[ScorerSummary]) -> str:
         """As text. Most clusters are told the same, which is made once for each plan."""
         names = tuple(scorer.name for scorer in running)
+        if any(scorer.is_varied for scorer in running):
+            names = (*names, f"on {cluster}")
         of_plan, texts = self._texts
         if of_plan is not plan:
             self._texts = of_plan, texts = plan, {}
         if names not in texts:
-            texts[names] = dump_summaries(scorer.runnable.summary for scorer in running if scorer.runnable is not None)
+            texts[names] = dump_summaries(told)
         return texts[names]
 
     def _delete_work(self, cluster: str) -> None:

@@ -184,9 +184,14 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
 
 def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement | None:
     """Condition TLSVerified: whether agents look at the certificates of all servers; None while that needs no words."""
-    summary = plan.resolved.summary if plan.resolved is not None else None
-    servers = {} if summary is None else {"source": summary.source_access, "scoring API": summary.scoring_access}
-    names = [name for name, access in servers.items() if access and access.tls and access.tls.insecure_skip_verify]
+    told = [one for one in plan.variants.values() if not isinstance(one, Obstacle)]
+    told += [plan.resolved.summary] if plan.resolved is not None else []
+    sources, apis = [one.source_access for one in told], [one.scoring_access for one in told]
+    names = [
+        name
+        for name, servers in (("source", sources), ("scoring API", apis))
+        if any(access and access.tls and access.tls.insecure_skip_verify for access in servers)
+    ]
     if names:
         text = (
             f"INSECURE: agents do not verify the certificate of the {' and the '.join(names)} (insecureSkipVerify): "
@@ -214,6 +219,11 @@ def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement |
         return Statement("False", _NO_CONFIG, text)
     if spread.clusters == 0:
         return _no_clusters(spread.without_addon)
+    if obstacles := plan.obstacles:
+        cluster, first = min(obstacles.items())
+        others = f", and {len(obstacles) - 1} more" if len(obstacles) > 1 else ""
+        text = f"it cannot run on {len(obstacles)} of {spread.clusters} clusters: {cluster}{others}: {first.message}"
+        return Statement("False", first.reason, text)
     if spread.desired == 0:
         return Statement("False", "Masked", f"the DynamicScoringConfig {spread.config} masks it on every cluster")
     if spread.distributed < spread.desired:

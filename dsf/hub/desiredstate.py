@@ -16,6 +16,7 @@ from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject
 from dsf.api.problems import explain
 from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import ADDON_NAME, CONFIG_NAME
@@ -27,7 +28,7 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-_Object = TypeVar("_Object", DynamicScorer, DynamicScoringConfig, ManagedCluster)
+_Object = TypeVar("_Object", DynamicScorer, DynamicScoringConfig, ScoringAuthentication, ManagedCluster)
 
 
 class DesiredState:
@@ -129,6 +130,7 @@ class DesiredState:
             datetime.now(UTC),
             self._token_hosts,
             {scorer.key: found for scorer in scorers if (found := self._failure(scorer)) is not None},
+            self._all(Kind.AUTHENTICATION, ScoringAuthentication),
         )
         plan = replace(plan, without_addon=without_addon)
         self._report(plan)

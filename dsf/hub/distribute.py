@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from dsf.api.types import CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME, SUMMARIES_KEY
+from collections.abc import Iterable
+from typing import Final
+
+from dsf.api.authentication import CaKind, Reference
+from dsf.api.types import AGENT_ACCOUNT, CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME, SUMMARIES_KEY
 from dsf.backends.protocol import Kind, Manifest
 
 _WORK_API_VERSION = "work.open-cluster-management.io/v1"
 
 
-def manifest_work(cluster: str, agent_namespace: str, summaries: str) -> Manifest:
-    """The ManifestWork with the ConfigMap that the cluster's agent reads. `summaries` are from `dump_summaries`."""
+#: The Role of agents for what their scorers name, and its binding.
+SCORERS_ROLE: Final = "dynamic-scoring-agent-scorers"
+
+
+def manifest_work(
+    cluster: str,
+    agent_namespace: str,
+    summaries: str,
+    references: Iterable[Reference] = (),
+    *,
+    uses_account: bool = False,
+) -> Manifest:
+    """The ManifestWork with the ConfigMap that the cluster's agent reads. `summaries` are from `dump_summaries`.
+
+    `references` are the Secrets and ConfigMaps that these name: a Role lets the agent read them, and no others.
+    `uses_account` lets it ask for tokens of its own account.
+    """
     labels = {MANAGED_BY_LABEL: MANAGED_BY}
     config_map = {
         "apiVersion": "v1",
@@ -21,8 +40,41 @@ def manifest_work(cluster: str, agent_namespace: str, summaries: str) -> Manifes
         "apiVersion": _WORK_API_VERSION,
         "kind": Kind.WORK.value,
         "metadata": {"name": MANIFESTWORK_NAME, "namespace": cluster, "labels": labels},
-        "spec": {"workload": {"manifests": [config_map]}},
+        "spec": {"workload": {"manifests": [config_map, *_rights(agent_namespace, references, uses_account)]}},
     }
+
+
+def _rights(namespace: str, references: Iterable[Reference], uses_account: bool) -> list[Manifest]:
+    rules: list[Manifest] = []
+    for kind, plural in ((CaKind.Secret, "secrets"), (CaKind.ConfigMap, "configmaps")):
+        if names := sorted(found.name for found in set(references) if found.kind is kind):
+            # Never without names: that would be all of them.
+            rules.append(
+                {"apiGroups": [""], "resources": [plural], "resourceNames": names, "verbs": ["get", "list", "watch"]}
+            )
+    if uses_account:
+        rules.append(
+            {
+                "apiGroups": [""],
+                "resources": ["serviceaccounts/token"],
+                "resourceNames": [AGENT_ACCOUNT],
+                "verbs": ["create"],
+            }
+        )
+    if not rules:
+        return []
+    group = "rbac.authorization.k8s.io"
+    metadata = {"name": SCORERS_ROLE, "namespace": namespace, "labels": {MANAGED_BY_LABEL: MANAGED_BY}}
+    return [
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": SCORERS_ROLE},
+            "subjects": [{"kind": "ServiceAccount", "name": AGENT_ACCOUNT, "namespace": namespace}],
+        },
+    ]
 
 
 def is_applied(work: Manifest) -> bool:

@@ -177,6 +177,10 @@ class Hub:
             if self._is_news(key):
                 self._desired.invalidate()
                 self._others.queue.add(key)
+        elif key.kind is Kind.AUTHENTICATION:
+            # What it changes is told by the new plan.
+            self._desired.invalidate()
+            self._others.queue.add(self._desired.config_key)
         elif key.kind in (Kind.CLUSTER, Kind.ADDON):
             self._desired.invalidate()
             self._clusters.queue.add(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))

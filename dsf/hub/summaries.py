@@ -13,10 +13,12 @@ from dsf.api.conflicts import CONFLICT_REASON, NameClaim, find_conflicts
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.resolve import ResolvedScorer, resolve
 from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import HealthStatus
+from dsf.api.variants import is_varied, on_cluster
 from dsf.errors import ResolutionError
 from dsf.store.entries import LATEST, Entry
 from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
@@ -55,6 +57,25 @@ class ScorerPlan:
     suspended_until: float | None = None
     #: Why the scoring API is Inactive, as far as known.
     unhealthy: Obstacle | None = None
+    #: Where not all clusters are told the same: what each is told, or why it cannot run there.
+    variants: Mapping[str, ScorerSummary | Obstacle] = field(default_factory=dict)
+
+    @property
+    def is_varied(self) -> bool:
+        """Whether not all clusters are told the same."""
+        return bool(self.variants)
+
+    def summary_on(self, cluster: str) -> ScorerSummary | None:
+        """What a cluster is told; None when it does not run there now."""
+        if self.runnable is None:
+            return None
+        found = self.variants.get(cluster, self.runnable.summary)
+        return None if isinstance(found, Obstacle) else found
+
+    @property
+    def obstacles(self) -> dict[str, Obstacle]:
+        """Why it cannot run on some clusters."""
+        return {cluster: found for cluster, found in self.variants.items() if isinstance(found, Obstacle)}
 
     @property
     def name(self) -> str:
@@ -162,14 +183,17 @@ class Plan:
             (
                 plan
                 for plan in self.scorers.values()
-                if plan.runnable is not None and not self.masks.hides(cluster, plan.runnable.score_name)
+                if plan.runnable is not None
+                and not self.masks.hides(cluster, plan.runnable.score_name)
+                and plan.summary_on(cluster) is not None
             ),
             key=lambda plan: plan.name,
         )
 
     def summaries(self, cluster: str) -> list[ScorerSummary]:
         """What the agent of a cluster is told."""
-        return [plan.runnable.summary for plan in self.running(cluster) if plan.runnable is not None]
+        found = (plan.summary_on(cluster) for plan in self.running(cluster))
+        return [summary for summary in found if summary is not None]
 
     def entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
         """The entries of a cluster by scorer; `present` are those that the schedule has now.
@@ -198,7 +222,11 @@ class Plan:
         resolved = plan.runnable
         if resolved is None or not self.is_enabled:
             return []
-        return sorted(name for name in self.clusters if not self.masks.hides(name, resolved.score_name))
+        return sorted(
+            name
+            for name in self.clusters
+            if not self.masks.hides(name, resolved.score_name) and plan.summary_on(name) is not None
+        )
 
     def masked_pairs(self) -> int:
         """Pairs of accepted cluster and running score that the masks leave out."""
@@ -254,7 +282,7 @@ def _footprint(plan: ScorerPlan | None) -> object:
     """All of a scorer that others may see the effect of."""
     if plan is None:
         return None
-    return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record()
+    return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record(), plan.variants
 
 
 def make_plan(
@@ -264,16 +292,20 @@ def make_plan(
     now: datetime,
     token_hosts: TokenHosts = NO_HOSTS,
     unhealthy: Mapping[str, Obstacle] = MappingProxyType({}),
+    authentications: Iterable[ScoringAuthentication] = (),
 ) -> Plan:
     """The desired state. Objects that are being deleted count as gone; `now` decides about pauses with an end.
 
     `token_hosts` are the servers that `/config` may name for a token; `unhealthy` says by the scorer's key why its
-    scoring API is Inactive.
+    scoring API is Inactive; `authentications` are all that scorers may name.
     """
+    known = {one.key: one for one in authentications if one.metadata.deletion_timestamp is None}
+    served = {cluster.metadata.name: cluster for cluster in clusters if cluster.is_served}
+    facts = [cluster.facts for cluster in served.values()]
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     plans = {
-        scorer.key: replace(_plan_scorer(scorer, now, token_hosts), unhealthy=unhealthy.get(scorer.key))
+        scorer.key: replace(_plan_scorer(scorer, now, token_hosts, known, facts), unhealthy=unhealthy.get(scorer.key))
         for scorer in present
     }
     claims = [
@@ -285,16 +317,23 @@ def make_plan(
         plans[key] = replace(plans[key], obstacle=Obstacle(CONFLICT_REASON, message))
     return Plan(
         scorers=plans,
-        clusters={cluster.metadata.name: cluster.metadata.uid for cluster in clusters if cluster.is_served},
+        clusters={name: cluster.metadata.uid for name, cluster in served.items()},
         masks=MaskIndex(config.spec.all_masks if config is not None else ()),
         is_enabled=is_enabled,
     )
 
 
-def _plan_scorer(scorer: DynamicScorer, now: datetime, token_hosts: TokenHosts) -> ScorerPlan:
+def _plan_scorer(
+    scorer: DynamicScorer,
+    now: datetime,
+    token_hosts: TokenHosts,
+    authentications: Mapping[str, ScoringAuthentication],
+    clusters: Iterable[ClusterFacts],
+) -> ScorerPlan:
     """One scorer's plan, whatever its author or its scoring API wrote: an error here would end the plan of all."""
     try:
-        plan = _resolved_plan(scorer, resolve(scorer, token_hosts), now)
+        resolved = resolve(scorer, token_hosts, authentications)
+        plan = replace(_resolved_plan(scorer, resolved, now), variants=_variants(resolved, clusters))
         # What is made of it together with all others is made once by itself: there, an error would stop those too.
         plan.record()
         plan.entry("any")
@@ -306,6 +345,19 @@ def _plan_scorer(scorer: DynamicScorer, now: datetime, token_hosts: TokenHosts) 
     except Exception as error:  # noqa: BLE001 (its caller logs it)
         return ScorerPlan(scorer, None, internal_obstacle(error, "planning"))
     return plan
+
+
+def _variants(resolved: ResolvedScorer, clusters: Iterable[ClusterFacts]) -> dict[str, ScorerSummary | Obstacle]:
+    """What each cluster is told, where that is not the same for all."""
+    if not is_varied(resolved):
+        return {}
+    found: dict[str, ScorerSummary | Obstacle] = {}
+    for cluster in clusters:
+        try:
+            found[cluster.name] = on_cluster(resolved, cluster)
+        except ResolutionError as error:
+            found[cluster.name] = Obstacle(str(error.reason), str(error))
+    return found
 
 
 def _resolved_plan(scorer: DynamicScorer, resolved: ResolvedScorer, now: datetime) -> ScorerPlan:

@@ -42,6 +42,7 @@ _OURS = ("dynamic-scoring.open-cluster-management.io", "v1alpha1")
 
 DYNAMIC_SCORERS = Resource(*_OURS, "dynamicscorers", "DynamicScorer")
 DYNAMIC_SCORING_CONFIGS = Resource(*_OURS, "dynamicscoringconfigs", "DynamicScoringConfig")
+SCORING_AUTHENTICATIONS = Resource(*_OURS, "scoringauthentications", "ScoringAuthentication")
 MANAGED_CLUSTERS = Resource(
     "cluster.open-cluster-management.io", "v1", "managedclusters", "ManagedCluster", namespaced=False
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Callable
@@ -9,9 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from dsf.agent.kube import KubeObjects
-from dsf.api.types import CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
-from dsf.auth.secrets import SecretError, Use
-from dsf.kube.resources import SECRETS
+from dsf.api.authentication import CaKind
+from dsf.api.summary import parse_summaries
+from dsf.api.types import AGENT_ACCOUNT, CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
+from dsf.auth.secrets import AccountToken, SecretError, Use
+from dsf.hub.distribute import manifest_work
+from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from dsf.kube.session import ForbiddenError, Session
 from dsf.settings import Settings
 from tests.integration.agentkube.conftest import AgentFactory, SummaryFactory
@@ -252,5 +256,47 @@ def test_a_private_key_of_a_server_is_no_token(spoke: Spoke, settings_factory: C
     try:
         with pytest.raises(SecretError, match="never sent anywhere"):
             objects.secrets.secret("certificate", "tls.key", Use(("http://127.0.0.1/",)))
+    finally:
+        objects.config.stop()
+
+
+def test_the_role_that_the_hub_makes_is_enough(
+    spoke: Spoke, summarise: SummaryFactory, settings_factory: Callable[..., Settings], source: ScriptedServer
+) -> None:
+    told = {
+        "methods": {"serviceAccountToken": {"audience": "thanos"}},
+        "tls": {"caRef": {"name": "private-ca"}},
+        "authentication": "thanos",
+        "allowedHosts": ["127.0.0.1"],
+    }
+    (summary,) = parse_summaries(json.dumps([summarise(sourceAccess=told)]))
+    spoke.session.create(SERVICE_ACCOUNTS.path(spoke.namespace), {"metadata": {"name": AGENT_ACCOUNT}})
+    pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----"
+    spoke.session.create(
+        CONFIG_MAPS.path(spoke.namespace), {"metadata": {"name": "private-ca"}, "data": {"ca.crt": f"x\n{pem}\ny"}}
+    )
+    work = manifest_work("c", spoke.namespace, "[]", summary.references, uses_account=summary.uses_account)
+    role = work["spec"]["workload"]["manifests"][1]
+    objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
+    try:
+        with pytest.raises(SecretError, match="serviceaccounts/token") as caught:
+            objects.secrets.account_token("thanos", 600)
+        assert caught.value.reason == "auth_failed"
+        spoke.grant(role["rules"])
+
+        def token() -> AccountToken | None:
+            try:
+                return objects.secrets.account_token("thanos", 600)
+            except SecretError:
+                # Rights count a moment after they are granted.
+                return None
+
+        value, seconds = wait_for(token, AT_ONCE)
+        claims = json.loads(base64.urlsafe_b64decode(value.split(".")[1] + "=="))
+        assert (claims["aud"], seconds) == (["thanos"], 600)
+        # Of the ConfigMap only certificates.
+        assert objects.secrets.certificates(CaKind.ConfigMap, "private-ca", "ca.crt").decode() == f"{pem}\n"
+        with pytest.raises(SecretError, match="ConfigMap 'other' is missing"):
+            objects.secrets.certificates(CaKind.ConfigMap, "other", "ca.crt")
     finally:
         objects.config.stop()

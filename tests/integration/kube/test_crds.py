@@ -12,12 +12,14 @@ from dsf.api.crd import dump_crds
 from dsf.api.meta import Condition
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.scorer import ClusterCounts, DynamicScorer, DynamicScorerStatus, Failure
+from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.types import HealthStatus
 from dsf.backends.kube_scores import apply_status
-from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS
+from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING_AUTHENTICATIONS
 from dsf.kube.session import Session
 from tests.integration.kube.manifests import CONFIG_URL, config, scorer
 from tests.support.controlplane import ControlPlane
+from tests.unit.auth.test_methods import AUTHENTICATION, MANIFESTS
 
 # As the upstream project's samples are written, every field of theirs used.
 UPSTREAM = f"""
@@ -74,8 +76,8 @@ def _apply(control_plane: ControlPlane, manifest: dict[str, Any], *options: str,
 
 def test_they_apply_are_structural_and_stay_as_they_are(control_plane: ControlPlane) -> None:
     text = control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=dump_crds())
-    assert text.count("serverside-applied") == 2
-    for plural in ("dynamicscorers", "dynamicscoringconfigs"):
+    assert text.count("serverside-applied") == 3
+    for plural in ("dynamicscorers", "dynamicscoringconfigs", "scoringauthentications"):
         name = f"{plural}.dynamic-scoring.open-cluster-management.io"
         status = json.loads(control_plane.kubectl("get", "crd", name, "-o", "json"))["status"]
         conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
@@ -222,3 +224,41 @@ def test_a_wrong_scorer_is_refused_with_a_helpful_message(
 def test_a_wrong_mask_is_refused(control_plane: ControlPlane, spelling: str, masks: list[Any], words: str) -> None:
     answer = _apply(control_plane, config("default", **{spelling: masks}), "--dry-run=server", check=False)
     assert f"spec.{spelling}{words}" in answer
+
+
+@pytest.mark.parametrize("heading", MANIFESTS)
+def test_each_method_of_the_page_applies(control_plane: ControlPlane, session: Session, heading: str) -> None:
+    namespace = control_plane.namespace()
+    assert "created" in _apply(control_plane, scorer(namespace, source=MANIFESTS[heading]["source"]))
+    stored = session.get(DYNAMIC_SCORERS.path(namespace, "sample"))
+    assert DynamicScorer.from_manifest(stored).spec.source.params is not None
+
+
+def test_the_authentication_of_the_page_applies(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    manifest = {**AUTHENTICATION, "metadata": {"name": "thanos", "namespace": namespace}}
+    assert "created" in _apply(control_plane, manifest)
+    stored = session.get(SCORING_AUTHENTICATIONS.path(namespace, "thanos"))
+    read = ScoringAuthentication.from_manifest(stored)
+    assert read.spec.overrides[1].token_secret_ref is not None
+    assert read.spec.service_account_token is not None
+
+
+_REF = {"name": "s", "key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("auth", "said"),
+    [
+        ({}, "names no method"),
+        ({"tokenSecretRef": _REF, "basic": {"username": {"value": "u"}, "password": _REF}}, "at most one of"),
+        ({"basic": {"username": {}, "password": _REF}}, "either value or secretRef"),
+        ({"headers": [{"name": "X-A", "value": "a", "secretRef": _REF}]}, "either value or secretRef"),
+        ({"headers": [{"name": "X A", "value": "a"}]}, "should match"),
+        ({"authenticationRef": {"name": "a"}, "tokenSecretRef": _REF}, "stands alone"),
+        ({"clientCertificate": {}}, "secretName: Required"),
+    ],
+)
+def test_what_is_said_of_bad_authentication(control_plane: ControlPlane, auth: dict[str, Any], said: str) -> None:
+    answer = _apply(control_plane, scorer(control_plane.namespace(), source={"auth": auth}), check=False)
+    assert said in answer

@@ -28,7 +28,7 @@ def mistakes(auth: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("auth", "said"),
     [
-        ({}, "names no method: set tokenSecretRef"),
+        ({}, "names no method: set authenticationRef"),
         ({"kerberos": {}}, "kerberos: is not a known field; allowed are tokenSecretRef, basic, oauth2"),
         ({"basic": BASIC, "tokenSecretRef": REF}, "at most one of tokenSecretRef, basic, oauth2 and"),
         ({"basic": {"username": {}, "password": REF}}, "basic.username: either value or secretRef"),

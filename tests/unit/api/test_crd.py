@@ -27,7 +27,7 @@ def _walk(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
         yield from _walk(schema["items"], f"{path}[]")
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [0, 1, 2])
 def test_every_part_is_structural(index: int) -> None:
     for path, part in _walk(_schema(index)):
         assert "type" in part, path
@@ -35,7 +35,7 @@ def test_every_part_is_structural(index: int) -> None:
         assert part.get("additionalProperties") is not False, path
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [0, 1, 2])
 def test_every_field_below_spec_and_status_is_described(index: int) -> None:
     for path, part in _walk(_schema(index)):
         if path.startswith((".spec.", ".status.")) and not path.endswith("[]"):
@@ -67,7 +67,7 @@ def test_no_default_fills_a_status() -> None:
 
 
 def test_columns_name_fields_that_exist() -> None:
-    for index in (0, 1):
+    for index in (0, 1, 2):
         version = crds()[index]["spec"]["versions"][0]
         fields = {path for path, _ in _walk(version["schema"]["openAPIV3Schema"])} | {".metadata.creationTimestamp"}
         for column in version["additionalPrinterColumns"]:

@@ -21,6 +21,12 @@ MANIFESTS: dict[str, Any] = {
     heading: yaml.safe_load(text)
     for heading, text in re.findall(r"^### (\w+)\n(?:(?!^###).)*?^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 }
+#: The one object on the page.
+AUTHENTICATION: dict[str, Any] = next(
+    document
+    for text in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    if (document := yaml.safe_load(text)).get("kind") == "ScoringAuthentication"
+)
 
 
 def scorer(source: dict[str, Any]) -> DynamicScorer:

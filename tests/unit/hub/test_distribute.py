@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.backends.compare import covers
 from dsf.hub.distribute import is_applied, manifest_work
@@ -32,6 +33,21 @@ def test_summaries_are_sorted_and_complete() -> None:
         "sourceQuery", "sourceRange", "sourceStep", "scoringEndpoint", "scoringInterval", "scoringEndpointAuthName",
         "scoringEndpointAuthKey", "location", "scoreDestination", "scoreDimensionFormat",
     ]  # fmt: skip
+
+
+def test_the_agent_may_read_what_its_scorers_name_and_no_more() -> None:
+    named = [Reference(CaKind.Secret, "b"), Reference(CaKind.Secret, "a"), Reference(CaKind.ConfigMap, "ca")]
+    _, role, binding = manifest_work("c", "agents", "[]", named, uses_account=True)["spec"]["workload"]["manifests"]
+    assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in role["rules"]] == [
+        (["secrets"], ["a", "b"], ["get", "list", "watch"]),
+        (["configmaps"], ["ca"], ["get", "list", "watch"]),
+        (["serviceaccounts/token"], ["dynamic-scoring-agent-sa"], ["create"]),
+    ]
+    assert {role["metadata"]["namespace"], binding["metadata"]["namespace"]} == {"agents"}
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": "dynamic-scoring-agent-sa", "namespace": "agents"}
+    ]
 
 
 @pytest.mark.parametrize(

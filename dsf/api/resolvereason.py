@@ -1,0 +1,24 @@
+"""Why a scorer cannot run, as one word."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a scorer cannot run: the reason of its condition `ConfigSynced=False`."""
+
+    MissingScoreName = "MissingScoreName"
+    InvalidScoreName = "InvalidScoreName"
+    MissingInterval = "MissingInterval"
+    MissingQuery = "MissingQuery"
+    MissingRange = "MissingRange"
+    MissingStep = "MissingStep"
+    InvalidURL = "InvalidURL"
+    InvalidTokenSecretRef = "InvalidTokenSecretRef"
+    InvalidAuthentication = "InvalidAuthentication"
+    MissingAuthentication = "MissingAuthentication"
+    HostNotAllowed = "HostNotAllowed"
+    TokenHostMismatch = "TokenHostMismatch"
+    InvalidPausedUntil = "InvalidPausedUntil"
+    TooLarge = "TooLarge"

@@ -1,0 +1,127 @@
+"""`ScoringAuthentication`: how servers are asked, written once and named by many DynamicScorers.
+
+Secrets are bound to servers in it (`allowedHosts`), so that naming it, or a Secret, is not enough to have a Secret sent
+somewhere. Whoever may write such an object decides where the Secrets of the agents' namespace go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+
+from dsf.api.authentication import METHODS_RULE, Methods, Tls
+from dsf.api.meta import ApiModel, Condition, ObjectMeta
+from dsf.api.tokenhosts import TokenHosts
+from dsf.api.types import API_VERSION, AUTHENTICATION_KIND, CLUSTER_SET_LABEL
+from dsf.api.urls import is_valid_url
+
+#: Most entries of allowedHosts, and most overrides.
+MAX_HOSTS: Final = 64
+MAX_OVERRIDES: Final = 256
+_WHERE_RULE: Final = "names no cluster: set clusters, clusterSets or matchLabels"
+
+
+def _server(value: str) -> str:
+    TokenHosts([value])
+    return value
+
+
+def _host(value: str) -> str:
+    if not is_valid_url(value):
+        raise ValueError(f"{value!r} is not a URL of the form http://host[:port][/path] or https://...")
+    return value
+
+
+class ClusterFacts(NamedTuple):
+    """What is known of a ManagedCluster that values may depend on."""
+
+    name: str
+    labels: Mapping[str, str] = {}
+    claims: Mapping[str, str] = {}
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(sorted(self.labels.items())), tuple(sorted(self.claims.items()))))
+
+
+class Override(Methods):
+    """Other values on some clusters. What it does not say stays."""
+
+    clusters: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
+        default=(), description="Names of ManagedClusters.", max_length=1024
+    )
+    cluster_sets: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
+        default=(), description="Names of ManagedClusterSets.", max_length=64
+    )
+    match_labels: dict[str, str] = Field(
+        default_factory=dict, description="Labels that a ManagedCluster has, all of them.", max_length=16
+    )
+    host: Annotated[str, AfterValidator(_host), Field(max_length=2048)] | None = Field(
+        default=None, description="URL of the server there, without its path."
+    )
+    tls: Tls | None = Field(default=None, description="How the server proves who it is there.")
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if not (self.clusters or self.cluster_sets or self.match_labels):
+            raise ValueError(_WHERE_RULE)
+        return self
+
+    def counts_on(self, cluster: ClusterFacts) -> bool:
+        """Whether the cluster is one of them: by name, by set, or by all labels."""
+        if cluster.name in self.clusters or cluster.labels.get(CLUSTER_SET_LABEL, "") in self.cluster_sets:
+            return True
+        return bool(self.match_labels) and self.match_labels.items() <= dict(cluster.labels).items()
+
+
+class ScoringAuthenticationSpec(Methods):
+    """What is sent to which servers."""
+
+    model_config = ConfigDict(json_schema_extra=METHODS_RULE)
+
+    allowed_hosts: tuple[Annotated[str, AfterValidator(_server), Field(max_length=512)], ...] = Field(
+        description="The servers that are asked with it: host (any port), host:port, or https://host[:port].",
+        min_length=1,
+        max_length=MAX_HOSTS,
+    )
+    tls: Tls | None = Field(default=None, description="How the servers prove who they are; unset: as all servers.")
+    overrides: tuple[Override, ...] = Field(
+        default=(), description="Other values on some clusters; of several the first counts.", max_length=MAX_OVERRIDES
+    )
+
+    def on(self, cluster: ClusterFacts) -> Override | None:
+        """The other values on a cluster."""
+        return next((override for override in self.overrides if override.counts_on(cluster)), None)
+
+
+class ScoringAuthenticationStatus(ApiModel):
+    """Nothing yet."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        description="None yet.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+
+
+class ScoringAuthentication(ApiModel):
+    """How servers are asked, for all DynamicScorers of its namespace that name it."""
+
+    api_version: Literal["dynamic-scoring.open-cluster-management.io/v1alpha1"] = API_VERSION
+    kind: Literal["ScoringAuthentication"] = AUTHENTICATION_KIND
+    metadata: ObjectMeta
+    spec: ScoringAuthenticationSpec
+    status: ScoringAuthenticationStatus = Field(default_factory=ScoringAuthenticationStatus)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @classmethod
+    def from_manifest(cls, manifest: dict[str, Any]) -> Self:
+        """The object in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
+        return cls.model_validate(manifest, by_alias=True, by_name=False)

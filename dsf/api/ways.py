@@ -1,0 +1,112 @@
+"""How a server is asked, from what a DynamicScorer and a ScoringAuthentication say: what agents are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from dsf.api.authentication import Access, CaKind, Methods, Reference, Tls, references
+from dsf.api.naming import is_dns_subdomain
+from dsf.api.resolvereason import Reason
+from dsf.api.scorer import DynamicScorer, Scoring, Source
+from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.tokenhosts import TokenHosts
+from dsf.api.types import CREDENTIALS_NAME
+from dsf.api.urls import base_url
+from dsf.errors import ResolutionError
+
+
+class Way(NamedTuple):
+    """How a server is asked that a ScoringAuthentication is named for."""
+
+    authentication: ScoringAuthentication | None = None
+    #: Of its endpoint, below the host.
+    path: str = ""
+
+
+NO_WAY: Final = Way()
+
+
+def authentication_of(
+    stage: str, spec: Source | Scoring, scorer: DynamicScorer, known: Mapping[str, ScoringAuthentication]
+) -> ScoringAuthentication | None:
+    """The ScoringAuthentication that a stage names."""
+    if spec.auth is None or spec.auth.authentication_ref is None:
+        return None
+    name, namespace = spec.auth.authentication_ref.name, scorer.metadata.namespace
+    found = known.get(f"{namespace}/{name}")
+    if found is None:
+        raise ResolutionError(
+            Reason.MissingAuthentication,
+            f"spec.{stage}.auth.authenticationRef: there is no ScoringAuthentication {name!r} without mistakes in "
+            f"namespace {namespace!r}",
+        )
+    if spec.tls is not None:
+        raise ResolutionError(
+            Reason.InvalidAuthentication,
+            f"spec.{stage}.tls: ScoringAuthentication {name!r} says how its servers prove who they are: put it there",
+        )
+    return found
+
+
+def check_allowed(stage: str, authentication: ScoringAuthentication, endpoint: str) -> None:
+    """Raise ResolutionError unless the object is bound to the server of this URL."""
+    if not TokenHosts(authentication.spec.allowed_hosts).allow(endpoint):
+        raise ResolutionError(
+            Reason.HostNotAllowed,
+            f"spec.{stage}.auth.authenticationRef: the ScoringAuthentication {authentication.metadata.name!r} is not "
+            f"for {base_url(endpoint)}; if it may be asked with it, add the server to its allowedHosts",
+        )
+
+
+def access_of(stage: str, spec: Source | Scoring, way: Way, endpoint: str) -> Access | None:
+    """What else an agent needs to ask this server; None when a token of upstream's kind, or nothing, is all of it."""
+    authentication = way.authentication
+    if authentication is not None:
+        where = f"spec of ScoringAuthentication {authentication.metadata.name!r}"
+        return access_with(authentication, authentication.spec, authentication.spec.tls, where)
+    for part, field in ((spec.auth, "auth"), (spec.tls, "tls")):
+        if part is not None:
+            _check_references(part, f"spec.{stage}.{field}")
+    methods = methods_of(spec.auth)
+    if methods.service_account_token is not None:
+        raise ResolutionError(
+            Reason.InvalidAuthentication,
+            f"spec.{stage}.auth.serviceAccountToken: a token of the agent's own account needs a ScoringAuthentication, "
+            "whose allowedHosts say whom it may be sent to",
+        )
+    if spec.tls is None and methods == Methods(token_secret_ref=methods.token_secret_ref):
+        return None
+    return Access(methods=methods, tls=spec.tls)
+
+
+def access_with(authentication: ScoringAuthentication, methods: Methods, tls: Tls | None, where: str) -> Access:
+    """What agents are told of a server that this object is named for. Raises ResolutionError."""
+    for part in (methods, tls):
+        if part is not None:
+            _check_references(part, where)
+    return Access(
+        methods=methods_of(methods),
+        tls=tls,
+        authentication=authentication.metadata.name,
+        allowed_hosts=authentication.spec.allowed_hosts,
+    )
+
+
+def methods_of(part: Methods | None) -> Methods:
+    """The methods alone of a model that has more."""
+    return Methods() if part is None else Methods(**{name: getattr(part, name) for name in Methods.model_fields})
+
+
+def _check_references(part: Methods | Tls, where: str) -> None:
+    for path, reference in references(part):
+        if not is_dns_subdomain(reference.name):
+            raise ResolutionError(
+                Reason.InvalidTokenSecretRef,
+                f"{where}.{path}: {reference.name!r} is no name that a {reference.kind} can have",
+            )
+        if reference == Reference(CaKind.Secret, CREDENTIALS_NAME):
+            raise ResolutionError(
+                Reason.InvalidTokenSecretRef,
+                f"{where}.{path}: {reference.name} is the agents' own Secret; name the one that is meant",
+            )

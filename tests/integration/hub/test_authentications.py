@@ -1,0 +1,58 @@
+"""ScoringAuthentications in the folder of manifests: what a cluster's agent is told, and what people are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.integration.hub.world import World
+from tests.support.httpserver import ScriptedServer
+
+SOURCE = {
+    "type": "Prometheus",
+    "host": "https://thanos.example",
+    "params": {"query": "up", "range": 60, "step": 15},
+    "auth": {"authenticationRef": {"name": "thanos"}},
+}
+SCORING = {"params": {"name": "cpu", "interval": 30}}
+
+
+def authentication(**spec: Any) -> dict[str, Any]:
+    """One with a token."""
+    token = {"tokenSecretRef": {"name": "thanos", "key": "token"}}
+    return {
+        "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
+        "kind": "ScoringAuthentication",
+        "metadata": {"name": "thanos"},
+        "spec": {"allowedHosts": ["thanos.example"], **token, **spec},
+    }
+
+
+def test_it_comes_changes_and_goes(running: World, api: ScriptedServer) -> None:
+    world = running
+    world.config()
+    world.cluster("c1")
+    world.scorer("cpu", api, mode="None", source=SOURCE, scoring=SCORING)
+    world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "MissingAuthentication")
+    world.write("thanos.yaml", authentication())
+
+    def access() -> dict[str, Any]:
+        found: dict[str, Any] = (world.summaries("c1") or [{}])[0].get("sourceAccess") or {}
+        return found
+
+    world.until(lambda: access().get("allowedHosts") == ["thanos.example"])
+    assert access()["methods"]["tokenSecretRef"] == {"name": "thanos", "key": "token"}
+    world.until(lambda: world.condition("cpu", "ConfigSynced")[0] == "True")
+    world.write("thanos.yaml", authentication(tls={"insecureSkipVerify": True}))
+    world.until(lambda: world.condition("cpu", "TLSVerified")[:2] == ("False", "InsecureSkipVerify"))
+    world.write("thanos.yaml", authentication())
+    world.until(lambda: world.condition("cpu", "TLSVerified")[0] == "True")
+    world.write("thanos.yaml", authentication(allowedHosts=["other.example"]))
+    world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "HostNotAllowed")
+    world.until(lambda: world.told("c1") == [])
+    world.remove("thanos.yaml")
+    world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "MissingAuthentication")
+
+
+def test_a_mistake_is_said_with_file_and_line(running: World) -> None:
+    running.write("thanos.yaml", authentication(allowedHosts=["ftp://x"]))
+    running.until(lambda: any("thanos.yaml" in problem and "'ftp://x'" in problem for problem in running.problems()))

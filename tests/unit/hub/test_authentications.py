@@ -1,0 +1,112 @@
+"""ScoringAuthentications: what clusters are told of scorers that name one, and why they are told nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.types import CLUSTER_SET_LABEL
+from dsf.hub.conditions import tls_verified
+from dsf.hub.summaries import Plan, differences, make_plan
+from tests.unit.hub.builders import GROUP, NOW, cluster, config, scorer
+
+SOURCE = {
+    "type": "Prometheus",
+    "host": "https://thanos.example",
+    "params": {"query": "up", "range": 60, "step": 15},
+    "auth": {"authenticationRef": {"name": "thanos"}},
+}
+TOKEN = {"tokenSecretRef": {"name": "thanos", "key": "token"}}
+
+
+def authentication(**spec: Any) -> ScoringAuthentication:
+    """One for thanos.example and what is below it."""
+    whole = {"allowedHosts": ["https://thanos.example", "eu.thanos.example"], **TOKEN, **spec}
+    metadata = {"name": "thanos", "namespace": "hub"}
+    return ScoringAuthentication.from_manifest(
+        {"apiVersion": GROUP, "kind": "ScoringAuthentication", "metadata": metadata, "spec": whole}
+    )
+
+
+def plan(*authentications: ScoringAuthentication, clusters: Any = None, **source: Any) -> Plan:
+    """One scorer on clusters a and b."""
+    known = clusters or [cluster("a"), cluster("b", labels={"region": "eu", CLUSTER_SET_LABEL: "europe"})]
+    found = scorer("s", source={**SOURCE, **source})
+    return make_plan([found], config(), known, NOW, authentications=authentications)
+
+
+def obstacle(found: Plan) -> tuple[str, str]:
+    """Why the scorer runs nowhere."""
+    (one,) = found.scorers.values()
+    assert one.obstacle is not None
+    return one.obstacle.reason, one.obstacle.message
+
+
+def test_what_is_told() -> None:
+    (summary,) = plan(authentication(tls={"serverName": "x"})).summaries("a")
+    access = summary.source_access
+    assert access is not None
+    assert access.methods.token_secret_ref is not None
+    assert (access.authentication, access.allowed_hosts) == ("thanos", ("https://thanos.example", "eu.thanos.example"))
+    assert access.tls is not None
+    # An agent of another time, which does not know the binding, is told of no token.
+    assert summary.source_endpoint_auth_name == ""
+
+
+def test_one_that_is_not_there() -> None:
+    reason, message = obstacle(plan())
+    assert reason == "MissingAuthentication"
+    assert message.startswith("spec.source.auth.authenticationRef: there is no ScoringAuthentication 'thanos'")
+
+
+def test_a_server_that_it_is_not_for() -> None:
+    reason, message = obstacle(plan(authentication(), host="https://thief.example"))
+    assert (reason, "is not for https://thief.example" in message) == ("HostNotAllowed", True)
+
+
+def test_the_scorers_own_tls_does_not_go_with_it() -> None:
+    reason, message = obstacle(plan(authentication(), tls={"insecureSkipVerify": True}))
+    assert (reason, message.startswith("spec.source.tls")) == ("InvalidAuthentication", True)
+
+
+def test_overrides_by_name_set_and_label() -> None:
+    for where in ({"clusters": ["b"]}, {"clusterSets": ["europe"]}, {"matchLabels": {"region": "eu"}}):
+        other = {**where, "host": "http://eu.thanos.example:1", "basic": _basic("eu"), "tls": {"serverName": "eu"}}
+        found = plan(authentication(overrides=[other, {"clusters": ["b"], "host": "http://eu.thanos.example:2"}]))
+        (on_a,), (on_b,) = found.summaries("a"), found.summaries("b")
+        assert on_a.source_endpoint == "https://thanos.example/api/v1/query_range"
+        assert on_b.source_endpoint == "http://eu.thanos.example:1/api/v1/query_range"
+        assert {reference.name for reference in on_a.references} == {"thanos"}
+        assert {reference.name for reference in on_b.references} == {"eu"}
+
+
+def test_an_override_that_says_little_leaves_the_rest() -> None:
+    found = plan(authentication(overrides=[{"clusters": ["b"], "tls": {"insecureSkipVerify": True}}]))
+    (on_b,) = found.summaries("b")
+    assert {reference.name for reference in on_b.references} == {"thanos"}
+    (one,) = found.scorers.values()
+    said = tls_verified(one, one.scorer.status)
+    assert said is not None
+    assert (said.status, said.reason) == ("False", "InsecureSkipVerify")
+
+
+def test_an_override_of_a_server_that_is_not_allowed_stops_that_cluster_alone() -> None:
+    found = plan(authentication(overrides=[{"clusters": ["b"], "host": "https://thief.example"}]))
+    (one,) = found.scorers.values()
+    assert (found.clusters_of(one), found.summaries("b")) == (["a"], [])
+    assert [(name, why.reason) for name, why in one.obstacles.items()] == [("b", "HostNotAllowed")]
+
+
+def test_a_change_concerns_clusters() -> None:
+    before = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example"}]))
+    after = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example:9"}]))
+    assert differences(before, after).clusters == {"a", "b"}
+    moved = plan(
+        authentication(overrides=[{"matchLabels": {"region": "eu"}, "host": "http://eu.thanos.example"}]),
+        clusters=[cluster("a", labels={"region": "eu"}), cluster("b")],
+    )
+    assert moved.summaries("a")[0].source_endpoint.startswith("http://eu.")
+
+
+def _basic(name: str) -> dict[str, Any]:
+    return {"username": {"value": "u"}, "password": {"name": name, "key": "p"}}
