@@ -235,7 +235,7 @@ class Methods(SpecModel):
 
 
 _GIVEN: Final = "[has(self.tokenSecretRef), has(self.basic), has(self.oauth2), has(self.serviceAccountToken)]"
-_PAIRS: Final = "size(self.headers + self.queryParameters) > 0"
+_PAIRS: Final = "size(self.headers) > 0 || size(self.queryParameters) > 0"
 _ANY: Final = f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) || {_PAIRS})"
 _AT_MOST_ONE: Final = (f"{_GIVEN}.filter(given, given).size() <= 1", _ONE_RULE)
 _SOME: Final = (f"has(self.authenticationRef) || {_ANY}", _NONE_RULE)

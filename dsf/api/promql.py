@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-# A string may lack its end: it then takes the rest, and Prometheus reports the mistake.
-_TOKEN = re.compile(
+#: Strings, comments, ends of queries, and what is in between. A string may lack its end: it then takes the rest, and
+#: Prometheus reports the mistake.
+TOKEN = re.compile(
     r"""(?P<string>"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?|`[^`]*`?)|(?P<comment>\#[^\n]*)|(?P<end>;)|[^"'`#;]+""",
     re.DOTALL,
 )
@@ -18,7 +19,7 @@ def split_queries(text: str) -> list[str]:
     are left out, so a `;` after the last query means nothing.
     """
     queries: list[list[str]] = [[]]
-    for token in _TOKEN.finditer(text):
+    for token in TOKEN.finditer(text):
         if token["end"]:
             queries.append([])
         elif not token["comment"]:

@@ -234,8 +234,8 @@ def _source(
         return _SourceFields(kind, query=query, range=range_, step=step)
     default_path = _DEFAULT_PATHS.get(kind, "")
     endpoint, way = _endpoint(stage, default_path, scorer, authentications)
-    access = access_of("source", spec, way, endpoint)
-    return _SourceFields(kind, endpoint, _secret("source", spec.auth), query, range_, step, access, way)
+    secret = _secret("source", spec.auth)
+    return _SourceFields(kind, endpoint, secret, query, range_, step, access_of("source", spec, way, endpoint), way)
 
 
 def _first_positive(*values: int) -> int:

@@ -15,6 +15,7 @@ from dsf.api.authentication import Auth, Tls
 from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel, Time
 from dsf.api.ratelimit import RATE_PATTERN, parse_rate
 from dsf.api.remoteconfig import RemoteConfig
+from dsf.api.selector import ClusterSelector
 from dsf.api.types import (
     API_VERSION,
     MAX_SECONDS,
@@ -212,6 +213,9 @@ class DynamicScorerSpec(SpecModel):
         default="",
         description="Name of a score item. Placeholders: ${cluster} ${node} ${device} ${namespace} ${app} ${pod} "
         "${container} ${meta} ${scoreName}. Unset: ${scoreName}.",
+    )
+    cluster_selector: ClusterSelector | None = Field(
+        default=None, description="Managed clusters that it runs on, by their labels; unset: on all."
     )
     source: Source = Field(default_factory=Source, description="Where the time series come from.")
     scoring: Scoring = Field(default_factory=Scoring, description="Where the scores are made.")

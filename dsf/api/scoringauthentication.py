@@ -13,6 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from dsf.api.authentication import METHODS_RULE, Methods, Tls
 from dsf.api.meta import ApiModel, Condition, ObjectMeta
+from dsf.api.selector import ClusterSelector
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import API_VERSION, AUTHENTICATION_KIND, CLUSTER_SET_LABEL
 from dsf.api.urls import is_valid_url
@@ -20,7 +21,7 @@ from dsf.api.urls import is_valid_url
 #: Most entries of allowedHosts, and most overrides.
 MAX_HOSTS: Final = 64
 MAX_OVERRIDES: Final = 256
-_WHERE_RULE: Final = "names no cluster: set clusters, clusterSets or matchLabels"
+_WHERE_RULE: Final = "names no cluster: set clusters, clusterSets or clusterSelector"
 
 
 def _server(value: str) -> str:
@@ -54,9 +55,7 @@ class Override(Methods):
     cluster_sets: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
         default=(), description="Names of ManagedClusterSets.", max_length=64
     )
-    match_labels: dict[str, str] = Field(
-        default_factory=dict, description="Labels that a ManagedCluster has, all of them.", max_length=16
-    )
+    cluster_selector: ClusterSelector | None = Field(default=None, description="ManagedClusters by their labels.")
     host: Annotated[str, AfterValidator(_host), Field(max_length=2048)] | None = Field(
         default=None, description="URL of the server there, without its path."
     )
@@ -64,15 +63,15 @@ class Override(Methods):
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
-        if not (self.clusters or self.cluster_sets or self.match_labels):
+        if not (self.clusters or self.cluster_sets or self.cluster_selector):
             raise ValueError(_WHERE_RULE)
         return self
 
     def counts_on(self, cluster: ClusterFacts) -> bool:
-        """Whether the cluster is one of them: by name, by set, or by all labels."""
+        """Whether the cluster is one of them: by name, by set, or by labels."""
         if cluster.name in self.clusters or cluster.labels.get(CLUSTER_SET_LABEL, "") in self.cluster_sets:
             return True
-        return bool(self.match_labels) and self.match_labels.items() <= dict(cluster.labels).items()
+        return self.cluster_selector is not None and self.cluster_selector.matches(cluster.labels)
 
 
 class ScoringAuthenticationSpec(Methods):

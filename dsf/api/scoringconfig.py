@@ -5,22 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, StrictInt
+from pydantic import ConfigDict, Field, StrictInt, model_validator
 
 from dsf.api.meta import ApiModel, Condition, ObjectMeta
+from dsf.api.selector import ClusterSelector
 from dsf.api.types import API_VERSION, CONFIG_KIND
 
 #: In a mask: any cluster, or any score.
 ANY: Final = "*"
+_CLUSTER_RULE: Final = "either clusterName or clusterSelector"
 
 
 class Mask(ApiModel):
-    """One score that one cluster does not want."""
+    """One score that one cluster, or those of a selector, do not want."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(
+        frozen=True,
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {"rule": "has(self.clusterName) != has(self.clusterSelector)", "message": _CLUSTER_RULE}
+            ]
+        },
+    )
 
-    cluster_name: str = Field(description="Name of the managed cluster, or * for any.", min_length=1)
+    cluster_name: str | None = Field(
+        default=None, description="Name of the managed cluster, or * for any.", min_length=1
+    )
+    cluster_selector: ClusterSelector | None = Field(default=None, description="Managed clusters by their labels.")
     score_name: str = Field(description="Name of the score as its scorer writes it, or * for any.", min_length=1)
+
+    @model_validator(mode="after")
+    def _names_clusters_in_one_way(self) -> Self:
+        if (self.cluster_name is None) == (self.cluster_selector is None):
+            raise ValueError(_CLUSTER_RULE)
+        return self
 
 
 class DynamicScoringConfigSpec(ApiModel):
@@ -74,5 +92,5 @@ class DynamicScoringConfig(ApiModel):
 
 
 def is_masked(masks: Iterable[Mask], cluster: str, score_name: str) -> bool:
-    """Whether a mask names this cluster and this (raw, not sanitised) score name."""
+    """Whether a mask names this cluster and this (raw, not sanitised) score name. Selectors are not looked at."""
     return any(mask.cluster_name in (ANY, cluster) and mask.score_name in (ANY, score_name) for mask in masks)

@@ -184,7 +184,7 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
 
 def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement | None:
     """Condition TLSVerified: whether agents look at the certificates of all servers; None while that needs no words."""
-    told = [one for one in plan.variants.values() if not isinstance(one, Obstacle)]
+    told = [one for one in plan.variants.values() if one is not None and not isinstance(one, Obstacle)]
     told += [plan.resolved.summary] if plan.resolved is not None else []
     sources, apis = [one.source_access for one in told], [one.scoring_access for one in told]
     names = [
@@ -224,6 +224,9 @@ def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement |
         others = f", and {len(obstacles) - 1} more" if len(obstacles) > 1 else ""
         text = f"it cannot run on {len(obstacles)} of {spread.clusters} clusters: {cluster}{others}: {first.message}"
         return Statement("False", first.reason, text)
+    if plan.variants and not any(plan.variants.values()):
+        text = f"spec.clusterSelector selects none of {spread.clusters} clusters"
+        return Statement("False", "NotSelected", text)
     if spread.desired == 0:
         return Statement("False", "Masked", f"the DynamicScoringConfig {spread.config} masks it on every cluster")
     if spread.distributed < spread.desired:

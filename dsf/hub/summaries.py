@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 from dsf.api.cluster import ManagedCluster
 from dsf.api.conflicts import CONFLICT_REASON, NameClaim, find_conflicts
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.resolve import ResolvedScorer, resolve
+from dsf.api.resolve import ResolvedScorer
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import HealthStatus
-from dsf.api.variants import is_varied, on_cluster
+from dsf.api.variants import resolve_everywhere
 from dsf.errors import ResolutionError
 from dsf.store.entries import LATEST, Entry
 from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
@@ -57,8 +57,8 @@ class ScorerPlan:
     suspended_until: float | None = None
     #: Why the scoring API is Inactive, as far as known.
     unhealthy: Obstacle | None = None
-    #: Where not all clusters are told the same: what each is told, or why it cannot run there.
-    variants: Mapping[str, ScorerSummary | Obstacle] = field(default_factory=dict)
+    #: Where not all clusters are told the same: what each is told, why it cannot run there, or None: it shall not.
+    variants: Mapping[str, ScorerSummary | Obstacle | None] = field(default_factory=dict)
 
     @property
     def is_varied(self) -> bool:
@@ -142,11 +142,23 @@ class ScorerPlan:
         )
 
 
+def _by_name(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> Iterator[tuple[str, str]]:
+    """(cluster, score) of each mask; those of a selector for each cluster that it selects."""
+    for mask in masks:
+        if mask.cluster_selector is None:
+            yield mask.cluster_name or "", mask.score_name
+            continue
+        for cluster in clusters:
+            if mask.cluster_selector.matches(cluster.labels):
+                yield cluster.name, mask.score_name
+
+
 class MaskIndex:
     """Masks, ready to be asked often: thousands of masks times thousands of clusters are asked at every change."""
 
-    def __init__(self, masks: Iterable[Mask]) -> None:
-        self._masks = frozenset((mask.cluster_name, mask.score_name) for mask in masks)
+    def __init__(self, masks: Iterable[tuple[str, str]]) -> None:
+        """`masks` are (cluster, score), each of which may be `*`."""
+        self._masks = frozenset(masks)
 
     def hides(self, cluster: str, score_name: str) -> bool:
         """Whether a mask names this pair; score names are raw, and `*` is any."""
@@ -318,7 +330,7 @@ def make_plan(
     return Plan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},
-        masks=MaskIndex(config.spec.all_masks if config is not None else ()),
+        masks=MaskIndex(_by_name(config.spec.all_masks if config is not None else (), facts)),
         is_enabled=is_enabled,
     )
 
@@ -332,8 +344,9 @@ def _plan_scorer(
 ) -> ScorerPlan:
     """One scorer's plan, whatever its author or its scoring API wrote: an error here would end the plan of all."""
     try:
-        resolved = resolve(scorer, token_hosts, authentications)
-        plan = replace(_resolved_plan(scorer, resolved, now), variants=_variants(resolved, clusters))
+        resolved, told = resolve_everywhere(scorer, token_hosts, authentications, clusters)
+        variants = {name: _variant(found) for name, found in told.items()}
+        plan = replace(_resolved_plan(scorer, resolved, now), variants=variants)
         # What is made of it together with all others is made once by itself: there, an error would stop those too.
         plan.record()
         plan.entry("any")
@@ -347,17 +360,8 @@ def _plan_scorer(
     return plan
 
 
-def _variants(resolved: ResolvedScorer, clusters: Iterable[ClusterFacts]) -> dict[str, ScorerSummary | Obstacle]:
-    """What each cluster is told, where that is not the same for all."""
-    if not is_varied(resolved):
-        return {}
-    found: dict[str, ScorerSummary | Obstacle] = {}
-    for cluster in clusters:
-        try:
-            found[cluster.name] = on_cluster(resolved, cluster)
-        except ResolutionError as error:
-            found[cluster.name] = Obstacle(str(error.reason), str(error))
-    return found
+def _variant(found: ScorerSummary | ResolutionError | None) -> ScorerSummary | Obstacle | None:
+    return Obstacle(str(found.reason), str(found)) if isinstance(found, ResolutionError) else found
 
 
 def _resolved_plan(scorer: DynamicScorer, resolved: ResolvedScorer, now: datetime) -> ScorerPlan:

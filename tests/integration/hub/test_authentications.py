@@ -13,7 +13,7 @@ SOURCE = {
     "params": {"query": "up", "range": 60, "step": 15},
     "auth": {"authenticationRef": {"name": "thanos"}},
 }
-SCORING = {"params": {"name": "cpu", "interval": 30}}
+SCORING = {"params": {"name": "thanos", "interval": 30}}
 
 
 def authentication(**spec: Any) -> dict[str, Any]:
@@ -29,15 +29,13 @@ def authentication(**spec: Any) -> dict[str, Any]:
 
 def test_it_comes_changes_and_goes(running: World, api: ScriptedServer) -> None:
     world = running
-    world.config()
-    world.cluster("c1")
     world.scorer("cpu", api, mode="None", source=SOURCE, scoring=SCORING)
     world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "MissingAuthentication")
     world.write("thanos.yaml", authentication())
 
     def access() -> dict[str, Any]:
-        found: dict[str, Any] = (world.summaries("c1") or [{}])[0].get("sourceAccess") or {}
-        return found
+        told = [summary for summary in world.summaries("a") or [] if summary["name"] == "cpu"]
+        return dict(told[0].get("sourceAccess", {})) if told else {}
 
     world.until(lambda: access().get("allowedHosts") == ["thanos.example"])
     assert access()["methods"]["tokenSecretRef"] == {"name": "thanos", "key": "token"}
@@ -48,7 +46,7 @@ def test_it_comes_changes_and_goes(running: World, api: ScriptedServer) -> None:
     world.until(lambda: world.condition("cpu", "TLSVerified")[0] == "True")
     world.write("thanos.yaml", authentication(allowedHosts=["other.example"]))
     world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "HostNotAllowed")
-    world.until(lambda: world.told("c1") == [])
+    world.until(lambda: world.told("a") == ["cpu-scorer"])
     world.remove("thanos.yaml")
     world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "MissingAuthentication")
 

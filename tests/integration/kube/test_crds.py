@@ -176,7 +176,7 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ),
         ({"scoring": TOKEN_WITHOUT_KEY}, "spec.scoring.auth.tokenSecretRef.key: Required value"),
         ({"source": TOKEN_WITHOUT_KEY}, "spec.source.auth.tokenSecretRef.key: Required value"),
-        ({"source": {"auth": {}}}, "names no method: set tokenSecretRef"),
+        ({"source": {"auth": {}}}, "names no method: set authenticationRef"),
         (
             {"execution": {"whenFailing": {"value": 3}}},
             "spec.execution.whenFailing: Invalid value: value goes with behavior Value and only with it",

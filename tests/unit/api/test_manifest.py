@@ -175,7 +175,8 @@ def test_a_bad_document_stops_no_other() -> None:
     assert [str(item) if isinstance(item, Problem) else type(item.object).__name__ for item in found] == [
         "DynamicScorer",
         "f.yaml:10: is not YAML: did not find expected ',' or ']'",
-        "f.yaml:12: kind: is required; kinds that are read are DynamicScorer, DynamicScoringConfig, ManagedCluster",
+        "f.yaml:12: kind: is required; kinds that are read are "
+        "DynamicScorer, DynamicScoringConfig, ScoringAuthentication, ManagedCluster",
         "ManagedCluster",
     ]
 

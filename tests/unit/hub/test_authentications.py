@@ -70,7 +70,11 @@ def test_the_scorers_own_tls_does_not_go_with_it() -> None:
 
 
 def test_overrides_by_name_set_and_label() -> None:
-    for where in ({"clusters": ["b"]}, {"clusterSets": ["europe"]}, {"matchLabels": {"region": "eu"}}):
+    for where in (
+        {"clusters": ["b"]},
+        {"clusterSets": ["europe"]},
+        {"clusterSelector": {"matchLabels": {"region": "eu"}}},
+    ):
         other = {**where, "host": "http://eu.thanos.example:1", "basic": _basic("eu"), "tls": {"serverName": "eu"}}
         found = plan(authentication(overrides=[other, {"clusters": ["b"], "host": "http://eu.thanos.example:2"}]))
         (on_a,), (on_b,) = found.summaries("a"), found.summaries("b")
@@ -102,7 +106,9 @@ def test_a_change_concerns_clusters() -> None:
     after = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example:9"}]))
     assert differences(before, after).clusters == {"a", "b"}
     moved = plan(
-        authentication(overrides=[{"matchLabels": {"region": "eu"}, "host": "http://eu.thanos.example"}]),
+        authentication(
+            overrides=[{"clusterSelector": {"matchLabels": {"region": "eu"}}, "host": "http://eu.thanos.example"}]
+        ),
         clusters=[cluster("a", labels={"region": "eu"}), cluster("b")],
     )
     assert moved.summaries("a")[0].source_endpoint.startswith("http://eu.")
