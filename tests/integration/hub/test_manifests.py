@@ -35,7 +35,7 @@ def test_each_mistake_has_file_line_field_and_what_is_allowed(running: World) ->
         "sub/wrong.yaml:10: spec.configSyncMode: 'Ful' is not one of Full, None",
         (
             "sub/wrong.yaml:12: spec.scoring.param: is not a known field; "
-            "allowed are host, path, params, auth; did you mean params?"
+            "allowed are host, path, params, auth, tls; did you mean params?"
         ),
     ]
     assert ("sub/wrong.yaml", "ManifestProblem", "Warning") in running.events()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.api.cluster import ManagedCluster
-from dsf.api.manifest import ParsedDocument, Problem, parse_documents
+from dsf.api.manifest import KINDS, ParsedDocument, Problem, parse_documents
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig
 
@@ -175,8 +175,7 @@ def test_a_bad_document_stops_no_other() -> None:
     assert [str(item) if isinstance(item, Problem) else type(item.object).__name__ for item in found] == [
         "DynamicScorer",
         "f.yaml:10: is not YAML: did not find expected ',' or ']'",
-        "f.yaml:12: kind: is required; kinds that are read are "
-        "DynamicScorer, DynamicScoringConfig, ScoringAuthentication, ManagedCluster",
+        f"f.yaml:12: kind: is required; kinds that are read are {', '.join(KINDS)}",
         "ManagedCluster",
     ]
 

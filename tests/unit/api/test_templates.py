@@ -1,0 +1,109 @@
+"""Values of clusters in queries, URLs and headers: escaped for where they stand, and named when they are missing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.api.promql import split_queries
+from dsf.api.scoringauthentication import ClusterFacts
+from dsf.api.templates import Renderer
+from dsf.api.urls import origin
+from dsf.errors import ResolutionError
+
+LABELS = {
+    "region": "eu-west.1",
+    "topology.kubernetes.io/zone": "a",
+    "quote": 'x"} or vector(1) or {a="',
+    "single": "it's",
+    "back": "a`b",
+    "word": "job_total:rate5m",
+    "slash": "a/../b?c=d#e",
+    "empty": "",
+}
+FILL = Renderer(ClusterFacts("c1", LABELS, {"id.k8s.io": "0f-1", "dots": "..", "lines": "a\r\nX-B: c"}))
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ('up{cluster="${cluster}"}', 'up{cluster="c1"}'),
+        ('up{id="${claim:id.k8s.io}"}', 'up{id="0f-1"}'),
+        ('up{zone="${label:topology.kubernetes.io/zone}"}', 'up{zone="a"}'),
+        ('up{region=~"${label:region}|us"}', r'up{region=~"eu-west\\.1|us"}'),
+        ('up{region!~ "${label:region}"}', r'up{region!~ "eu-west\\.1"}'),
+        ('up{region="${label:region}"}', 'up{region="eu-west.1"}'),
+        ('up{a="${label:quote}"}', r'up{a="x\"} or vector(1) or {a=\""}'),
+        ("up{a='${label:single}'}", r"up{a='it\'s'}"),
+        ("up{a=`${label:region}`}", "up{a=`eu-west.1`}"),
+        ("sum(${label:word})", "sum(job_total:rate5m)"),
+        ('up{a="$${cluster}"}', 'up{a="${cluster}"}'),
+        ('up{a="${label:empty}"}', 'up{a=""}'),
+        ('up{a="$cluster {b}"}', 'up{a="$cluster {b}"}'),
+    ],
+)
+def test_queries(query: str, expected: str) -> None:
+    assert FILL.query(query, "q") == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("https://prometheus.${label:region}.example:9090", "https://prometheus.eu-west.1.example:9090"),
+        ("https://x/base/${label:topology.kubernetes.io/zone}", "https://x/base/a"),
+        ("https://x/${label:slash}", "https://x/a%2F..%2Fb%3Fc%3Dd%23e"),
+    ],
+)
+def test_urls(host: str, expected: str) -> None:
+    assert FILL.host(host, "h") == expected
+
+
+def test_paths_and_values() -> None:
+    assert FILL.path("/a/${label:slash}?b=${label:single}", "p") == "/a/a%2F..%2Fb%3Fc%3Dd%23e?b=it%27s"
+    assert FILL.value("t-${cluster}-${label:region}", "v") == "t-c1-eu-west.1"
+
+
+@pytest.mark.parametrize(
+    ("how", "text", "reason", "said"),
+    [
+        ("query", 'up{a="${label:none}"}', "MissingClusterValue", "q: ManagedCluster 'c1' has no label 'none'"),
+        ("query", 'up{a="${claim:none}"}', "MissingClusterValue", "q: ManagedCluster 'c1' has no ClusterClaim 'none'"),
+        ("query", 'up{a="${node}"}', "UnknownTemplate", "q: ${node} is not one of ${cluster}, ${label:KEY}"),
+        ("query", 'up{a="${label:}"}', "UnknownTemplate", "${label:} is not one of"),
+        ("query", "up{a=`${label:back}`}", "UnsafeClusterValue", "has a back quote"),
+        ("query", "sum(${label:quote})", "UnsafeClusterValue", "put the template into quotes"),
+        ("query", 'up{a="${claim:lines}"}', "UnsafeClusterValue", "has a control character"),
+        ("host", "https://${label:slash}/", "UnsafeClusterValue", "cannot be a part of a host's name"),
+        ("host", "https://${label:quote}.example", "UnsafeClusterValue", "cannot be a part of a host's name"),
+        ("path", "/a/${claim:dots}/b", "UnsafeClusterValue", "cannot be a part of a path"),
+        ("value", "${claim:lines}", "UnsafeClusterValue", "is not printable ASCII on one line"),
+    ],
+)
+def test_what_cannot_be_filled_in(how: str, text: str, reason: str, said: str) -> None:
+    with pytest.raises(ResolutionError) as caught:
+        getattr(FILL, how)(text, "q")
+    assert caught.value.reason == reason
+    assert said in str(caught.value)
+
+
+@given(st.text(max_size=30), st.sampled_from(['"', "'", "`"]), st.booleans())
+def test_a_value_never_ends_its_string(value: str, mark: str, is_regex: bool) -> None:
+    query = f"up{{a{'=~' if is_regex else '='}{mark}${{label:x}}{mark}}}; down"
+    try:
+        filled = Renderer(ClusterFacts("c", {"x": value})).query(query, "q")
+    except ResolutionError:
+        return
+    first, second = split_queries(filled)
+    assert second == "down"
+    assert first.startswith("up{a=")
+    assert first.endswith(f"{mark}}}")
+
+
+@given(st.text(max_size=30))
+def test_a_value_never_makes_another_server(value: str) -> None:
+    try:
+        filled = Renderer(ClusterFacts("c", {"x": value})).host("https://a.example/${label:x}", "h")
+    except ResolutionError:
+        return
+    assert origin(filled).host == "a.example"

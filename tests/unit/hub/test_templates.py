@@ -1,0 +1,119 @@
+"""Templates and selectors of clusters: what each cluster is told, and why some are told nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dsf.api.cluster import ManagedCluster
+from dsf.api.scoringconfig import DynamicScoringConfig, Mask
+from dsf.hub.conditions import Spread, distributed
+from dsf.hub.health import Health
+from dsf.hub.summaries import Plan, make_plan
+from tests.unit.hub.builders import NOW, cluster, config, scorer
+
+EU, US = {"region": "eu", "env": "prod"}, {"region": "us"}
+
+
+def plan(*clusters: ManagedCluster, masks: list[dict[str, Any]] | None = None, **spec: Any) -> Plan:
+    """One scorer on these clusters."""
+    whole = DynamicScoringConfig.from_manifest({**config().to_manifest(), "spec": {"masks": masks or []}})
+    return make_plan([scorer("s", **spec)], whole, clusters, NOW)
+
+
+def source(query: str = "up", host: str = "http://prometheus.example", **more: Any) -> dict[str, Any]:
+    """A source of type Prometheus."""
+    return {"type": "Prometheus", "host": host, "params": {"query": query, "range": 60, "step": 15}, **more}
+
+
+def said(found: Plan) -> tuple[str, str]:
+    """Reason and message of the condition Distributed."""
+    (one,) = found.scorers.values()
+    desired = len(found.clusters_of(one))
+    spread = Spread(len(found.clusters), desired, desired, "hub/config", is_enabled=True)
+    statement = distributed(one, Health(status=one.scorer.status.health_status, is_checked=True), spread)
+    assert statement is not None
+    return statement.reason, statement.message
+
+
+def test_each_cluster_gets_its_own_values() -> None:
+    auth = {"headers": [{"name": "X-Scope-OrgID", "value": "${cluster}-${label:region}"}]}
+    own = source('up{r="${label:region}"}', "http://prometheus.${label:region}.example", auth=auth)
+    found = plan(cluster("a", labels=EU), cluster("b", labels=US), source=own)
+    (on_a,), (on_b,) = found.summaries("a"), found.summaries("b")
+    assert (on_a.source_query, on_b.source_query) == ('up{r="eu"}', 'up{r="us"}')
+    assert on_b.source_endpoint == "http://prometheus.us.example/api/v1/query_range"
+    assert on_b.source_access is not None
+    assert [header.value for header in on_b.source_access.methods.headers] == ["b-us"]
+    assert said(found)[0] == "Distributed"
+
+
+def test_a_missing_value_stops_its_cluster_and_is_named() -> None:
+    found = plan(cluster("a", labels=EU), cluster("b"), cluster("c"), source=source('up{r="${label:region}"}'))
+    (one,) = found.scorers.values()
+    assert found.clusters_of(one) == ["a"]
+    assert found.entries("b", {}) == {}
+    reason, message = said(found)
+    assert reason == "MissingClusterValue"
+    assert message == (
+        "it cannot run on 2 of 3 clusters: b, and 1 more: spec.source.params.query: ManagedCluster 'b' has no label "
+        "'region' for ${label:region}"
+    )
+
+
+def test_where_no_cluster_has_it_the_scorer_says_so() -> None:
+    found = plan(cluster("a"), source=source('up{r="${label:region}"}'))
+    (one,) = found.scorers.values()
+    assert one.obstacle is not None
+    assert one.obstacle.reason == "MissingClusterValue"
+
+
+def test_without_clusters_templates_are_no_mistake() -> None:
+    found = plan(source=source('up{r="${label:region}"}', "https://${label:region}.example"))
+    (one,) = found.scorers.values()
+    assert one.obstacle is None
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ({"matchLabels": {"region": "eu"}}, ["a"]),
+        ({"matchExpressions": [{"key": "region", "operator": "Exists"}]}, ["a", "b"]),
+        ({"matchExpressions": [{"key": "region", "operator": "NotIn", "values": ["eu"]}]}, ["b", "c"]),
+        ({"matchExpressions": [{"key": "region", "operator": "In", "values": ["eu", "us"]}]}, ["a", "b"]),
+        ({"matchExpressions": [{"key": "region", "operator": "DoesNotExist"}]}, ["c"]),
+    ],
+)
+def test_a_selector_of_the_scorer(selector: dict[str, Any], expected: list[str]) -> None:
+    found = plan(cluster("a", labels=EU), cluster("b", labels=US), cluster("c"), clusterSelector=selector)
+    (one,) = found.scorers.values()
+    assert found.clusters_of(one) == expected
+    assert [name for name in "abc" if found.summaries(name)] == expected
+
+
+def test_a_selector_that_selects_nothing() -> None:
+    found = plan(cluster("a", labels=EU), clusterSelector={"matchLabels": {"region": "mars"}})
+    assert said(found) == ("NotSelected", "spec.clusterSelector selects none of 1 clusters")
+
+
+def test_a_mask_by_labels() -> None:
+    masks = [{"clusterSelector": {"matchLabels": {"region": "eu"}}, "scoreName": "*"}]
+    found = plan(cluster("a", labels=EU), cluster("b", labels=US), masks=masks)
+    (one,) = found.scorers.values()
+    assert found.clusters_of(one) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        {"scoreName": "x"},
+        {"clusterName": "a", "clusterSelector": {"matchLabels": {"a": "b"}}, "scoreName": "x"},
+        {"clusterSelector": {}, "scoreName": "x"},
+        {"clusterSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}, "scoreName": "x"},
+    ],
+)
+def test_a_mask_that_is_none(mask: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Mask.model_validate(mask, by_alias=True, by_name=False)
