@@ -147,7 +147,7 @@ def test_all_mistakes_of_a_document_with_their_lines() -> None:
         "f.yaml:7: spec.configSyncMode: 'full' is not one of Full, None",
         (
             "f.yaml:8: spec.locaton: is not a known field; allowed are description, configURL, configSyncMode, "
-            "location, scoreDestination, scoreDimensionFormat, source, scoring, execution; did you mean location?"
+            "location, scoreDestination, scoreDimensionFormat, clusterSelector, source, scoring, execution; did you mean location?"
         ),
         "f.yaml:10: spec.source.type: 'prometheus' is not one of Prometheus, OpenTelemetry, Kubernetes, None",
         "f.yaml:11: spec.source.params.query: is required",
@@ -166,7 +166,7 @@ def test_mistakes_in_a_list() -> None:
         "f.yaml:9: spec.masks[1].scoreName: is required",
         "f.yaml:10: spec.masks[2]: 5 is not a mapping of fields",
         "f.yaml:11: spec.masks[3].clusterName: must not be empty",
-        "f.yaml:11: spec.masks[3].z: is not a known field; allowed are clusterName, scoreName",
+        "f.yaml:11: spec.masks[3].z: is not a known field; allowed are clusterName, clusterSelector, scoreName",
     ]
 
 
