@@ -73,6 +73,7 @@ BENCHES = (
     Bench("hub", on_request=True),
     Bench("agent", on_request=True),
     Bench("fleet", on_request=True),
+    Bench("readmodel", on_request=True),
 )
 
 

@@ -16,6 +16,7 @@
     |   +-- ObjectConflictError
     +-- UnknownScorerError       a command or a message names a scorer that is not registered
     +-- UnknownClusterError      a command or a message names a cluster that is not registered
+    +-- ApiError                 a server of the JSON API answers something else than it should
     +-- QueryError               a question about the fleet cannot be understood
     +-- QueueFullError           a cluster's queue holds so many messages that its agent must be away
     +-- ContextError             which of several running demos is meant is not known
@@ -168,6 +169,10 @@ class UnknownClusterError(DsfError):
 
 class CursorError(DsfError):
     """What should name a place in a list names none."""
+
+
+class ApiError(DsfError):
+    """A server of the JSON API refuses, or answers something else than it should."""
 
 
 class QueryError(DsfError):

@@ -50,6 +50,16 @@ class Settings(BaseSettings):
         "asked over https.",
     )
 
+    # --- JSON API -----------------------------------------------------------------------------------------------
+    api_url: str = Field(
+        default="",
+        description="Where commands that only look ask instead of Redis: URL of the exporter or the page, such as "
+        "http://localhost:8080; empty: Redis.",
+    )
+    api_token_file: Path | None = Field(
+        default=None, description="File with the Bearer token for api_url, where it asks for one."
+    )
+
     # --- Redis -------------------------------------------------------------------------------------------------
     redis_url: SecretStr = Field(
         default=SecretStr("redis://localhost:6379/0"),
@@ -438,6 +448,10 @@ class Settings(BaseSettings):
         Raises SettingsError when the file cannot be read.
         """
         return _secret(self.redis_url, self.redis_url_file, "REDIS_URL") or ""
+
+    def resolved_api_token(self) -> str | None:
+        """The token for `api_url`, or None. Raises SettingsError when its file cannot be read."""
+        return _secret(None, self.api_token_file, "API_TOKEN")
 
     def resolved_redis_password(self) -> str | None:
         """The password that is set beside the URL, or None. Raises SettingsError when its file cannot be read."""

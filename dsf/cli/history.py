@@ -26,11 +26,10 @@ def history(
 
     Example: dsf history sample-scorer --cluster worker01
     """
-    from dsf.cli.session import session
-    from dsf.fleet.reader import FleetReader
+    from dsf.cli.session import looking
 
-    with session() as opened:
-        found = FleetReader(opened.redis).history(cluster, scorer)
+    with looking() as fleet:
+        found = fleet.history(cluster, scorer)
     emit(found, output, lambda: _render(found))
 
 

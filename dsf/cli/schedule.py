@@ -47,11 +47,10 @@ def list_(
 
     Example: dsf schedule list sample-scorer
     """
-    from dsf.cli.session import session
-    from dsf.fleet.reader import FleetReader
+    from dsf.cli.session import looking
 
-    with session() as opened:
-        found = FleetReader(opened.redis).schedule(cluster, scorer, limit=table_limit(limit, output))
+    with looking() as fleet:
+        found = fleet.schedule(cluster, scorer, limit=table_limit(limit, output))
     _show(found, output)
 
 

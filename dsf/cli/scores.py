@@ -52,11 +52,10 @@ def scores(
 
     Example: dsf scores --cluster worker01 --scorer sample-scorer --watch
     """
-    from dsf.cli.session import session
-    from dsf.fleet.reader import FleetReader
+    from dsf.cli.session import looking
 
-    with session() as opened:
-        fleet, most = FleetReader(opened.redis), table_limit(limit, output)
+    with looking() as fleet:
+        most = table_limit(limit, output)
         if watching:
             from dsf.cli.watching import watch
 

@@ -19,6 +19,8 @@ from dsf.cli.output import flat
 if TYPE_CHECKING:
     import redis
 
+    from dsf.client import Client
+    from dsf.fleet.reader import FleetReader
     from dsf.settings import Settings
 
 _OWN_REDIS = ("DSF_REDIS_URL", "DSF_REDIS_URL_FILE")
@@ -115,6 +117,30 @@ def session() -> Iterator[Session]:
         yield Session(settings, client)
     finally:
         client.close()
+
+
+@contextmanager
+def looking() -> Iterator[Client | FleetReader]:
+    """Where a command that only looks asks: the JSON API of DSF_API_URL, else Redis."""
+    from dsf.settings import Settings
+
+    settings = Settings.load()
+    if settings.api_url:
+        yield api_client(settings)
+        return
+    from dsf.fleet.reader import FleetReader
+
+    with session() as opened:
+        yield FleetReader(opened.redis)
+
+
+def api_client(settings: Settings) -> Client:
+    """The client for DSF_API_URL. Raises SettingsError when the token cannot be read."""
+    import dsf.log
+    from dsf.client import Client
+
+    dsf.log.prepare(for_a_person(settings))
+    return Client(settings.api_url, token=settings.resolved_api_token())
 
 
 def redis_hint(error: Exception) -> str:

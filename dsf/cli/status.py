@@ -28,11 +28,16 @@ def status(
 
     Example: dsf status sample-scorer
     """
-    from dsf.cli.session import session
-    from dsf.cli.statusreport import read_report
+    from dsf.cli.session import api_client, session
+    from dsf.cli.statusreport import ask_report, read_report
+    from dsf.settings import Settings
 
-    with session() as opened:
-        report = read_report(opened.redis, opened.settings, scorer)
+    settings = Settings.load()
+    if settings.api_url:
+        report = ask_report(api_client(settings), scorer)
+    else:
+        with session() as opened:
+            report = read_report(opened.redis, opened.settings, scorer)
     emit(report, output, lambda: _render(report, scorer))
     if not report.ok:
         raise typer.Exit(BAD)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import redis
 from pydantic import Field
 
+from dsf.cli.output import TABLE_PAIRS
 from dsf.cli.session import out_dir
 from dsf.errors import UnknownScorerError
 from dsf.fleet.outfolder import ConditionView, ProblemView, conditions_in, problems_in
@@ -12,6 +15,9 @@ from dsf.fleet.reader import FleetReader
 from dsf.fleet.views import ScorerView, ScoreView, Time, View
 from dsf.settings import Settings
 from dsf.store.agents import Agents
+
+if TYPE_CHECKING:
+    from dsf.client import Client
 
 
 class StatusReport(View):
@@ -42,7 +48,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     else:
         try:
             found = fleet.scorers(named)
-            scores = [score.model_copy(update={"results": []}) for score in fleet.scores(scorer=named).scores]
+            scores = _scores(fleet, named)
         except UnknownScorerError:
             if not conditions:
                 raise
@@ -54,6 +60,23 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     return StatusReport(
         at=found.at, ok=not bad, scorers=found.scorers, scores=scores, conditions=conditions, problems=problems
     )
+
+
+def ask_report(client: Client, named: str | None) -> StatusReport:
+    """The same from the JSON API, which knows nothing of a hub's folder.
+
+    Raises UnknownScorerError, HttpError and ApiError.
+    """
+    found = client.scorers(named)
+    scores = _scores(client, named) if named is not None else None
+    bad = any(state_of(scorer) in _BAD for scorer in found.scorers)
+    return StatusReport(at=found.at, ok=not bad, scorers=found.scorers, scores=scores)
+
+
+def _scores(fleet: FleetReader | Client, scorer: str) -> list[ScoreView]:
+    """Those that a person has to look at first; a table of thousands says nothing."""
+    found = fleet.worst_scores(scorer, TABLE_PAIRS)
+    return [score.model_copy(update={"results": []}) for score in found.scores]
 
 
 _BAD = ("unhealthy", "failing", "expired")
@@ -75,4 +98,4 @@ def state_of(scorer: ScorerView) -> str:
         return "expired"
     if counts.empty and not counts.succeeding:
         return "empty"
-    return "waiting" if counts.waiting or not counts.desired else "ok"
+    return "waiting" if counts.waiting or counts.skipped or not counts.desired else "ok"

@@ -4,6 +4,7 @@ answer, not by the fleet; a page has at most 200 rows.
 
 from __future__ import annotations
 
+import fnmatch
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import redis
 
-from dsf import keys, metrics
+from dsf import keys
 from dsf.errors import CursorError, QueryError
 from dsf.fleet import pairindex
 from dsf.fleet.overviews import (
@@ -50,7 +51,6 @@ AGE_BOUNDS: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_6
 #: Seconds after which a pair that is due and was not sent counts as overdue.
 OVERDUE: Final = 5.0
 _ENDS: Final = 10
-_LAGS: Final = tuple(f"{bound:g}" for bound in metrics.LAG_BUCKETS)
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,12 @@ class FleetModel:
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrange(key, 0, _ENDS - 1, withscores=True)
             pipe.zrange(key, 0, _ENDS - 1, desc=True, withscores=True)
-            pipe.hmget(keys.BEAT_LAGS, [f"{name}:{bound}" for bound in (*_LAGS, "+Inf")])
+            pipe.hmget(keys.BEAT_LAGS, [f"{name}:{bound}" for bound in (*_bounds(), "+Inf")])
             bottom, top, lags = pipe.execute()
         [values] = pairindex.spread(self._redis, [key], None)
-        counted = {f"{name}:{bound}": number for bound, number in zip((*_LAGS, "+Inf"), lags, strict=True) if number}
+        counted = {
+            f"{name}:{bound}": number for bound, number in zip((*_bounds(), "+Inf"), lags, strict=True) if number
+        }
         return ScorerDetail(
             **{field: getattr(one, field) for field in ScorerOverview.model_fields},
             location=record.location,
@@ -164,6 +166,16 @@ class FleetModel:
             clusters=self._cluster_overviews(shown, sorted(map(str, scorers)), now),
         )
 
+    def clusters_like(self, pattern: str) -> set[str] | None:
+        """Accepted clusters that a pattern fits (`*`, `?`); None for all of them. Raises UnknownClusterError for what
+        is no pattern.
+        """
+        if pattern == "*":
+            return None
+        if not any(sign in pattern for sign in "*?["):
+            return {self._registry.cluster(pattern).name}
+        return set(fnmatch.filter((str(name) for name in self._redis.hkeys(keys.CLUSTERS)), pattern))
+
     def cluster(self, name: str) -> ClusterDetail:
         """One cluster."""
         record = self._registry.cluster(name)
@@ -200,9 +212,7 @@ class FleetModel:
         if wanted.clusters is None:
             total, rows = pairindex.page(self._redis, sources, ranges, limit, after)
         else:
-            rows = pairindex.pick(self._redis, sources, wanted.clusters, ranges, now)
-            total = len(rows)
-            rows = [row for row in rows if after is None or row[:4] > after][: limit + 1]
+            total, rows = pairindex.pick(self._redis, sources, wanted.clusters, ranges, limit, after, now)
         following = None
         if len(rows) > limit:
             following = str(Cursor(*rows[limit - 1][:4]))
@@ -219,7 +229,7 @@ class FleetModel:
         due = self._schedule.due_times([name]).get(name)
         return pair_detail(
             self._pairs.state(cluster, scorer),
-            judged(float(place), now)[1] if place is not None else None,
+            judged(float(place), now) if place is not None else None,
             record=record,
             entry=self._schedule.entry(name),
             overrides=overrides,
@@ -299,7 +309,7 @@ class FleetModel:
             for scorer, places in zip(scorers, answers, strict=True):
                 for name, place in zip(names, places, strict=True):
                     if place is not None:
-                        states[name][scorer] = judged(float(place), now)[1]
+                        states[name][scorer] = judged(float(place), now)
         return [
             ClusterOverview(name=name, pairs=len(found), states=_counted(found.values()), scorers=found)
             for name, found in states.items()
@@ -375,8 +385,16 @@ def _values(rows: Iterable[tuple[Any, float]]) -> list[ClusterValue]:
     return [ClusterValue(cluster=str(cluster), value=float(value)) for cluster, value in rows]
 
 
+def _bounds() -> tuple[str, ...]:
+    """Upper bounds of the lag histogram as they stand in field names."""
+    # Here: commands that only look do without the library of metrics.
+    from dsf.metrics import LAG_BUCKETS
+
+    return tuple(f"{bound:g}" for bound in LAG_BUCKETS)
+
+
 def _lags(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
-    bars = [Bucket(up_to=float(bound), count=int(stats.get(prefix + bound, 0))) for bound in _LAGS]
+    bars = [Bucket(up_to=float(bound), count=int(stats.get(prefix + bound, 0))) for bound in _bounds()]
     return [*bars, Bucket(up_to=None, count=int(stats.get(prefix + "+Inf", 0)))]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 from typing import Any, Final, NamedTuple
 
 import redis
 
 from dsf import keys
 from dsf.fleet.overviews import Bucket, Spread, StateCounts
-from dsf.fleet.places import Cursor, Segment, judged, segments
+from dsf.fleet.places import Cursor, Segment, segment_of, segments
 from dsf.fleet.verdict import Verdict
 from dsf.store.client import batched
 
@@ -79,25 +80,31 @@ def page(
 
 
 def pick(
-    client: redis.Redis, sources: Sequence[Source], clusters: Iterable[str], ranges: Sequence[Segment], now: float
-) -> list[Place]:
-    """The pairs of these clusters in these ranges, worst first."""
-    wanted = {one.number for one in ranges}
+    client: redis.Redis,
+    sources: Sequence[Source],
+    clusters: Iterable[str],
+    ranges: Sequence[Segment],
+    limit: int,
+    cursor: Cursor | None,
+    now: float,
+) -> tuple[int, list[Place]]:
+    """How many pairs of these clusters there are in these ranges, and at most `limit` + 1 of them after the cursor."""
+    wanted = {one.number: one.state for one in ranges}
     batches = list(batched(sorted(clusters), _BATCH))
     with client.pipeline(transaction=False) as pipe:
         for source in sources:
             for batch in batches:
                 pipe.zmscore(source.key, batch)
         answers = iter(pipe.execute())
-    found = []
+    # Plain tuples: there may be as many as pairs in the fleet, and few of them are shown.
+    found: list[tuple[int, float, str, str]] = []
     for source in sources:
         for batch in batches:
             for cluster, place in zip(batch, next(answers), strict=True):
-                if place is not None:
-                    number, state = judged(float(place), now)
-                    if number in wanted:
-                        found.append(Place(number, float(place), source.scorer, cluster, state))
-    return sorted(found)
+                if place is not None and (number := segment_of(place, now)) in wanted:
+                    found.append((number, place, source.scorer, cluster))
+    rows = found if cursor is None else [row for row in found if row > cursor]
+    return len(found), [Place(*row, wanted[row[0]]) for row in nsmallest(limit + 1, rows)]
 
 
 def spread(

@@ -15,6 +15,21 @@ from dsf.store.model import RANKS, SPAN
 
 _RANK: Final = {Verdict(name): rank for rank, name in enumerate(RANKS)}
 
+_EMPTY, _OK = _RANK[Verdict.EMPTY], _RANK[Verdict.OK]
+# Number of the segment of a rank, for what has not expired meanwhile; and the state of each segment.
+_NUMBERS: Final = (0, 1, 4, 5, 6, 7, 8)
+_STATES: Final = (
+    Verdict.FAILING,
+    Verdict.EXPIRED,
+    Verdict.EXPIRED,
+    Verdict.EXPIRED,
+    Verdict.SKIPPED,
+    Verdict.NEVER,
+    Verdict.PAUSED,
+    Verdict.EMPTY,
+    Verdict.OK,
+)
+
 
 class Segment(NamedTuple):
     """A range of places whose pairs are in one state now; `low` and `high` as ZCOUNT takes them."""
@@ -43,13 +58,17 @@ def segments(now: float, states: Iterable[Verdict] | None = None) -> list[Segmen
     return [Segment(number, *one) for number, one in enumerate(ranges) if one[0] in wanted]
 
 
-def judged(place: float, now: float) -> tuple[int, Verdict]:
-    """Number of the segment that a place is in at `now`, and the state of the pair there."""
+def segment_of(place: float, now: float) -> int:
+    """Number of the segment that a place is in at `now`."""
     rank = int(place // SPAN)
-    state = Verdict(RANKS[rank])
-    if state in (Verdict.OK, Verdict.EMPTY) and place - rank * SPAN <= now:
-        return (2 if state is Verdict.OK else 3), Verdict.EXPIRED
-    return _NUMBERS[state], state
+    if rank >= _EMPTY and place - rank * SPAN <= now:
+        return 2 if rank == _OK else 3
+    return _NUMBERS[rank]
+
+
+def judged(place: float, now: float) -> Verdict:
+    """The state of a pair at this place at `now`."""
+    return _STATES[segment_of(place, now)]
 
 
 def states_of(names: Iterable[str]) -> list[Verdict]:
@@ -58,17 +77,6 @@ def states_of(names: Iterable[str]) -> list[Verdict]:
         return [Verdict(name) for name in names]
     except ValueError:
         raise QueryError(f"no such state; there are {', '.join(RANKS)}") from None
-
-
-_NUMBERS: Final = {
-    Verdict.FAILING: 0,
-    Verdict.EXPIRED: 1,
-    Verdict.SKIPPED: 4,
-    Verdict.NEVER: 5,
-    Verdict.PAUSED: 6,
-    Verdict.EMPTY: 7,
-    Verdict.OK: 8,
-}
 
 
 class Cursor(NamedTuple):

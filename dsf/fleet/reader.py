@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,9 +12,11 @@ import redis
 
 from dsf import keys
 from dsf.api.validity import has_expired
-from dsf.fleet.pages import Page
+from dsf.fleet.model import FleetModel, PairFilter
+from dsf.fleet.pages import Page, model_page
 from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, skips_view
 from dsf.fleet.schedule import entry_view
+from dsf.fleet.scorerviews import MAX_FAILURES, scorer_views
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import (
     ClusterCounts,
@@ -29,6 +31,7 @@ from dsf.fleet.views import (
     ScoreView,
 )
 from dsf.store.entries import interval_in_force
+from dsf.store.model import VERSION
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import Override, ScheduleStore
@@ -36,8 +39,14 @@ from dsf.store.skips import INACTIVE, PAUSED, SKIPS_THRESHOLD, Skips
 
 #: How counts were named before there was one word for each state.
 _COUNTED = {Verdict.OK: "succeeding", Verdict.NEVER: "waiting"}
-#: Failures shown per scorer.
-MAX_FAILURES = 10
+
+#: Most scores in one page, and about how many bytes they may take together.
+MAX_SCORES = 250
+MAX_BYTES = 900_000
+#: Items and results of one score that are shown when there is no room for all.
+_FEW = 50
+# About what the rest of a line takes.
+_ROW_BYTES = 600
 
 
 class FleetReader:
@@ -48,6 +57,8 @@ class FleetReader:
     """
 
     def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+        self._redis = client
+        self._model = FleetModel(client, clock)
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._schedule = ScheduleStore(client)
@@ -68,10 +79,50 @@ class FleetReader:
         """
         self._check(cluster, scorer)
         records = self._registry.scorers()
-        page = Page(list(self._pairs_of(cluster, scorer)), limit, after)
+        pairs, total, following = self._page(cluster, scorer, limit, after)
         now = self._clock()
-        views = [score_view(state, records, now) for state in self._pairs.states(page.pairs)]
-        return ScoreList(at=now, scores=views, total=page.total, continue_=page.continue_)
+        views = [score_view(state, records, now) for state in self._pairs.states(pairs)]
+        return ScoreList(at=now, scores=views, total=total, continue_=following)
+
+    def score_page(
+        self,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        *,
+        states: Collection[Verdict] | None = None,
+        limit: int = MAX_SCORES,
+        after: str | None = None,
+    ) -> ScoreList:
+        """As `scores`, but an answer stays below a megabyte: it ends early, or has not all items of a score.
+
+        With `states` only those, worst first, from the read model.
+        """
+        self._check(cluster, scorer)
+        limit = min(limit, MAX_SCORES)
+        if states is None:
+            pairs, total, following = self._page(cluster, scorer, limit, after)
+        else:
+            wanted = PairFilter(scorer=scorer, clusters=None if cluster is None else [cluster], states=states)
+            rows = self._model.pairs(wanted, limit=limit, cursor=after)
+            pairs, total, following = [(row.cluster, row.scorer) for row in rows.pairs], rows.total, rows.cursor
+        now = self._clock()
+        records = self._registry.scorers()
+        views: list[ScoreView] = []
+        size = 0
+        for state in self._pairs.states(pairs):
+            size += _ROW_BYTES + 2 * state.score_bytes
+            if views and size > MAX_BYTES and states is None:
+                # The rest is for the next page; those of a state have the place of a whole page in their cursor.
+                following = keys.pair(views[-1].cluster, views[-1].scorer)
+                break
+            views.append(_cut(score_view(state, records, now), size > MAX_BYTES))
+        return ScoreList(at=now, scores=views, total=total, continue_=following)
+
+    def worst_scores(self, scorer: str, limit: int) -> ScoreList:
+        """The newest scores of a scorer, worst first; sorted by cluster before results workers have counted."""
+        if self._has_model():
+            return self.score_page(scorer=scorer, states=list(Verdict), limit=limit)
+        return self.scores(scorer=scorer, limit=limit)
 
     def schedule(
         self,
@@ -83,17 +134,27 @@ class FleetReader:
     ) -> ScheduleList:
         """Entries of the schedule with people's changes; filters and pages are those of `scores`."""
         self._check(cluster, scorer)
-        page = Page(list(self._pairs_of(cluster, scorer)), limit, after)
-        entries = self._schedule.entries(keys.pair(*pair) for pair in page.pairs)
+        pairs, total, following = self._page(cluster, scorer, limit, after)
+        entries = self._schedule.entries(keys.pair(*pair) for pair in pairs)
         overrides = self._schedule.overrides()
         due = self._schedule.due_times(entry.pair for entry in entries)
         now = self._clock()
         views = [entry_view(entry, overrides, due.get(entry.pair), now) for entry in entries]
-        return ScheduleList(at=now, entries=views, total=page.total, continue_=page.continue_)
+        return ScheduleList(at=now, entries=views, total=total, continue_=following)
 
-    def scorers(self, scorer: str | None = None) -> ScorerList:
-        """Every registered scorer, or one."""
+    def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerList:
+        """Every registered scorer by name, or one; at most `limit` of them, after the one of the name `after`."""
         self._check(None, scorer)
+        if self._has_model():
+            every = sorted(self._registry.scorers().items())
+            asked = [one for name, one in every if scorer in (None, name)]
+            records = [one for one in asked if after is None or one.name > after][:limit]
+            now = self._clock()
+            more = bool(records) and records[-1] is not asked[-1]
+            views = scorer_views(self._redis, records, self._schedule.overrides(), now)
+            return ScorerList(
+                at=now, scorers=views, total=len(asked), cursor=records[-1].name if records and more else None
+            )
         by_scorer: defaultdict[str, list[PairState]] = defaultdict(list)
         for state in self._pairs.states(self._pairs_of(None, scorer)):
             by_scorer[state.scorer].append(state)
@@ -104,7 +165,7 @@ class FleetReader:
             for name, record in sorted(self._registry.scorers().items())
             if scorer in (None, name)
         ]
-        return ScorerList(at=now, scorers=views)
+        return ScorerList(at=now, scorers=views, total=len(views))
 
     def history(self, cluster: str, scorer: str) -> HistoryList:
         """The newest cycles of one pair and its books; both are empty when it never ran."""
@@ -113,6 +174,19 @@ class FleetReader:
         return HistoryList(
             cluster=cluster, scorer=scorer, books=books_of(self._pairs.state(cluster, scorer)), cycles=cycles
         )
+
+    def _page(
+        self, cluster: str | None, scorer: str | None, limit: int | None, after: str | None
+    ) -> tuple[list[tuple[str, str]], int, str | None]:
+        """At most `limit` pairs (None: all), how many there are on all pages, and where to go on."""
+        if limit is not None and self._has_model():
+            return model_page(self._redis, cluster, scorer, limit, after)
+        page = Page(list(self._pairs_of(cluster, scorer)), limit, after)
+        return page.pairs, page.total, page.continue_
+
+    def _has_model(self) -> bool:
+        """Whether results workers of this version have counted; else all pairs have to be looked at."""
+        return bool(self._redis.get(keys.MODEL_VERSION) == VERSION)
 
     def _check(self, cluster: str | None, scorer: str | None) -> None:
         if scorer is not None:
@@ -150,6 +224,12 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float) -
         items=[ScoreItem(name=name, value=value) for name, value in usable.items] if usable else [],
         results=[ScoreResult(metric=labels, score=value) for labels, value in usable.results] if usable else [],
     )
+
+
+def _cut(view: ScoreView, is_long: bool) -> ScoreView:
+    if not is_long:
+        return view
+    return view.model_copy(update={"items": view.items[:_FEW], "results": view.results[:_FEW]})
 
 
 def scorer_view(

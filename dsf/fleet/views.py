@@ -166,6 +166,8 @@ class ScorerList(View):
     """Answer of /api/v1/scorers."""
 
     at: Time
+    total: int = Field(default=0, description="How many there are on all pages together.")
+    cursor: str | None = Field(default=None, description="Ask again with it for the next page; null on the last.")
     scorers: list[ScorerView]
 
 

@@ -239,6 +239,11 @@ class PairState:
         return self._fields.get(UNWRITTEN, "")
 
     @property
+    def score_bytes(self) -> int:
+        """About how long the newest score is as text."""
+        return len(self._fields.get(SCORE, ""))
+
+    @property
     def score(self) -> Score | None:
         """The newest score, expired or not."""
         text = self._fields.get(SCORE)

@@ -28,6 +28,7 @@ COMMANDS = (
     *(("schedule", name) for name in ("list", "set", "pause", "resume", "reset")),
     *((name,) for name in ("demo", "up", "hub", "agent", "exporter", "results", "beat", "flower")),
     ("scorer", "check"),
+    ("fleet", "rebuild"),
     *(("optimize",), ("optimizer",), ("mcp",)),
 )
 

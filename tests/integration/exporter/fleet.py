@@ -26,13 +26,17 @@ class Fleet:
     def __init__(self, client: redis.Redis) -> None:
         self.redis = client
         self.now = time.time()
-        registry = Registry(client)
+        self.registry = registry = Registry(client)
         for number, cluster in enumerate(CLUSTERS):
             registry.put_cluster(ClusterRecord(name=cluster, uid=f"uid-{number}"))
         registry.put_scorer(ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=300))
         registry.put_scorer(
             ScorerRecord(name=STATIC, score_name="static_score", interval=30, validity=300, health="Inactive")
         )
+
+    def cluster_record(self, cluster: str) -> ClusterRecord:
+        """A cluster for the registry."""
+        return ClusterRecord(name=cluster, uid=f"uid-{cluster}")
 
     def entry(self, cluster: str, scorer: str = SAMPLE, *, interval: int = 10, due_in: float = 5.0) -> None:
         """An entry of the schedule."""

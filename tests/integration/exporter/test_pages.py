@@ -65,7 +65,7 @@ def test_a_limit_that_cannot_be_is_refused(exporter: ExporterProcess, limit: str
 def test_the_pages_are_in_the_openapi_document(exporter: ExporterProcess) -> None:
     document = exporter.get("/openapi.json").json()
     parameters = {one["name"]: one for one in document["paths"]["/api/v1/scores"]["get"]["parameters"]}
-    assert set(parameters) == {"cluster", "scorer", "limit", "continue"}
+    assert set(parameters) == {"cluster", "scorer", "state", "limit", "continue", "cursor"}
     limit = parameters["limit"]["schema"]
     assert (limit["default"], limit["minimum"], limit["maximum"]) == (1000, 1, 10_000)
     assert "continue" in document["components"]["schemas"]["ScoreList"]["properties"]

@@ -1,0 +1,144 @@
+"""What it costs to look at a large fleet: the exporter's `/metrics`, its JSON API, and commands.
+
+    python -m bench.readmodel [--quick] [--strict] [--json FILE]
+
+3,500 clusters x 10 scorers with 6 items each (`--quick`: 1,000 x 10), seeded in a Redis of its own as a hub would have
+left them, a real exporter, one question after the other. CPU time of the answering process, best of three.
+"""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+import requests
+
+from bench.commands import cost
+from bench.common import Figure, Measurement, cpu, highest_memory, process, run
+from bench.seeded import seed
+from dsf.demo.embedded_redis import EmbeddedRedis
+from dsf.demo.ports import Ports
+from dsf.demo.supervisor import Supervisor
+from dsf.settings import child_environment
+
+CLUSTERS, QUICK_CLUSTERS = 3500, 1000
+SCORERS, ITEMS = 10, 6
+ROUNDS = 3
+#: What is to be reached: seconds of CPU, bytes.
+ANSWER_SECONDS, ANSWER_BYTES = 0.2, 1_000_000
+SCRAPE_SECONDS, SCRAPE_BYTES, MEMORY = 1.0, 5_000_000, 150 * 1024 * 1024
+COMMAND_SECONDS = 1.0
+PATHS = (
+    *("summary", "scorers", "scorers/scorer-03", "clusters?limit=200", "clusters/cluster-0007"),
+    *("pairs?limit=200", "pairs?state=ok&limit=200", "pairs?reason=bad_query&limit=200"),
+    *("pairs?cluster=cluster-0*&limit=200", "pairs/cluster-0003/scorer-02", "scores?limit=10000"),
+    *("scores?state=failing", "schedule?limit=10000", "history/cluster-0003/scorer-02", "updates?since=0"),
+)
+COMMANDS = ("status", "status scorer-03", "scores", "schedule list", "scores --scorer scorer-03")
+
+
+def measure(quick: bool) -> Measurement:
+    """A row for the dearest answer of each kind."""
+    clusters = QUICK_CLUSTERS if quick else CLUSTERS
+    with tempfile.TemporaryDirectory() as folder:
+        supervisor = Supervisor(Path(folder), lambda _: None)
+        ports = Ports(lambda _: None)
+        server = EmbeddedRedis(Path(folder) / "redis", ports.any())
+        try:
+            supervisor.start(server.program())
+            supervisor.wait_ready(30)
+            client: redis.Redis = redis.Redis.from_url(server.url, decode_responses=True)
+            seed(client, clusters, SCORERS, ITEMS)
+            memory = int(client.info("memory")["used_memory"])
+            port = ports.any()
+            environment = child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
+            environment |= {"DSF_ROLE": "exporter", "DSF_EXPORTER_HOST": "127.0.0.1", "DSF_EXPORTER_PORT": str(port)}
+            command = [sys.executable, "-m", "dsf.exporter"]
+            with process(command, environment, Path(folder) / "exporter.log") as exporter:
+                url = f"http://127.0.0.1:{port}"
+                _wait(url)
+                raw = _answers(exporter, url)
+                highest = highest_memory(exporter.pid)
+            shown = {words: min(cost(words, environment) for _ in range(ROUNDS)) for words in COMMANDS}
+        finally:
+            supervisor.stop_all()
+    pairs = clusters * SCORERS
+    slowest = max((path for path in raw if path != "/metrics"), key=lambda path: raw[path][0])
+    longest = max((path for path in raw if path != "/metrics"), key=lambda path: raw[path][1])
+    seconds, size, packed = raw["/metrics"]
+    dearest = max(shown, key=lambda words: shown[words])
+    figures = [
+        Figure(f"a scrape of {pairs:,} x {ITEMS}, CPU", f"{seconds:.2f} s", seconds, "s", most=SCRAPE_SECONDS),
+        Figure(
+            f"a scrape of {pairs:,} x {ITEMS}, size",
+            f"{size / 1e6:.2f} MB, {packed / 1e6:.2f} MB packed",
+            size,
+            "B",
+            most=SCRAPE_BYTES,
+        ),
+        Figure("highest memory of that exporter", f"{highest / 2**20:.0f} MiB", highest, "B", most=MEMORY),
+        Figure(
+            "dearest answer of the JSON API, CPU",
+            f"{raw[slowest][0] * 1000:.0f} ms, {slowest}",
+            raw[slowest][0],
+            "s",
+            most=ANSWER_SECONDS,
+        ),
+        Figure(
+            "longest answer of the JSON API",
+            f"{raw[longest][1] / 1000:.0f} KB, {longest}",
+            raw[longest][1],
+            "B",
+            most=ANSWER_BYTES,
+        ),
+        Figure(
+            "dearest command that looks, CPU of the process",
+            f"{shown[dearest]:.2f} s, dsf {dearest}",
+            shown[dearest],
+            "s",
+            most=COMMAND_SECONDS,
+        ),
+        Figure("Redis per pair, with 50 past cycles", f"{memory / pairs:,.0f} B", memory / pairs, "B"),
+    ]
+    return figures, {"answers": raw, "commands": shown, "memory": highest}
+
+
+def _wait(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if requests.get(f"{url}/healthz", timeout=5).ok:
+                return
+        except requests.ConnectionError:
+            time.sleep(0.1)
+    raise TimeoutError(f"no exporter at {url}")
+
+
+def _answers(exporter: subprocess.Popen[bytes], url: str) -> dict[str, tuple[float, int, int]]:
+    """CPU-seconds, bytes, and bytes on the wire of each answer."""
+    watched = psutil.Process(exporter.pid)
+    found: dict[str, tuple[float, int, int]] = {}
+    for path in ("/metrics", *(f"/api/v1/{path}" for path in PATHS)):
+        rounds: list[tuple[float, int, int]] = []
+        for _ in range(ROUNDS):
+            before = cpu(watched)
+            answer: Any = requests.get(url + path, headers={"Accept-Encoding": "gzip"}, stream=True, timeout=60)
+            packed = answer.raw.read()
+            used = cpu(watched) - before
+            answer.raise_for_status()
+
+            is_packed = answer.headers.get("Content-Encoding") == "gzip"
+            rounds.append((used, len(gzip.decompress(packed)) if is_packed else len(packed), len(packed)))
+        found[path] = min(rounds)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(run(__doc__, measure))

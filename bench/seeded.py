@@ -1,0 +1,88 @@
+"""A fleet in Redis as a hub would have left it: registry, schedule, pairs with scores, past cycles, read model."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import redis
+
+from dsf import keys
+from dsf.messages import new_run_id
+from dsf.store.client import batched
+from dsf.store.model import ModelKeeper
+from dsf.store.pairs import Failure, HistoryEntry, Score
+from dsf.store.registry import ClusterRecord, ScorerRecord
+from dsf.store.schedule import Entry
+
+INTERVAL = 30
+#: One pair in so many fails, is empty, or never ran.
+ODD = 20
+
+
+def seed(client: redis.Redis, clusters: int, scorers: int, items: int) -> None:
+    """`clusters` x `scorers` pairs with `items` items each. Most are ok, some fail for one of three reasons."""
+    now = time.time()
+    names = [f"cluster-{number:04}" for number in range(clusters)]
+    kinds = [f"scorer-{number:02}" for number in range(scorers)]
+    client.hset(keys.CLUSTERS, mapping={name: ClusterRecord(name=name).model_dump_json() for name in names})
+    client.hset(
+        keys.SCORERS,
+        mapping={
+            name: ScorerRecord(
+                name=name, score_name=f"{name}-score", dimension_format="${node}", interval=INTERVAL, validity=900
+            ).model_dump_json()
+            for name in kinds
+        },
+    )
+    pairs = ((cluster, scorer) for cluster in names for scorer in kinds)
+    for batch in batched(pairs, 500):
+        with client.pipeline(transaction=False) as pipe:
+            for number, (cluster, scorer) in enumerate(batch):
+                _pair(pipe, cluster, scorer, number, items, now)
+            pipe.execute()
+    # It may be seeded more than once.
+    client.delete(keys.MODEL_KEEPER)
+    keeper = ModelKeeper(client)
+    while keeper.turn(now):
+        pass
+
+
+def _pair(pipe: redis.client.Pipeline, cluster: str, scorer: str, number: int, items: int, now: float) -> None:
+    dice = random.Random(f"{cluster}/{scorer}")
+    entry = Entry(cluster=cluster, scorer=scorer, score_name=f"{scorer}-score", interval=INTERVAL)
+    pipe.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
+    pipe.zadd(keys.DUE, {entry.pair: now + 3600 + dice.uniform(0, INTERVAL)})
+    at = now - dice.uniform(0, INTERVAL)
+    run = new_run_id(at)
+    fields: dict[str, str | int | float] = {"n:scheduled": 120, "n:ok": 110, "n:error": 10, "n:error:fetch:timeout": 10}
+    fields |= {f"t:{stage}:sum": 1.5 for stage in ("fetch", "score", "publish")}
+    fields |= {f"t:{stage}:count": 120 for stage in ("fetch", "score", "publish")}
+    kind = number % ODD
+    if kind != 1:
+        results = [({"node": f"node-{n:03}", "meta": "mean"}, dice.uniform(-120, 120)) for n in range(items)]
+        values = [] if kind == 2 else results
+        scored = [(labels["node"], max(-100, min(100, int(value)))) for labels, value in values]
+        score = Score(run=run, score_name=f"{scorer}-score", at=at, valid_until=at + 900, results=values, items=scored)
+        fields |= {"score": score.model_dump_json(), "last_success": at, "valid_until": at + 900}
+        fields |= {"items": len(scored), "last_run": run, "state_run": run, "score_run": run, "failing": 0}
+    if kind == 0:
+        reason = dice.choice(["bad_query", "timeout", "http_500"])
+        failure = Failure(run=run, stage="fetch", reason=reason, message=f"{reason}: " + "why " * 20, at=at)
+        fields |= {"failing": 3, "failure": failure.model_dump_json()}
+    pipe.hset(keys.pair_key(cluster, scorer), mapping=fields)
+    pipe.rpush(keys.history_key(cluster, scorer), *_cycles(at))
+
+
+def _cycles(at: float) -> Iterator[str]:
+    for number in range(50):
+        entry = HistoryEntry(
+            run=new_run_id(at - number * INTERVAL),
+            at=at - number * INTERVAL,
+            outcome="ok",
+            timings={"fetch": 0.012, "score": 0.034, "publish": 0.001},
+            counts={"series": 10, "items": 10},
+            value=float(number),
+        )
+        yield entry.model_dump_json(exclude_defaults=True)

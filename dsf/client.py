@@ -1,0 +1,217 @@
+"""A typed client of the read-only JSON API, `/api/v1` of the exporter or the page: to look at a fleet without any right
+in Redis.
+
+    from dsf.client import Client
+
+    fleet = Client("http://exporter.example:8080")
+    for row in fleet.all_pairs(state=["failing"]):
+        print(row.cluster, row.scorer, row.failure.reason if row.failure else "")
+
+Methods raise UnknownScorerError or UnknownClusterError for a name that is not registered, QueryError for a question
+that the server does not understand, HttpError when it cannot be reached, and ApiError for what else it says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
+from urllib.parse import quote, urlencode
+
+from pydantic import ValidationError
+
+from dsf.errors import ApiError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.fleet.overviews import (
+    Changes,
+    ClusterDetail,
+    ClusterOverview,
+    ClusterPage,
+    FleetOverview,
+    PairDetail,
+    PairPage,
+    PairRow,
+    ScorerDetail,
+)
+from dsf.fleet.verdict import Verdict
+from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, ScorerList, View
+from dsf.http.client import probe
+
+#: Bytes of one answer; the server's are about a megabyte at most.
+_MAX_BYTES: Final = 16 * 1024 * 1024
+
+_View = TypeVar("_View", bound=View)
+
+
+class Client:
+    """Asks one server. Thread-safe; it keeps nothing."""
+
+    def __init__(self, url: str, *, token: str | None = None, timeout: float = 10.0) -> None:
+        """`url` is that of the server, with or without `/api/v1`; `token` is sent as a Bearer token, `timeout` is
+        seconds per answer."""
+        self._base = url.rstrip("/").removesuffix("/api/v1") + "/api/v1/"
+        self._token = token
+        self._timeout = timeout
+
+    def summary(self) -> FleetOverview:
+        """The whole fleet in numbers."""
+        return self._get(FleetOverview, "summary")
+
+    def scorers(self, scorer: str | None = None) -> ScorerList:
+        """Every registered scorer and how it does, or one."""
+        found = self._get(ScorerList, "scorers", scorer=scorer)
+        scorers, cursor = list(found.scorers), found.cursor
+        while cursor is not None:
+            page = self._get(ScorerList, "scorers", scorer=scorer, cursor=cursor)
+            scorers, cursor = [*scorers, *page.scorers], page.cursor
+        return found.model_copy(update={"scorers": scorers, "cursor": None})
+
+    def scorer(self, name: str) -> ScorerDetail:
+        """One scorer on all its clusters."""
+        return self._get(ScorerDetail, f"scorers/{quote(name, safe='')}")
+
+    def clusters(self, cluster: str | None = None, *, limit: int = 100, cursor: str | None = None) -> ClusterPage:
+        """Clusters, worst first; `cluster` may have `*` and `?`."""
+        return self._get(ClusterPage, "clusters", cluster=cluster, limit=limit, cursor=cursor)
+
+    def all_clusters(self, cluster: str | None = None) -> Iterator[ClusterOverview]:
+        """All of them, page by page."""
+        cursor = None
+        while True:
+            page = self.clusters(cluster, limit=200, cursor=cursor)
+            yield from page.clusters
+            if (cursor := page.cursor) is None:
+                return
+
+    def cluster(self, name: str) -> ClusterDetail:
+        """One cluster."""
+        return self._get(ClusterDetail, f"clusters/{quote(name, safe='')}")
+
+    def pairs(
+        self,
+        *,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        state: Iterable[str] = (),
+        stage: str | None = None,
+        reason: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> PairPage:
+        """Scorers on clusters, worst first; `cluster` may have `*` and `?`."""
+        return self._get(
+            PairPage,
+            "pairs",
+            cluster=cluster,
+            scorer=scorer,
+            state=list(state),
+            stage=stage,
+            reason=reason,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    def all_pairs(
+        self,
+        *,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        state: Iterable[str] = (),
+        stage: str | None = None,
+        reason: str | None = None,
+    ) -> Iterator[PairRow]:
+        """All of them, page by page."""
+        states = list(state)
+        cursor = None
+        while True:
+            page = self.pairs(
+                cluster=cluster, scorer=scorer, state=states, stage=stage, reason=reason, limit=200, cursor=cursor
+            )
+            yield from page.pairs
+            if (cursor := page.cursor) is None:
+                return
+
+    def pair(self, cluster: str, scorer: str) -> PairDetail:
+        """One scorer on one cluster, with its newest cycles."""
+        return self._get(PairDetail, f"pairs/{quote(cluster, safe='')}/{quote(scorer, safe='')}")
+
+    def updates(self, since: int) -> Changes:
+        """What changed after the change of this number (`sequence` of the summary)."""
+        return self._get(Changes, "updates", since=since)
+
+    def scores(
+        self,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> ScoreList:
+        """The newest scores, sorted by cluster and scorer; at most `limit` (None: all) after the pair `after`."""
+        return self._scores(limit, after, cluster=cluster, scorer=scorer)
+
+    def worst_scores(self, scorer: str, limit: int) -> ScoreList:
+        """The newest scores of a scorer, worst first."""
+        return self._scores(limit, None, scorer=scorer, state=[state.value for state in Verdict])
+
+    def schedule(
+        self,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> ScheduleList:
+        """Entries of the schedule; filters and pages are those of `scores`."""
+        found = self._get(ScheduleList, "schedule", cluster=cluster, scorer=scorer, cursor=after, limit=_few(limit))
+        entries, following = list(found.entries), found.continue_
+        while following is not None and (limit is None or len(entries) < limit):
+            page = self._get(ScheduleList, "schedule", cluster=cluster, scorer=scorer, cursor=following)
+            entries, following = [*entries, *page.entries], page.continue_
+        return found.model_copy(update={"entries": entries[:limit], "continue_": following})
+
+    def history(self, cluster: str, scorer: str) -> HistoryList:
+        """The newest cycles of one pair and its books."""
+        return self._get(HistoryList, f"history/{quote(cluster, safe='')}/{quote(scorer, safe='')}")
+
+    def _scores(self, limit: int | None, after: str | None, **asked: str | list[str] | None) -> ScoreList:
+        found = self._get(ScoreList, "scores", limit=_few(limit), cursor=after, **asked)
+        scores, following = list(found.scores), found.continue_
+        # A page may be shorter than was asked for: its scores are long.
+        while following is not None and (limit is None or len(scores) < limit):
+            page = self._get(ScoreList, "scores", cursor=following, **asked)
+            scores, following = [*scores, *page.scores], page.continue_
+        return found.model_copy(update={"scores": scores[:limit], "continue_": following})
+
+    def _get(self, model: type[_View], path: str, **asked: str | int | list[str] | None) -> _View:
+        query = urlencode({name: value for name, value in asked.items() if value not in (None, [])}, doseq=True)
+        url = f"{self._base}{path}" + (f"?{query}" if query else "")
+        answer = probe(url, deadline=time.monotonic() + self._timeout, max_bytes=_MAX_BYTES, token=self._token)
+        if answer.status != 200:
+            raise _refusal(answer.status, answer.body, path)
+        try:
+            return model.model_validate_json(answer.body)
+        except ValidationError as error:
+            raise ApiError(
+                f"{self._base}{path} does not answer as /api/v1 does ({error.error_count()} mistakes): is it the "
+                "exporter or the page, of about this version?"
+            ) from None
+
+
+def _few(limit: int | None) -> int | None:
+    return None if limit is None else min(limit, 10_000)
+
+
+def _refusal(status: int, body: bytes, path: str) -> Exception:
+    try:
+        detail = Problem.model_validate_json(body).detail
+    except ValidationError:
+        detail = f"HTTP {status}"
+    if status == 404 and "scorer" in detail:
+        return UnknownScorerError(detail)
+    if status == 404 and "cluster" in detail:
+        return UnknownClusterError(detail)
+    if status in (400, 422):
+        return QueryError(detail)
+    if status in (401, 403):
+        return ApiError(f"/api/v1/{path} refuses these credentials ({status}); check DSF_API_TOKEN_FILE")
+    return ApiError(f"/api/v1/{path}: {detail}")

@@ -1,0 +1,214 @@
+"""The read-only JSON API, /api/v1: one router, which the exporter and the page mount. Needs FastAPI.
+
+Lists come in pages (`limit`, `cursor`); an answer is at most about a megabyte, whatever the fleet. Every answer has a
+weak ETag, of all in it but ages and the moment of the answer.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from typing import Annotated, Any, Final
+
+import redis
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client.exposition import gzip_accepted
+
+import dsf.log
+from dsf.errors import CursorError, DsfError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.fleet.model import MAX_ROWS, FleetModel, PairFilter
+from dsf.fleet.overviews import (
+    Changes,
+    ClusterDetail,
+    ClusterPage,
+    FleetOverview,
+    PairDetail,
+    PairPage,
+    ScorerDetail,
+)
+from dsf.fleet.places import states_of
+from dsf.fleet.reader import FleetReader
+from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, ScorerList, View
+
+log = dsf.log.get(__name__)
+
+_PROBLEM: Final = "application/problem+json"
+#: What every endpoint may answer instead.
+ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    400: {"model": Problem, "description": "The question cannot be understood; the detail says why."},
+    404: {"model": Problem, "description": "No such scorer or cluster; the detail names those that there are."},
+    503: {"model": Problem, "description": "Redis cannot be read."},
+}
+# What is another number at every moment. What it is counted from is in the answer too, and counts.
+_VOLATILE: Final = re.compile(
+    rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds|overdue|pending)":[^,}]*|"ages":\{.*?\]\}', re.DOTALL
+)
+#: Most entries of the schedule in one answer.
+MAX_ENTRIES: Final = 500
+#: Answers that are smaller are not worth packing.
+_LEAST_PACKED: Final = 1024
+
+ClusterFilter = Annotated[str | None, Query(description="Only this cluster.")]
+ClusterGlob = Annotated[str | None, Query(description="Only this cluster; `*` and `?` stand for others.")]
+ScorerFilter = Annotated[str | None, Query(description="Only this scorer: the name of its DynamicScorer.")]
+StateFilter = Annotated[
+    list[str] | None,
+    Query(description="Only in this state: failing, expired, skipped, never, paused, empty or ok. May be repeated."),
+]
+StageFilter = Annotated[str | None, Query(description="Only those whose cycles fail in this stage.")]
+ReasonFilter = Annotated[str | None, Query(description="Only those that have no new score for this reason.")]
+Limit = Annotated[
+    int, Query(ge=1, le=10_000, description="Most scorers on clusters in one answer; large ones have fewer.")
+]
+Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows in one answer.")]
+Cursor = Annotated[str | None, Query(description="`cursor` of the answer before this one.")]
+After = Annotated[str | None, Query(alias="continue", description="`continue` of the answer before this one.")]
+
+
+def make_router(client: redis.Redis) -> APIRouter:
+    """The endpoints over one Redis client. They are plain functions, so FastAPI runs them in its thread pool."""
+    router = APIRouter(prefix="/api/v1", tags=["api"], responses=ERRORS)
+    model = FleetModel(client)
+    _add_sums(router, model)
+    _add_pairs(router, model)
+    _add_lists(router, FleetReader(client))
+    return router
+
+
+def add_problems(app: FastAPI) -> None:
+    """Answer errors of the router as RFC 9457 has it."""
+    app.add_exception_handler(redis.RedisError, _redis_problem)
+    app.add_exception_handler(DsfError, _dsf_problem)
+
+
+def _add_sums(router: APIRouter, model: FleetModel) -> None:
+    @router.get("/summary", response_model=FleetOverview)
+    def summary(request: Request) -> Response:
+        """The whole fleet: how many scorers on clusters are in each state, why, and how old scores are."""
+        return _answer(request, model.fleet())
+
+    @router.get("/scorers/{scorer}", response_model=ScorerDetail)
+    def scorer(request: Request, scorer: str) -> Response:
+        """One scorer on all its clusters: states, reasons, ages, and how its scores are spread."""
+        return _answer(request, model.scorer(scorer))
+
+    @router.get("/clusters", response_model=ClusterPage)
+    def clusters(request: Request, cluster: ClusterGlob = None, limit: Rows = 100, cursor: Cursor = None) -> Response:
+        """Clusters, worst first, each with the state of its scorers."""
+        names = model.clusters_like(cluster) if cluster is not None else None
+        return _answer(request, model.clusters(limit=limit, cursor=cursor, names=names))
+
+    @router.get("/clusters/{cluster}", response_model=ClusterDetail)
+    def one_cluster(request: Request, cluster: str) -> Response:
+        """One cluster: its agent, its queue, its credentials, the state of its scorers."""
+        return _answer(request, model.cluster(cluster))
+
+    @router.get("/updates", response_model=Changes)
+    def updates(request: Request, since: Annotated[int, Query(ge=0)]) -> Response:
+        """Which scorers on which clusters changed after the change of this number (`sequence` of the summary)."""
+        return _answer(request, model.changes(since))
+
+
+def _add_pairs(router: APIRouter, model: FleetModel) -> None:
+    @router.get("/pairs", response_model=PairPage)
+    def pairs(
+        request: Request,
+        cluster: ClusterGlob = None,
+        scorer: ScorerFilter = None,
+        state: StateFilter = None,
+        stage: StageFilter = None,
+        reason: ReasonFilter = None,
+        limit: Rows = 100,
+        cursor: Cursor = None,
+    ) -> Response:
+        """Scorers on clusters, worst first: state, the number that stands for the score, age, next run, reason."""
+        wanted = PairFilter(
+            scorer=scorer,
+            clusters=model.clusters_like(cluster) if cluster is not None else None,
+            states=states_of(state) if state else None,
+            stage=stage,
+            reason=reason,
+        )
+        return _answer(request, model.pairs(wanted, limit=limit, cursor=cursor))
+
+    @router.get("/pairs/{cluster}/{scorer}", response_model=PairDetail)
+    def pair(request: Request, cluster: str, scorer: str) -> Response:
+        """One scorer on one cluster: items before and after rounding, books, and the newest cycles."""
+        return _answer(request, model.pair(cluster, scorer))
+
+
+def _add_lists(router: APIRouter, fleet: FleetReader) -> None:
+    @router.get("/scores", response_model=ScoreList)
+    def scores(
+        request: Request,
+        cluster: ClusterFilter = None,
+        scorer: ScorerFilter = None,
+        state: StateFilter = None,
+        limit: Limit = 1000,
+        after: After = None,
+        cursor: Cursor = None,
+    ) -> Response:
+        """The newest score of every scorer on every cluster, sorted by cluster and scorer.
+
+        With `state` only of those, worst first. At most `limit` in one answer, and fewer when they are long; while its
+        `continue` is not null, there are more. `cursor` is another word for it.
+        """
+        states = states_of(state) if state else None
+        return _answer(request, fleet.score_page(cluster, scorer, states=states, limit=limit, after=cursor or after))
+
+    @router.get("/scorers", response_model=ScorerList)
+    def scorers(request: Request, scorer: ScorerFilter = None, limit: Limit = 200, cursor: Cursor = None) -> Response:
+        """Every registered scorer and how it does, by name."""
+        return _answer(request, fleet.scorers(scorer, limit=limit, after=cursor))
+
+    @router.get("/schedule", response_model=ScheduleList)
+    def schedule(
+        request: Request,
+        cluster: ClusterFilter = None,
+        scorer: ScorerFilter = None,
+        limit: Limit = 1000,
+        after: After = None,
+        cursor: Cursor = None,
+    ) -> Response:
+        """Every entry of the schedule with what people changed, and when it runs next, sorted by cluster and scorer.
+
+        At most `limit` in one answer; while its `continue` is not null, there are more.
+        """
+        return _answer(request, fleet.schedule(cluster, scorer, limit=min(limit, MAX_ENTRIES), after=cursor or after))
+
+    @router.get("/history/{cluster}/{scorer}", response_model=HistoryList)
+    def history(request: Request, cluster: str, scorer: str) -> Response:
+        """The newest cycles of one scorer on one cluster, and its books."""
+        return _answer(request, fleet.history(cluster, scorer))
+
+
+def _answer(request: Request, view: View) -> Response:
+    body = view.model_dump_json(by_alias=True).encode()
+    tag = f'W/"{hashlib.blake2b(_VOLATILE.sub(b"", body), digest_size=12).hexdigest()}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if len(body) >= _LEAST_PACKED and gzip_accepted(request.headers.get("accept-encoding", "")):
+        body = gzip.compress(body, compresslevel=1)
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def _problem(status: int, title: str, detail: str) -> JSONResponse:
+    body = Problem(title=title, status=status, detail=detail).model_dump(by_alias=True)
+    return JSONResponse(body, status_code=status, media_type=_PROBLEM)
+
+
+def _redis_problem(request: Request, error: Exception) -> JSONResponse:
+    log.warning("redis cannot be read", path=request.url.path, error=str(error))
+    return _problem(503, "Redis cannot be read", f"{type(error).__name__}: {error}; it is tried again at every request")
+
+
+def _dsf_problem(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, UnknownScorerError | UnknownClusterError):
+        return _problem(404, "Not found", str(error))
+    if isinstance(error, QueryError | CursorError):
+        return _problem(400, "Not understood", str(error))
+    return _problem(500, "Internal error", str(error))

@@ -1,0 +1,206 @@
+"""The JSON API from the read model, its typed client, and commands that ask it instead of Redis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from dsf import keys
+from dsf.cli.main import app
+from dsf.client import Client
+from dsf.errors import ApiError, HttpError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.fleet.reader import FleetReader
+from dsf.fleet.verdict import Verdict
+from dsf.store.model import ModelKeeper
+from tests.integration.exporter.fleet import SAMPLE, Fleet, good_fleet
+from tests.integration.exporter.server import ExporterProcess
+
+
+def counted(client: redis.Redis) -> None:
+    """What the sweeper of a results worker does; nobody else marks what this test wrote."""
+    client.delete(keys.MODEL_VERSION, keys.MODEL_KEEPER)
+    keeper = ModelKeeper(client)
+    while keeper.turn(time.time()):
+        pass
+
+
+@pytest.fixture
+def fleet(redis_client: redis.Redis) -> Fleet:
+    """Twelve clusters: one fails, one never ran, two are skipped, the others are ok."""
+    fleet = good_fleet(redis_client)
+    for number in range(10):
+        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+        fleet.entry(f"edge{number}")
+        if number:
+            fleet.score(f"edge{number}")
+            fleet.pair(f"edge{number}", value=number)
+    fleet.failure("edge1", message="invalid parameter query")
+    fleet.skips("edge2", "queue_full", 3)
+    fleet.skips("edge3", "queue_full", 5)
+    counted(redis_client)
+    return fleet
+
+
+@pytest.fixture
+def client(exporter: ExporterProcess, fleet: Fleet) -> Client:
+    assert fleet
+    return Client(exporter.url)
+
+
+def test_the_summary_counts_every_pair_once(client: Client) -> None:
+    found = client.summary()
+    assert (found.pairs, found.clusters) == (12, 12)
+    states = found.states
+    assert (states.ok, states.failing, states.never, states.skipped) == (8, 1, 1, 2)
+    [sample] = [one for one in found.scorers if one.name == SAMPLE]
+    assert {(one.state, one.stage, one.reason, one.clusters) for one in sample.reasons} == {
+        (Verdict.FAILING, "fetch", "bad_query", 1),
+        (Verdict.SKIPPED, "", "queue_full", 2),
+    }
+    assert sample.ages.count == 11
+    assert sum(bar.count for bar in sample.ages.histogram) == 11
+
+
+def test_pairs_come_worst_first_in_pages(client: Client) -> None:
+    first = client.pairs(limit=5)
+    assert first.total == 12
+    assert [row.state for row in first.pairs] == ["failing", "skipped", "skipped", "never", "ok"]
+    assert first.pairs[0].failure is not None
+    rest = client.pairs(limit=5, cursor=first.cursor)
+    last = client.pairs(limit=5, cursor=rest.cursor)
+    assert last.cursor is None
+    rows = [*first.pairs, *rest.pairs, *last.pairs]
+    assert len({(row.cluster, row.scorer) for row in rows}) == 12
+    assert [row.cluster for row in client.all_pairs(state=["skipped"], cluster="edge*")] == ["edge2", "edge3"]
+    assert [row.cluster for row in client.all_pairs(reason="bad_query")] == ["edge1"]
+    assert [row.cluster for row in client.all_pairs(cluster="edge4")] == ["edge4"]
+
+
+def test_one_scorer_one_cluster_one_pair(client: Client) -> None:
+    scorer = client.scorer(SAMPLE)
+    assert [one.cluster for one in scorer.top[:2]] == ["worker01", "worker02"] or scorer.top[0].value >= 9
+    assert scorer.bottom[0].value <= scorer.top[0].value
+    assert client.clusters().clusters[0].name == "edge1"
+    assert {one.name for one in client.all_clusters("worker*")} == {"worker01", "worker02"}
+    cluster = client.cluster("worker01")
+    assert cluster.scorers == {SAMPLE: Verdict.OK}
+    pair = client.pair("worker01", SAMPLE)
+    assert [(one.name, one.value) for one in pair.score_items] == [("n1", 12), ("n2", -4)]
+    assert pair.books.scheduled == 7
+    assert len(pair.cycles) == 1
+
+
+def test_what_changed_is_told_once(client: Client, fleet: Fleet) -> None:
+    before = client.summary().sequence
+    assert client.updates(before).pairs == []
+    fleet.failure("worker01")
+    fleet.redis.hincrby(keys.MODEL_MARKED, f"worker01/{SAMPLE}", 1)
+    fleet.redis.delete(keys.MODEL_KEEPER)
+    ModelKeeper(fleet.redis).turn(time.time())
+    changed = client.updates(before)
+    assert changed.pairs == [("worker01", SAMPLE)]
+    assert client.updates(changed.sequence).pairs == []
+
+
+def test_scorers_are_the_same_from_the_model_as_from_all_pairs(client: Client, fleet: Fleet) -> None:
+    by_model = client.scorers()
+    fleet.redis.delete(keys.MODEL_VERSION)
+    by_pairs = FleetReader(fleet.redis).scorers()
+    for one, other in zip(by_model.scorers, by_pairs.scorers, strict=True):
+        # As text: an answer has milliseconds.
+        assert [failure.model_dump_json() for failure in one.failures] == [
+            failure.model_dump_json() for failure in other.failures
+        ]
+        assert one.model_dump_json(include={"last_success"}) == other.model_dump_json(include={"last_success"})
+        assert one.intervals_in_force == other.intervals_in_force
+        assert [(idle.reason, idle.cluster, idle.clusters) for idle in one.idle] == [
+            (idle.reason, idle.cluster, idle.clusters) for idle in other.idle
+        ]
+        assert one.clusters.desired == other.clusters.desired
+
+
+def test_scores_of_a_state(client: Client, exporter: ExporterProcess) -> None:
+    found = exporter.get("/api/v1/scores?state=skipped&state=failing").json()
+    assert [score["cluster"] for score in found["scores"]] == ["edge1", "edge2", "edge3"]
+    pages = client.scores(limit=7)
+    assert (len(pages.scores), pages.total) == (7, 12)
+    assert len(client.scores().scores) == 12
+
+
+def test_a_megabyte_is_enough_for_any_page(exporter: ExporterProcess, fleet: Fleet, client: Client) -> None:
+    many = [({"node": f"node-{number}", "meta": "x" * 100}, 1.0) for number in range(3000)]
+    for number in range(1, 10):
+        fleet.score(f"edge{number}", results=many)
+    counted(fleet.redis)
+    answer = exporter.get("/api/v1/scores")
+    assert len(answer.content) < 1_000_000
+    assert answer.json()["continue"] is not None
+    # Page by page all of them are there.
+    assert len(client.scores().scores) == 12
+
+
+def test_an_etag_stays_while_nothing_changes(exporter: ExporterProcess, fleet: Fleet) -> None:
+    for path in ("/api/v1/summary", "/api/v1/pairs", "/api/v1/scores", f"/api/v1/pairs/worker01/{SAMPLE}"):
+        first = exporter.get(path)
+        tag = first.headers["ETag"]
+        assert tag.startswith('W/"')
+        again = exporter.get(path, **{"If-None-Match": tag})
+        assert (again.status_code, again.content) == (304, b"")
+        fleet.score("worker01", age=1)
+        fleet.failure("worker01", in_a_row=int(time.time() * 1000) % 1000 + 2)
+        counted(fleet.redis)
+        assert exporter.get(path, **{"If-None-Match": tag}).status_code == 200
+
+
+def test_answers_are_packed_when_asked_for(exporter: ExporterProcess, fleet: Fleet) -> None:
+    assert fleet
+    packed = exporter.get("/api/v1/pairs", **{"Accept-Encoding": "gzip"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert len(packed.json()["pairs"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("question", "error"),
+    [
+        (lambda client: client.scorer("nobody"), UnknownScorerError),
+        (lambda client: client.cluster("nowhere"), UnknownClusterError),
+        (lambda client: client.pairs(state=["fine"]), QueryError),
+        (lambda client: client.pairs(cursor="nonsense"), QueryError),
+        (lambda client: client.pairs(limit=0), QueryError),
+        (lambda _: Client("http://127.0.0.1:1").summary(), HttpError),
+    ],
+)
+def test_what_cannot_be_answered_is_an_error_with_a_name(
+    client: Client, question: Callable[[Client], object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        question(client)
+
+
+def test_another_server_is_told_from_ours(exporter: ExporterProcess, client: Client) -> None:
+    assert client
+    with pytest.raises(ApiError):
+        Client(exporter.url + "/docs").summary()
+
+
+def test_commands_that_look_need_no_redis(
+    exporter: ExporterProcess, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fleet
+    monkeypatch.setenv("DSF_API_URL", exporter.url)
+    monkeypatch.setenv("DSF_REDIS_URL", "redis://127.0.0.1:1/0")
+
+    def dsf(*arguments: str) -> str:
+        result = CliRunner().invoke(app, list(arguments), prog_name="dsf")
+        assert result.exit_code in (0, 1), result.output
+        return result.stdout
+
+    assert SAMPLE in dsf("status")
+    assert "bad_query" in dsf("status", SAMPLE)
+    assert "edge1" in dsf("scores")
+    assert "edge1" in dsf("schedule", "list")
+    assert "scheduled 7" in dsf("history", SAMPLE, "--cluster", "worker01")
