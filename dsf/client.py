@@ -34,6 +34,7 @@ from dsf.fleet.overviews import (
 )
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, ScorerList, View
+from dsf.http.access import bearer
 from dsf.http.client import probe
 
 #: Bytes of one answer; the server's are about a megabyte at most.
@@ -185,7 +186,7 @@ class Client:
     def _get(self, model: type[_View], path: str, **asked: str | int | list[str] | None) -> _View:
         query = urlencode({name: value for name, value in asked.items() if value not in (None, [])}, doseq=True)
         url = f"{self._base}{path}" + (f"?{query}" if query else "")
-        answer = probe(url, deadline=time.monotonic() + self._timeout, max_bytes=_MAX_BYTES, token=self._token)
+        answer = probe(url, deadline=time.monotonic() + self._timeout, max_bytes=_MAX_BYTES, access=bearer(self._token))
         if answer.status != 200:
             raise _refusal(answer.status, answer.body, path)
         try:
