@@ -157,12 +157,12 @@ def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, scor
     label = "dynamic-scoring.open-cluster-management.io/scorer-name"
 
     def is_the_new_ones() -> bool:
-        # The values are written first, the labels in a request after that; the old one's removal may come between.
+        # The values are written first, the labels in a request after that. The old one's removal may come between or
+        # even after it: then the hub has the new one's written again.
         found = running.object(ADDON_PLACEMENT_SCORES, name, "cpu")
-        return found is not None and found["metadata"]["labels"][label] == "renamed"
+        return found is not None and found["metadata"]["labels"][label] == "renamed" and running.score(name) == [44]
 
-    running.until(is_the_new_ones, 5)
-    assert running.score(name) == [44]
+    running.until(is_the_new_ones, 10)
 
 
 def test_with_the_addon_only_clusters_that_have_it_get_ticks(world: HubWorld, scorer_api: ScriptedServer) -> None:
