@@ -18,6 +18,8 @@
     +-- UnknownClusterError      a command or a message names a cluster that is not registered
     +-- ApiError                 a server of the JSON API answers something else than it should
     +-- QueryError               a question about the fleet cannot be understood
+    +-- UnknownPlacementError    a command names a Placement that is not there
+    +-- CursorError              what should name a place in a list names none
     +-- QueueFullError           a cluster's queue holds so many messages that its agent must be away
     +-- ContextError             which of several running demos is meant is not known
     +-- ToolError                a program the demo or a test needs cannot be found or started
@@ -165,6 +167,10 @@ class UnknownScorerError(DsfError):
 
 class UnknownClusterError(DsfError):
     """No cluster of this name is registered. `dsf status` lists those that are."""
+
+
+class UnknownPlacementError(DsfError):
+    """There is no Placement of this name. `dsf placement` lists those that there are."""
 
 
 class CursorError(DsfError):

@@ -430,6 +430,17 @@ class Settings(BaseSettings):
         default=30.0, gt=0, description="Seconds that a plan waits for the solver while it works on others."
     )
 
+    placement_debugger: str = Field(
+        default="",
+        pattern=r"^$|^https?://[^/\s]+/?$",
+        description="Address of OCM's placement controller, https://HOST:PORT, whose scheduler then says itself what "
+        "it makes of a Placement. Without it that is computed.",
+    )
+    placement_debugger_token_file: Path | None = Field(
+        default=None,
+        description="File that holds a token for it, whose holder may `get` the nonResourceURL /debug/placements/*.",
+    )
+
     def with_redis(self, url: str) -> Self:
         """The same for the Redis at `url`: user and password of the one that is set here must not reach it."""
         return self.model_copy(

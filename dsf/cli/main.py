@@ -19,6 +19,7 @@ from dsf.cli import (
     mcp,
     optimize,
     optimizer,
+    placement,
     processes,
     rescore,
     schedule,
@@ -50,6 +51,7 @@ app.command(cls=FleetCommand, rich_help_panel=_LOOK)(scores.scores)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.history)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(changes.changes)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
+app.command(rich_help_panel=_LOOK)(placement.placement)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
 app.command(rich_help_panel=_CHANGE)(optimize.optimize)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)

@@ -63,6 +63,9 @@ EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 
 # Of the optimiser.
 PLACEMENTS = Resource("cluster.open-cluster-management.io", "v1beta1", "placements", "Placement")
+PLACEMENT_DECISIONS = Resource(
+    "cluster.open-cluster-management.io", "v1beta1", "placementdecisions", "PlacementDecision"
+)
 MANAGED_CLUSTER_SETS = Resource(
     "cluster.open-cluster-management.io", "v1beta2", "managedclustersets", "ManagedClusterSet", namespaced=False
 )

@@ -6,19 +6,16 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dsf.errors import ObjectNotFoundError
+from dsf.kube import lists
 from dsf.kube.patience import request_with_retry
 from dsf.kube.resources import Resource
-from dsf.kube.session import ExpiredError, Session
+from dsf.kube.session import Session
 
 Manifest = dict[str, Any]
 
 FIELD_MANAGER: Final = "dynamic-scoring-optimizer"
-#: Objects of one page.
-_PAGE: Final = 500
 #: Up to this many objects are read one by one: a ManifestWorkReplicaSet carries whole workloads.
 _ONE_BY_ONE: Final = 8
-#: A list that changes faster than it can be read is begun again this many times.
-_LIST_ATTEMPTS: Final = 3
 
 
 class KubeBackend:
@@ -39,20 +36,9 @@ class KubeBackend:
 
         Read in pages. A kind that the hub does not have has no objects.
         """
-        query = {"limit": str(_PAGE)}
-        if labels:
-            query["labelSelector"] = labels
-        if name:
-            query["fieldSelector"] = f"metadata.name={name}"
-        for attempt in range(1, _LIST_ATTEMPTS + 1):
-            try:
-                return self._pages(resource, namespace, query)
-            except ObjectNotFoundError:
-                return []
-            except ExpiredError:
-                if attempt == _LIST_ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        # An item of a list has neither of the two.
+        return [kind | one for one in lists.objects(self._session, resource, namespace, labels=labels, name=name)]
 
     def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
         """Those of the named objects that there are."""
@@ -97,15 +83,3 @@ class KubeBackend:
 
     def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         return request_with_retry(self._session, method, path, **options)
-
-    def _pages(self, resource: Resource, namespace: str, query: dict[str, str]) -> list[Manifest]:
-        objects: list[Manifest] = []
-        more = ""
-        while True:
-            page = self._request("GET", resource.path(namespace), query=query | ({"continue": more} if more else {}))
-            # An item of a list has neither of the two.
-            kind = {"apiVersion": resource.api_version, "kind": resource.kind}
-            objects += [kind | item for item in page.get("items") or ()]
-            more = (page.get("metadata") or {}).get("continue") or ""
-            if not more:
-                return objects

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
+from dsf.api.labelmatch import matches
 from dsf.kube.resources import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS
 from dsf.optimizer.backend import KubeBackend, Manifest
 from dsf.optimizer.selector import COMPLIANCE_CLAIM, ClusterSelector, Selection, claims_of
@@ -81,21 +82,5 @@ def _holds(cluster_set: Manifest, cluster: Manifest) -> bool:
     labels = cluster["metadata"].get("labels") or {}
     selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
     if selector.get("selectorType") == "LabelSelector":
-        return _matches(selector.get("labelSelector") or {}, labels)
+        return matches(selector.get("labelSelector") or {}, labels)
     return bool(labels.get(_SET_LABEL) == cluster_set["metadata"]["name"])
-
-
-def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """A label selector as Kubernetes reads it; an empty one matches everything."""
-    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
-        return False
-    return all(_meets(one, labels) for one in selector.get("matchExpressions") or ())
-
-
-def _meets(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    key, operator, values = expression.get("key"), expression.get("operator"), expression.get("values") or ()
-    if operator == "In":
-        return labels.get(str(key)) in values
-    if operator == "NotIn":
-        return labels.get(str(key)) not in values
-    return (key in labels) is (operator == "Exists")

@@ -23,7 +23,17 @@ from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
 COMMANDS = (
-    *(("status",), ("scores",), ("history",), ("changes",), ("explain",), ("rescore",), ("version",), ("crds",)),
+    *(
+        ("status",),
+        ("scores",),
+        ("history",),
+        ("changes",),
+        ("placement",),
+        ("explain",),
+        ("rescore",),
+        ("version",),
+        ("crds",),
+    ),
     *(("credentials", name) for name in ("list", "rotate", "revoke")),
     *(("schedule", name) for name in ("list", "set", "pause", "resume", "reset")),
     *((name,) for name in ("demo", "up", "hub", "agent", "exporter", "results", "beat", "flower")),

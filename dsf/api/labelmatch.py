@@ -1,0 +1,22 @@
+"""Label selectors of other people's objects, as Kubernetes reads them; those of ours are `dsf.api.selector`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether labels fit `matchLabels` and `matchExpressions`; an empty selector matches everything."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_meets(one, labels) for one in selector.get("matchExpressions") or ())
+
+
+def _meets(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, operator, values = expression.get("key"), expression.get("operator"), expression.get("values") or ()
+    if operator == "In":
+        return labels.get(str(key)) in values
+    if operator == "NotIn":
+        return labels.get(str(key)) not in values
+    return (key in labels) is (operator == "Exists")

@@ -1,0 +1,178 @@
+"""`dsf placement`: which clusters a Placement has and why."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.cli.output import Format, Output, emit, flat, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dsf.fleet.placement import CellView, PlacementList, PlacementView, PrioritizerView, RankedCluster, WhatIf
+
+#: Lines of a ranking unless told otherwise.
+_LINES = 50
+_WHAT_IF = re.compile(r"(?P<cluster>[^=/\s]+)=(?P<value>-?\d{1,9}|none)")
+_WORDS = {"missing": "no score", "expired": "expired", "no-item": "no such item", "unknown": "not known"}
+
+
+def placement(
+    name: Annotated[str | None, typer.Argument(help="Name of the Placement; without it all are listed.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Its namespace; needed when several have one of this name.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if", metavar="CLUSTER=VALUE", help="What if the score were this, or `none`; may be repeated."
+        ),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option("--score", metavar="RESOURCE/ITEM", help="Which score --what-if means, where it has several."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Clusters in the table, 0 for all.")] = _LINES,
+    output: Output = Format.TABLE,
+) -> None:
+    """Why a Placement has its clusters: weight x score of each prioritizer, filters, and what would change.
+
+    Reads the hub with your own kubeconfig. It follows the rules of OCM's placement controller; with
+    DSF_PLACEMENT_DEBUGGER the controller itself is asked. The exit code is 1 when nothing can be decided.
+
+    Example: dsf placement best -n apps --what-if cluster2=90
+    """
+    import dsf.log
+    from dsf.cli.optimizer import hub_settings
+    from dsf.cli.session import for_a_person
+    from dsf.fleet.placementreader import PlacementReader, debugger_of
+    from dsf.http import trust
+    from dsf.kube.session import Session
+    from dsf.settings import Settings
+
+    settings = for_a_person(hub_settings(Settings.load()))
+    dsf.log.prepare(settings)
+    trust.use_folder(settings.trusted_ca_dir)
+    with closing(Session.load(settings.kubeconfig)) as session:
+        reader = PlacementReader(session, debugger_of(settings))
+        if name is None:
+            listed = reader.placements(namespace or "")
+            emit(listed, output, lambda: _render_list(listed))
+            return
+        where = namespace or _namespace_of(reader.placements(), name)
+        found = reader.explain(where, name)
+        if what_if:
+            found = reader.explain(where, name, _asked(found, what_if, score))
+    emit(found, output, lambda: _render(found, limit or None))
+    if found.problem:
+        raise typer.Exit(1)
+
+
+def _namespace_of(listed: PlacementList, name: str) -> str:
+    from dsf.errors import UnknownPlacementError
+
+    found = [one.namespace for one in listed.placements if one.name == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise typer.BadParameter(f"namespaces {', '.join(found)} have one: say which", param_hint="--namespace")
+    raise UnknownPlacementError(f"no namespace has a Placement {name!r}; `dsf placement` lists them")
+
+
+def _asked(found: PlacementView, texts: list[str], score: str | None) -> list[WhatIf]:
+    """What --what-if says. Raises BadParameter naming what there is."""
+    from dsf.fleet.placement import WhatIf
+
+    scores = {f"{one.resource}/{one.score}": one for one in found.prioritizers if one.resource or one.score}
+    listed = ", ".join(scores) or "none"
+    if score is not None and score not in scores:
+        raise typer.BadParameter(f"the Placement prefers no score {score!r}; it has: {listed}", param_hint="--score")
+    if score is None and len(scores) != 1:
+        raise typer.BadParameter(f"the Placement prefers {len(scores)} scores ({listed}): say which with --score")
+    chosen: PrioritizerView = scores[score] if score else next(iter(scores.values()))
+    names = {one.cluster for one in found.ranking}
+    asked = []
+    for text in texts:
+        parts = _WHAT_IF.fullmatch(text)
+        if parts is None:
+            raise typer.BadParameter(f"{text!r} is not CLUSTER=VALUE, VALUE a whole number or `none`")
+        if parts["cluster"] not in names:
+            known = ", ".join(sorted(names)[:10]) or "none"
+            raise typer.BadParameter(f"cluster {parts['cluster']!r} is not in question; these are: {known}")
+        value = None if parts["value"] == "none" else int(parts["value"])
+        asked.append(WhatIf(cluster=parts["cluster"], resource=chosen.resource, score=chosen.score, value=value))
+    return asked
+
+
+def _render_list(found: PlacementList) -> RenderableType:
+    from rich.text import Text
+
+    if not found.placements:
+        return Text("There is no Placement.")
+    rows = [
+        [
+            one.namespace,
+            one.name,
+            str(one.selected),
+            "all" if one.number_of_clusters is None else str(one.number_of_clusters),
+            one.satisfied or "-",
+            ", ".join(one.scores) or "-",
+        ]
+        for one in found.placements
+    ]
+    return table(("NAMESPACE", "NAME", "HAS", "WANTS", "SATISFIED", "SCORES"), rows, right=("HAS", "WANTS"))
+
+
+def _render(found: PlacementView, limit: int | None) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if found.problem:
+        parts.append(Text(flat(f"Nothing can be decided: {found.problem}"), style="red"))
+    parts.append(_ranking(found.ranking, found.prioritizers, limit))
+    if found.left_out:
+        rows = [[one.cluster, one.stage, one.reason] for one in found.left_out[:limit]]
+        parts += [Text(""), table(("LEFT OUT", "BY", "BECAUSE"), rows)]
+    if (changed := found.what_if) is not None:
+        asked = ", ".join(f"{one.cluster}={'none' if one.value is None else one.value}" for one in changed.asked)
+        moves = [f"{name} enters" for name in changed.enters] + [f"{name} leaves" for name in changed.leaves]
+        parts += [Text(""), Text(flat(f"With {asked}: {', '.join(moves) or 'nothing changes'}"), style="bold")]
+        parts.append(_ranking(changed.ranking, found.prioritizers, limit))
+    how = "OCM's own scheduler" if found.source == "ocm" else "OCM's rules, computed here"
+    wants = "all that pass" if found.number_of_clusters is None else str(found.number_of_clusters)
+    parts += [
+        Text(""),
+        Text(flat(f"{found.namespace}/{found.name} wants {wants}; values by {how}. {found.source_note}")),
+    ]
+    parts += [Text(flat(f"note: {note}"), style="yellow") for note in found.notes]
+    parts += [Text(flat(one)) for one in found.conditions]
+    return Group(*parts)
+
+
+def _ranking(rows: list[RankedCluster], prioritizers: list[PrioritizerView], limit: int | None) -> RenderableType:
+    names = [f"{one.weight} x {one.name}" for one in prioritizers]
+    lines: list[list[str | tuple[str, str]]] = [
+        [
+            str(one.rank),
+            (one.cluster, "green" if one.decided else ""),
+            "yes" if one.decided else "-",
+            "yes" if one.chosen else "-",
+            str(one.total),
+            "-" if one.margin is None else f"{one.margin:+d}",
+            *(_cell(cell) for cell in one.cells),
+        ]
+        for one in rows[:limit]
+    ]
+    headers = ("RANK", "CLUSTER", "HAS IT", "NOW CHOSEN", "SUM", "MARGIN", *names)
+    return table(headers, lines, right=("RANK", "SUM", "MARGIN", *names))
+
+
+def _cell(cell: CellView) -> str | tuple[str, str]:
+    if cell.standing in ("counted", "asked"):
+        return f"{cell.points} ({cell.value})" if cell.points != cell.value else str(cell.value)
+    return f"0 ({_WORDS[cell.standing]})", "yellow"

@@ -1,0 +1,261 @@
+"""Why a Placement has the clusters that it has, and what would change if scores were others; as data, without input or
+output. `dsf.fleet.placementreader` reads what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from dsf.fleet.scheduling import Manifest, Outcome, Prioritizer, ScoreKey, Situation, Standing, Told, schedule
+from dsf.fleet.views import Time, View
+
+_DISABLED: Final = "cluster.open-cluster-management.io/experimental-scheduling-disable"
+_BUILTIN: Final = {
+    "Steady": "100 for a cluster that the Placement has, 0 for others: fewer moves",
+    "Balance": "100 for a cluster that no other Placement has, down to -100 for the one that most of them have",
+    "ResourceAllocatableCPU": "-100 to 100 from the least to the most allocatable CPU",
+    "ResourceAllocatableMemory": "-100 to 100 from the least to the most allocatable memory",
+}
+
+
+class PrioritizerView(View):
+    """What a Placement prefers."""
+
+    name: str
+    weight: int
+    resource: str = Field(default="", description="Name of the AddOnPlacementScores; empty for a built-in one.")
+    score: str = Field(default="", description="The item of these.")
+    meaning: str
+
+
+class CellView(View):
+    """What one prioritizer says of one cluster."""
+
+    value: int
+    points: int = Field(description="weight x value")
+    standing: Standing = Field(
+        description="counted; or why the value is 0: missing (no AddOnPlacementScore), expired, no-item (it has none "
+        "of this name), unknown (the cluster does not say how much it has); asked: a what-if"
+    )
+    valid_until: Time | None = None
+
+
+class RankedCluster(View):
+    """A cluster in question."""
+
+    cluster: str
+    rank: int
+    total: int
+    cells: list[CellView] = Field(description="In the order of the prioritizers.")
+    decided: bool = Field(description="The Placement has it now.")
+    chosen: bool = Field(description="It would be chosen now.")
+    margin: int | None = Field(
+        description="Points that it may lose and stay chosen; below zero: those that it lacks to be chosen. null where "
+        "every cluster is chosen, or none."
+    )
+
+
+class LeftOutView(View):
+    """A cluster that is not in question."""
+
+    cluster: str
+    stage: str = Field(description="cluster set, predicate, taint, or filter (OCM said so)")
+    reason: str
+    decided: bool
+
+
+class WhatIf(View):
+    """A score as it might be."""
+
+    cluster: str
+    resource: str
+    score: str
+    value: int | None = Field(description="null: it is not there.")
+
+
+class WhatIfView(View):
+    """What would be decided if scores were others."""
+
+    asked: list[WhatIf]
+    enters: list[str]
+    leaves: list[str]
+    ranking: list[RankedCluster]
+
+
+class PlacementView(View):
+    """A Placement explained."""
+
+    namespace: str
+    name: str
+    at: Time
+    number_of_clusters: int | None = Field(description="null: all that pass.")
+    decided: list[str] = Field(description="What it has, as its PlacementDecisions say.")
+    chosen: list[str] = Field(description="What would be chosen now, best first.")
+    agrees: bool = Field(description="Both are the same clusters.")
+    source: Literal["ocm", "computed"] = Field(
+        description="ocm: filters and values are what OCM's own scheduler answered; computed: they follow its rules"
+    )
+    source_note: str = ""
+    problem: str = Field(default="", description="Why nothing can be decided.")
+    conditions: list[str] = Field(default=[], description="What OCM says of it, `Type=Status Reason: message`.")
+    prioritizers: list[PrioritizerView] = Field(default=[])
+    ranking: list[RankedCluster] = Field(default=[], description="Best first.")
+    left_out: list[LeftOutView] = Field(default=[])
+    what_if: WhatIfView | None = None
+    notes: list[str] = Field(default=[])
+
+
+class PlacementSummary(View):
+    """A Placement in a list."""
+
+    namespace: str
+    name: str
+    number_of_clusters: int | None
+    selected: int
+    satisfied: str = Field(description="Status of the condition PlacementSatisfied; empty before the first decision.")
+    scores: list[str] = Field(description="The AddOn scores that it prefers, `resource/score`.")
+
+
+class PlacementList(View):
+    """All Placements, or those of one namespace."""
+
+    placements: list[PlacementSummary]
+
+
+def explain(
+    situation: Situation, *, told: Told | None = None, source_note: str = "", asked: Sequence[WhatIf] = ()
+) -> PlacementView:
+    """The whole explanation; `told` is what OCM's own scheduler answered, if it was asked."""
+    outcome = schedule(situation, told=told)
+    metadata, spec = situation.placement["metadata"], situation.spec
+    view = PlacementView(
+        namespace=metadata.get("namespace", ""),
+        name=metadata["name"],
+        at=situation.now,
+        number_of_clusters=spec.get("numberOfClusters"),
+        decided=sorted(situation.decided),
+        chosen=outcome.chosen,
+        agrees=set(outcome.chosen) == situation.decided,
+        source="computed" if told is None else "ocm",
+        source_note=source_note,
+        problem=outcome.problem,
+        conditions=_conditions(situation.placement),
+        prioritizers=[_prioritizer(one) for one in outcome.prioritizers],
+        ranking=ranking(outcome, situation),
+        left_out=[
+            LeftOutView(cluster=name, stage=stage, reason=reason, decided=name in situation.decided)
+            for name, (stage, reason) in sorted(outcome.left_out.items())
+        ],
+    )
+    notes = list(_notes(situation, outcome, view, told))
+    if not asked:
+        return view.model_copy(update={"notes": notes})
+    return view.model_copy(update={"notes": notes, "what_if": _what_if(situation, outcome, asked, told)})
+
+
+def ranking(outcome: Outcome, situation: Situation) -> list[RankedCluster]:
+    """The clusters in question, best first."""
+    chosen = set(outcome.chosen)
+    return [
+        RankedCluster(
+            cluster=name,
+            rank=rank,
+            total=outcome.totals[name],
+            cells=[
+                CellView(
+                    value=value.score,
+                    points=prioritizer.weight * value.score,
+                    standing=value.standing,
+                    valid_until=value.valid_until,
+                )
+                for prioritizer, value in zip(outcome.prioritizers, outcome.values[name], strict=True)
+            ],
+            decided=name in situation.decided,
+            chosen=name in chosen,
+            margin=_margin(outcome, name, is_chosen=name in chosen),
+        )
+        for rank, name in enumerate(outcome.order, 1)
+    ]
+
+
+def _margin(outcome: Outcome, name: str, *, is_chosen: bool) -> int | None:
+    count = len(outcome.chosen)
+    if not 0 < count < len(outcome.order):
+        return None
+    # Who is beside the line, on its other side; names decide between equal sums.
+    other = outcome.order[count] if is_chosen else outcome.order[count - 1]
+    return outcome.totals[name] - outcome.totals[other] - (name > other if is_chosen else -(name < other) + 1)
+
+
+def _what_if(situation: Situation, before: Outcome, asked: Sequence[WhatIf], told: Told | None) -> WhatIfView:
+    values = {ScoreKey(one.cluster, one.resource, one.score): one.value for one in asked}
+    after = schedule(situation, asked=values, told=told)
+    return WhatIfView(
+        asked=list(asked),
+        enters=[name for name in after.chosen if name not in before.chosen],
+        leaves=[name for name in before.chosen if name not in after.chosen],
+        ranking=ranking(after, situation),
+    )
+
+
+def _prioritizer(one: Prioritizer) -> PrioritizerView:
+    meaning = f"item {one.score!r} of the AddOnPlacementScore {one.resource!r} in each cluster's namespace"
+    return PrioritizerView(
+        name=one.name,
+        weight=one.weight,
+        resource=one.resource,
+        score=one.score,
+        meaning=meaning if one.is_addon else _BUILTIN[one.name],
+    )
+
+
+def _notes(situation: Situation, outcome: Outcome, view: PlacementView, told: Told | None) -> Any:
+    if (situation.placement["metadata"].get("annotations") or {}).get(_DISABLED) == "true":
+        yield f"OCM does not look at it: the annotation {_DISABLED} is set"
+    if outcome.has_cel and told is None:
+        yield "CEL expressions of its predicates are not evaluated here: whom they leave out is in the ranking"
+    if not situation.sets:
+        yield "no ManagedClusterSet is bound to its namespace, so it has no clusters"
+    if (wanted := situation.spec.get("numberOfClusters")) is not None and len(outcome.chosen) < int(wanted):
+        yield f"{int(wanted) - len(outcome.chosen)} clusters fewer than it asks for pass its filters"
+    if not view.agrees and not outcome.problem:
+        expired = any(cell.standing == "expired" for one in view.ranking for cell in one.cells)
+        because = (
+            "a score has expired, and OCM acts on that only when something else changes"
+            if expired
+            else "OCM has not looked since something changed"
+        )
+        yield f"what it has is not what would be chosen now: {because}"
+    for number, prioritizer in enumerate(view.prioritizers):
+        without = [one.cluster for one in view.ranking if one.cells[number].standing not in ("counted", "asked")]
+        if without:
+            named = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
+            yield f"{prioritizer.name} counts 0 on {len(without)} of {len(view.ranking)} clusters: {named}"
+
+
+def _conditions(placement: Manifest) -> list[str]:
+    return [
+        f"{one.get('type')}={one.get('status')} {one.get('reason')}: {one.get('message')}"
+        for one in (placement.get("status") or {}).get("conditions") or ()
+    ]
+
+
+def summary(placement: Mapping[str, Any]) -> PlacementSummary:
+    """A Placement in a list."""
+    spec, status = placement.get("spec") or {}, placement.get("status") or {}
+    addons = [
+        one["scoreCoordinate"]["addOn"]
+        for one in (spec.get("prioritizerPolicy") or {}).get("configurations") or ()
+        if (one.get("scoreCoordinate") or {}).get("addOn")
+    ]
+    satisfied = [one for one in status.get("conditions") or () if one.get("type") == "PlacementSatisfied"]
+    return PlacementSummary(
+        namespace=placement["metadata"].get("namespace", ""),
+        name=placement["metadata"]["name"],
+        number_of_clusters=spec.get("numberOfClusters"),
+        selected=int(status.get("numberOfSelectedClusters") or 0),
+        satisfied=str(satisfied[0].get("status")) if satisfied else "",
+        scores=[f"{one.get('resourceName')}/{one.get('scoreName')}" for one in addons],
+    )

@@ -1,0 +1,146 @@
+"""Reads what a Placement's explanation needs from the hub's API server, and asks OCM's own scheduler where it can."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import dsf.log
+from dsf.errors import HttpError, ObjectNotFoundError, SettingsError, UnknownPlacementError
+from dsf.fleet.placement import PlacementList, PlacementView, WhatIf, explain, summary
+from dsf.fleet.scheduling import Manifest, Situation, Told, counts, decided_in
+from dsf.http.client import get
+from dsf.kube.lists import objects
+from dsf.kube.patience import request_with_retry
+from dsf.kube.resources import (
+    ADDON_PLACEMENT_SCORES,
+    MANAGED_CLUSTER_SET_BINDINGS,
+    MANAGED_CLUSTER_SETS,
+    MANAGED_CLUSTERS,
+    PLACEMENT_DECISIONS,
+    PLACEMENTS,
+)
+from dsf.kube.session import Session
+from dsf.settings import Settings
+
+log = dsf.log.get(__name__)
+
+_LABEL: Final = "cluster.open-cluster-management.io/placement"
+#: Seconds and bytes for OCM's answer: some hundred bytes for each cluster and prioritizer.
+_PATIENCE: Final = 5.0
+_MAX_BYTES: Final = 32 * 1024 * 1024
+
+
+class Debugger:
+    """OCM's placement controller answers what its scheduler makes of a Placement, at /debug/placements/."""
+
+    def __init__(self, url: str, token_file: Path | None = None) -> None:
+        """`url` as `https://HOST:PORT`; the token's holder needs `get` on the nonResourceURL /debug/placements/*."""
+        self._url = url.rstrip("/")
+        self._token_file = token_file
+
+    def ask(self, namespace: str, name: str) -> Told:
+        """What it makes of a Placement. Raises HttpError, and SettingsError for a token that cannot be read."""
+        path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
+        deadline = time.monotonic() + _PATIENCE
+        return told(get(path, deadline=deadline, max_bytes=_MAX_BYTES, token=self._token()))
+
+    def _token(self) -> str | None:
+        if self._token_file is None:
+            return None
+        try:
+            return self._token_file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise SettingsError(
+                f"DSF_PLACEMENT_DEBUGGER_TOKEN_FILE: cannot read {self._token_file}: {type(error).__name__}"
+            ) from None
+
+
+def told(body: bytes) -> Told:
+    """The debugger's answer. Raises HttpError when it is none, or says that something is wrong."""
+    try:
+        answer = json.loads(body)
+        if answer.get("error"):
+            raise HttpError("bad_answer", f"OCM's scheduler says: {str(answer['error'])[:200]}")
+        results = answer.get("prioritizeResults") or ()
+        return Told(
+            # Each filter's result is that of all filters up to it; the last one is the longest name.
+            passed=frozenset((answer.get("filteredPiplieResults") or [{}])[-1].get("filteredClusters") or ()),
+            scores={(one["name"], int(one["weight"])): dict(one.get("scores") or {}) for one in results},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise HttpError("bad_answer", f"OCM's scheduler answered something else: {type(error).__name__}") from None
+
+
+def debugger_of(settings: Settings) -> Debugger | None:
+    """The one that the settings name."""
+    if not settings.placement_debugger:
+        return None
+    return Debugger(settings.placement_debugger, settings.placement_debugger_token_file)
+
+
+class PlacementReader:
+    """Thread-safe. Methods raise BackendError when the hub cannot be used."""
+
+    def __init__(self, session: Session, debugger: Debugger | None = None) -> None:
+        self._session = session
+        self._debugger = debugger
+
+    def placements(self, namespace: str = "") -> PlacementList:
+        """All Placements, or those of one namespace, sorted."""
+        found = [summary(one) for one in objects(self._session, PLACEMENTS, namespace)]
+        return PlacementList(placements=sorted(found, key=lambda one: (one.namespace, one.name)))
+
+    def explain(self, namespace: str, name: str, asked: Sequence[WhatIf] = ()) -> PlacementView:
+        """The whole explanation, with what would be if scores were as `asked`. Raises UnknownPlacementError."""
+        situation = self.situation(namespace, name)
+        if self._debugger is None:
+            return explain(situation, asked=asked)
+        try:
+            answer = self._debugger.ask(namespace, name)
+        except (HttpError, SettingsError) as error:
+            log.warning("OCM's scheduler cannot be asked", error=str(error))
+            note = f"OCM's scheduler could not be asked: {error}"
+            return explain(situation, source_note=note, asked=asked)
+        return explain(situation, told=answer, asked=asked)
+
+    def situation(self, namespace: str, name: str) -> Situation:
+        """What OCM looks at for a Placement. Raises UnknownPlacementError."""
+        try:
+            placement = request_with_retry(self._session, "GET", PLACEMENTS.path(namespace, name))
+        except ObjectNotFoundError:
+            raise UnknownPlacementError(f"no Placement {name!r} in namespace {namespace!r}") from None
+        decisions = objects(self._session, PLACEMENT_DECISIONS)
+        mine = [one for one in decisions if _is_of(one, namespace, name)]
+        return Situation(
+            placement=placement,
+            decided=frozenset(cluster for one in mine for cluster in decided_in(one)),
+            others=counts(one for one in decisions if not _is_of(one, namespace, name)),
+            clusters={one["metadata"]["name"]: one for one in objects(self._session, MANAGED_CLUSTERS)},
+            sets=self._sets(namespace),
+            scores=self._scores(placement),
+            now=datetime.now(UTC),
+        )
+
+    def _sets(self, namespace: str) -> dict[str, Manifest]:
+        bound = {one["metadata"]["name"] for one in objects(self._session, MANAGED_CLUSTER_SET_BINDINGS, namespace)}
+        found = objects(self._session, MANAGED_CLUSTER_SETS) if bound else []
+        return {one["metadata"]["name"]: one for one in found if one["metadata"]["name"] in bound}
+
+    def _scores(self, placement: Manifest) -> dict[tuple[str, str], Manifest]:
+        names = {one.rpartition("/")[0] for one in summary(placement).scores}
+        return {
+            (one["metadata"]["namespace"], name): one
+            for name in sorted(names)
+            for one in objects(self._session, ADDON_PLACEMENT_SCORES, name=name)
+        }
+
+
+def _is_of(decision: Manifest, namespace: str, name: str) -> bool:
+    metadata: dict[str, Any] = decision["metadata"]
+    return metadata.get("namespace") == namespace and (metadata.get("labels") or {}).get(_LABEL) == name

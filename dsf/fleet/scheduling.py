@@ -1,0 +1,353 @@
+"""How OCM's placement controller decides, as pure functions of the objects that it looks at.
+
+It follows pkg/placement of OCM 1.2: which clusters are in question (cluster sets that are bound to the namespace), two
+filters (predicates, taints), the sum of weight x score of each prioritizer, the first so many by sum and then by name.
+Numbers are cut as Go cuts them. `tests/e2e/test_placement_order.py` holds it against the controller itself.
+
+Not evaluated: CEL expressions of predicates, which count as met here (`Outcome.has_cel`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final, Literal, NamedTuple
+
+from dsf.api.labelmatch import matches
+from dsf.sources.requests import quantity
+
+Manifest = dict[str, Any]
+
+#: OCM's best score; the worst is its negative.
+MAX_SCORE: Final = 100
+_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
+_DEFAULTS: Final = {"Balance": 1, "Steady": 1}
+_RESOURCES: Final = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
+
+#: counted: it is the cluster's score. missing: no AddOnPlacementScore; expired: too old; no-item: it has none of this
+#: name; unknown: the cluster says nothing of this resource. All but the first count 0. asked: a what-if.
+Standing = Literal["counted", "missing", "expired", "no-item", "unknown", "asked"]
+
+
+class ScoreKey(NamedTuple):
+    """One score of one cluster: item `score` of the AddOnPlacementScore `resource`."""
+
+    cluster: str
+    resource: str
+    score: str
+
+
+class Value(NamedTuple):
+    """What a prioritizer says of a cluster."""
+
+    score: int
+    standing: Standing = "counted"
+    valid_until: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Prioritizer:
+    """One of a Placement. An AddOn one has `resource` and `score`."""
+
+    name: str
+    weight: int
+    resource: str = ""
+    score: str = ""
+
+    @property
+    def is_addon(self) -> bool:
+        """Whether it reads AddOnPlacementScores."""
+        return bool(self.resource or self.score)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that OCM looks at for one Placement."""
+
+    placement: Manifest
+    #: Clusters that it has now.
+    decided: frozenset[str]
+    #: Cluster -> in how many decisions of all other Placements it is.
+    others: Mapping[str, int]
+    clusters: Mapping[str, Manifest]
+    #: ManagedClusterSets that are there and bound to the namespace.
+    sets: Mapping[str, Manifest]
+    #: (cluster, resource) -> AddOnPlacementScore.
+    scores: Mapping[tuple[str, str], Manifest]
+    now: datetime
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """Of the Placement."""
+        return self.placement.get("spec") or {}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What OCM's own scheduler answered, of all clusters whatever their sets."""
+
+    passed: frozenset[str]
+    #: By name and weight of the prioritizer.
+    scores: Mapping[tuple[str, int], Mapping[str, int]]
+
+
+@dataclass
+class Outcome:
+    """What the scheduler would decide now."""
+
+    #: Why it decides nothing; empty when it does.
+    problem: str = ""
+    has_cel: bool = False
+    prioritizers: list[Prioritizer] = field(default_factory=list)
+    #: Cluster -> stage and reason, of those that are not in question or filtered.
+    left_out: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: Best first.
+    order: list[str] = field(default_factory=list)
+    #: Cluster -> a value for each prioritizer, in their order.
+    values: dict[str, list[Value]] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+    chosen: list[str] = field(default_factory=list)
+
+
+def schedule(
+    situation: Situation, *, asked: Mapping[ScoreKey, int | None] | None = None, told: Told | None = None
+) -> Outcome:
+    """What would be decided; with `asked` if these scores were others (None: not there), with `told` as OCM has it."""
+    outcome = Outcome()
+    clusters = _in_question(situation, outcome)
+    try:
+        outcome.prioritizers = list(_prioritizers(situation.spec))
+        clusters = [name for name in clusters if _passes(situation, name, outcome, told)]
+        _score(situation, clusters, outcome, asked or {}, told)
+    except _MisconfiguredError as error:
+        outcome.problem = str(error)
+        return outcome
+    outcome.order = sorted(clusters, key=lambda name: (-outcome.totals[name], name))
+    number = situation.spec.get("numberOfClusters")
+    outcome.chosen = outcome.order if number is None else outcome.order[: max(0, int(number))]
+    return outcome
+
+
+class _MisconfiguredError(Exception):
+    pass
+
+
+# --- which clusters ------------------------------------------------------------------------------------------------
+
+
+def _in_question(situation: Situation, outcome: Outcome) -> list[str]:
+    wanted = situation.spec.get("clusterSets") or ()
+    sets = {name: one for name, one in situation.sets.items() if not wanted or name in wanted}
+    listed = ", ".join(sorted(sets)) or "none"
+    found = []
+    for name, cluster in situation.clusters.items():
+        if not any(_holds(one, cluster) for one in sets.values()):
+            reason = f"in no cluster set that the Placement looks at (bound to its namespace: {listed})"
+            outcome.left_out[name] = ("cluster set", reason)
+        elif cluster["metadata"].get("deletionTimestamp"):
+            outcome.left_out[name] = ("cluster set", "it is being deleted")
+        else:
+            found.append(name)
+    return found
+
+
+def _holds(cluster_set: Manifest, cluster: Manifest) -> bool:
+    labels = cluster["metadata"].get("labels") or {}
+    selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
+    if selector.get("selectorType") == "LabelSelector":
+        return matches(selector.get("labelSelector") or {}, labels)
+    return bool(labels.get(_SET_LABEL) == cluster_set["metadata"]["name"])
+
+
+def _passes(situation: Situation, name: str, outcome: Outcome, told: Told | None) -> bool:
+    cluster, spec = situation.clusters[name], situation.spec
+    if (predicates := spec.get("predicates") or ()) and not any(_fits(one, cluster, outcome) for one in predicates):
+        outcome.left_out[name] = ("predicate", "its labels and claims fit none of the predicates")
+        return False
+    tolerations = spec.get("tolerations") or ()
+    _check(tolerations)
+    for taint in (cluster.get("spec") or {}).get("taints") or ():
+        if not _is_tolerated(taint, tolerations, name in situation.decided, situation.now):
+            value = f"={taint['value']}" if taint.get("value") else ""
+            outcome.left_out[name] = ("taint", f"its taint {taint.get('key')}{value}:{taint.get('effect')}")
+            return False
+    if told is not None and name not in told.passed:
+        outcome.left_out[name] = ("filter", "OCM's filters leave it out, as by a CEL expression of a predicate")
+        return False
+    return True
+
+
+def _fits(predicate: Manifest, cluster: Manifest, outcome: Outcome) -> bool:
+    selector = predicate.get("requiredClusterSelector") or {}
+    if (selector.get("celSelector") or {}).get("celExpressions"):
+        outcome.has_cel = True
+    claims = {one["name"]: one.get("value", "") for one in (cluster.get("status") or {}).get("clusterClaims") or ()}
+    labels = cluster["metadata"].get("labels") or {}
+    # Claims have no `matchLabels`.
+    by_claims = {"matchExpressions": (selector.get("claimSelector") or {}).get("matchExpressions")}
+    return matches(selector.get("labelSelector") or {}, labels) and matches(by_claims, claims)
+
+
+def _check(tolerations: Iterable[Manifest]) -> None:
+    for one in tolerations:
+        if not one.get("key") and one.get("operator") != "Exists":
+            raise _MisconfiguredError("a toleration without a key needs the operator Exists")
+        if one.get("operator") == "Exists" and one.get("value"):
+            raise _MisconfiguredError("a toleration with the operator Exists may have no value")
+
+
+def _is_tolerated(taint: Manifest, tolerations: Iterable[Manifest], is_decided: bool, now: datetime) -> bool:
+    effect = taint.get("effect")
+    if effect == "PreferNoSelect" or (effect == "NoSelectIfNew" and is_decided):
+        return True
+    for one in tolerations:
+        if (one.get("effect") or effect) != effect or (one.get("key") or taint.get("key")) != taint.get("key"):
+            continue
+        if one.get("operator") != "Exists" and (one.get("value") or "") != (taint.get("value") or ""):
+            continue
+        seconds = one.get("tolerationSeconds")
+        added = moment(taint.get("timeAdded"))
+        if seconds is None or (added is not None and now < added + timedelta(seconds=int(seconds))):
+            return True
+    return False
+
+
+# --- what they score -----------------------------------------------------------------------------------------------
+
+
+def _prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
+    policy = spec.get("prioritizerPolicy") or {}
+    mode = policy.get("mode") or "Additive"
+    if mode not in ("Additive", "Exact"):
+        raise _MisconfiguredError(f"incorrect prioritizer policy mode: {mode}")
+    builtin: dict[str, int] = dict(_DEFAULTS) if mode == "Additive" else {}
+    addons = []
+    for one in policy.get("configurations") or ():
+        coordinate = one.get("scoreCoordinate")
+        if not coordinate:
+            raise _MisconfiguredError("scoreCoordinate field is required")
+        weight = int(one.get("weight", 1))
+        if coordinate.get("type", "BuiltIn") == "BuiltIn":
+            # The last one of a name counts; two of one AddOn score both do, as OCM tells them apart.
+            builtin[str(coordinate.get("builtIn") or "")] = weight
+        elif not (addon := coordinate.get("addOn")):
+            raise _MisconfiguredError("addOn should not be empty")
+        else:
+            resource, score = str(addon.get("resourceName", "")), str(addon.get("scoreName", ""))
+            addons.append(Prioritizer(f"AddOn/{resource}/{score}", weight, resource, score))
+    for name, weight in builtin.items():
+        if weight and name not in (*_DEFAULTS, *_RESOURCES):
+            raise _MisconfiguredError(f"incorrect builtin prioritizer: {name}")
+        addons.append(Prioritizer(name, weight))
+    yield from (one for one in addons if one.weight)
+
+
+def _score(
+    situation: Situation,
+    clusters: list[str],
+    outcome: Outcome,
+    asked: Mapping[ScoreKey, int | None],
+    told: Told | None,
+) -> None:
+    outcome.values = {name: [] for name in clusters}
+    outcome.totals = dict.fromkeys(clusters, 0)
+    for prioritizer in outcome.prioritizers:
+        found = _values(situation, clusters, prioritizer, asked)
+        theirs = (told.scores.get((prioritizer.name, prioritizer.weight)) if told else None) or {}
+        # Theirs are of all clusters, and this one compares clusters with each other.
+        if prioritizer.name in _RESOURCES and told is not None and told.passed != set(clusters):
+            theirs = {}
+        for name in clusters:
+            value = found[name]
+            if name in theirs and value.standing != "asked":
+                value = value._replace(score=theirs[name])
+            outcome.values[name].append(value)
+            outcome.totals[name] += prioritizer.weight * value.score
+
+
+def _values(
+    situation: Situation, clusters: list[str], prioritizer: Prioritizer, asked: Mapping[ScoreKey, int | None]
+) -> dict[str, Value]:
+    if prioritizer.is_addon:
+        return {name: _addon(situation, name, prioritizer, asked) for name in clusters}
+    if prioritizer.name == "Steady":
+        return {name: Value(MAX_SCORE if name in situation.decided else 0) for name in clusters}
+    if prioritizer.name == "Balance":
+        return _balance(situation.others, clusters)
+    return _allocatable(situation.clusters, clusters, _RESOURCES[prioritizer.name])
+
+
+def _addon(situation: Situation, name: str, prioritizer: Prioritizer, asked: Mapping[ScoreKey, int | None]) -> Value:
+    key = ScoreKey(name, prioritizer.resource, prioritizer.score)
+    if key in asked:
+        return Value(asked[key] or 0, "asked")
+    stored = situation.scores.get((name, prioritizer.resource))
+    if stored is None:
+        return Value(0, "missing")
+    status = stored.get("status") or {}
+    until = moment(status.get("validUntil"))
+    if until is not None and situation.now > until:
+        return Value(0, "expired", until)
+    items = [one for one in status.get("scores") or () if one.get("name") == prioritizer.score]
+    # The last one of a name counts.
+    return Value(int(items[-1].get("value", 0)), "counted", until) if items else Value(0, "no-item", until)
+
+
+def _balance(others: Mapping[str, int], clusters: Iterable[str]) -> dict[str, Value]:
+    most = max(others.values(), default=0)
+    return {
+        name: Value(2 * int(MAX_SCORE * (0.5 - others[name] / most)) if others.get(name) else MAX_SCORE)
+        for name in clusters
+    }
+
+
+def _allocatable(all_: Mapping[str, Manifest], clusters: Iterable[str], resource: str) -> dict[str, Value]:
+    known = {name: amount for name in clusters if (amount := _amount(all_[name], resource)) is not None}
+    low, high = min(known.values(), default=0.0), max(known.values(), default=0.0)
+
+    def score(amount: float) -> int:
+        return int(((amount - low) / (high - low) - 0.5) * 2.0 * 100.0) if high != low else MAX_SCORE
+
+    return {name: Value(score(known[name])) if name in known else Value(0, "unknown") for name in clusters}
+
+
+def _amount(cluster: Manifest, resource: str) -> float | None:
+    status = cluster.get("status") or {}
+    texts = [(status.get(part) or {}).get(resource) for part in ("allocatable", "capacity")]
+    if None in texts:
+        return None
+    try:
+        return _approximate(quantity(texts[0]))
+    except ValueError:
+        return None
+
+
+def _approximate(exact: Decimal) -> float:
+    """As Go's Quantity has it: digits times a power of ten, rounded at each step."""
+    if exact == exact.to_integral_value():
+        return float(int(exact))
+    sign, digits, exponent = exact.normalize().as_tuple()
+    whole = int("".join(map(str, digits))) * (-1 if sign else 1)
+    return float(whole) * float(f"1e{exponent}")
+
+
+def counts(decisions: Iterable[Manifest]) -> Counter[str]:
+    """In how many decisions each cluster is, over these PlacementDecisions."""
+    return Counter(name for one in decisions for name in decided_in(one))
+
+
+def decided_in(decision: Manifest) -> list[str]:
+    """The clusters in one PlacementDecision."""
+    return [str(one.get("clusterName")) for one in (decision.get("status") or {}).get("decisions") or ()]
+
+
+def moment(text: object) -> datetime | None:
+    """A time of Kubernetes; None for anything else."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,392 @@
+"""`dsf placement` against OCM's own placement controller: the same clusters in the same order, on random fleets.
+
+One API server has all fleets: each is a cluster set of some of its clusters, with a Placement of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import ssl
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf.api.meta import rfc3339
+from dsf.fleet.placement import PlacementView, WhatIf, explain
+from dsf.fleet.placementreader import PlacementReader, told
+from dsf.fleet.scheduling import Outcome, Situation, Told, counts, decided_in, schedule
+from dsf.kube.lists import objects
+from dsf.kube.resources import (
+    ADDON_PLACEMENT_SCORES,
+    MANAGED_CLUSTER_SET_BINDINGS,
+    MANAGED_CLUSTER_SETS,
+    MANAGED_CLUSTERS,
+    PLACEMENT_DECISIONS,
+    PLACEMENTS,
+    Resource,
+)
+from dsf.kube.session import Session
+from tests.support.child import Child
+from tests.support.controlplane import ControlPlane, find
+from tests.support.controlplane_fixtures import programs_needed
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+
+pytestmark = [pytest.mark.xdist_group("e2e"), pytest.mark.timeout(300)]
+
+FLEETS = 200
+CLUSTERS = 40
+SEED = 20
+NAMESPACE = "fleets"
+_NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+_OLD = rfc3339(datetime.now(UTC) - timedelta(hours=1))
+_LATER = rfc3339(datetime.now(UTC) + timedelta(days=1))
+
+
+class Bench:
+    """The hub, its objects, and the controller's own scheduler to ask."""
+
+    def __init__(self, plane: ControlPlane, session: Session, url: str) -> None:
+        self.plane = plane
+        self.session = session
+        self.url = url
+        self.reader = PlacementReader(session)
+        self._context = ssl.create_default_context()
+        # It makes itself a certificate that nobody signs.
+        self._context.check_hostname = False
+        self._context.verify_mode = ssl.CERT_NONE
+
+    def put(self, resource: Resource, namespace: str, name: str, **parts: Any) -> None:
+        """An object, also its status."""
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}} | parts
+        body["metadata"] = {"name": name} | parts.get("metadata", {})
+        made = self.session.create(resource.path(namespace), body)
+        if "status" in parts:
+            made["status"] = parts["status"]
+            self.session.replace(resource.path(namespace, name, "status"), made)
+
+    def ask(self, name: str) -> Told:
+        """What the controller's scheduler makes of a Placement now."""
+        address = f"{self.url}/debug/placements/{NAMESPACE}/{name}"
+        request = urllib.request.Request(address, headers={"Authorization": "Bearer admin-token"})
+        with urllib.request.urlopen(request, context=self._context, timeout=10) as answer:
+            return told(answer.read())
+
+    def situations(self) -> dict[str, Situation]:
+        """Of all Placements, from one look at everything."""
+        first = self.reader.situation(NAMESPACE, "fleet-000")
+        decisions = objects(self.session, PLACEMENT_DECISIONS)
+        sets = {one["metadata"]["name"]: one for one in objects(self.session, MANAGED_CLUSTER_SETS)}
+        scores = {
+            (one["metadata"]["namespace"], one["metadata"]["name"]): one
+            for one in objects(self.session, ADDON_PLACEMENT_SCORES)
+        }
+        label = "cluster.open-cluster-management.io/placement"
+        found = {}
+        for one in objects(self.session, PLACEMENTS, NAMESPACE):
+            name = one["metadata"]["name"]
+            mine = [each for each in decisions if each["metadata"]["labels"][label] == name]
+            found[name] = Situation(
+                placement=one,
+                decided=frozenset(cluster for each in mine for cluster in decided_in(each)),
+                others=counts(each for each in decisions if each["metadata"]["labels"][label] != name),
+                clusters=first.clusters,
+                sets={key: each for key, each in sets.items() if key.startswith("fleet-")},
+                scores=scores,
+                now=datetime.now(UTC),
+            )
+        return found
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with programs_needed():
+        program = find("placement") / "placement"
+        plane = ControlPlane()
+    with plane, contextlib.ExitStack() as stack:
+        port = free_port()
+        command = [str(program), "controller", f"--kubeconfig={plane.kubeconfig}", "--namespace=default"]
+        command += ["--disable-leader-election", f"--listen=127.0.0.1:{port}"]
+        made = Bench(plane, plane.session(), f"https://127.0.0.1:{port}")
+        populate(made, random.Random(SEED))
+        # Last: each Placement is then looked at when all of its world is there.
+        child = Child(command, tmp_path_factory.mktemp("placement") / "log")
+        stack.callback(child.kill)
+        yield made
+
+
+def populate(bench: Bench, chance: random.Random) -> None:
+    """Clusters, their scores, and fleets of some of them."""
+    bench.session.create(_NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
+    # All that chance decides, in one order; then made side by side.
+    clusters = [_cluster(f"c{number:02}", chance) for number in range(CLUSTERS)]
+    members = {f"fleet-{number:03}": chance.sample(range(CLUSTERS), chance.randint(4, 12)) for number in range(FLEETS)}
+    for name, chosen in members.items():
+        for number in chosen:
+            clusters[number]["metadata"]["labels"][f"in-{name}"] = ""
+    placements = [_placement(name, number, chance) for number, name in enumerate(members)]
+    scores = [(f"c{number:02}", one) for number in range(CLUSTERS) for one in _scores(chance)]
+    with ThreadPoolExecutor(8) as threads:
+
+        def make(*calls: tuple[Any, ...]) -> None:
+            for done in [threads.submit(bench.put, *call[:3], **call[3]) for call in calls]:
+                done.result()
+
+        make(*((_NAMESPACES, "", f"c{number:02}", {}) for number in range(CLUSTERS)))
+        make(*((MANAGED_CLUSTERS, "", f"c{number:02}", one) for number, one in enumerate(clusters)))
+        make(*((ADDON_PLACEMENT_SCORES, cluster, one["name"], {"status": one["status"]}) for cluster, one in scores))
+        make(
+            *(
+                (
+                    MANAGED_CLUSTER_SETS,
+                    "",
+                    name,
+                    {
+                        "spec": {
+                            "clusterSelector": {
+                                "selectorType": "LabelSelector",
+                                "labelSelector": {"matchExpressions": [{"key": f"in-{name}", "operator": "Exists"}]},
+                            }
+                        }
+                    },
+                )
+                for name in members
+            )
+        )
+        make(*((MANAGED_CLUSTER_SET_BINDINGS, NAMESPACE, name, {"spec": {"clusterSet": name}}) for name in members))
+        make(*((PLACEMENTS, NAMESPACE, one["name"], {"spec": one["spec"]}) for one in placements))
+
+
+def _cluster(name: str, chance: random.Random) -> dict[str, Any]:
+    effects = ("NoSelect", "NoSelectIfNew", "PreferNoSelect")
+    taints = [
+        {"key": f"t{number}", "value": chance.choice(("", "a")), "effect": chance.choice(effects), "timeAdded": _OLD}
+        for number in range(chance.choice((0, 0, 0, 1, 2)))
+    ]
+    cpu = chance.choice(("4", "8", "1500m", "12", "96", "7910m"))
+    amounts = {"cpu": cpu, "memory": chance.choice(("16Gi", "64Gi", "8000Mi", "1024Ki", "32G"))}
+    status: dict[str, Any] = {"version": {}, "conditions": []}
+    if chance.random() < 0.85:
+        status |= {"allocatable": amounts, "capacity": amounts}
+    status["clusterClaims"] = [{"name": "region", "value": chance.choice(("eu", "us"))}]
+    return {
+        "metadata": {"labels": {"tier": chance.choice(("gold", "tin")), "zone": chance.choice("abc")}},
+        "spec": {"hubAcceptsClient": True, "taints": taints},
+        "status": status,
+    }
+
+
+def _scores(chance: random.Random) -> Iterator[dict[str, Any]]:
+    """The AddOnPlacementScores of one cluster: fresh, without an end, expired; some are not there."""
+    for name, until in (("fresh", _LATER), ("endless", None), ("old", _OLD)):
+        if chance.random() < 0.85:
+            items = [
+                # Few different values, so that names have to decide.
+                {"name": f"s{number}", "value": chance.choice((-100, -3, 0, 7, 50, 50, chance.randint(-100, 100)))}
+                for number in range(8)
+                if chance.random() < 0.8
+            ]
+            yield {"name": name, "status": {"scores": items} | ({"validUntil": until} if until else {})}
+
+
+def _placement(name: str, number: int, chance: random.Random) -> dict[str, Any]:
+    def addon() -> dict[str, Any]:
+        score = {"resourceName": chance.choice(("fresh", "endless", "old", "absent")), "scoreName": f"s{number % 8}"}
+        weight = chance.choice((-10, -1, 1, 1, 2, 3, 10))
+        return {"weight": weight, "scoreCoordinate": {"type": "AddOn", "addOn": score}}
+
+    def builtin() -> dict[str, Any]:
+        kind = chance.choice(("Steady", "Balance", "ResourceAllocatableCPU", "ResourceAllocatableMemory"))
+        # With less than nothing for what it has, OCM takes it away and gives it back for ever.
+        weights = (0, 1, 2) if kind == "Steady" else (0, 1, 2, -1)
+        return {"weight": chance.choice(weights), "scoreCoordinate": {"type": "BuiltIn", "builtIn": kind}}
+
+    configurations = [addon() for _ in range(chance.choice((0, 1, 1, 2, 3)))]
+    configurations += [builtin() for _ in range(chance.choice((0, 0, 1, 2)))]
+    spec: dict[str, Any] = {
+        "clusterSets": [name],
+        "prioritizerPolicy": {
+            "mode": chance.choice(("Exact", "Exact", "Additive")),
+            "configurations": configurations,
+        },
+    }
+    if chance.random() < 0.8:
+        spec["numberOfClusters"] = chance.randint(0, 5)
+    if chance.random() < 0.4:
+        spec["predicates"] = [_predicate(chance) for _ in range(chance.choice((1, 2)))]
+    if chance.random() < 0.5:
+        spec["tolerations"] = [_toleration(chance) for _ in range(chance.choice((1, 2)))]
+    return {"name": name, "spec": spec}
+
+
+def _predicate(chance: random.Random) -> dict[str, Any]:
+    expressions = [
+        {"key": "zone", "operator": "NotIn", "values": ["a", "x"]},
+        {"key": "absent", "operator": "DoesNotExist"},
+        {"key": "tier", "operator": "Exists"},
+        {"key": "absent", "operator": "NotIn", "values": ["x"]},
+    ]
+    selector: dict[str, Any] = {"labelSelector": {"matchExpressions": [chance.choice(expressions)]}}
+    if chance.random() < 0.5:
+        selector["labelSelector"]["matchLabels"] = {"tier": chance.choice(("gold", "tin"))}
+    if chance.random() < 0.5:
+        selector["claimSelector"] = {"matchExpressions": [{"key": "region", "operator": "In", "values": ["eu"]}]}
+    return {"requiredClusterSelector": selector}
+
+
+def _toleration(chance: random.Random) -> dict[str, Any]:
+    found: dict[str, Any] = {"operator": chance.choice(("Exists", "Equal"))}
+    if found["operator"] == "Equal" or chance.random() < 0.5:
+        found["key"] = chance.choice(("t0", "t1"))
+    if found["operator"] == "Equal":
+        found["value"] = chance.choice(("", "a"))
+    if chance.random() < 0.4:
+        found["effect"] = chance.choice(("NoSelect", "NoSelectIfNew"))
+    if chance.random() < 0.4:
+        # The taint is an hour old.
+        found["tolerationSeconds"] = chance.choice((60, 86400))
+    return found
+
+
+def _balances(situation: Situation) -> bool:
+    """Whether what others have counts: OCM does not look again when that changes."""
+    return any(one.name == "Balance" for one in schedule(situation).prioritizers)
+
+
+def _difference(situation: Situation, outcome: Outcome) -> str:
+    return f"{situation.placement['metadata']['name']}: {sorted(situation.decided)} is not {outcome.chosen}"
+
+
+def test_what_would_be_chosen_is_what_ocm_chose(bench: Bench) -> None:
+    """Each Placement's clusters, but of those that balance: what these have depends on who was looked at first."""
+    found: dict[str, Situation] = {}
+
+    def settled() -> bool:
+        found.clear()
+        found.update(bench.situations())
+        assert len(found) == FLEETS
+        looked_at = [one for one in found.values() if (one.placement.get("status") or {}).get("conditions")]
+        assert len(looked_at) == FLEETS, f"OCM has looked at {len(looked_at)}"
+        wrong = [
+            _difference(one, outcome)
+            for one in found.values()
+            if not _balances(one) and set((outcome := schedule(one)).chosen) != one.decided
+        ]
+        assert not wrong, "\n".join(wrong)
+        return True
+
+    wait_for(settled, 20, "OCM's decisions are those that are computed", interval=1.0)
+    compared = [one for one in found.values() if not _balances(one)]
+    assert len(compared) >= 120
+    # They are no trivial ones.
+    assert sum(bool(one.decided) for one in compared) > 80
+    assert sum(0 < len(one.decided) < len(schedule(one).order) for one in compared) > 40
+
+
+def test_each_value_and_so_the_order_is_ocms(bench: Bench) -> None:
+    """Of all 200, also of those that balance: OCM's scheduler says what it would do now."""
+
+    situations: dict[str, Situation] = {}
+
+    def same() -> bool:
+        # Anew at each attempt: the controller's view of the hub may be some milliseconds older than ours.
+        situations.update(bench.situations())
+        for name in sorted(situations):
+            compare(explain(situations[name]), bench.ask(name))
+        return True
+
+    def compare(view: PlacementView, answer: Told) -> None:
+        theirs = explain(situations[view.name], told=answer)
+        assert [(one.cluster, one.total) for one in view.ranking] == [
+            (one.cluster, one.total) for one in theirs.ranking
+        ]
+        outside = {one.cluster for one in view.left_out if one.stage == "cluster set"}
+        assert answer.passed - outside == {one.cluster for one in view.ranking}
+        for index, prioritizer in enumerate(view.prioritizers):
+            # OCM's scheduler was asked about the clusters of all fleets; these two compare with each other.
+            if not prioritizer.name.startswith("Resource"):
+                scores = answer.scores[prioritizer.name, prioritizer.weight]
+                ours = {one.cluster: one.cells[index].value for one in view.ranking}
+                assert ours == {name: scores[name] for name in ours}, f"{view.name}: {prioritizer.name}"
+
+    wait_for(same, 10, "OCM's scheduler says what is computed", interval=1.0)
+    assert len(situations) >= FLEETS
+    assert sum(len(schedule(one).order) for one in situations.values()) > 400
+
+
+def test_what_if_is_what_comes_true(bench: Bench) -> None:
+    """A score is changed as it was asked about, and OCM chooses as was foretold."""
+    name = "what-if"
+    members = ["c00", "c01", "c02"]
+    for cluster in members:
+        # Whatever taints chance gave it.
+        change = {"metadata": {"labels": {"whatif": "yes"}}, "spec": {"taints": []}}
+        bench.session.merge(MANAGED_CLUSTERS.path(name=cluster), change)
+        value = {"c00": 10, "c01": 20, "c02": 30}[cluster]
+        status = {"scores": [{"name": "x", "value": value}], "validUntil": _LATER}
+        bench.put(ADDON_PLACEMENT_SCORES, cluster, name, status=status)
+    selector = {"selectorType": "LabelSelector", "labelSelector": {"matchLabels": {"whatif": "yes"}}}
+    bench.session.create(_NAMESPACES.path(), {"metadata": {"name": name}})
+    bench.put(MANAGED_CLUSTER_SETS, "", name, spec={"clusterSelector": selector})
+    bench.put(MANAGED_CLUSTER_SET_BINDINGS, name, name, spec={"clusterSet": name})
+    score = {"type": "AddOn", "addOn": {"resourceName": name, "scoreName": "x"}}
+    policy = {"mode": "Exact", "configurations": [{"weight": 1, "scoreCoordinate": score}]}
+    bench.put(PLACEMENTS, name, name, spec={"numberOfClusters": 1, "prioritizerPolicy": policy})
+
+    def has(*clusters: str) -> PlacementView:
+        view = bench.reader.explain(name, name)
+        assert (view.decided, view.chosen) == (list(clusters), list(clusters))
+        return view
+
+    view = wait_for(lambda: has("c02"), 30, "the first decision")
+    assert [(one.cluster, one.margin) for one in view.ranking] == [("c02", 9), ("c01", -10), ("c00", -20)]
+    # Between equal sums names decide.
+    for cluster, value, enters in (("c01", 30, ["c01"]), ("c00", 29, []), ("c00", 30, ["c00"])):
+        asked = [WhatIf(cluster=cluster, resource=name, score="x", value=value)]
+        changed = bench.reader.explain(name, name, asked).what_if
+        assert changed is not None
+        assert changed.enters == enters
+        assert changed.leaves == (["c02"] if enters else [])
+    path = ADDON_PLACEMENT_SCORES.path("c00", name)
+    stored = bench.session.get(path)
+    stored["status"]["scores"] = [{"name": "x", "value": 30}]
+    bench.session.replace(f"{path}/status", stored)
+    wait_for(lambda: has("c00"), 30, "what was foretold")
+    # Its score goes: no score counts 0.
+    gone = WhatIf(cluster="c00", resource=name, score="x", value=None)
+    changed = bench.reader.explain(name, name, [gone]).what_if
+    assert changed is not None
+    assert changed.enters == ["c02"]
+    bench.session.delete(path)
+    view = wait_for(lambda: has("c02"), 30, "the one that has no score is left")
+    assert next(one for one in view.ranking if one.cluster == "c00").cells[0].standing == "missing"
+
+
+def test_the_command_explains_it(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from dsf.cli.main import app
+
+    monkeypatch.setenv("DSF_KUBECONFIG", str(bench.plane.kubeconfig))
+    runner = CliRunner()
+    view = bench.reader.explain(NAMESPACE, "fleet-001")
+    result = runner.invoke(app, ["placement", "fleet-001", "-o", "json"])
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert [one["cluster"] for one in said["ranking"]] == [one.cluster for one in view.ranking]
+    assert said["source"] == "computed"
+    table = runner.invoke(app, ["placement", "fleet-001", "-n", NAMESPACE])
+    assert "RANK" in table.stdout
+    assert "OCM's rules, computed here" in table.stdout
+    assert "fleet-001" in runner.invoke(app, ["placement"]).stdout
+    missing = runner.invoke(app, ["placement", "nothing-of-this-name"])
+    assert (missing.exit_code, "no namespace has a Placement" in missing.stderr) == (1, True)
+    wrong = runner.invoke(app, ["placement", "fleet-001", "--what-if", "nonsense"])
+    assert wrong.exit_code == 2

@@ -1,0 +1,44 @@
+"""dsf placement: OCM's scheduler is asked where it is named, and what it cannot say is computed and said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsf.errors import HttpError, SettingsError
+from dsf.fleet.placementreader import debugger_of
+from dsf.settings import Settings
+from tests.support.httpserver import ScriptedServer, answer
+
+ANSWER = {
+    "filteredPiplieResults": [
+        {"name": "Predicate", "filteredClusters": ["a", "b", "c"]},
+        {"name": "Predicate,TaintToleration", "filteredClusters": ["a", "b"]},
+    ],
+    "prioritizeResults": [{"name": "Steady", "weight": 1, "scores": {"a": 100, "b": 0}}],
+}
+
+
+def test_ocms_scheduler_is_asked_with_the_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("sesame\n")
+    with ScriptedServer(answer("no such path", 404)) as server:
+        server.script(answer(ANSWER), path="/debug/placements/apps/best")
+        asked = debugger_of(Settings(placement_debugger=server.url + "/", placement_debugger_token_file=token))
+        assert asked is not None
+        told = asked.ask("apps", "best")
+        assert told.passed == {"a", "b"}
+        assert told.scores == {("Steady", 1): {"a": 100, "b": 0}}
+        assert server.requests[-1].headers["Authorization"] == "Bearer sesame"
+        with pytest.raises(HttpError):
+            asked.ask("apps", "other")
+    with pytest.raises(HttpError):
+        asked.ask("apps", "best")
+    token.unlink()
+    with pytest.raises(SettingsError, match="DSF_PLACEMENT_DEBUGGER_TOKEN_FILE"):
+        asked.ask("apps", "best")
+
+
+def test_nobody_is_asked_where_nobody_is_named() -> None:
+    assert debugger_of(Settings()) is None

@@ -1,0 +1,145 @@
+"""The rules of OCM's scheduler where random fleets do not get: mistakes, limits, what its own answer changes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from dsf.errors import HttpError
+from dsf.fleet.placement import explain
+from dsf.fleet.placementreader import told
+from dsf.fleet.scheduling import ScoreKey, Situation, Told, schedule
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def cluster(name: str, **parts: Any) -> dict[str, Any]:
+    labels = {"cluster.open-cluster-management.io/clusterset": "edge"} | parts.pop("labels", {})
+    return {"metadata": {"name": name, "labels": labels}} | parts
+
+
+def situation(spec: dict[str, Any], *clusters: dict[str, Any], **parts: Any) -> Situation:
+    values: dict[str, Any] = {
+        "placement": {"metadata": {"name": "p", "namespace": "n"}, "spec": spec},
+        "decided": frozenset(),
+        "others": {},
+        "clusters": {one["metadata"]["name"]: one for one in clusters or (cluster("a"), cluster("b"), cluster("c"))},
+        "sets": {"edge": {"metadata": {"name": "edge"}, "spec": {}}},
+        "scores": {},
+        "now": NOW,
+    }
+    return Situation(**(values | parts))
+
+
+def addon(weight: int = 1, score: str = "x") -> dict[str, Any]:
+    return {"weight": weight, "scoreCoordinate": {"type": "AddOn", "addOn": {"resourceName": "r", "scoreName": score}}}
+
+
+def policy(*configurations: dict[str, Any], mode: str = "Exact") -> dict[str, Any]:
+    return {"prioritizerPolicy": {"mode": mode, "configurations": list(configurations)}}
+
+
+def score(value: int, until: str | None = None) -> dict[str, Any]:
+    return {"status": {"scores": [{"name": "x", "value": value}], "validUntil": until}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (policy(mode="Other"), "incorrect prioritizer policy mode"),
+        (policy({"weight": 1}), "scoreCoordinate field is required"),
+        (policy({"scoreCoordinate": {"type": "AddOn"}}), "addOn should not be empty"),
+        (policy({"scoreCoordinate": {"type": "BuiltIn", "builtIn": "Best"}}), "incorrect builtin prioritizer: Best"),
+        ({"tolerations": [{"operator": "Equal", "value": "x"}]}, "needs the operator Exists"),
+        ({"tolerations": [{"key": "k", "operator": "Exists", "value": "x"}]}, "may have no value"),
+    ],
+)
+def test_what_is_misconfigured_decides_nothing(spec: dict[str, Any], problem: str) -> None:
+    view = explain(situation(spec))
+    assert problem in view.problem
+    assert (view.chosen, view.ranking) == ([], [])
+
+
+def test_the_defaults_are_steady_and_balance() -> None:
+    outcome = schedule(situation({"numberOfClusters": 1}, decided=frozenset("b"), others={"a": 2, "b": 1}))
+    assert outcome.totals == {"a": -100, "b": 100, "c": 100}
+    assert outcome.chosen == ["b"]
+
+
+def test_two_of_one_score_both_count_and_the_last_of_a_builtin() -> None:
+    spec = policy(
+        *(addon(2), addon(3)),
+        {"weight": 5, "scoreCoordinate": {"type": "BuiltIn", "builtIn": "Steady"}},
+        {"weight": 0, "scoreCoordinate": {"type": "BuiltIn", "builtIn": "Steady"}},
+    )
+    outcome = schedule(situation(spec, decided=frozenset("c"), scores={("b", "r"): score(10)}))
+    assert outcome.totals == {"a": 0, "b": 50, "c": 0}
+
+
+def test_what_counts_0_is_marked_and_beats_what_is_below() -> None:
+    scores = {("a", "r"): score(-5), ("b", "r"): score(90, "2026-05-31T23:59:59Z"), ("d", "r"): {"status": {}}}
+    clusters = [cluster(name) for name in "abcd"]
+    view = explain(
+        situation(policy(addon()) | {"numberOfClusters": 3}, *clusters, scores=scores, decided=frozenset("b"))
+    )
+    assert [(one.cluster, one.cells[0].value, one.cells[0].standing) for one in view.ranking] == [
+        ("b", 0, "expired"),
+        ("c", 0, "missing"),
+        ("d", 0, "no-item"),
+        ("a", -5, "counted"),
+    ]
+    assert [one.margin for one in view.ranking] == [4, 4, 4, -5]
+    assert any("counts 0 on 3 of 4 clusters: b, c, d" in note for note in view.notes)
+    assert any("a score has expired" in note for note in view.notes)
+
+
+def test_a_what_if_counts_whatever_is_there() -> None:
+    found = situation(policy(addon()) | {"numberOfClusters": 1}, scores={("a", "r"): score(5)})
+    asked: dict[ScoreKey, int | None] = {ScoreKey("b", "r", "x"): 6}
+    assert schedule(found, asked=asked).chosen == ["b"]
+    assert schedule(found, asked={ScoreKey("b", "r", "y"): 6}).chosen == ["a"]
+    assert schedule(found, asked={ScoreKey("a", "r", "x"): None, ScoreKey("c", "r", "x"): 1}).chosen == ["c"]
+
+
+def test_cel_counts_as_met_unless_ocm_was_asked() -> None:
+    spec = {"predicates": [{"requiredClusterSelector": {"celSelector": {"celExpressions": ["false"]}}}]}
+    view = explain(situation(spec))
+    assert len(view.ranking) == 3
+    assert any("CEL" in note for note in view.notes)
+    asked = explain(situation(spec), told=Told(frozenset("b"), {}))
+    assert [one.cluster for one in asked.ranking] == ["b"]
+    assert {one.stage for one in asked.left_out} == {"filter"}
+    assert asked.source == "ocm"
+    assert not any("CEL" in note for note in asked.notes)
+
+
+def test_what_ocm_says_of_all_clusters_is_not_taken_where_it_compares_them() -> None:
+    amounts = {"allocatable": {"cpu": "1"}, "capacity": {"cpu": "1"}}
+    more = {"allocatable": {"cpu": "2"}, "capacity": {"cpu": "2"}}
+    spec = policy({"weight": 1, "scoreCoordinate": {"type": "BuiltIn", "builtIn": "ResourceAllocatableCPU"}}, addon())
+    clusters = [cluster("a", status=amounts), cluster("b", status=more)]
+    answer = Told(
+        frozenset(("a", "b", "elsewhere")),
+        {("ResourceAllocatableCPU", 1): {"a": -7, "b": 7}, ("AddOn/r/x", 1): {"a": 3, "b": 4}},
+    )
+    assert schedule(situation(spec, *clusters), told=answer).totals == {"a": -97, "b": 104}
+
+
+def test_who_is_in_no_bound_set_or_is_being_deleted_is_left_out() -> None:
+    clusters = [
+        cluster("a"),
+        cluster("b", labels={"cluster.open-cluster-management.io/clusterset": "other"}),
+        {"metadata": {"name": "c", "labels": cluster("c")["metadata"]["labels"], "deletionTimestamp": "x"}},
+    ]
+    outcome = schedule(situation({}, *clusters))
+    assert outcome.chosen == ["a"]
+    assert "bound to its namespace: edge" in outcome.left_out["b"][1]
+    assert outcome.left_out["c"][1] == "it is being deleted"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"error": "placement x not found"}', b'{"prioritizeResults": [{}]}'])
+def test_an_answer_that_is_none_is_said(body: bytes) -> None:
+    with pytest.raises(HttpError):
+        told(body)
