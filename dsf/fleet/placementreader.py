@@ -14,6 +14,7 @@ import dsf.log
 from dsf.errors import HttpError, ObjectNotFoundError, SettingsError, UnknownPlacementError
 from dsf.fleet.placement import PlacementList, PlacementView, WhatIf, explain, summary
 from dsf.fleet.scheduling import Manifest, Situation, Told, counts, decided_in
+from dsf.http.access import bearer
 from dsf.http.client import get
 from dsf.kube.lists import objects
 from dsf.kube.patience import request_with_retry
@@ -48,7 +49,7 @@ class Debugger:
         """What it makes of a Placement. Raises HttpError, and SettingsError for a token that cannot be read."""
         path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
         deadline = time.monotonic() + _PATIENCE
-        return told(get(path, deadline=deadline, max_bytes=_MAX_BYTES, token=self._token()))
+        return told(get(path, deadline=deadline, max_bytes=_MAX_BYTES, access=bearer(self._token())))
 
     def _token(self) -> str | None:
         if self._token_file is None:
