@@ -175,6 +175,8 @@ CHANGES = "dsf:changes"
 CHANGES_KEPT = 5000
 #: string, id of the newest deed of which the hub controller has made an Event.
 CHANGES_TOLD = "dsf:changes:told"
+#: hash namespace -> the optimiser's newest proposal there beside the plan in force (`dsf.fleet.plans`).
+PLANS = "dsf:plans"
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _NAME_MAX = 253

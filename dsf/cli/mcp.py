@@ -13,9 +13,9 @@ def mcp() -> None:
 
     Example: dsf mcp
     """
-    from dsf.cli.optimizer import hub_settings, recorder, rescorer
+    from dsf.cli.optimizer import board, hub_settings, recorder, rescorer
     from dsf.optimizer.mcp import run_stdio
     from dsf.settings import Settings
 
     settings = hub_settings(Settings.load().model_copy(update={"role": "optimizer"}))
-    raise typer.Exit(run_stdio(settings, rescorer(settings), recorder(settings, "mcp")))
+    raise typer.Exit(run_stdio(settings, rescorer(settings), recorder(settings, "mcp"), board(settings)))

@@ -49,11 +49,11 @@ def optimize(
         raise typer.BadParameter("give either --file or --reset")
     if reset is not None:
         _check_reset(reset, plot)
-    from dsf.cli.optimizer import recorder
+    from dsf.cli.optimizer import board, recorder
     from dsf.optimizer.main import make_service
 
     settings = _settings()
-    service = make_service(settings, record=recorder(settings, "cli", name))
+    service = make_service(settings, record=recorder(settings, "cli", name), board=board(settings))
     try:
         if reset is not None:
             undone = service.reset(reset, dry_run=dry_run)

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
     from dsf.fleet.changes import Way
-    from dsf.optimizer.service import Done, Record, Rescore
+    from dsf.optimizer.comparison import Comparison
+    from dsf.optimizer.service import Board, Done, Record, Rescore
+    from dsf.optimizer.views import PlanReport
     from dsf.settings import Settings
 
 _REDIS_SETTINGS = {"redis_url", "redis_url_file"}
@@ -38,7 +44,7 @@ def optimizer(
     asked = {"optimizer_host": host, "optimizer_port": port, "optimizer_auth": auth}
     given = {"role": "optimizer"} | {name: value for name, value in asked.items() if value is not None}
     settings = hub_settings(Settings.load().model_copy(update=given))
-    raise typer.Exit(run(settings, rescorer(settings), McpMount, recorder(settings, "api")))
+    raise typer.Exit(run(settings, rescorer(settings), McpMount, recorder(settings, "api"), board(settings)))
 
 
 def hub_settings(settings: Settings) -> Settings:
@@ -106,3 +112,38 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
             client.close()
 
     return record
+
+
+def board(settings: Settings) -> Board | None:
+    """Shows plans on the page, by way of the hub's Redis; None when no Redis is set."""
+    if not settings.model_fields_set & _REDIS_SETTINGS:
+        return None
+    import redis
+
+    import dsf.log
+    from dsf.fleet import plans
+    from dsf.store.client import connect
+
+    class InRedis:
+        """See `Board`."""
+
+        def show(self, report: PlanReport, comparison: Comparison) -> None:
+            """See the protocol."""
+            found = plans.PlanComparison.of(report.model_dump(), comparison.model_dump())
+            self._do(lambda client: plans.remember(client, found))
+
+        def clear(self, namespace: str) -> None:
+            """See the protocol."""
+            self._do(lambda client: plans.forget(client, namespace))
+
+        def _do(self, act: Callable[[redis.Redis], object]) -> None:
+            client = connect(settings, name="dsf-optimizer", retries=1)
+            try:
+                act(client)
+            except redis.RedisError as error:
+                # The plan is what it is all the same.
+                dsf.log.get(__name__).error("a plan cannot be shown", error=str(error))
+            finally:
+                client.close()
+
+    return InRedis()

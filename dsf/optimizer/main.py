@@ -16,7 +16,7 @@ from dsf.optimizer.access import Access, make_access
 from dsf.optimizer.app import Mounted, make_app
 from dsf.optimizer.backend import KubeBackend
 from dsf.optimizer.selector import ClusterSelector
-from dsf.optimizer.service import OptimizerService, Record, Rescore
+from dsf.optimizer.service import Board, OptimizerService, Record, Rescore
 from dsf.optimizer.solver import SolverProcess
 from dsf.settings import Settings
 
@@ -34,6 +34,7 @@ def make_service(
     rescore: Rescore | None = None,
     access: Access | None = None,
     record: Record | None = None,
+    board: Board | None = None,
 ) -> OptimizerService:
     """The service over the hub of the settings. Raises SettingsError."""
     selector = ClusterSelector.parse(settings.optimizer_cluster_selector)
@@ -44,6 +45,7 @@ def make_service(
         access=access,
         rescore=rescore,
         record=record,
+        board=board,
         time_limit=settings.optimizer_time_limit,
     )
 
@@ -53,6 +55,7 @@ def run(
     rescore: Rescore | None = None,
     mount: Mount | None = None,
     record: Record | None = None,
+    board: Board | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; requests under way are finished. Returns the exit code.
 
@@ -69,7 +72,7 @@ def run(
             settings.namespace,
         )
         with (
-            closing(make_service(settings, rescore, access, record)) as service,
+            closing(make_service(settings, rescore, access, record, board)) as service,
             listen(settings.optimizer_host, settings.optimizer_port, "DSF_OPTIMIZER_PORT") as listener,
         ):
             _serve(listener, service, mount(service) if mount is not None else None)

@@ -33,7 +33,7 @@ from dsf.optimizer.access import by_tool, current_caller, is_loopback
 from dsf.optimizer.main import make_service
 from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
 from dsf.optimizer.middleware import MAX_BODY, problem
-from dsf.optimizer.service import OptimizerService, Record
+from dsf.optimizer.service import Board, OptimizerService, Record
 from dsf.optimizer.service import Rescore as SendTicks
 from dsf.settings import Settings
 
@@ -108,7 +108,9 @@ def _is_known(origin: str, host: str) -> bool:
         return False
 
 
-def run_stdio(settings: Settings, rescore: SendTicks | None = None, record: Record | None = None) -> int:
+def run_stdio(
+    settings: Settings, rescore: SendTicks | None = None, record: Record | None = None, board: Board | None = None
+) -> int:
     """Serve one client over standard input and output until it closes them. Returns the exit code.
 
     What may be done is what the kubeconfig of the settings allows. Raises SettingsError.
@@ -118,7 +120,7 @@ def run_stdio(settings: Settings, rescore: SendTicks | None = None, record: Reco
     """
     dsf.log.setup(settings)
     _quiet()
-    with closing(make_service(settings, rescore, record=record)) as service:
+    with closing(make_service(settings, rescore, record=record, board=board)) as service:
         anyio.run(_serve_stdio, make_server(service))
     return 0
 

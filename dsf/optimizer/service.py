@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import dsf.log
 from dsf.errors import ManifestError, PlanConflictError, SettingsError
 from dsf.optimizer.access import Access, Action, Caller, OpenAccess, by_tool, current_caller
 from dsf.optimizer.backend import FIELD_MANAGER, KubeBackend, Manifest
+from dsf.optimizer.comparison import Comparison, compare
 from dsf.optimizer.losses import losses
 from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, dump, plan_id, read_plan, render
 from dsf.optimizer.model import Limits
@@ -28,6 +29,7 @@ from dsf.optimizer.views import (
     AppliedPlan,
     PlanList,
     PlanReport,
+    PlanView,
     RescoreReport,
     RescoreRun,
     ResetReport,
@@ -66,6 +68,17 @@ class Done:
 #: Writes down what was done; does not raise.
 Record = Callable[[Done], None]
 
+
+class Board(Protocol):
+    """Where plans are shown to people. Its methods do not raise."""
+
+    def show(self, report: PlanReport, comparison: Comparison) -> None:
+        """The newest plan of a namespace, beside the one in force."""
+
+    def clear(self, namespace: str) -> None:
+        """There is none any more."""
+
+
 #: Who asks where there are no requests.
 _OWNER: Final = Caller("owner")
 #: Seconds of a search when neither the request nor a setting says how many.
@@ -88,6 +101,7 @@ class OptimizerService:
         access: Access | None = None,
         rescore: Rescore | None = None,
         record: Record | None = None,
+        board: Board | None = None,
         time_limit: float = DEFAULT_TIME_LIMIT,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -98,6 +112,7 @@ class OptimizerService:
         self.access = access or OpenAccess()
         self._rescore = rescore
         self._record = record
+        self._board = board
         self._time_limit = time_limit
         self._now = now
         self._scores = Scores(backend)
@@ -139,10 +154,11 @@ class OptimizerService:
         """
         self._allow(Action.APPLY if apply else Action.PROPOSE, params.namespace)
         if not apply:
-            report, plan, _, _ = self._prepare(params)
+            report, plan, previous, _, _ = self._prepare(params)
+            self._show(report, plan, previous)
             return report, plan
         with self._writing:
-            report, plan, changes, problems = self._prepare(params)
+            report, plan, _, changes, problems = self._prepare(params)
             if problems:
                 raise PlanConflictError("the plan cannot be applied: " + "; ".join(problems))
             if params.plan_id and params.plan_id != report.plan_id:
@@ -156,7 +172,9 @@ class OptimizerService:
             self._write_down(
                 "plan-applied", namespace=params.namespace, reference=report.plan_id, detail=f"{count} objects changed"
             )
-        return report.model_copy(update={"applied": True}), plan
+        applied = report.model_copy(update={"applied": True})
+        self._show(applied, plan, plan.placed)
+        return applied, plan
 
     def reset(self, namespace: str, *, dry_run: bool = False) -> ResetReport:
         """Delete everything that plans made in a namespace; with `dry_run` only say what that is.
@@ -172,6 +190,8 @@ class OptimizerService:
             if not dry_run:
                 self._writer.write(changes)
                 log.info("plan reset", namespace=namespace, changes=_count(changes))
+                if self._board is not None:
+                    self._board.clear(namespace)
                 if changes:
                     self._write_down("plan-reset", namespace=namespace, detail=f"{len(changes)} objects deleted")
         return ResetReport(namespace=namespace, deleted=[change.view() for change in changes], dry_run=dry_run)
@@ -235,8 +255,12 @@ class OptimizerService:
             )
         )
 
-    def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, list[Change], list[str]]:
-        """A plan that could be written now, the changes to write, and what stands against that."""
+    def _show(self, report: PlanReport, plan: Plan, previous: PlanView) -> None:
+        if self._board is not None:
+            self._board.show(report, compare(previous, plan))
+
+    def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[Change], list[str]]:
+        """A plan that could be written now, the one in force, the changes to write, and what stands against that."""
         existing = self._writer.existing(params.namespace)
         previous = read_plan(existing)
         asked = read(self._backend, self._selector, params, previous, now=self._now())
@@ -270,7 +294,7 @@ class OptimizerService:
             changes=[change.view() for change in changes],
             seconds=round(plan.seconds, 3),
         )
-        return report, plan, changes, problems
+        return report, plan, previous, changes, problems
 
 
 def _applied(namespace: str, objects: Sequence[Manifest]) -> AppliedPlan:

@@ -155,6 +155,7 @@ _READER: Final = [
             keys.AGENTS,
             keys.KEYS_USED,
             keys.BEAT_LAGS,
+            keys.PLANS,
             _PAIRS,
         ],
     ),
@@ -310,6 +311,9 @@ _RECORD: Final = [
     _selector("lpush ltrim", w=[keys.HUB_WAKE]),
 ]
 
+#: What `dsf.fleet.plans` does: keep what the optimiser proposed, for the page.
+_PLANS: Final = [_selector("hset hdel hexists hlen", rw=[keys.PLANS])]
+
 _OPERATOR: Final = [
     *_CLIENT,
     *_SCRIPTS,
@@ -331,6 +335,7 @@ _OPERATOR: Final = [
     _selector("evalsha", rw=[keys.KEY_REQUESTS, keys.HUB_WAKE]),
     _selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
     *_RECORD,
+    *_PLANS,
     # `dsf rescore`, and `celery call` with a cluster's queue
     *_SEND_NOW,
 ]
@@ -343,6 +348,7 @@ _OPTIMIZER: Final = [
     _selector("hget hgetall", r=[keys.SCORERS, keys.CLUSTERS, keys.ENTRIES, keys.OVERRIDES]),
     *_SEND_NOW,
     *_RECORD,
+    *_PLANS,
 ]
 
 _FLOWER: Final = [

@@ -26,6 +26,7 @@ hub_resync credentials_overlap health_interval health_timeout health_failure_thr
 health_concurrency exporter_host optimizer_host optimizer_port optimizer_auth
 optimizer_token_file optimizer_cluster_selector optimizer_time_limit optimizer_patience
 api_url api_token_file
+placement_debugger placement_debugger_token_file
 web_host web_port web_hosts web_root_path web_trusted_proxies web_flower_url web_grafana_url
 """
 

@@ -1,0 +1,146 @@
+"""What the optimiser last proposed for each namespace, beside the plan in force: for a table, a picture and reasons.
+
+The optimiser writes it when it plans, applies or resets; whoever shows it needs neither the optimiser nor its rights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import redis
+from pydantic import Field, ValidationError
+
+import dsf.log
+from dsf import keys
+from dsf.fleet.views import Time, View
+
+log = dsf.log.get(__name__)
+
+#: Rows that are kept of each list; what is left out is counted.
+MAX_ROWS: Final = 200
+#: Namespaces that are kept, and bytes of one of them.
+_MAX_NAMESPACES: Final = 100
+_MAX_BYTES: Final = 1024 * 1024
+
+
+class PlanBlock(View):
+    """Replicas of one workload on one cluster."""
+
+    workload: str
+    replicas: int
+    score: float = Field(description="Of one replica.")
+    share: float = Field(
+        description="Of what the configuration supplies, of the resource that it takes most of; 0 to 1."
+    )
+
+
+class PlanColumn(View):
+    """One cluster in a plan; without a policy it is not used."""
+
+    cluster: str
+    policy: str = ""
+    device: str = ""
+    supply: dict[str, int] = Field(default={}, description="Amount by resource kind.")
+    used: dict[str, int] = Field(default={})
+    blocks: list[PlanBlock] = Field(default=[], description="Highest score first.")
+
+
+class ClusterPlan(View):
+    """One cluster now and as proposed."""
+
+    cluster: str
+    now: PlanColumn
+    proposed: PlanColumn
+    changes: bool = Field(description="Another configuration, or other replicas.")
+
+
+class Place(View):
+    """Where replicas of a workload are."""
+
+    cluster: str
+    device: str
+    replicas: int
+    score: float
+
+
+class Move(View):
+    """What a plan does to one workload, and why."""
+
+    workload: str
+    change: Literal["stays", "moves", "is placed", "is taken away", "is nowhere"]
+    now: list[Place] = Field(default=[])
+    proposed: list[Place] = Field(default=[])
+    unplaced: int = Field(default=0, description="Replicas that go nowhere.")
+    why: str = Field(default="", description="Why it is not at its next best option, or why it is nowhere.")
+    next_best: str = Field(
+        default="", description="`cluster with device (score)`; empty when no other option has a score."
+    )
+
+
+class PlanComparison(View):
+    """The plan in force in a namespace and the proposed one. Right after it was applied they are the same."""
+
+    namespace: str
+    at: Time = Field(description="When it was proposed.")
+    plan_id: str
+    applied: bool = Field(description="The proposed plan is the one in force.")
+    status: str = Field(description="Optimal or Feasible.")
+    score_now: float = Field(description="Sum of the scores of the plan in force, as they were when it was made.")
+    score_proposed: float
+    gap: float = Field(description="How far below the best one the plan can be at most, as a share.")
+    clusters: list[ClusterPlan] = Field(default=[], description="Those that change first.")
+    moves: list[Move] = Field(default=[], description="Those that change first.")
+    more_clusters: int = 0
+    more_moves: int = 0
+    warnings: list[str] = Field(default=[], description="What stands against applying it, or may keep it from effect.")
+
+    @classmethod
+    def of(cls, report: Mapping[str, Any], comparison: Mapping[str, Any]) -> PlanComparison:
+        """From a `PlanReport` and a `Comparison` of the optimiser, as plain data; long lists are cut."""
+        values = {name: report[name] for name in ("namespace", "plan_id", "applied", "gap", "warnings")}
+        clusters, moves = comparison["clusters"], comparison["moves"]
+        return cls.model_validate(
+            values
+            | {
+                "at": time.time(),
+                "status": str(report["status"]),
+                "score_now": comparison["score_now"],
+                "score_proposed": comparison["score_proposed"],
+                "clusters": clusters[:MAX_ROWS],
+                "moves": moves[:MAX_ROWS],
+                "more_clusters": max(0, len(clusters) - MAX_ROWS),
+                "more_moves": max(0, len(moves) - MAX_ROWS),
+            }
+        )
+
+
+def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
+    """Keep it as the newest one of its namespace; says whether it was. Raises redis.RedisError."""
+    text = comparison.model_dump_json(by_alias=True)
+    if len(text) > _MAX_BYTES:
+        log.warning("a plan is too large to be shown", namespace=comparison.namespace, size=len(text))
+        return False
+    known = client.hexists(keys.PLANS, comparison.namespace)
+    if not known and int(client.hlen(keys.PLANS)) >= _MAX_NAMESPACES:
+        log.warning("plans of too many namespaces are kept", namespace=comparison.namespace)
+        return False
+    client.hset(keys.PLANS, comparison.namespace, text)
+    return True
+
+
+def forget(client: redis.Redis, namespace: str) -> None:
+    """Its plan was reset. Raises redis.RedisError."""
+    client.hdel(keys.PLANS, namespace)
+
+
+def read_plans(client: redis.Redis) -> list[PlanComparison]:
+    """The newest of each namespace, sorted. What cannot be read is left out. Raises redis.RedisError."""
+    found = []
+    for namespace, text in sorted(client.hgetall(keys.PLANS).items()):
+        try:
+            found.append(PlanComparison.model_validate_json(str(text)))
+        except ValidationError as error:
+            log.warning("a plan cannot be read", namespace=namespace, problems=error.error_count())
+    return found
