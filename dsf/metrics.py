@@ -146,3 +146,30 @@ VALIDITY_FACTOR = Metric(
     "gauge",
     "Factor by which every validity is longer, so that renewals leave room for changes; 1 unless the fleet is large.",
 )
+PAIRS = Metric("dynamic_scoring_pairs", "gauge", "Clusters by how a scorer does there.", ("scorer", "state"))
+REASONS = Metric(
+    "dynamic_scoring_pairs_by_reason",
+    "gauge",
+    "Clusters on which a scorer has no new score, by why. At most 20 reasons per scorer.",
+    ("scorer", "state", "stage", "reason"),
+)
+AGE = Metric(
+    "dynamic_scoring_age_seconds",
+    "gauge",
+    "Seconds since the last successful cycle: quantiles over the clusters of a scorer.",
+    ("scorer", "quantile"),
+)
+EXPOSED = Metric(
+    "dynamic_scoring_exposition",
+    "gauge",
+    "1 for how a scorer is exposed here: items, pair or none.",
+    ("scorer", "exposition"),
+)
+SERIES_LIMIT = Metric(
+    "dynamic_scoring_series_limit", "gauge", "Series per scrape for scorers that do not say how they are exposed."
+)
+SERIES_WANTED = Metric(
+    "dynamic_scoring_series_wanted",
+    "gauge",
+    "Series that these scorers would have with each cluster and each item; above the limit some are left out.",
+)

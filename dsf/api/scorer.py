@@ -23,6 +23,7 @@ from dsf.api.types import (
     USED_LABELS,
     ConfigSyncMode,
     EmptyBehavior,
+    Exposition,
     FailingBehavior,
     HealthStatus,
     Location,
@@ -216,6 +217,11 @@ class DynamicScorerSpec(SpecModel):
     )
     cluster_selector: ClusterSelector | None = Field(
         default=None, description="Managed clusters that it runs on, by their labels; unset: on all."
+    )
+    exposition: Exposition | None = Field(
+        default=None,
+        description="Series of it on the hub's exporter. items: each item and each cluster; pair: each cluster; none: "
+        "sums only. Unset: items while the whole fleet is below the exporter's limit, else pair or none.",
     )
     source: Source = Field(default_factory=Source, description="Where the time series come from.")
     scoring: Scoring = Field(default_factory=Scoring, description="Where the scores are made.")

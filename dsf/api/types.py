@@ -104,6 +104,14 @@ class ScoreDestination(StrEnum):
     None_ = "None"
 
 
+class Exposition(StrEnum):
+    """Which series the hub's exporter has of a scorer."""
+
+    Items = "items"
+    Pair = "pair"
+    None_ = "none"
+
+
 class SourceType(StrEnum):
     """Where the time series come from that a scoring API is given."""
 

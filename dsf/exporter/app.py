@@ -7,15 +7,19 @@ from importlib import metadata
 from typing import Annotated
 
 import redis
-from fastapi import FastAPI, Header, Response
+from fastapi import FastAPI, Header, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from prometheus_client.exposition import gzip_accepted
 
+from dsf.errors import QueryError
 from dsf.exporter.collector import FleetCollector
+from dsf.exporter.exposing import NO_LIMIT
 from dsf.exporter.scrape import Scraper
 from dsf.fleet.api import ERRORS, add_problems, make_router
 from dsf.http.apidocs import add_docs
 
+#: Parts in which a scrape may come.
+MAX_SHARDS = 64
 #: What the page at / leads to.
 _PLACES = {
     "docs": "every endpoint of the JSON API, to try out",
@@ -30,7 +34,7 @@ _PLACES = {
 }
 
 
-def make_app(client: redis.Redis) -> FastAPI:
+def make_app(client: redis.Redis, *, series_limit: int = NO_LIMIT) -> FastAPI:
     """The service over one Redis client. Endpoints are plain functions, so FastAPI runs them in its thread pool."""
     app = FastAPI(
         title="Dynamic scoring",
@@ -42,7 +46,7 @@ def make_app(client: redis.Redis) -> FastAPI:
     _add_index(app)
     add_docs(app)
     _add_probes(app, client)
-    _add_metrics(app, client)
+    _add_metrics(app, client, series_limit)
     app.include_router(make_router(client))
     add_problems(app)
     return app
@@ -74,19 +78,35 @@ def _add_probes(app: FastAPI, client: redis.Redis) -> None:
         return "ok\n"
 
 
-def _add_metrics(app: FastAPI, client: redis.Redis) -> None:
-    scraper = Scraper(FleetCollector(client))
+def _add_metrics(app: FastAPI, client: redis.Redis, limit: int) -> None:
+    scrapers: dict[tuple[int, int], Scraper] = {}
 
-    @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse)
+    def scraper_of(shard: str) -> Scraper:
+        wanted = _shard(shard)
+        # Each remembers what it left out; a few at most, as a scraper has.
+        return scrapers.setdefault(wanted, Scraper(FleetCollector(client, limit=limit, shard=wanted)))
+
+    @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse, responses={400: ERRORS[400]})
     def metrics(
         accept: Annotated[str, Header(include_in_schema=False)] = "",
         accept_encoding: Annotated[str, Header(include_in_schema=False)] = "",
+        shard: Annotated[str, Query(description="`i/n`: of n equal parts of the clusters the one of number i.")] = "",
     ) -> Response:
         """Metrics of the fleet. While Redis cannot be read the answer is 200 and `dynamic_scoring_up 0` alone."""
-        body, content_type = scraper.scrape(accept)
+        body, content_type = scraper_of(shard).scrape(accept)
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
         if gzip_accepted(accept_encoding):
             # The fastest level: the texts are very repetitive, and this is in the path of every scrape.
             body = gzip.compress(body, compresslevel=1)
             headers["Content-Encoding"] = "gzip"
         return Response(body, headers=headers)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Raises QueryError."""
+    if not text:
+        return 0, 1
+    number, _, of = text.partition("/")
+    if number.isdecimal() and of.isdecimal() and int(number) < int(of) <= MAX_SHARDS:
+        return int(number), int(of)
+    raise QueryError(f"shard: i/n with i from 0 and below n, n at most {MAX_SHARDS}, such as 0/4")

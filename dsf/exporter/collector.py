@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
 import redis
 from prometheus_client.core import Metric
@@ -11,8 +13,12 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
+from dsf.exporter.exposing import NO_LIMIT, PER_PAIR, Budget, Level, said
 from dsf.exporter.families import PairFamilies
+from dsf.exporter.sums import model_families
+from dsf.fleet.model import FleetModel
 from dsf.schedule.stats import schedule_families
+from dsf.store.model import VERSION
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 
@@ -29,9 +35,20 @@ class FleetCollector(Collector):
     When Redis cannot be read there is one metric, `dynamic_scoring_up 0`: numbers of another moment would look fresh.
     """
 
-    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        clock: Callable[[], float] = time.time,
+        *,
+        limit: int = NO_LIMIT,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
+        """`limit` is the number of series for scorers that do not say how they are exposed; `shard` (i, n): only
+        clusters whose hash is i of n. What is not of a cluster is in shard 0."""
         self._redis = client
         self._clock = clock
+        self._budget = Budget(limit)
+        self._shard = shard
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, so that registering does not read Redis."""
@@ -50,20 +67,70 @@ class FleetCollector(Collector):
         return [up, *families]
 
     def _read(self) -> list[Metric]:
-        registry = Registry(self._redis)
-        scorers = registry.scorers()
-        pairs = Pairs(self._redis)
-        families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
-        for state in pairs.states(pairs.names()):
-            families.add(state)
+        scorers = Registry(self._redis).scorers()
+        # In each shard: a rule that joins them must find both.
+        pairs = self._pairs(scorers)
+        if self._shard[0] != 0:
+            return pairs
         return [
-            *families.collect(),
+            *pairs,
             *schedule_families(self._redis),
             self._rejected(),
             self._mail(),
             *self._writes(),
             _healthy(scorers),
+            *model_families(FleetModel(self._redis, self._clock)),
         ]
+
+    def _pairs(self, scorers: dict[str, ScorerRecord]) -> list[Metric]:
+        """What is known per scorer and cluster, as far as it is exposed."""
+        chosen = said(scorers)
+        unsaid = sum(number for name, number in self._counts(scorers).items() if name not in chosen)
+        items = 0
+        has_pairs = self._budget.for_pairs(unsaid)
+        levels: dict[str, Level] = {name: chosen.get(name, "items" if has_pairs else "none") for name in scorers}
+        shown: list[tuple[str, str]] = []
+        if any(level != "none" for level in levels.values()):
+            shown = [pair for pair in Pairs(self._redis).names() if self._is_mine(pair[0])]
+            shown = [pair for pair in shown if levels.get(pair[1], "none") != "none"]
+        if has_pairs:
+            items = self._items(pair for pair in shown if pair[1] not in chosen)
+            if not self._budget.for_items(unsaid, items):
+                levels = {name: chosen.get(name, "pair") for name in scorers}
+        families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
+        for state in Pairs(self._redis).states(shown):
+            families.add(state, with_items=levels.get(state.scorer) == "items")
+        return [*families.collect(), *self._exposition(levels, unsaid, items)]
+
+    def _is_mine(self, cluster: str) -> bool:
+        number, of = self._shard
+        return of == 1 or zlib.crc32(cluster.encode()) % of == number
+
+    def _counts(self, scorers: Iterable[str]) -> dict[str, int]:
+        """On how many clusters of this shard each scorer runs: counted by the read model, about where it is split."""
+        names = list(scorers)
+        if self._redis.get(keys.MODEL_VERSION) != VERSION:
+            mine = Counter(scorer for cluster, scorer in Pairs(self._redis).names() if self._is_mine(cluster))
+            return {name: mine[name] for name in names}
+        with self._redis.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.zcard(keys.model_states(name))
+            sizes = pipe.execute()
+        return {name: size // self._shard[1] for name, size in zip(names, sizes, strict=True)}
+
+    def _items(self, pairs: Iterable[tuple[str, str]]) -> int:
+        """How many items they have together."""
+        return sum(state.items or 0 for state in Pairs(self._redis).verdicts(pairs))
+
+    def _exposition(self, levels: Mapping[str, Level], unsaid: int, items: int) -> list[Metric]:
+        exposed = metrics.EXPOSED.gauge()
+        for name, level in sorted(levels.items()):
+            exposed.add_metric((name, level), 1)
+        limit = metrics.SERIES_LIMIT.gauge()
+        limit.add_metric((), self._budget.limit)
+        wanted = metrics.SERIES_WANTED.gauge()
+        wanted.add_metric((), PER_PAIR * unsaid + items)
+        return [exposed, limit, wanted]
 
     def _rejected(self) -> Metric:
         stored = {str(reason): float(number) for reason, number in self._redis.hgetall(keys.REJECTED).items()}

@@ -42,8 +42,8 @@ class PairFamilies:
         self._stage_sum: defaultdict[Labels, float] = defaultdict(float)
         self._stage_count: defaultdict[Labels, int] = defaultdict(int)
 
-    def add(self, pair: PairState) -> None:
-        """Take one pair in."""
+    def add(self, pair: PairState, *, with_items: bool = True) -> None:
+        """Take one pair in; without its items only what is one number per pair."""
         score = self._score(pair)
         known = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
         name, cluster = cut_label(known), cut_label(pair.cluster)
@@ -53,7 +53,7 @@ class PairFamilies:
         if score is not None:
             # An expired score keeps this gauge: its value in the past is what an alert compares with time().
             _keep_newest(self._valid_until, (cluster, name), score.valid_until)
-            if not has_expired(score.valid_until, self._now):
+            if with_items and not has_expired(score.valid_until, self._now):
                 for labels, value in score.results:
                     self._scores[gauge_labels(pair.cluster, score.score_name, labels)] = value
 

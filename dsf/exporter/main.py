@@ -37,7 +37,7 @@ def run(settings: Settings) -> int:
     with listen(settings.exporter_host, settings.exporter_port, "DSF_EXPORTER_PORT") as listener:
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
-            make_app(client),
+            make_app(client, series_limit=settings.exporter_series_limit),
             # Our logging stays as it is; an access log line per scrape and probe says nothing.
             log_config=None,
             access_log=False,

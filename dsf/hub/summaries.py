@@ -111,6 +111,7 @@ class ScorerPlan:
             interval=resolved.interval_seconds,
             validity=resolved.validity_seconds,
             rate_limit=spec.execution.rate_limit,
+            exposition=spec.exposition.value if spec.exposition is not None else "",
             suspended=self.is_suspended,
             health=self.scorer.status.health_status.value,
             problem=self.problem,

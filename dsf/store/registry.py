@@ -58,6 +58,8 @@ class ScorerRecord(BaseModel):
     validity: int = Field(ge=1)
     #: Fleet-wide limit such as `10/s`, or none.
     rate_limit: str | None = None
+    #: Which series the exporter has of it; empty: as many as there is room for.
+    exposition: Literal["", "items", "pair", "none"] = ""
     suspended: bool = False
     health: Literal["Active", "Inactive", "Unknown"] = "Active"
     #: Why it runs nowhere now, as `<reason>: <sentence>`; empty while it can.

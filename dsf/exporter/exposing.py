@@ -1,0 +1,45 @@
+"""Which series there are of which scorer: what it says itself, else as many as the limit has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from dsf.store.registry import ScorerRecord
+
+Level = Literal["items", "pair", "none"]
+#: Series of one scorer on one cluster without its items: two of requests, six of stages, two of times, one of what was
+#: scheduled, six of outcomes.
+PER_PAIR: Final = 17
+#: More than any fleet has.
+NO_LIMIT: Final = 2**53
+#: What was left out comes back when it needs so much of the limit: not at one scrape and away at the next.
+_BACK_BELOW: Final = 0.9
+
+
+class Budget:
+    """Decides for scorers that say nothing. It remembers what was left out at the scrape before."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._has_pairs = True
+        self._has_items = True
+
+    def for_pairs(self, pairs: int) -> bool:
+        """Whether there is room for the series of so many scorers on clusters."""
+        self._has_pairs = _fits(PER_PAIR * pairs, self.limit, self._has_pairs)
+        return self._has_pairs
+
+    def for_items(self, pairs: int, items: int) -> bool:
+        """Whether there is room for those of so many items too."""
+        self._has_items = self._has_pairs and _fits(PER_PAIR * pairs + items, self.limit, self._has_items)
+        return self._has_items
+
+
+def said(records: Mapping[str, ScorerRecord]) -> dict[str, Level]:
+    """What scorers say themselves."""
+    return {name: record.exposition for name, record in records.items() if record.exposition != ""}
+
+
+def _fits(wanted: int, limit: int, had: bool) -> bool:
+    return wanted <= (limit if had else limit * _BACK_BELOW)

@@ -1,0 +1,25 @@
+"""Sums per scorer, from the read model: what a fleet of any size can afford."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+
+from dsf import metrics
+from dsf.fleet.model import FleetModel
+
+
+def model_families(model: FleetModel) -> Iterable[Metric]:
+    """Clusters by state and by reason, and quantiles of age. Raises redis.RedisError."""
+    states, reasons, ages = metrics.PAIRS.gauge(), metrics.REASONS.gauge(), metrics.AGE.gauge()
+    for scorer in model.scorers():
+        for state, number in scorer.states.model_dump().items():
+            states.add_metric((scorer.name, state), number)
+        for group in scorer.reasons:
+            reasons.add_metric((scorer.name, group.state, group.stage, group.reason), group.clusters)
+        spread = scorer.ages
+        for quantile, age in (("0.5", spread.p50), ("0.9", spread.p90), ("0.99", spread.p99), ("1", spread.maximum)):
+            if age is not None:
+                ages.add_metric((scorer.name, quantile), age)
+    return [states, reasons, ages]

@@ -1,0 +1,103 @@
+"""Which series a scrape has: all of a small fleet, of a large one what is asked for and the sums."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from dsf import keys
+from dsf.exporter.app import make_app
+from dsf.exporter.exposing import PER_PAIR
+from dsf.store.model import ModelKeeper
+from dsf.store.registry import Registry, ScorerRecord
+from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
+
+#: 2 pairs with 2 items each.
+EVERYTHING = 2 * PER_PAIR + 4
+
+
+def scraped(client: TestClient, query: str = "") -> dict[str, list[dict[str, str]]]:
+    """Label sets by name of the sample."""
+    answer = client.get(f"/metrics{query}")
+    assert answer.status_code == 200
+    found: dict[str, list[dict[str, str]]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample.labels)
+    return found
+
+
+@pytest.fixture
+def fleet(redis_client: redis.Redis) -> Fleet:
+    fleet = good_fleet(redis_client)
+    ModelKeeper(redis_client).turn(time.time())
+    return fleet
+
+
+@pytest.mark.parametrize(
+    ("limit", "level", "scores", "books"),
+    [
+        (EVERYTHING, "items", 4, 2),
+        (EVERYTHING - 1, "pair", 0, 2),
+        (2 * PER_PAIR, "pair", 0, 2),
+        (2 * PER_PAIR - 1, "none", 0, 0),
+    ],
+)
+def test_what_has_no_room_is_left_out(fleet: Fleet, limit: int, level: str, scores: int, books: int) -> None:
+    found = scraped(TestClient(make_app(fleet.redis, series_limit=limit)))
+    assert len(found.get("dynamic_score", [])) == scores
+    assert len(found.get("dynamic_scoring_scheduled_total", [])) == books
+    assert {one["scorer"]: one["exposition"] for one in found["dynamic_scoring_exposition"]} == {
+        SAMPLE: level,
+        STATIC: level,
+    }
+    # Sums are always there.
+    assert {"scorer": SAMPLE, "state": "ok"} in found["dynamic_scoring_pairs"]
+    assert {"scorer": SAMPLE, "quantile": "0.99"} in found["dynamic_scoring_age_seconds"]
+
+
+def test_a_scorer_says_itself_what_there_is_of_it(fleet: Fleet) -> None:
+    for exposition, scores, books in (("items", 4, 2), ("pair", 0, 2), ("none", 0, 0)):
+        record = ScorerRecord.model_validate(
+            {"name": SAMPLE, "score_name": "sample_score", "interval": 10, "validity": 300, "exposition": exposition}
+        )
+        Registry(fleet.redis).put_scorer(record)
+        for limit in (0, 1_000_000):
+            found = scraped(TestClient(make_app(fleet.redis, series_limit=limit)))
+            assert len(found.get("dynamic_score", [])) == scores
+            assert len(found.get("dynamic_scoring_scheduled_total", [])) == books
+
+
+def test_reasons_are_counted(fleet: Fleet) -> None:
+    fleet.failure("worker02")
+    fleet.redis.delete(keys.MODEL_VERSION, keys.MODEL_KEEPER)
+    ModelKeeper(fleet.redis).turn(time.time())
+    found = scraped(TestClient(make_app(fleet.redis, series_limit=0)))
+    assert found["dynamic_scoring_pairs_by_reason"] == [
+        {"scorer": SAMPLE, "state": "failing", "stage": "fetch", "reason": "bad_query"}
+    ]
+
+
+def test_shards_have_every_cluster_once(fleet: Fleet) -> None:
+    for number in range(20):
+        fleet.entry(f"edge{number}")
+        fleet.score(f"edge{number}")
+    client = TestClient(make_app(fleet.redis))
+    whole = scraped(client)
+    shards = [scraped(client, f"?shard={number}/3") for number in range(3)]
+    clusters = [{one["ds_cluster"] for one in shard.get("dynamic_score", [])} for shard in shards]
+    assert set.union(*clusters) == {one["ds_cluster"] for one in whole["dynamic_score"]}
+    assert sum(map(len, clusters)) == 22
+    assert ["dynamic_scoring_up" in shard for shard in shards] == [True, True, True]
+    assert ["dynamic_scoring_entries" in shard for shard in shards] == [True, False, False]
+
+
+@pytest.mark.parametrize("shard", ["3/3", "-1/3", "1", "a/b", "0/1000"])
+def test_a_shard_that_is_none_is_refused(fleet: Fleet, shard: str) -> None:
+    answer = TestClient(make_app(fleet.redis)).get(f"/metrics?shard={shard}")
+    assert answer.status_code == 400
+    assert "shard: i/n" in answer.json()["detail"]
