@@ -178,6 +178,22 @@ CHANGES_TOLD = "dsf:changes:told"
 #: hash namespace -> the optimiser's newest proposal there beside the plan in force (`dsf.fleet.plans`).
 PLANS = "dsf:plans"
 
+# --- page ----------------------------------------------------------------------------------------------------
+
+_WEB_SESSION_PREFIX = "dsf:web:session:"
+_WEB_OUTCOME_PREFIX = "dsf:web:outcome:"
+
+
+def web_session(digest: str) -> str:
+    """String with JSON of who logged in to the page, by the SHA-256 of the cookie; expires. No token is in it."""
+    return _WEB_SESSION_PREFIX + digest
+
+
+def web_outcome(ident: str) -> str:
+    """String with JSON of the runs that somebody asked for on the page; expires."""
+    return _WEB_OUTCOME_PREFIX + ident
+
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _NAME_MAX = 253
 

@@ -409,6 +409,24 @@ class Settings(BaseSettings):
         description="JSON array: addresses or networks of the reverse proxies whose X-Forwarded-For, -Proto, -Host and "
         "-Prefix are believed.",
     )
+    web_auth: Literal["none", "open", "token", "kubernetes", "proxy"] = Field(
+        default="none",
+        description="Who may look and act: none knows nobody and is refused unless web_host is a loopback address; "
+        "open lets everybody look who reaches the port, and nobody act; token is one token, from web_token_file; "
+        "kubernetes asks the hub about each one's token (TokenReview, SubjectAccessReview: get dynamicscorers to look, "
+        "update to act); proxy believes the user and groups that a proxy of web_trusted_proxies names.",
+    )
+    web_allow_actions: bool = Field(
+        default=False, description="With auth none: whoever is on this machine may act, too. Otherwise it is read-only."
+    )
+    web_token_file: Path | None = Field(
+        default=None, description="File that holds the token of auth `token`; read again at every login."
+    )
+    web_operators: list[str] = Field(
+        default=[],
+        description="JSON array: users and groups that may act, with auth proxy; all others may look. Empty: the hub's "
+        "API server is asked, as with auth kubernetes.",
+    )
     web_flower_url: str = Field(default="", description="Flower as browsers reach it; runs are linked to it.")
     web_grafana_url: str = Field(default="", description="Grafana's fleet dashboard as browsers reach it.")
 

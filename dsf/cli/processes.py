@@ -81,12 +81,21 @@ def web(
     port: Annotated[
         int | None, typer.Option("--port", min=0, max=65535, help="Port; default 8090, 0 takes a free one.")
     ] = None,
+    auth: Annotated[
+        Literal["none", "open", "token", "kubernetes", "proxy"] | None,
+        typer.Option("--auth", help="Who may look and act; none only on this machine."),
+    ] = None,
+    allow_actions: Annotated[
+        bool, typer.Option("--allow-actions", help="With auth none: whoever is on this machine may act.")
+    ] = False,
 ) -> None:
     """Run the page: look at scores, find out why there are none, act.
 
     Example: dsf web --port 8090
     """
-    _set_environment(role="web", web_host=host, web_port=port)
+    _set_environment(
+        role="web", web_host=host, web_port=port, web_auth=auth, web_allow_actions=True if allow_actions else None
+    )
     from dsf.settings import Settings
     from dsf.web.main import run
 

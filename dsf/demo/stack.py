@@ -183,6 +183,9 @@ class Stack:
                 "web",
                 web_host=LOCALHOST,
                 web_port=self._web_port,
+                # As the command line may, on this machine.
+                web_auth="none",
+                web_allow_actions=True,
                 web_flower_url=self.flower_url or "",
             ),
             ready=http_ready(f"{self.web_url}/healthz"),

@@ -22,6 +22,7 @@ HubRole = Literal[
     "beat",
     "results",
     "exporter",
+    "web",
     "flower",
     "flower-tasks",
     "optimizer",
@@ -314,22 +315,26 @@ _RECORD: Final = [
 #: What `dsf.fleet.plans` does: keep what the optimiser proposed, for the page.
 _PLANS: Final = [_selector("hset hdel hexists hlen", rw=[keys.PLANS])]
 
-_OPERATOR: Final = [
-    *_CLIENT,
-    *_SCRIPTS,
-    *_READER,
-    # `dsf schedule`
+#: What `dsf schedule` does: overrides, and the due times that they move.
+_OVERRIDE: Final = [
     _selector("evalsha", rw=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE]),
     _selector("sadd", w=[keys.HUB_CHANGED]),
     _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
     _selector("hset hdel", w=[keys.OVERRIDES]),
     _selector("hincrby", rw=[keys.MODEL_MARKED]),
-    # `dsf fleet rebuild`
-    _selector("del", w=[keys.MODEL_VERSION]),
     _selector("hexists hset", rw=[keys.ENTRIES]),
     _selector("zscore zadd", rw=[keys.DUE]),
     _selector("get set", rw=[keys.FIRST_RUNS]),
     _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
+]
+
+_OPERATOR: Final = [
+    *_CLIENT,
+    *_SCRIPTS,
+    *_READER,
+    *_OVERRIDE,
+    # `dsf fleet rebuild`
+    _selector("del", w=[keys.MODEL_VERSION]),
     # `dsf credentials`: it asks the hub controller, and learns no secret.
     _selector("hgetall", r=[keys.KEYS_USED]),
     _selector("evalsha", rw=[keys.KEY_REQUESTS, keys.HUB_WAKE]),
@@ -338,6 +343,17 @@ _OPERATOR: Final = [
     *_PLANS,
     # `dsf rescore`, and `celery call` with a cluster's queue
     *_SEND_NOW,
+]
+
+#: It acts for people who may; what it remembers of them is its own.
+_WEB: Final = [
+    *_CLIENT,
+    *_SCRIPTS,
+    *_READER,
+    *_OVERRIDE,
+    *_RECORD,
+    *_SEND_NOW,
+    _selector("get set del", rw=[keys.web_session("*"), keys.web_outcome("*")]),
 ]
 
 #: It sends ticks and looks for the scores among the hub's objects: no score, book or history is its to read here.
@@ -367,6 +383,7 @@ _RULES: Final[dict[HubRole, list[str]]] = {
     "beat": _BEAT,
     "results": _RESULTS,
     "exporter": [*_CLIENT, *_READER],
+    "web": _WEB,
     "flower": _FLOWER,
     # Agents take what is pushed there as a tick, and a tick only names a scorer.
     "flower-tasks": [*_FLOWER, _selector("lpush", w=[_SPOKES])],

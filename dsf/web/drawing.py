@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dsf.fleet.overviews import Spread, StateCounts
 from dsf.fleet.views import CycleView
 from dsf.web.states import STATES, State
 
@@ -22,9 +23,10 @@ class Segment:
     width: float
 
 
-def bar(counts: Mapping[str, int]) -> list[Segment]:
+def bar(counts: StateCounts) -> list[Segment]:
     """A bar of 100 units by state, in the order of STATES; what is there at all is at least one unit wide."""
-    shown = [(state, counts.get(name, 0)) for name, state in STATES.items() if counts.get(name, 0) > 0]
+    numbers = [(state, int(getattr(counts, name))) for name, state in STATES.items()]
+    shown = [(state, number) for state, number in numbers if number > 0]
     total = sum(number for _, number in shown)
     widths = [max(1.0, 100 * number / total) for _, number in shown]
     scale = 100 / sum(widths) if widths else 1.0
@@ -90,10 +92,9 @@ def timeline(cycles: Sequence[CycleView], width: float = 1000.0, height: float =
 
 @dataclass(frozen=True)
 class Bin:
-    """One column of a histogram: values from `low` to below `high`, the last one included."""
+    """One column of a histogram: values up to `up_to`, the last one without a bound is the maximum."""
 
-    low: int
-    high: int
+    up_to: float
     count: int
     x: float
     y: float
@@ -101,28 +102,23 @@ class Bin:
     height: float
 
 
-def histogram(values: Sequence[int], width: float = 400.0, height: float = 90.0) -> list[Bin]:
-    """Up to 20 columns of whole numbers over what the values cover."""
-    if not values:
+def histogram(spread: Spread, width: float = 400.0, height: float = 90.0) -> list[Bin]:
+    """The columns of what the model has counted; none where there are no values."""
+    bars = spread.histogram
+    most = max((bar.count for bar in bars), default=0)
+    if not most:
         return []
-    low, high = min(values), max(values)
-    size = max(1, -(-(high - low + 1) // 20))
-    number = (high - low) // size + 1
-    counts = [0] * number
-    for value in values:
-        counts[(value - low) // size] += 1
-    most, wide = max(counts), width / max(number, 8)
+    wide = width / max(len(bars), 8)
     return [
         Bin(
-            low=low + place * size,
-            high=low + (place + 1) * size - 1,
-            count=count,
+            up_to=bar.up_to if bar.up_to is not None else spread.maximum or 0.0,
+            count=bar.count,
             x=round(place * wide, 1),
-            y=round(height - height * count / most, 1),
+            y=round(height - height * bar.count / most, 1),
             width=round(wide * 0.9, 1),
-            height=round(height * count / most, 1),
+            height=round(height * bar.count / most, 1),
         )
-        for place, count in enumerate(counts)
+        for place, bar in enumerate(bars)
     ]
 
 

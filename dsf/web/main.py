@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Final
+import os
+from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
@@ -13,11 +13,16 @@ from dsf.http.protocol import PatientProtocol
 from dsf.http.serving import end_on_signals, listen
 from dsf.settings import Settings
 from dsf.store.client import connect
+from dsf.web.access import Access, ListedRights, LoginAccess, NobodyKnown, ProxyAccess, RememberedRights, TokenAccess
+from dsf.web.acting import Acting
 from dsf.web.app import Options, make_app
-from dsf.web.guard import is_prefix, parse_networks
+from dsf.web.guard import is_loopback, is_prefix, parse_networks
 from dsf.web.objects import FolderObjects, HubObjects, NoObjects
 from dsf.web.reading import Reading
 from dsf.web.views import Sources
+
+if TYPE_CHECKING:
+    from dsf.kube.session import Session
 
 log = dsf.log.get(__name__)
 
@@ -42,11 +47,15 @@ def run(settings: Settings) -> int:
         }
     )
     client = connect(quick, name="dsf-web", retries=0)
-    sources = Sources(Reading(client), _objects(settings))
+    session = _session(settings)
+    reading = Reading(client)
+    access = _access(settings, session)
+    sources = Sources(reading, _objects(settings, session))
+    acting = Acting(client, settings, reading)
     with listen(settings.web_host, settings.web_port, "DSF_WEB_PORT") as listener:
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
-            make_app(sources, options),
+            make_app(sources, options, access, client, acting),
             # Our logging stays as it is; what people do is logged where it is done.
             log_config=None,
             access_log=False,
@@ -57,7 +66,7 @@ def run(settings: Settings) -> int:
         )
         server = uvicorn.Server(config)
         end_on_signals(server)
-        log.info("page listens", host=host, port=port)
+        log.info("page listens", host=host, port=port, auth=settings.web_auth)
         try:
             server.run(sockets=[listener])
         finally:
@@ -79,8 +88,53 @@ def _options(settings: Settings) -> Options:
     )
 
 
-def _objects(settings: Settings) -> HubObjects:
+def _objects(settings: Settings, session: Session | None) -> HubObjects:
     if settings.backend == "dir":
         out = settings.out_dir or (settings.manifests / "_out" if settings.manifests is not None else None)
-        return FolderObjects(Path(out)) if out is not None else NoObjects()
-    return NoObjects()
+        return FolderObjects(out) if out is not None else NoObjects()
+    if session is None:
+        return NoObjects()
+    from dsf.web.kubeobjects import KubeObjects
+
+    return KubeObjects(session, [settings.namespace, *settings.scorer_namespaces])
+
+
+def _session(settings: Settings) -> Session | None:
+    """A session with the hub's API server, where there is one to speak with. Raises SettingsError."""
+    if settings.web_auth == "proxy" and not settings.web_trusted_proxies:
+        raise SettingsError("DSF_WEB_AUTH is proxy, so DSF_WEB_TRUSTED_PROXIES has to say which proxies are believed")
+    wanted = settings.web_auth == "kubernetes" or (settings.web_auth == "proxy" and not settings.web_operators)
+    in_reach = settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ
+    if not wanted and (settings.backend == "dir" or not in_reach):
+        return None
+    # Imported here: a page that reads Redis alone does without the Kubernetes client's 40 MB.
+    from dsf.kube.session import Session
+
+    return Session.load(settings.kubeconfig)
+
+
+def _access(settings: Settings, session: Session | None) -> Access:
+    """What the settings ask for. Raises SettingsError for what would be open to others."""
+    mode = settings.web_auth
+    if settings.web_allow_actions and mode != "none":
+        raise SettingsError(f"DSF_WEB_ALLOW_ACTIONS: goes with DSF_WEB_AUTH=none; {mode} itself says who may act")
+    if mode == "none":
+        if not is_loopback(settings.web_host):
+            raise SettingsError(
+                f"DSF_WEB_AUTH is none and DSF_WEB_HOST is {settings.web_host}: use 127.0.0.1, or auth open (everybody "
+                "may look), token, kubernetes or proxy"
+            )
+        return NobodyKnown(acting=settings.web_allow_actions)
+    if mode == "open":
+        return NobodyKnown(acting=False)
+    if mode == "token":
+        if settings.web_token_file is None:
+            raise SettingsError("DSF_WEB_AUTH is token, so DSF_WEB_TOKEN_FILE has to name the token's file")
+        return TokenAccess(settings.web_token_file)
+    if session is None:
+        return ProxyAccess(ListedRights(settings.web_operators))
+    from dsf.web.kubeaccess import KubeAccess
+
+    judge = KubeAccess(session, settings.namespace)
+    rights = RememberedRights(judge)
+    return ProxyAccess(rights) if mode == "proxy" else LoginAccess(judge.holder, rights)

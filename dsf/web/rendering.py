@@ -138,6 +138,17 @@ def _milliseconds(seconds: float | None) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
 
 
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def rough(seconds: float) -> str:
+    """A duration that is not said again at each second: `10 s`, `20 s`, `1 min`."""
+    steps = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90)
+    found = next((step for step in steps if seconds <= step), None)
+    return f"{found} s" if found is not None else duration(seconds)
+
+
 def advice(reason: str) -> str:
     """What a person does about a reason; empty for one that is not known."""
     for kind in (FailureReason, SkipReason):
@@ -169,7 +180,14 @@ def environment() -> jinja2.Environment:
         auto_reload=False,
     )
     made.filters |= {"age": _time, "until": functools.partial(_time, kind="until"), "clock": _clock}
-    made.filters |= {"ms": _milliseconds, "duration": duration, "term": quoted, "stamp": stamp}
+    made.filters |= {
+        "ms": _milliseconds,
+        "duration": duration,
+        "term": quoted,
+        "number": _number,
+        "rough": rough,
+        "stamp": stamp,
+    }
     made.globals |= {
         "advice": advice,
         "meaning": meaning,

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dsf.fleet.verdict import verdict
-from dsf.store.pairs import PairState
-
 
 @dataclass(frozen=True)
 class State:
@@ -23,18 +20,13 @@ class State:
 _ALL: Final = (
     State("failing", "✕", "failing", "the newest cycle failed or was lost"),
     State("expired", "◔", "expired", "nothing failed, but no cycle ran until the score expired"),
-    State("empty", "○", "empty", "the newest cycle succeeded and brought no items, so there is no score"),
     State("skipped", "»", "skipped", "its ticks are not sent; the reason says why"),
     State("never", "·", "never ran", "no cycle has ended yet"),
     State("paused", "‖", "paused", "somebody paused it, or its DynamicScorer says suspend"),
+    State("empty", "○", "empty", "the newest cycle succeeded and brought no items, so there is no score"),
     State("ok", "✓", "ok", "the newest cycle succeeded, and its score may be used"),
 )
 #: By name, what needs a person first.
 STATES: Final[Mapping[str, State]] = {state.name: state for state in _ALL}
 #: Rank of a state by name: what needs a person has the lowest.
 RANK: Final[Mapping[str, int]] = {state.name: rank for rank, state in enumerate(_ALL)}
-
-
-def state_of(state: PairState, now: float, *, paused: bool = False) -> State:
-    """The word for a pair at `now` (unix seconds); `paused` is what its entry and the overrides come to."""
-    return STATES[verdict(state, now, is_paused=paused).value]

@@ -66,6 +66,14 @@ EVERYTHING: Values = {
     "hub": {"extraEnv": [{"name": "DSF_HEALTH_INTERVAL", "value": "10"}]},
     "results": {"autoscaling": {"enabled": True}},
     "exporter": {"replicas": 2, "serviceAnnotations": {"a.example.com/b": "c"}},
+    "web": {
+        "replicas": 2,
+        "hosts": ["scores.example.com"],
+        "trustedProxies": ["10.0.0.0/8"],
+        "operators": ["sre"],
+        "flowerUrl": "https://flower.example.com",
+        "ingress": {"enabled": True, "host": "page.example.com", "className": "nginx", "tlsSecret": "page-tls"},
+    },
     "flower": {
         "readOnly": False,
         "ingress": {"enabled": True, "host": "flower.example.com", "className": "nginx", "tlsSecret": "flower-tls"},
@@ -76,7 +84,11 @@ EVERYTHING: Values = {
         "tls": {"extraHosts": ["redis.example.com", "192.0.2.7"]},
         "exposure": {"type": "LoadBalancer", "host": "192.0.2.8", "sourceRanges": ["192.0.2.0/24"]},
     },
-    "networkPolicy": {"flowerFrom": [{"podSelector": {}}], "optimizerFrom": [{"podSelector": {}}]},
+    "networkPolicy": {
+        "flowerFrom": [{"podSelector": {}}],
+        "webFrom": [{"podSelector": {}}],
+        "optimizerFrom": [{"podSelector": {}}],
+    },
     "monitoring": {
         "serviceMonitor": {"enabled": True, "labels": {"release": "kube-prometheus"}},
         "prometheusRule": {"enabled": True, "alertLabels": {"team": "platform"}},

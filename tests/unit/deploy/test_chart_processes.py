@@ -14,8 +14,8 @@ from dsf.cli.main import app
 from dsf.settings import ENV_PREFIX, Settings
 from tests.unit.deploy import chart
 
-OURS = ("hub", "beat", "results", "exporter", "flower", "optimizer", "agent")
-USE_THE_API = {"hub", "results", "optimizer", "agent"}
+OURS = ("hub", "beat", "results", "exporter", "web", "flower", "optimizer", "agent")
+USE_THE_API = {"hub", "results", "web", "optimizer", "agent"}
 COMMANDS: Any = typer.main.get_command(app)
 
 
@@ -167,7 +167,7 @@ def test_secrets_come_as_files(workloads: dict[str, chart.Object]) -> None:
 
 
 def test_each_process_mounts_its_own_password_only(workloads: dict[str, chart.Object]) -> None:
-    for name in set(workloads) & {"hub", "beat", "results", "exporter", "flower", "optimizer"}:
+    for name in set(workloads) & {"hub", "beat", "results", "exporter", "web", "flower", "optimizer"}:
         volumes = chart.pod(workloads[name])["volumes"]
         (password,) = [volume["secret"]["items"] for volume in volumes if volume["name"] == "redis-password"]
         (container,) = chart.containers(workloads[name])
@@ -193,6 +193,7 @@ def test_ports_match(process: tuple[str, chart.Object]) -> None:
     expected = {
         "hub": {"probes": int(environment.get("DSF_HUB_METRICS_PORT", 0))},
         "exporter": {"http-metrics": int(environment.get("DSF_EXPORTER_PORT", 0))},
+        "web": {"http": int(environment.get("DSF_WEB_PORT", 0))},
         "agent": {
             "http-metrics": defaults["agent_metrics_port"].default,
             "otlp-http": int(environment.get("DSF_OTLP_PORT", 0)),
@@ -225,7 +226,7 @@ def test_every_process_is_probed(process: tuple[str, chart.Object]) -> None:
     name, container = process
     probes = {key: str(container[key]) for key in ("livenessProbe", "readinessProbe") if key in container}
     files = [value for key, value in chart.environment(container).items() if key.endswith("_LIVENESS_FILE")]
-    if name in ("hub", "exporter", "optimizer"):
+    if name in ("hub", "exporter", "web", "optimizer"):
         assert "/healthz" in probes["livenessProbe"]
         assert "/readyz" in probes["readinessProbe"]
     elif name == "flower":

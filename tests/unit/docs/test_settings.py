@@ -27,7 +27,7 @@ health_concurrency exporter_host exporter_series_limit optimizer_host optimizer_
 optimizer_token_file optimizer_cluster_selector optimizer_time_limit optimizer_patience
 api_url api_token_file
 placement_debugger placement_debugger_token_file
-web_host web_port web_hosts web_root_path web_trusted_proxies web_flower_url web_grafana_url
+web_host web_allow_actions web_token_file
 """
 
 

@@ -43,7 +43,7 @@ def test_the_rules_of_the_chart_are_those_of_the_code(capsys: pytest.CaptureFixt
     assert (FOLDER.parent / "helm" / "files" / "users.acl").read_text() == capsys.readouterr().out
 
 
-@pytest.mark.parametrize("without", ["", "flower", "optimizer", "flower-tasks"])
+@pytest.mark.parametrize("without", ["", "web", "flower", "optimizer", "flower-tasks"])
 def test_the_chart_writes_what_the_code_writes(tmp_path: Path, without: str) -> None:
     passwords = {role: password for role, password in _passwords().items() if role != without}
     folder = tmp_path / "passwords"

@@ -72,7 +72,16 @@ def test_what_is_put_in_is_escaped() -> None:
 def _base(**more: object) -> dict[str, object]:
     from dsf.web.app import Options
 
-    return {"assets": "a", "version": "1", "options": Options(), "q": "", "path": "/", "subject": {}, **more}
+    return {
+        "assets": "a",
+        "version": "1",
+        "options": Options(),
+        "q": "",
+        "path": "/",
+        "leave": "",
+        "caller": None,
+        **more,
+    }
 
 
 def test_advice_is_words() -> None:

@@ -1,0 +1,201 @@
+"""Who looks at the page, and who may act on it.
+
+`kubernetes` lets the hub's API server judge: a token is shown at the login, `get dynamicscorers` is needed to look and
+`update dynamicscorers` to act. `proxy` believes the headers of a trusted proxy such as oauth2-proxy, and asks the API
+server, or a list of groups, what that person may do. `token` knows one token that may do everything. `open` and `none`
+know nobody: with `none` the page listens on this machine only, with `open` nobody may act.
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from starlette.requests import Request
+
+from dsf.errors import AccessError, SettingsError
+
+Doing = Literal["look", "act"]
+#: Seconds for which an answer of the API server about rights is taken for granted.
+_REMEMBERED: Final = 10.0
+_MOST_REMEMBERED: Final = 2000
+#: Headers of oauth2-proxy and its like, the first one that is there.
+_USER_HEADERS: Final = ("x-auth-request-user", "x-forwarded-user", "x-auth-request-email", "x-forwarded-email")
+_GROUP_HEADERS: Final = ("x-auth-request-groups", "x-forwarded-groups")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks. `claimed`: nobody has checked the name."""
+
+    name: str
+    claimed: bool = False
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+
+
+class Rights(Protocol):
+    """What somebody may do."""
+
+    def allows(self, caller: Caller, doing: Doing) -> bool:
+        """Whether they may. Raises BackendError when that cannot be known."""
+
+
+class Access(Protocol):
+    """How the page knows people."""
+
+    #: Whether they log in with a token.
+    has_login: bool
+
+    def login(self, token: str) -> Caller:
+        """Who holds this token. Raises AccessError (401); BackendError or SettingsError when that cannot be known."""
+
+    def recognise(self, request: Request) -> Caller | None:
+        """Who sends this request, as far as it says itself; None where a login is needed."""
+
+    def allows(self, caller: Caller, doing: Doing) -> bool:
+        """See `Rights`."""
+
+
+class NobodyKnown:
+    """Everybody who reaches the page may look, and act where that was said."""
+
+    has_login = False
+
+    def __init__(self, *, acting: bool) -> None:
+        self._acting = acting
+
+    def login(self, token: str) -> Caller:
+        """See `Access`."""
+        raise AccessError("there is no login here", 401)
+
+    def recognise(self, request: Request) -> Caller | None:
+        """See `Access`."""
+        return Caller("somebody on this machine", claimed=True)
+
+    def allows(self, caller: Caller, doing: Doing) -> bool:
+        """See `Access`."""
+        return doing == "look" or self._acting
+
+
+class TokenAccess:
+    """Whoever holds the one token may do everything."""
+
+    has_login = True
+
+    def __init__(self, file: Path) -> None:
+        """The file is read at every login. Raises SettingsError when it cannot be."""
+        self._file = file
+        self._read()
+
+    def login(self, token: str) -> Caller:
+        """See `Access`."""
+        if not hmac.compare_digest(token.encode(), self._read().encode()):
+            raise AccessError("this is not the token of the page", 401)
+        return Caller("token")
+
+    def recognise(self, request: Request) -> Caller | None:
+        """See `Access`."""
+        return None
+
+    def allows(self, caller: Caller, doing: Doing) -> bool:
+        """See `Access`."""
+        return caller.name == "token"
+
+    def _read(self) -> str:
+        try:
+            token = self._file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise SettingsError(f"DSF_WEB_TOKEN_FILE: cannot read {self._file}: {reason}") from None
+        if not token:
+            raise SettingsError(f"DSF_WEB_TOKEN_FILE: {self._file} is empty; it has to hold the token")
+        return token
+
+
+class LoginAccess:
+    """People log in with a token of theirs; somebody else says who holds it and what they may do."""
+
+    has_login = True
+
+    def __init__(self, holder: Callable[[str], Caller], rights: Rights) -> None:
+        self._holder = holder
+        self._rights = rights
+
+    def login(self, token: str) -> Caller:
+        """See `Access`."""
+        return self._holder(token)
+
+    def recognise(self, request: Request) -> Caller | None:
+        """See `Access`."""
+        return None
+
+    def allows(self, caller: Caller, doing: Doing) -> bool:
+        """See `Access`."""
+        return self._rights.allows(caller, doing)
+
+
+class ProxyAccess:
+    """A trusted proxy says who it is."""
+
+    has_login = False
+
+    def __init__(self, rights: Rights) -> None:
+        self._rights = rights
+
+    def login(self, token: str) -> Caller:
+        """See `Access`."""
+        raise AccessError("the proxy in front of this page has the login", 401)
+
+    def recognise(self, request: Request) -> Caller | None:
+        """See `Access`. Raises AccessError (401) for a request that did not come through the proxy."""
+        if not request.scope["dsf.trusted"]:
+            raise AccessError("come through the proxy in front of this page: it knows who you are", 401)
+        name = next((found for header in _USER_HEADERS if (found := request.headers.get(header, "").strip())), "")
+        if not name:
+            raise AccessError("the proxy in front of this page does not say who you are", 401)
+        groups = next((found for header in _GROUP_HEADERS if (found := request.headers.get(header, ""))), "")
+        return Caller(name, groups=tuple(one.strip() for one in groups.split(",") if one.strip()))
+
+    def allows(self, caller: Caller, doing: Doing) -> bool:
+        """See `Access`."""
+        return self._rights.allows(caller, doing)
+
+
+class ListedRights:
+    """Users and groups that may act; all others may look."""
+
+    def __init__(self, operators: Sequence[str]) -> None:
+        self._operators = frozenset(operators)
+
+    def allows(self, caller: Caller, doing: Doing) -> bool:
+        """See `Rights`."""
+        return doing == "look" or not self._operators.isdisjoint({caller.name, *caller.groups})
+
+
+class RememberedRights:
+    """Asks `rights` again after some seconds only: each open page asks at each request."""
+
+    def __init__(self, rights: Rights) -> None:
+        self._rights = rights
+        self._lock = threading.Lock()
+        self._known: dict[tuple[Caller, Doing], tuple[float, bool]] = {}
+
+    def allows(self, caller: Caller, doing: Doing) -> bool:
+        """See `Rights`."""
+        with self._lock:
+            until, known = self._known.get((caller, doing), (0.0, False))
+        if time.monotonic() < until:
+            return known
+        allowed = self._rights.allows(caller, doing)
+        with self._lock:
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            self._known[caller, doing] = (time.monotonic() + _REMEMBERED, allowed)
+        return allowed

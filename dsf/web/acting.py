@@ -1,0 +1,149 @@
+"""What people ask for on the page: what it would affect, doing it, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import redis
+
+from dsf import keys
+from dsf.api.types import MAX_SECONDS
+from dsf.errors import UnknownScorerError
+from dsf.fleet.actions import Actions
+from dsf.fleet.changes import Actor
+from dsf.fleet.rescore import RunView
+from dsf.settings import Settings
+from dsf.store.pairs import HistoryEntry, Pairs
+from dsf.web.access import Caller
+from dsf.web.reading import Reading
+
+#: Seconds for which the outcome of a request is kept.
+_KEPT: Final = 3600
+#: Runs of one request that are followed; more are only counted.
+MAX_RUNS: Final = 200
+_LONGEST_NOTE: Final = 500
+
+
+@dataclass(frozen=True)
+class Act:
+    """One thing that can be asked for."""
+
+    name: str
+    title: str
+    button: str
+    help: str
+
+
+ACTS: Final[Mapping[str, Act]] = {
+    act.name: act
+    for act in (
+        Act("rescore", "Score now", "Score now", "sends one tick at once; the schedule does not move"),
+        Act("pause", "Pause", "Pause", "sends no ticks until then; scores that are there expire as usual"),
+        Act("resume", "Resume", "Resume", "ends a pause, also that of the DynamicScorer; it runs at once"),
+        Act("interval", "Set the interval", "Set the interval", "stays until it is reset"),
+        Act("reset", "Reset", "Reset", "removes what people have set: intervals and pauses"),
+    )
+}
+
+
+class FormError(Exception):
+    """A field of a form cannot be used; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is meant: a scorer on one cluster, or on all (None)."""
+
+    scorer: str
+    cluster: str | None
+
+
+class Acting:
+    """Does what was asked for. Methods raise redis.RedisError, and UnknownScorerError or UnknownClusterError."""
+
+    def __init__(self, client: redis.Redis, settings: Settings, reading: Reading) -> None:
+        self._redis = client
+        self._settings = settings
+        self._reading = reading
+        self._pairs = Pairs(client)
+
+    def affected(self, target: Target) -> list[str]:
+        """The clusters on which something would be done."""
+        self._reading.record(target.scorer)
+        found = self._reading.targets(target.scorer)
+        if target.cluster is None:
+            return found
+        if target.cluster not in found:
+            raise UnknownScorerError(f"scorer {target.scorer!r} does not run on cluster {target.cluster!r}")
+        return [target.cluster]
+
+    def do(self, act: str, target: Target, form: Mapping[str, str], caller: Caller) -> str:
+        """Do it; the id of its outcome, empty for what has none. Raises FormError before anything is done."""
+        note = form.get("note", "").strip()
+        if len(note) > _LONGEST_NOTE:
+            raise FormError(f"Note: at most {_LONGEST_NOTE} characters.")
+        actions = Actions(self._redis, self._settings, Actor(name=caller.name, claimed=caller.claimed, way="page"))
+        scorer, cluster = target.scorer, target.cluster
+        if act == "rescore":
+            runs = actions.rescore(scorer, [cluster] if cluster else None, note=note)
+            return self._keep(scorer, runs)
+        if act == "pause":
+            if not note:
+                raise FormError("Note: say why, so that others know.")
+            actions.pause(scorer, cluster, _until(form.get("until", "")), note=note)
+        elif act == "resume":
+            actions.resume(scorer, cluster, note=note)
+        elif act == "interval":
+            actions.set_interval(scorer, cluster, _seconds(form.get("seconds", "")), note=note)
+        else:
+            actions.reset(scorer, cluster, note=note)
+        return ""
+
+    def _keep(self, scorer: str, runs: list[RunView]) -> str:
+        ident = secrets.token_urlsafe(12)
+        shown = [{"cluster": run.cluster, "run": run.run_id, "message": run.message} for run in runs[:MAX_RUNS]]
+        stored = {"v": keys.SCHEMA_VERSION, "scorer": scorer, "runs": shown, "more": max(0, len(runs) - MAX_RUNS)}
+        self._redis.set(keys.web_outcome(ident), json.dumps({**stored, "at": time.time()}), ex=_KEPT)
+        return ident
+
+    def outcome(self, ident: str) -> dict[str, Any] | None:
+        """What became of the runs of a request; None for one that is not known any more."""
+        text = self._redis.get(keys.web_outcome(ident))
+        if text is None:
+            return None
+        stored = json.loads(str(text))
+        scorer = stored["scorer"]
+        runs = [self._followed(scorer, run) for run in stored["runs"]]
+        open_runs = sum(run["run"] != "" and run["cycle"] is None for run in runs)
+        return {**stored, "runs": runs, "open": open_runs}
+
+    def _followed(self, scorer: str, run: dict[str, str]) -> dict[str, Any]:
+        cycle: HistoryEntry | None = None
+        if run["run"]:
+            history = self._pairs.history(run["cluster"], scorer)
+            cycle = next((one for one in history if one.run == run["run"]), None)
+        return {**run, "cycle": cycle}
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_SECONDS):
+        raise FormError(f"Interval: a whole number of seconds from 1 to {MAX_SECONDS}.")
+    return int(text)
+
+
+def _until(text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise FormError("Until: a date and time such as 2026-11-21T18:00, in UTC.") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    if moment.timestamp() <= time.time():
+        raise FormError("Until: a moment that is still to come, in UTC.")
+    return moment.timestamp()

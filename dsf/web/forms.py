@@ -1,0 +1,171 @@
+"""The pages on which people log in and act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.concurrency import run_in_threadpool
+
+import dsf.log
+from dsf.errors import AccessError, BackendError, SettingsError
+from dsf.web import sessions
+from dsf.web.acting import ACTS, Acting, FormError, Target
+from dsf.web.rendering import link, segment
+
+if TYPE_CHECKING:
+    from dsf.web.app import Site
+
+log = dsf.log.get(__name__)
+
+#: Bytes of a form.
+_MAX_FORM: Final = 32 * 1024
+_MAX_TOKEN: Final = 16 * 1024
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form. Raises AccessError (413) for one that is too large."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_FORM:
+            raise AccessError("this form is too large", 413)
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=30))
+
+
+def add_forms(app: FastAPI, site: Site, acting: Acting) -> None:
+    """Login, acts and their outcomes."""
+    _add_login(app, site)
+    _add_acts(app, site, acting)
+
+
+def _add_login(app: FastAPI, site: Site) -> None:
+    tries = sessions.Tries()
+
+    def page(request: Request, status: int, problem: str, to: str) -> Response:
+        cookie = sessions.cookie_of(request) or sessions.Sessions.fresh()
+        answer = site.respond(
+            request, "login.html", status, title="Log in", problem=problem, secret=sessions.form_secret(cookie), to=to
+        )
+        sessions.set_cookie(request, answer, cookie)
+        return answer
+
+    @app.get("/login")
+    def login(request: Request, to: str = "/") -> Response:
+        return page(request, 200, "", _own(to))
+
+    @app.post("/login")
+    async def enter(request: Request) -> Response:
+        form = await read_form(request)
+        return await run_in_threadpool(answer, request, form)
+
+    def answer(request: Request, form: Mapping[str, str]) -> Response:
+        to, address = _own(form.get("to", "/")), request.client.host if request.client else ""
+        try:
+            tries.check(address)
+            sessions.check_form(request, form.get("secret", ""))
+            caller = site.access.login(form.get("token", "").strip()[:_MAX_TOKEN])
+        except AccessError as error:
+            if error.status == 401:
+                tries.note(address)
+            log.warning("login refused", client=address, reason=str(error))
+            return page(request, error.status, str(error), to)
+        except (BackendError, SettingsError) as error:
+            log.warning("login cannot be checked", client=address, reason=str(error))
+            return page(request, 503, "who you are cannot be checked now; try again", to)
+        log.info("logged in", caller=caller.name, client=address)
+        sessions.Sessions(site.redis).close(sessions.cookie_of(request))
+        entered = RedirectResponse(link(request.scope["dsf.root"], to), 303)
+        sessions.set_cookie(request, entered, sessions.Sessions(site.redis).open(caller))
+        return entered
+
+    @app.post("/logout")
+    async def leave(request: Request) -> Response:
+        form = await read_form(request)
+        sessions.check_form(request, form.get("secret", ""))
+        await run_in_threadpool(sessions.Sessions(site.redis).close, sessions.cookie_of(request))
+        left = RedirectResponse(link(request.scope["dsf.root"], "/login"), 303)
+        left.delete_cookie(sessions.COOKIE, path=request.scope["dsf.root"] or "/")
+        return left
+
+
+def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
+    def form_page(
+        request: Request, name: str, target: Target, given: Mapping[str, str], problem: str = "", status: int = 200
+    ) -> Response:
+        act = ACTS[name]
+        cookie = sessions.cookie_of(request) or sessions.Sessions.fresh()
+        soon = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M")
+        page = site.respond(
+            request,
+            "act.html",
+            status,
+            title=f"{act.title}: {target.scorer}",
+            act=act,
+            target=target,
+            affected=acting.affected(target),
+            given={"until": soon, "seconds": "", "note": "", **given},
+            problem=problem,
+            secret=sessions.form_secret(cookie),
+            back=_place(target),
+        )
+        sessions.set_cookie(request, page, cookie)
+        return page
+
+    @app.get("/act/{name}")
+    def preview(request: Request, name: str, scorer: str, cluster: str = "") -> Response:
+        if name not in ACTS:
+            return site.missing(request)
+        target = Target(scorer, cluster or None)
+        site.allow(request, "act", name, target)
+        return form_page(request, name, target, {})
+
+    @app.post("/act/{name}")
+    async def act(request: Request, name: str) -> Response:
+        if name not in ACTS:
+            return site.missing(request)
+        form = await read_form(request)
+        return await run_in_threadpool(done, request, name, form)
+
+    def done(request: Request, name: str, form: Mapping[str, str]) -> Response:
+        target = Target(form.get("scorer", ""), form.get("cluster", "") or None)
+        caller = site.allow(request, "act", name, target)
+        try:
+            sessions.check_form(request, form.get("secret", ""))
+        except AccessError as error:
+            site.note_refusal(request, caller.name, name, target, str(error))
+            raise
+        given = {field: text for field, text in form.items() if field in ("until", "seconds", "note")}
+        try:
+            acting.affected(target)
+            ident = acting.do(name, target, form, caller)
+        except FormError as error:
+            return form_page(request, name, target, given, str(error), 422)
+        log.info("done on the page", act=name, caller=caller.name, scorer=target.scorer, cluster=target.cluster or "*")
+        place = f"/outcomes/{ident}" if ident else _place(target)
+        return RedirectResponse(link(request.scope["dsf.root"], place), 303)
+
+    @app.get("/outcomes/{ident}")
+    def outcome(request: Request, ident: str) -> Response:
+        site.allow(request, "look")
+        found = acting.outcome(ident) if ident.replace("-", "").replace("_", "").isalnum() else None
+        if found is None:
+            return site.missing(request)
+        part = request.headers.get("hx-request") == "true"
+        template = "outcome_part.html" if part else "outcome.html"
+        return site.respond(request, template, title=f"Scored now: {found['scorer']}", outcome=found, ident=ident)
+
+
+def _place(target: Target) -> str:
+    if target.cluster is None:
+        return f"/scorers/{segment(target.scorer)}"
+    return f"/clusters/{segment(target.cluster)}/scorers/{segment(target.scorer)}"
+
+
+def _own(to: str) -> str:
+    """A place of this site; the first page for any other."""
+    return to if to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isprintable() else "/"

@@ -1,0 +1,58 @@
+"""The hub's API server says who holds a token and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dsf.errors import AccessError
+from dsf.kube.patience import request_with_retry
+from dsf.kube.resources import ACCESS_REVIEWS, DYNAMIC_SCORERS, TOKEN_REVIEWS, Resource
+from dsf.kube.session import Session
+from dsf.web.access import Caller, Doing
+
+#: The right that each takes.
+_VERBS: Final[Mapping[Doing, str]] = {"look": "get", "act": "update"}
+
+
+class KubeAccess:
+    """TokenReview and SubjectAccessReview. Its methods block, and raise BackendError."""
+
+    def __init__(self, session: Session, namespace: str) -> None:
+        """DynamicScorers are in `namespace`."""
+        self._session = session
+        self._namespace = namespace
+
+    def holder(self, token: str) -> Caller:
+        """Who holds a token. Raises AccessError (401)."""
+        status = self._review(TOKEN_REVIEWS, {"token": token})
+        if not status.get("authenticated"):
+            raise AccessError("the hub's API server does not know this token, or it has expired", 401)
+        user = status.get("user") or {}
+        name = user.get("username") or ""
+        if not name:
+            raise AccessError("the hub's API server does not say whose token this is", 401)
+        groups = tuple(user.get("groups") or ())
+        return Caller(name, groups=groups, uid=user.get("uid") or "", extra=user.get("extra") or {})
+
+    def allows(self, caller: Caller, doing: Doing) -> bool:
+        """See `dsf.web.access.Rights`."""
+        spec = {
+            "user": caller.name,
+            "groups": list(caller.groups),
+            "resourceAttributes": {
+                "namespace": self._namespace,
+                "verb": _VERBS[doing],
+                "group": DYNAMIC_SCORERS.group,
+                "resource": DYNAMIC_SCORERS.plural,
+            },
+        }
+        if caller.uid:
+            spec["uid"] = caller.uid
+        if caller.extra:
+            spec["extra"] = caller.extra
+        return bool(self._review(ACCESS_REVIEWS, spec).get("allowed"))
+
+    def _review(self, resource: Resource, spec: Mapping[str, Any]) -> dict[str, Any]:
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+        return request_with_retry(self._session, "POST", resource.path(), body=body).get("status") or {}

@@ -1,0 +1,246 @@
+"""Acting on the page: previews, forms, who may, and what is written down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.fleet import changes
+from tests.integration.exporter.fleet import SAMPLE, good_fleet
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+from tests.support.webprocess import WebProcess
+
+TOKEN = "t" * 40
+
+
+class Visitor:
+    """A browser without JavaScript: keeps its cookie and fills in forms."""
+
+    def __init__(self, page: WebProcess, **headers: str) -> None:
+        self.page = page
+        self.cookies: dict[str, str] = {}
+        self.headers = headers
+
+    def get(self, path: str) -> str:
+        """The text of a page."""
+        answer = self.page.request("GET", path, cookies=self.cookies, headers=self.headers)
+        self.cookies.update(answer.cookies.get_dict())
+        self.status = answer.status_code
+        return answer.text
+
+    def post(self, path: str, html: str, **fields: str) -> tuple[int, str, str]:
+        """Send the form of a page with these fields; status, text and where it leads to."""
+        hidden = dict(re.findall(r'name="(\w+)" value="([^"]*)"', html))
+        data = {**hidden, **fields}
+        answer = self.page.request("POST", path, data=data, cookies=self.cookies, headers=self.headers)
+        self.cookies.update(answer.cookies.get_dict())
+        return answer.status_code, answer.text, answer.headers.get("location", "")
+
+
+@pytest.fixture(scope="module")
+def acting(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
+    """Everybody on this machine may act."""
+    log = tmp_path_factory.mktemp("acting") / "log"
+    with WebProcess(redis_server.url, log, web_allow_actions=True) as page:
+        yield page
+
+
+def test_a_preview_says_on_how_many_clusters(acting: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(acting)
+    assert "Affects 2 clusters" in visitor.get(f"/act/rescore?scorer={SAMPLE}")
+    assert "Affects 1 cluster</b>: worker01" in visitor.get(f"/act/rescore?scorer={SAMPLE}&cluster=worker01")
+    # Nothing is done by looking.
+    assert redis_client.llen(keys.spoke_queue("worker01")) == 0
+
+
+def test_score_now_and_what_came_of_it(acting: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    visitor = Visitor(acting)
+    form = visitor.get(f"/act/rescore?scorer={SAMPLE}&cluster=worker01")
+    status, _, place = visitor.post("/act/rescore", form, note="look again")
+    assert status == 303
+    assert redis_client.llen(keys.spoke_queue("worker01")) == 1
+    assert "1 of 1 run is under way" in visitor.get(place)
+    [change] = changes.read(redis_client).changes
+    assert (change.action, change.way, change.note, change.claimed) == ("rescore", "page", "look again", True)
+    fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no", run=change.reference)
+    html = visitor.get(place)
+    assert "1 of 1 run has ended" in html
+    assert "fetch: bad_query" in html
+    assert "look again" in visitor.get("/changes")
+
+
+def test_a_pause_has_an_end_and_a_reason(acting: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(acting)
+    form = visitor.get(f"/act/pause?scorer={SAMPLE}")
+    assert "say why" in visitor.post("/act/pause", form, note=" ")[1]
+    assert "still to come" in visitor.post("/act/pause", form, note="x", until="2020-01-01T00:00")[1]
+    assert redis_client.hlen(keys.OVERRIDES) == 0
+    assert visitor.post("/act/pause", form, note="mending it", until="2999-01-01T00:00")[0] == 303
+    wait_for(lambda: "mending it" in visitor.get("/"), 20)
+    form = visitor.get(f"/act/resume?scorer={SAMPLE}")
+    assert visitor.post("/act/resume", form)[0] == 303
+    assert redis_client.hlen(keys.OVERRIDES) == 0
+
+
+def test_intervals_and_their_reset(acting: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(acting)
+    form = visitor.get(f"/act/interval?scorer={SAMPLE}&cluster=worker01")
+    for wrong in ("0", "-1", "1.5", "x", "99999999999"):
+        assert visitor.post("/act/interval", form, seconds=wrong)[0] == 422
+    assert visitor.post("/act/interval", form, seconds="7")[0] == 303
+    assert "7 s" in visitor.get(f"/clusters/worker01/scorers/{SAMPLE}")
+    form = visitor.get(f"/act/reset?scorer={SAMPLE}")
+    assert visitor.post("/act/reset", form)[0] == 303
+    assert redis_client.hlen(keys.OVERRIDES) == 0
+    assert [one.action for one in changes.read(redis_client).changes] == ["reset", "interval"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_forms_of_other_sites(acting: WebProcess, redis_client: redis.Redis, headers: dict[str, str]) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(acting)
+    form = visitor.get(f"/act/rescore?scorer={SAMPLE}")
+    visitor.headers = headers
+    assert visitor.post("/act/rescore", form)[0] == 403
+    assert redis_client.llen(keys.spoke_queue("worker01")) == 0
+
+
+def test_forms_without_their_secret(acting: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor, other = Visitor(acting), Visitor(acting)
+    form = visitor.get(f"/act/rescore?scorer={SAMPLE}")
+    other.get(f"/act/rescore?scorer={SAMPLE}")
+    assert visitor.post("/act/rescore", form, secret="")[0] == 403
+    assert other.post("/act/rescore", form)[0] == 403
+    other.cookies.clear()
+    assert other.post("/act/rescore", form)[0] == 403
+    assert "act refused" in acting.log
+
+
+def test_read_only(page: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(page)
+    wait_for(lambda: "All 2 scores" in visitor.get("/"), 20)
+    assert "/act/" not in visitor.get(f"/scorers/{SAMPLE}")
+    assert "--allow-actions" in visitor.get(f"/act/rescore?scorer={SAMPLE}")
+    assert visitor.status == 403
+    assert visitor.post("/act/rescore", "", scorer=SAMPLE)[0] == 403
+    assert "act refused" in page.log
+
+
+@pytest.fixture(scope="module")
+def closed(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
+    """One token may do everything."""
+    folder = tmp_path_factory.mktemp("closed")
+    (folder / "token").write_text(f"{TOKEN}\n")
+    with WebProcess(redis_server.url, folder / "log", web_auth="token", web_token_file=folder / "token") as page:
+        yield page
+
+
+def test_a_login(closed: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(closed)
+    visitor.get(f"/scorers/{SAMPLE}")
+    assert visitor.status == 303
+    assert closed.get("/live?path=/").status_code == 401
+    form = visitor.get(f"/login?to=/scorers/{SAMPLE}")
+    before = dict(visitor.cookies)
+    status, text, _ = visitor.post("/login", form, token="wrong")
+    assert (status, "not the token" in text) == (401, True)
+    status, _, place = visitor.post("/login", form, token=TOKEN)
+    assert (status, place) == (303, f"/scorers/{SAMPLE}")
+    assert visitor.cookies != before
+    html = visitor.get(place)
+    assert visitor.status == 200
+    assert f"/act/rescore?scorer={SAMPLE}" in html
+    # Neither in Redis nor in the log.
+    stored = [redis_client.get(key) for key in redis_client.keys("dsf:web:*")]
+    assert stored
+    assert TOKEN not in str(stored) + closed.log
+    form = visitor.get(f"/act/rescore?scorer={SAMPLE}")
+    assert visitor.post("/act/rescore", form)[0] == 303
+    [change] = changes.read(redis_client).changes
+    assert (change.by, change.claimed) == ("token", False)
+    assert visitor.post("/logout", html)[0] == 303
+    visitor.get("/")
+    assert visitor.status == 303
+
+
+@pytest.mark.parametrize("to", ["//evil.example/x", "https://evil.example", "/\\evil.example"])
+def test_a_login_leads_nowhere_else(closed: WebProcess, redis_client: redis.Redis, to: str) -> None:
+    visitor = Visitor(closed)
+    form = visitor.get("/login")
+    status, _, place = visitor.post("/login", form, token=TOKEN, to=to)
+    assert (status, place) == (303, "/")
+
+
+def test_logins_are_throttled(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    with WebProcess(redis_server.url, tmp_path / "log", web_auth="token", web_token_file=tmp_path / "token") as page:
+        visitor = Visitor(page)
+        form = visitor.get("/login")
+        assert [visitor.post("/login", form, token="no")[0] for _ in range(6)] == [401] * 5 + [429]
+        assert visitor.post("/login", form, token=TOKEN)[0] == 429
+
+
+def test_cookies_are_for_this_page_alone(closed: WebProcess, redis_client: redis.Redis) -> None:
+    header = closed.get("/login").headers["set-cookie"].lower()
+    assert "httponly" in header
+    assert "samesite=strict" in header
+
+
+def test_a_proxy_that_knows_people(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
+    good_fleet(redis_client)
+    with WebProcess(
+        redis_server.url,
+        tmp_path / "log",
+        web_auth="proxy",
+        web_trusted_proxies='["127.0.0.1"]',
+        web_operators='["sre"]',
+    ) as page:
+        assert page.get("/").status_code == 401
+        viewer = Visitor(page, **{"X-Forwarded-User": "ann", "X-Forwarded-Groups": "dev"})
+        viewer.get(f"/act/rescore?scorer={SAMPLE}")
+        assert viewer.status == 403
+        actor = Visitor(page, **{"X-Forwarded-User": "bob", "X-Forwarded-Groups": "dev,sre"})
+        form = actor.get(f"/act/rescore?scorer={SAMPLE}")
+        assert actor.post("/act/rescore", form)[0] == 303
+        assert viewer.post("/act/rescore", form)[0] == 403
+        [change] = changes.read(redis_client).changes
+        assert (change.by, change.claimed) == ("bob", False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"web_host": "::"}, "DSF_WEB_AUTH is none"),
+        ({"web_auth": "token"}, "DSF_WEB_TOKEN_FILE"),
+        ({"web_auth": "proxy"}, "DSF_WEB_TRUSTED_PROXIES"),
+        ({"web_auth": "open", "web_allow_actions": "true"}, "DSF_WEB_ALLOW_ACTIONS"),
+        ({"web_root_path": "//x"}, "DSF_WEB_ROOT_PATH"),
+    ],
+)
+def test_what_would_be_open_to_others_does_not_start(
+    redis_url: str, tmp_path: Path, settings: dict[str, str], said: str
+) -> None:
+    page = WebProcess(redis_url, tmp_path / "log", **settings)
+    with pytest.raises(RuntimeError, match=said), page:
+        pass

@@ -1,0 +1,227 @@
+"""The page in a real browser, over a fleet in a real Redis."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from playwright.sync_api import Browser, expect
+
+from dsf import keys
+from dsf.store.model import ModelKeeper, is_whole
+from dsf.store.schedule import Entry
+from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
+from tests.support.browser import TIMEOUT, Tab
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+from tests.support.webprocess import WebProcess
+
+pytestmark = pytest.mark.xdist_group("browser")
+expect.set_options(timeout=TIMEOUT)
+
+PAIR = f"/clusters/worker01/scorers/{SAMPLE}"
+PROBE = "\"'><img src=x onerror=document.title='broken'><script>document.title='broken'</script>"
+
+
+def failing_fleet(client: redis.Redis) -> Fleet:
+    """Something of everything."""
+    fleet = good_fleet(client)
+    fleet.failure("worker02", message=f"parse error {PROBE}", in_a_row=3)
+    fleet.entry("worker01", STATIC)
+    fleet.skips("worker01", "inactive", 5, scorer=STATIC)
+    fleet.cycle("worker02", outcome="error", stage="fetch", reason="bad_query", message=PROBE)
+    return fleet
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        f"/scorers/{SAMPLE}",
+        "/clusters/worker02",
+        PAIR.replace("01", "02"),
+        "/changes",
+        "/find?q=sample",
+        "/nothing",
+    ],
+)
+def test_axe_finds_nothing(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis, path: str, theme: str
+) -> None:
+    failing_fleet(redis_client)
+    with Tab(browser, page.url, color_scheme=theme) as tab:
+        shown = tab.open(path)
+        if path == "/":
+            expect(shown.locator("h1")).to_contain_text("fails on worker02")
+        assert tab.violations() == []
+        assert tab.strangers == []
+        assert shown.title() != "broken"
+        assert tab.nodes < 5000
+
+
+@pytest.mark.parametrize("width", [320, 768, 1280, 3840])
+def test_nothing_has_to_be_scrolled_sideways(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis, width: int
+) -> None:
+    failing_fleet(redis_client)
+    with Tab(browser, page.url, viewport={"width": width, "height": 800}) as tab:
+        for path in ("/", f"/scorers/{SAMPLE}", PAIR):
+            tab.open(path)
+            assert tab.page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_what_happens_is_followed(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    with Tab(browser, page.url) as tab:
+        shown = tab.open("/")
+        expect(shown.locator("h1")).to_contain_text("All 2 scores are fresh")
+        expect(shown.locator("html")).to_have_attribute("data-open", "yes")
+        shown.evaluate("window.same = true")
+        fleet.failure("worker02", message=f"unknown metric {PROBE}")
+        expect(shown.locator("h1")).to_contain_text("sample-scorer fails on worker02: bad_query")
+        expect(shown.locator("main")).to_contain_text("unknown metric")
+        # Without loading it anew, and what a stranger wrote is a text there as well.
+        assert shown.evaluate("window.same")
+        assert shown.title() != "broken"
+        assert tab.wrong == []
+        assert tab.strangers == []
+
+
+def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
+    with RedisServer(aof=True) as server, WebProcess(server.url, tmp_path / "log") as page:
+        client = server.client()
+        fleet = good_fleet(client)
+        count(client)
+        with Tab(browser, page.url) as tab:
+            shown = tab.open("/")
+            expect(shown.locator("html")).to_have_attribute("data-open", "yes")
+            shown.evaluate("window.same = true")
+            server.kill()
+            expect(shown.locator("#banner")).to_be_visible()
+            expect(shown.locator("#banner")).to_contain_text("What you see is old")
+            server.restart()
+            expect(shown.locator("#banner")).to_be_hidden()
+            fleet.failure("worker01")
+            count(server.client())
+            expect(shown.locator("h1")).to_contain_text("fails on worker01")
+            assert shown.evaluate("window.same")
+
+
+def test_keys(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+    many(redis_client, clusters=40, scorers=3)
+    with Tab(browser, page.url) as tab:
+        shown = wait_for(lambda: tab.open("/") if "120" in tab.open("/").inner_text("main") else None, 20)
+        shown.keyboard.press("/")
+        expect(shown.locator("#q")).to_be_focused()
+        shown.keyboard.type("cluster:c-0001")
+        shown.keyboard.press("Enter")
+        expect(shown.locator("h1")).to_contain_text("3 pairs")
+        tab.open("/")
+        shown.locator(".matrix td a").first.focus()
+        first = shown.evaluate("document.activeElement.pathname")
+        shown.keyboard.press("ArrowRight")
+        shown.keyboard.press("ArrowDown")
+        second = shown.evaluate("document.activeElement.pathname")
+        assert first.split("/")[2] != second.split("/")[2]
+        assert first.split("/")[4] != second.split("/")[4]
+        shown.keyboard.press("?")
+        expect(shown.locator("#keys")).to_be_visible()
+        shown.keyboard.press("Escape")
+        expect(shown.locator("#keys")).to_be_hidden()
+
+
+def test_score_now(browser: Browser, redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
+    fleet = good_fleet(redis_client)
+    with (
+        WebProcess(redis_server.url, tmp_path / "log", web_allow_actions=True) as page,
+        Tab(browser, page.url) as tab,
+    ):
+        shown = tab.open(PAIR)
+        shown.get_by_role("link", name="Score now").click()
+        expect(shown.locator("form.form")).to_contain_text("Affects 1 cluster")
+        assert tab.violations() == []
+        shown.get_by_role("button", name="Score now on 1 cluster").click()
+        expect(shown.locator("h1")).to_contain_text("1 of 1 run is under way")
+        run = shown.locator("#outcome tbody code").first.inner_text()
+        fleet.cycle("worker01", run=run, timings={"fetch": 0.02})
+        # By itself.
+        expect(shown.locator("h1")).to_contain_text("1 of 1 run has ended")
+        shown.get_by_role("link", name="worker01").click()
+        expect(shown.locator(f"tr#run-{run}")).to_have_class("asked")
+        assert tab.wrong == []
+
+
+def test_without_javascript(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+    failing_fleet(redis_client)
+    with Tab(browser, page.url, java_script_enabled=False) as tab:
+        shown = wait_for(
+            lambda: tab.page if "fails on worker02" in tab.open("/").locator("h1").inner_text() else None, 20
+        )
+        expect(shown.locator("main")).to_contain_text("s ago")
+        shown.locator("#q").fill("state:failing")
+        shown.get_by_role("button", name="Find").click()
+        expect(shown.locator("h1")).to_contain_text("1 pair")
+
+
+@pytest.mark.parametrize(("clusters", "scorers"), [(200, 10), (3500, 10)])
+def test_large_fleets(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis, clusters: int, scorers: int
+) -> None:
+    many(redis_client, clusters=clusters, scorers=scorers)
+    total = clusters * scorers
+    with Tab(browser, page.url) as tab:
+
+        def counted() -> bool:
+            text = tab.open("/").inner_text("main")
+            return "scorer-3 fails on" in text and "still being counted" not in text
+
+        wait_for(counted, 60, "the fleet to be counted")
+        assert tab.nodes < 5000
+        assert tab.violations() == []
+        for path in ("/scorers/scorer-3", "/clusters/c-0003", "/find?q=state:ok", "/find?q=cluster:c-00*"):
+            shown = tab.open(path)
+            assert tab.nodes < 5000, path
+            assert shown.locator("tbody tr").count() <= 200 + 40, path
+        assert "of" in tab.open("/find?q=state:ok").inner_text("main")
+        assert total == redis_client.hlen(keys.ENTRIES)
+
+
+def many(client: redis.Redis, *, clusters: int, scorers: int) -> None:
+    """A fleet of `c-0000`... and `scorer-0`..., of which scorer-3 fails on every fifth cluster."""
+    now = time.time()
+    names = [f"c-{number:04}" for number in range(clusters)]
+    with client.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.hset(keys.CLUSTERS, name, json.dumps({"name": name}))
+        for number in range(scorers):
+            scorer = f"scorer-{number}"
+            record = {"name": scorer, "score_name": f"score_{number}", "interval": 30, "validity": 86400}
+            pipe.hset(keys.SCORERS, scorer, json.dumps(record))
+            for place, name in enumerate(names):
+                entry = Entry(cluster=name, scorer=scorer, score_name=f"score_{number}", interval=30)
+                pipe.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
+                pipe.zadd(keys.DUE, {entry.pair: now + 30})
+                fields = {
+                    "last_success": now - place % 60,
+                    "valid_until": now + 80_000,
+                    "items": 1,
+                    "value": place % 100,
+                }
+                if number == 3 and place % 5 == 0:
+                    failure = {"run": "", "stage": "fetch", "reason": "bad_query", "message": "parse error", "at": now}
+                    fields |= {"failing": 2, "failure": json.dumps(failure)}
+                pipe.hset(keys.pair_key(name, scorer), mapping=fields)
+        # All of it is counted once it is there.
+        pipe.delete(keys.MODEL_VERSION)
+        pipe.execute()
+
+
+def count(client: redis.Redis) -> None:
+    """What a results worker does with its read model."""
+    client.delete(keys.MODEL_VERSION)
+    keeper = ModelKeeper(client)
+    wait_for(lambda: not keeper.turn(time.time()) and is_whole(client), 30)

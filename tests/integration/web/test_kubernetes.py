@@ -1,0 +1,77 @@
+"""Who may look and act, judged by a real API server; and what the page shows of a DynamicScorer there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from dsf.fleet import changes
+from dsf.kube.resources import DYNAMIC_SCORERS
+from tests.integration.exporter.fleet import SAMPLE, good_fleet
+from tests.integration.web.test_acts import Visitor
+from tests.support.controlplane import ControlPlane
+from tests.support.wait import wait_for
+from tests.support.webprocess import WebProcess
+from tests.unit.deploy import chart
+
+SCORERS = {"apiGroups": [DYNAMIC_SCORERS.group], "resources": [DYNAMIC_SCORERS.plural]}
+
+
+def token_of(kubeconfig: Path) -> str:
+    found: str = json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
+    return found
+
+
+def own_rules() -> list[dict[str, Any]]:
+    """What the chart lets the page do."""
+    [role] = [one for one in chart.of_kind(chart.render({}), "ClusterRole") if one["metadata"]["name"].endswith("-web")]
+    found: list[dict[str, Any]] = role["rules"]
+    return found
+
+
+@pytest.mark.xdist_group("web-kubernetes")
+def test_the_api_server_says_who_may_what(
+    control_plane: ControlPlane, redis_client: redis.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    good_fleet(redis_client)
+    namespace = control_plane.namespace("page")
+    page_account = control_plane.service_account(namespace, "page", own_rules())
+    tokens = {
+        "actor": token_of(control_plane.service_account(namespace, "actor", [{**SCORERS, "verbs": ["get", "update"]}])),
+        "viewer": token_of(control_plane.service_account(namespace, "viewer", [{**SCORERS, "verbs": ["get"]}])),
+        "nobody": token_of(control_plane.service_account(namespace, "nobody", [])),
+    }
+    settings = {"backend": "kube", "web_auth": "kubernetes", "kubeconfig": page_account, "namespace": namespace}
+    with WebProcess(redis_url, tmp_path / "log", **settings) as page:
+
+        def visitor(token: str) -> tuple[Visitor, int]:
+            made = Visitor(page)
+            return made, made.post("/login", made.get("/login"), token=token)[0]
+
+        assert visitor("made-up")[1] == 401
+        actor, status = visitor(tokens["actor"])
+        assert status == 303
+        wait_for(lambda: "All 2 scores" in actor.get("/"), 20)
+        form = actor.get(f"/act/rescore?scorer={SAMPLE}&cluster=worker01")
+        assert actor.post("/act/rescore", form)[0] == 303
+        [change] = changes.read(redis_client).changes
+        assert (change.by, change.claimed) == (f"system:serviceaccount:{namespace}:actor", False)
+
+        viewer, _ = visitor(tokens["viewer"])
+        assert "/act/" not in viewer.get(f"/scorers/{SAMPLE}")
+        assert viewer.status == 200
+        viewer.get(f"/act/rescore?scorer={SAMPLE}")
+        assert viewer.status == 403
+        secret = viewer.get(f"/scorers/{SAMPLE}")
+        assert viewer.post("/act/rescore", secret, scorer=SAMPLE)[0] == 403
+        assert f"system:serviceaccount:{namespace}:viewer" in page.log
+        assert len(changes.read(redis_client).changes) == 1
+
+        nobody, _ = visitor(tokens["nobody"])
+        nobody.get("/")
+        assert nobody.status == 403
+        assert not [name for name, token in tokens.items() if token in page.log]

@@ -1,0 +1,76 @@
+"""A real browser: Debian's Chromium, driven by Playwright. Where there is none, tests are skipped; in CI they fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib import resources
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from dsf.demo.binaries import find
+from dsf.errors import ToolError
+
+#: As root, in containers, and where there is no graphics card.
+_ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+#: Milliseconds: a busy machine may take long.
+TIMEOUT = 60_000
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser per test process."""
+    try:
+        program = find("chromium")
+    except ToolError as error:
+        reason = f"no browser: {error}"
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=str(program), args=list(_ARGUMENTS), timeout=TIMEOUT)
+        yield launched
+        launched.close()
+
+
+class Tab:
+    """One page of one visitor; notes what was asked of whom and what went wrong."""
+
+    def __init__(self, browser: Browser, base: str, **options: object) -> None:
+        self.base = base
+        self.context: BrowserContext = browser.new_context(**options)  # type: ignore[arg-type]
+        self.context.set_default_timeout(TIMEOUT)
+        self.page: Page = self.context.new_page()
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+
+    def __enter__(self) -> Tab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+    def open(self, path: str) -> Page:
+        """Go to a page of the site."""
+        self.page.goto(self.base + path, wait_until="load")
+        return self.page
+
+    @property
+    def nodes(self) -> int:
+        """Elements of the page."""
+        return int(self.page.evaluate("document.querySelectorAll('*').length"))
+
+    @property
+    def strangers(self) -> list[str]:
+        """What was asked of other servers."""
+        return [url for url in self.asked if not url.startswith((self.base + "/", "data:"))]
+
+    def violations(self) -> list[str]:
+        """What axe finds, with where."""
+        self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
+        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [f"{one['id']}: {[node['target'] for node in one['nodes']][:3]}" for one in found["violations"]]
