@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import cache
-from importlib import metadata, resources
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl
 
 import redis
@@ -30,144 +26,20 @@ from dsf.errors import (
     UnknownClusterError,
     UnknownScorerError,
 )
-from dsf.web.access import Access, Caller, Doing, NobodyKnown
-from dsf.web.acting import ACTS, Acting, Target
+from dsf.web.access import Access
+from dsf.web.acting import Acting
 from dsf.web.forms import add_forms
-from dsf.web.guard import Guard, Network
-from dsf.web.live import ROOT, Live
-from dsf.web.rendering import blocks, digest, link, render, with_ages
-from dsf.web.sessions import Sessions, cookie_of, form_secret
+from dsf.web.guard import Guard
+from dsf.web.rendering import link
+from dsf.web.site import LoginNeededError, Options, Site, assets, static_files
 from dsf.web.views import VIEWS, Sources, View
 
 log = dsf.log.get(__name__)
 
 #: Seconds between two signs of life of an event stream, so that proxies keep it open.
 _PING: Final = 15
-#: File of `static` -> its type.
-_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 #: Characters of a page's query that count: a longer one is nobody's bookmark.
 _LONGEST_QUERY: Final = 2000
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the settings say of the page."""
-
-    hosts: tuple[str, ...] = ()
-    proxies: tuple[Network, ...] = ()
-    root_path: str = ""
-    flower_url: str = ""
-    grafana_url: str = ""
-
-
-class LoginNeededError(Exception):
-    """Nobody is known to have sent this request."""
-
-
-class Site:
-    """Makes the pages, and knows who may see them."""
-
-    def __init__(self, sources: Sources, options: Options, access: Access, client: redis.Redis) -> None:
-        self.sources = sources
-        self.options = options
-        self.access = access
-        self.redis = client
-        self.sessions = Sessions(client)
-        self.live = Live()
-        self._version = metadata.version("dynamic-scoring-framework")
-
-    def caller(self, request: Request) -> Caller | None:
-        """Who sends a request; None for somebody who has not logged in. Raises AccessError."""
-        known: Caller | None = request.scope.get("dsf.caller")
-        if known is None:
-            known = self.access.recognise(request)
-            if known is None and self.access.has_login:
-                known = self.sessions.caller(cookie_of(request))
-            request.scope["dsf.caller"] = known
-        return known
-
-    def allow(self, request: Request, doing: Doing, act: str = "", target: Target | None = None) -> Caller:
-        """Who sends a request, if they may do this. Raises LoginNeededError and AccessError (403)."""
-        caller = self.caller(request)
-        if caller is None:
-            raise LoginNeededError
-        if not self.access.allows(caller, doing):
-            needed = "update" if doing == "act" else "get"
-            reason = f"{caller.name} may not {doing} here: that takes `{needed} dynamicscorers`"
-            if isinstance(self.access, NobodyKnown):
-                reason = "this page is read-only: start it with --allow-actions, or let it know people (docs/web.md)"
-            if doing == "act":
-                self.note_refusal(request, caller.name, act, target, reason)
-            raise AccessError(reason, 403)
-        return caller
-
-    @staticmethod
-    def note_refusal(request: Request, name: str, act: str, target: Target | None, reason: str) -> None:
-        """Log an act that was denied."""
-        log.warning(
-            "act refused",
-            caller=name,
-            act=act,
-            scorer=target.scorer if target else "",
-            cluster=(target.cluster or "*") if target else "",
-            client=request.client.host if request.client else "",
-            reason=reason,
-        )
-
-    def missing(self, request: Request) -> HTMLResponse:
-        """The answer for what is not there."""
-        text = "Look for it above."
-        return self.respond(request, "error.html", 404, title="There is no such page", text=text, again=False)
-
-    def page(self, request: Request, view: View, names: Mapping[str, str], status: int = 200) -> HTMLResponse:
-        """One page. Raises what its view raises."""
-        caller = self.allow(request, "look")
-        root, query = request.scope["dsf.root"], dict(request.query_params)
-        context = view.build(self.sources, names, query)
-        inner = self.live_part(view, context, root, query)
-        html = blocks(inner)[ROOT].html
-        return self.respond(
-            request,
-            "page.html",
-            status,
-            title=context["title"],
-            view=view,
-            content=html,
-            digest=digest(html),
-            acts=self._acts(names) if view.acts and self.access.allows(caller, "act") else [],
-        )
-
-    @staticmethod
-    def _acts(names: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
-        """What can be asked for on a page, with the query of each form."""
-        return [(act, dict(names)) for act in ACTS]
-
-    def live_part(self, view: View, context: Mapping[str, Any], root: str, query: Mapping[str, str]) -> str:
-        """The part of a page that follows what happens, with the marks of its blocks."""
-        return render(view.template, root, {**context, "options": self.options, "query": query})
-
-    def respond(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """A whole page from a template that extends the base."""
-        caller = request.scope.get("dsf.caller")
-        leave = form_secret(cookie_of(request)) if caller is not None and self.access.has_login else ""
-        html = render(
-            template,
-            request.scope["dsf.root"],
-            {
-                "assets": assets(),
-                "version": self._version,
-                "options": self.options,
-                "q": request.query_params.get("q", "") if request.url.path.endswith("/find") else "",
-                "path": request.scope["path"],
-                "query_string": request.url.query,
-                "caller": caller,
-                "leave": leave,
-                "acts": [],
-                "all_acts": ACTS,
-                **context,
-            },
-        )
-        return HTMLResponse(with_ages(html), status_code=status)
 
 
 def make_app(sources: Sources, options: Options, access: Access, client: redis.Redis, acting: Acting) -> FastAPI:
@@ -215,7 +87,7 @@ def _add_probes(app: FastAPI, sources: Sources) -> None:
 def _add_static(app: FastAPI) -> None:
     @app.get("/static/{tag}/{name}")
     def static(tag: str, name: str, request: Request) -> Response:
-        found = _files().get(name)
+        found = static_files().get(name)
         if found is None:
             return PlainTextResponse("not found\n", status_code=404)
         body, squeezed, kind = found
@@ -226,24 +98,6 @@ def _add_static(app: FastAPI) -> None:
         if re.search(r"\bgzip\b", request.headers.get("accept-encoding", "")):
             headers["Content-Encoding"], body = "gzip", squeezed
         return Response(body, media_type=kind, headers=headers)
-
-
-@cache
-def _files() -> dict[str, tuple[bytes, bytes, str]]:
-    folder = resources.files("dsf.web").joinpath("static")
-    found = {}
-    for file in folder.iterdir():
-        kind = _TYPES.get("." + file.name.rpartition(".")[2])
-        if kind is not None:
-            body = file.read_bytes()
-            found[file.name] = (body, gzip.compress(body, mtime=0), kind)
-    return found
-
-
-@cache
-def assets() -> str:
-    """What tells these static files from those of another version."""
-    return digest("".join(f"{name}{body.decode()}" for name, (body, _, _) in sorted(_files().items())))
 
 
 def _add_live(app: FastAPI, site: Site) -> None:

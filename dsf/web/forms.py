@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, Request, Response
@@ -16,9 +16,7 @@ from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.web import sessions
 from dsf.web.acting import ACTS, Acting, FormError, Target
 from dsf.web.rendering import link, segment
-
-if TYPE_CHECKING:
-    from dsf.web.app import Site
+from dsf.web.site import Site
 
 log = dsf.log.get(__name__)
 

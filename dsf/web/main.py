@@ -15,10 +15,11 @@ from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.web.access import Access, ListedRights, LoginAccess, NobodyKnown, ProxyAccess, RememberedRights, TokenAccess
 from dsf.web.acting import Acting
-from dsf.web.app import Options, make_app
+from dsf.web.app import make_app
 from dsf.web.guard import is_loopback, is_prefix, parse_networks
 from dsf.web.objects import FolderObjects, HubObjects, NoObjects
 from dsf.web.reading import Reading
+from dsf.web.site import Options
 from dsf.web.views import Sources
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ def test_what_is_put_in_is_escaped() -> None:
 
 
 def _base(**more: object) -> dict[str, object]:
-    from dsf.web.app import Options
+    from dsf.web.site import Options
 
     return {
         "assets": "a",

@@ -1,0 +1,169 @@
+"""What makes the pages, and knows who may see them."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata, resources
+from typing import Any, Final
+
+import redis
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+
+import dsf.log
+from dsf.errors import AccessError
+from dsf.web.access import Access, Caller, Doing, NobodyKnown
+from dsf.web.acting import ACTS, Target
+from dsf.web.guard import Network
+from dsf.web.live import ROOT, Live
+from dsf.web.rendering import blocks, digest, render, with_ages
+from dsf.web.sessions import Sessions, cookie_of, form_secret
+from dsf.web.views import Sources, View
+
+log = dsf.log.get(__name__)
+
+#: File of `static` -> its type.
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the settings say of the page."""
+
+    hosts: tuple[str, ...] = ()
+    proxies: tuple[Network, ...] = ()
+    root_path: str = ""
+    flower_url: str = ""
+    grafana_url: str = ""
+
+
+class LoginNeededError(Exception):
+    """Nobody is known to have sent this request."""
+
+
+class Site:
+    """Makes the pages, and knows who may see them."""
+
+    def __init__(self, sources: Sources, options: Options, access: Access, client: redis.Redis) -> None:
+        self.sources = sources
+        self.options = options
+        self.access = access
+        self.redis = client
+        self.sessions = Sessions(client)
+        self.live = Live()
+        self._version = metadata.version("dynamic-scoring-framework")
+
+    def caller(self, request: Request) -> Caller | None:
+        """Who sends a request; None for somebody who has not logged in. Raises AccessError."""
+        known: Caller | None = request.scope.get("dsf.caller")
+        if known is None:
+            known = self.access.recognise(request)
+            if known is None and self.access.has_login:
+                known = self.sessions.caller(cookie_of(request))
+            request.scope["dsf.caller"] = known
+        return known
+
+    def allow(self, request: Request, doing: Doing, act: str = "", target: Target | None = None) -> Caller:
+        """Who sends a request, if they may do this. Raises LoginNeededError and AccessError (403)."""
+        caller = self.caller(request)
+        if caller is None:
+            raise LoginNeededError
+        if not self.access.allows(caller, doing):
+            needed = "update" if doing == "act" else "get"
+            reason = f"{caller.name} may not {doing} here: that takes `{needed} dynamicscorers`"
+            if isinstance(self.access, NobodyKnown):
+                reason = "this page is read-only: start it with --allow-actions, or let it know people (docs/web.md)"
+            if doing == "act":
+                self.note_refusal(request, caller.name, act, target, reason)
+            raise AccessError(reason, 403)
+        return caller
+
+    @staticmethod
+    def note_refusal(request: Request, name: str, act: str, target: Target | None, reason: str) -> None:
+        """Log an act that was denied."""
+        log.warning(
+            "act refused",
+            caller=name,
+            act=act,
+            scorer=target.scorer if target else "",
+            cluster=(target.cluster or "*") if target else "",
+            client=request.client.host if request.client else "",
+            reason=reason,
+        )
+
+    def missing(self, request: Request) -> HTMLResponse:
+        """The answer for what is not there."""
+        text = "Look for it above."
+        return self.respond(request, "error.html", 404, title="There is no such page", text=text, again=False)
+
+    def page(self, request: Request, view: View, names: Mapping[str, str], status: int = 200) -> HTMLResponse:
+        """One page. Raises what its view raises."""
+        caller = self.allow(request, "look")
+        root, query = request.scope["dsf.root"], dict(request.query_params)
+        context = view.build(self.sources, names, query)
+        inner = self.live_part(view, context, root, query)
+        html = blocks(inner)[ROOT].html
+        return self.respond(
+            request,
+            "page.html",
+            status,
+            title=context["title"],
+            view=view,
+            content=html,
+            digest=digest(html),
+            acts=self._acts(names) if view.acts and self.access.allows(caller, "act") else [],
+        )
+
+    @staticmethod
+    def _acts(names: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
+        """What can be asked for on a page, with the query of each form."""
+        return [(act, dict(names)) for act in ACTS]
+
+    def live_part(self, view: View, context: Mapping[str, Any], root: str, query: Mapping[str, str]) -> str:
+        """The part of a page that follows what happens, with the marks of its blocks."""
+        return render(view.template, root, {**context, "options": self.options, "query": query})
+
+    def respond(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+        """A whole page from a template that extends the base."""
+        caller = request.scope.get("dsf.caller")
+        leave = form_secret(cookie_of(request)) if caller is not None and self.access.has_login else ""
+        html = render(
+            template,
+            request.scope["dsf.root"],
+            {
+                "assets": assets(),
+                "version": self._version,
+                "options": self.options,
+                "q": request.query_params.get("q", "") if request.url.path.endswith("/find") else "",
+                "path": request.scope["path"],
+                "query_string": request.url.query,
+                "caller": caller,
+                "leave": leave,
+                "acts": [],
+                "all_acts": ACTS,
+                **context,
+            },
+        )
+        return HTMLResponse(with_ages(html), status_code=status)
+
+
+@cache
+def static_files() -> dict[str, tuple[bytes, bytes, str]]:
+    """Name -> its bytes, the same as gzip, and the type."""
+    folder = resources.files("dsf.web").joinpath("static")
+    found = {}
+    for file in folder.iterdir():
+        kind = _TYPES.get("." + file.name.rpartition(".")[2])
+        if kind is not None:
+            body = file.read_bytes()
+            found[file.name] = (body, gzip.compress(body, mtime=0), kind)
+    return found
+
+
+@cache
+def assets() -> str:
+    """What tells these static files from those of another version."""
+    return digest("".join(f"{name}{body.decode()}" for name, (body, _, _) in sorted(static_files().items())))
