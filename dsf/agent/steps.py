@@ -40,9 +40,9 @@ class AgentStep(bootsteps.StartStopStep):
             _LOOK_EVERY, lambda: pool.replace(agent.cycles.look(agent.config.summaries()))
         )
         agent.readiness.consuming(True)
-        # Its channels are made with a connection each, of which only that of the pops is used.
-        for other in consumer.connection.transport.channels if consumer.connection else ():
-            other.pool.disconnect(inuse_connections=False)
+        dispatcher = consumer.event_dispatcher
+        for connection in (consumer.connection, dispatcher and dispatcher.connection):
+            _drop_unused(connection)
 
     def stop(self, consumer: Any) -> None:
         """The worker ends, or the connection is lost. What has begun is finished; nothing more begins."""
@@ -52,6 +52,12 @@ class AgentStep(bootsteps.StartStopStep):
             self._look = None
         if is_ending() and consumer.task_consumer is not None:
             consumer.task_consumer.channel.stop_taking()
+
+
+def _drop_unused(connection: Any) -> None:
+    """Every channel is made with a connection to Redis, to see whether it is there; what is not used now goes."""
+    for channel in connection.transport.channels if connection else ():
+        channel.async_pool.disconnect(inuse_connections=False)
 
 
 class EventBatches(bootsteps.StartStopStep):

@@ -29,7 +29,7 @@ _BaseQoS: Any = virtual.QoS
 log = dsf.log.get(__name__)
 
 #: Pops that wait in Redis at a time: ticks that come in one round trip.
-_MOST_POPS = 4
+_MOST_POPS = 8
 
 _throttle = Throttle()
 
