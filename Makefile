@@ -15,10 +15,13 @@ SYNCED := $(VENV)/.synced
 ARGS ?=
 # What tests/node/ makes clusters with: nothing is nodes of our own, `kind` is docker and kind.
 NODE ?=
+# Of `make soak`: how long, and which faults.
+SECONDS ?= 3600
+SEED ?= 7
 # Test processes at once: most tests wait for other processes.
 WORKERS ?= 3
 
-.PHONY: help setup demo test test-fast node controlplane lint types bench bench-fleet format clean
+.PHONY: help setup demo test test-fast node controlplane soak lint types bench bench-fleet format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +42,9 @@ node: $(SYNCED) ## run the tests on real pods, with root on Debian; NODE=kind ta
 
 controlplane: ## find the API server for the tests, or build it once with Go (minutes; into ~/.cache/dsf)
 	@scripts/test --controlplane
+
+soak: $(SYNCED) ## random faults for an hour, then the books; SECONDS=150 and SEED=7 choose how long and which
+	@DSF_SOAK_SECONDS=$(SECONDS) DSF_SOAK_SEED=$(SEED) $(PYTHON) -m pytest -n0 -s tests/faults/test_soak.py $(ARGS)
 
 lint: $(SYNCED) ## check format, style and layers
 	@$(VENV)/bin/ruff format --check

@@ -18,7 +18,7 @@ import psutil
 import redis
 import requests
 
-from bench.common import ROOT, process
+from bench.common import ROOT, cpu, process
 from bench.hub import SCORERS, Fleet
 from dsf import keys
 from dsf.demo.embedded_redis import EmbeddedRedis
@@ -35,8 +35,8 @@ SECRET = "5e" * 32
 #: Seconds between two scrapes, two looks at what waits, and two at the scores of all pairs.
 _SCRAPE, _LOOK, _SURVEY = 30.0, 0.5, 5.0
 _PATIENCE = 900.0
-#: Seconds of one stop and continue of what gets less CPU.
-_DUTY = 0.1
+#: Seconds between two looks at how much CPU was used by what is to get less of it.
+_DUTY = 0.005
 _FILL = """
 for i = 3, #ARGV do
     local key = ARGV[1] .. ARGV[i]
@@ -278,16 +278,14 @@ class World:
         }
 
     def _slow_down(self, share: float, ended: threading.Event) -> None:
-        """Continue the results workers for this share of the time, and stop them for the rest."""
+        """Stop each results worker whenever it has had this share of a core, until its time comes again."""
         workers = self._processes["results"]
+        first, began = [cpu(worker) for worker in workers], time.monotonic()
         try:
-            while not ended.is_set():
-                for worker in workers:
-                    worker.send_signal(signal.SIGCONT)
-                ended.wait(_DUTY * share)
-                for worker in workers:
-                    worker.send_signal(signal.SIGSTOP)
-                ended.wait(_DUTY * (1 - share))
+            while not ended.wait(_DUTY):
+                for worker, before in zip(workers, first, strict=True):
+                    has_more = cpu(worker) - before < share * (time.monotonic() - began)
+                    worker.send_signal(signal.SIGCONT if has_more else signal.SIGSTOP)
         finally:
             for worker in workers:
                 worker.send_signal(signal.SIGCONT)

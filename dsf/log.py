@@ -5,9 +5,10 @@ Everything goes through the standard library, so that Celery, uvicorn and the Ku
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
 from dsf.settings import Settings
@@ -27,9 +28,26 @@ def prepare(settings: Settings) -> None:
     logging.getLogger().setLevel(settings.log_level)
 
 
+@contextlib.contextmanager
+def _without(*names: str) -> Iterator[None]:
+    """Have what is imported meanwhile believe that these packages are not there, unless somebody uses them already.
+
+    structlog would load rich, which takes 4 MB of every process, for tracebacks in colours, and a threading library
+    that none of ours has to do with.
+    """
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
 def setup(settings: Settings) -> None:
     """Send all logging of this process to standard error in the chosen format. Calling it again changes the format."""
-    import structlog
+    with _without("rich", "greenlet"):
+        import structlog
 
     global _prepared  # noqa: PLW0603
     _prepared = None

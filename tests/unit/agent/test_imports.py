@@ -13,15 +13,18 @@ KNOWN = {
     *("redis", "opentelemetry", "psutil", "cryptography"),
     *("pydantic", "pydantic_core", "pydantic_settings", "annotated_types", "typing_extensions", "typing_inspection"),
     *("requests", "urllib3", "charset_normalizer", "idna", "certifi", "brotli", "zstandard", "h2", "socks"),
-    *("structlog", "rich", "pygments", "attr", "attrs", "markdown_it", "mdurl"),
-    *("prometheus_client", "yaml", "dotenv", "watchfiles", "msgspec", "orjson", "anyio", "sniffio"),
+    "structlog",
+    *("prometheus_client", "yaml", "dotenv", "msgspec", "orjson"),
     *("_cffi_backend", "cffi", "pycparser", "_brotli", "zipp", "packaging", "wrapt", "deprecated", "tzdata"),
 }
 #: Parts of this project that belong to other processes.
 OTHERS = {"hub", "results", "exporter", "optimizer", "cli", "demo", "scorer", "schedule", "kube", "redisacl"}
 _SAY = """
 import json, sys
+import dsf.log
 from dsf import workerprobes
+from dsf.settings import settings
+dsf.log.setup(settings())
 from dsf.agent import main, memory, pool, runtime, steps, transport
 from dsf.celery import app
 app.loader.import_default_modules()

@@ -19,6 +19,7 @@ TARGETS = [
     "test-fast",
     "node",
     "controlplane",
+    "soak",
     "lint",
     "types",
     "bench",
