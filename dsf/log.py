@@ -29,24 +29,24 @@ def prepare(settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def _without(*names: str) -> Iterator[None]:
-    """Have what is imported meanwhile believe that these packages are not there, unless somebody uses them already.
+def _without(name: str) -> Iterator[None]:
+    """Have what is imported meanwhile believe that this package is not there, unless somebody uses it already.
 
-    structlog would load rich, which takes 4 MB of every process, for tracebacks in colours, and a threading library
-    that none of ours has to do with.
+    structlog would load rich, which takes 4 MB of every process, for tracebacks in colours.
     """
-    hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]
     try:
         yield
     finally:
-        for name in hidden:
-            del sys.modules[name]
+        del sys.modules[name]
 
 
 def setup(settings: Settings) -> None:
     """Send all logging of this process to standard error in the chosen format. Calling it again changes the format."""
-    with _without("rich", "greenlet"):
+    with _without("rich"):
         import structlog
 
     global _prepared  # noqa: PLW0603

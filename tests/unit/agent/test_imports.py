@@ -8,6 +8,8 @@ import sys
 
 #: Distributions' modules that an agent needs, or that one of these brings with it.
 KNOWN = {
+    # Celery looks whether greenlet is there; tools of the tests bring it.
+    "greenlet",
     *("celery", "kombu", "billiard", "vine", "amqp", "click", "dateutil", "six", "tzlocal"),
     # The last three for a telemetry of redis-py that is off; they come where they are installed.
     *("redis", "opentelemetry", "psutil", "cryptography"),
