@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -121,3 +123,28 @@ def test_a_server_may_want_a_certificate_of_its_clients(ca: TestCa, settings_fac
         client = connect(settings_factory(redis_url=url, redis_ca_file=ca.cert, **files))
         with contextlib.closing(client):
             assert client.ping()
+
+
+def test_who_connects_again_goes_on_with_the_session(
+    shared_redis: SecureRedis, settings_factory: SettingsFactory
+) -> None:
+    """No second handshake in full, which is CPU and bytes on both sides; a renewed CA ends that."""
+    settings = settings_factory(redis_url=shared_redis.hub_url("exporter"), redis_ca_file=shared_redis.ca.cert)
+
+    def reused() -> list[bool]:
+        with contextlib.closing(connect(settings)) as client:
+            found = []
+            for _ in range(2):
+                connection: Any = client.connection_pool.get_connection()
+                connection.send_command("PING")
+                connection.read_response()
+                found.append(connection._sock.session_reused)
+                connection.disconnect()
+                client.connection_pool.release(connection)
+            return found
+
+    reused()
+    assert reused() == [True, True]
+    stat = shared_redis.ca.cert.stat()
+    os.utime(shared_redis.ca.cert, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000_000))
+    assert reused() == [False, True]
