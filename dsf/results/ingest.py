@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 import redis
 
 import dsf.log
-from dsf import keys
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.messages import Result, verify
 from dsf.results.ending import ending_of, superseded_by
@@ -50,7 +49,6 @@ class Ingest:
     ) -> None:
         self._settings = settings
         self._secret = master_secret(settings)
-        self._redis = client
         self._registry = RegistryCache(client)
         self._runs = Runs(client)
         self._clock = clock
@@ -86,9 +84,10 @@ class Ingest:
         endings: dict[int, Ending] = {}
         given_way: list[Ending] = []
         refused: Counter[str] = Counter()
+        news: dict[str, tuple[AgentRecord, int]] = {}
         for number, envelope in enumerate(envelopes):
             try:
-                result, scorer = self._examine(envelope)
+                result, scorer = self._examine(envelope, news)
             except MessageRejectedError as error:
                 refused[error.reason] += 1
                 answers[number] = error.reason
@@ -96,6 +95,7 @@ class Ingest:
             else:
                 endings[number] = ending_of(result, scorer, now=now, settings=self._settings, factor=factor)
                 given_way += self._given_way(result, now)
+        self._note(news)
         ended = self._runs.end_all(
             [*endings.values(), *given_way], refused=refused, now=now, history_length=self._settings.history_length
         )
@@ -124,49 +124,51 @@ class Ingest:
         """Count a result that is dropped without being taken in. Raises redis.RedisError."""
         self._runs.refuse({reason: 1})
 
-    def _examine(self, envelope: object) -> tuple[Result, ScorerRecord]:
-        """The result and its scorer. Raises MessageRejectedError."""
+    def _examine(self, envelope: object, news: dict[str, tuple[AgentRecord, int]]) -> tuple[Result, ScorerRecord]:
+        """The result and its scorer; `news` gets what is to be noted of its sender. Raises MessageRejectedError."""
         try:
             result = verify(envelope, self._secret, limit=self._settings.max_result_message_bytes)
         except SchemaMismatchError as error:
             # It is named to people: they would else look for a network that loses results.
-            self._sender(
-                error.cluster, error.key_id, AgentRecord(schema_version=error.schema_version, version=error.version)
-            )
+            agent = AgentRecord(schema_version=error.schema_version, version=error.version)
+            self._sender(error.cluster, error.key_id, agent, news)
             raise
         except (ValueError, RecursionError) as error:
             # Half a character or a document nested too deeply for the parser.
             raise MessageRejectedError("malformed", f"not readable: {type(error).__name__}") from None
         key_id = envelope["kid"] if isinstance(envelope, dict) else 0
-        self._sender(
-            result.cluster, key_id, AgentRecord(schema_version=result.v, version=result.version, mail=result.mail)
-        )
+        agent = AgentRecord(schema_version=result.v, version=result.version, mail=result.mail)
+        self._sender(result.cluster, key_id, agent, news)
         scorer = self._registry.scorer(result.scorer)
         if scorer is None:
             # Its scorer went while it was on its way. The sweeper forgets the run with it.
             raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
         return result, scorer
 
-    def _sender(self, name: str, key_id: int, agent: AgentRecord) -> None:
-        """Check that a cluster may send with this key, and tell the hub what it uses. Raises MessageRejectedError."""
+    def _sender(self, name: str, key_id: int, agent: AgentRecord, news: dict[str, tuple[AgentRecord, int]]) -> None:
+        """Check that a cluster may send with this key; what it uses is `news`. Raises MessageRejectedError."""
         cluster = self._registry.cluster(name)
         if cluster is None:
             raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {name}")
         if key_id not in cluster.key_ids:
             raise MessageRejectedError("bad_signature", f"signed with the withdrawn key {key_id} of {name}")
         noted_id, noted_agent, until = self._noted.get(name, (0, None, 0.0))
-        now = time.monotonic()
-        if key_id <= noted_id and agent == noted_agent and now < until:
+        if key_id <= noted_id and agent == noted_agent and time.monotonic() < until:
             return
         # A rotation waits for the new key; a result that was signed before it may come after.
-        newest = max(key_id, noted_id)
-        try:
-            self._redis.hset(keys.KEYS_USED, name, newest)
-            self._agents.note(name, agent)
-        except redis.exceptions.OutOfMemoryError:
-            # The result itself is taken in all the same; a later one brings this again.
+        news[name] = agent, max(key_id, noted_id, news[name][1] if name in news else 0)
+
+    def _note(self, news: dict[str, tuple[AgentRecord, int]]) -> None:
+        """Tell the hub what clusters use."""
+        if not news:
             return
-        self._noted[name] = newest, agent, now + _NOTE_AGAIN
+        try:
+            self._agents.note_all(news)
+        except redis.exceptions.OutOfMemoryError:
+            # The results themselves are taken in all the same; later ones bring this again.
+            return
+        until = time.monotonic() + _NOTE_AGAIN
+        self._noted |= {name: (key_id, agent, until) for name, (agent, key_id) in news.items()}
 
     def _log(self, reason: str, envelope: object, why: str, **context: str) -> None:
         not_logged = self._throttle.take(reason)

@@ -49,6 +49,15 @@ class Agents:
         """Note what a cluster's agent speaks."""
         self._redis.hset(keys.AGENTS, cluster, record.model_dump_json())
 
+    def note_all(self, records: Mapping[str, tuple[AgentRecord, int]]) -> None:
+        """Note what agents of clusters speak, and the ids of the newest keys that they signed with; one round trip."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hset(keys.KEYS_USED, mapping={cluster: key_id for cluster, (_, key_id) in records.items()})
+            pipe.hset(
+                keys.AGENTS, mapping={cluster: record.model_dump_json() for cluster, (record, _) in records.items()}
+            )
+            pipe.execute()
+
     def one(self, cluster: str) -> AgentRecord | None:
         """The agent of one cluster; None when it was never heard of, or its record cannot be read."""
         text = self._redis.hget(keys.AGENTS, cluster)
