@@ -275,6 +275,7 @@ class Access(SpecModel):
     #: The ScoringAuthentication that it is of, and the servers that this one binds its Secrets to; else empty.
     authentication: str = ""
     allowed_hosts: tuple[str, ...] = ()
+    proxy_url: str | None = Field(default=None, alias="proxyURL")
     #: Of an agent that is older than its hub: what it does not know, so that it asks nobody.
     problem: str = Field(default="", exclude=True)
 

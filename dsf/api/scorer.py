@@ -206,7 +206,11 @@ class DynamicScorerSpec(SpecModel):
     config_sync_mode: ConfigSyncMode = Field(
         description="Full: configURL is polled and its values win. None: the values here are used."
     )
-    location: Location = Field(default=Location.Internal, description="Whether the scoring API is inside a cluster.")
+    location: Location = Field(
+        default=Location.Internal,
+        description="Internal: the scoring API is inside a cluster and asked without a proxy. External: through the "
+        "proxy of its ScoringAuthentication, or of HTTP_PROXY, HTTPS_PROXY and NO_PROXY.",
+    )
     score_destination: ScoreDestination = Field(
         default=ScoreDestination.AddOnPlacementScore, description="Where scores go. None: to metrics only."
     )

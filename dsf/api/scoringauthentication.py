@@ -16,7 +16,7 @@ from dsf.api.meta import ApiModel, Condition, ObjectMeta
 from dsf.api.selector import ClusterSelector
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import API_VERSION, AUTHENTICATION_KIND, CLUSTER_SET_LABEL
-from dsf.api.urls import is_valid_url
+from dsf.api.urls import base_url, is_valid_url
 
 #: Most entries of allowedHosts, and most overrides.
 MAX_HOSTS: Final = 64
@@ -32,6 +32,12 @@ def _server(value: str) -> str:
 def _host(value: str) -> str:
     if not is_valid_url(value):
         raise ValueError(f"{value!r} is not a URL of the form http://host[:port][/path] or https://...")
+    return value
+
+
+def _proxy(value: str) -> str:
+    if not is_valid_url(value) or not value.lower().startswith("http://") or base_url(value) != value.rstrip("/"):
+        raise ValueError(f"{value!r} is not the URL of a proxy of the form http://host[:port]")
     return value
 
 
@@ -85,6 +91,12 @@ class ScoringAuthenticationSpec(Methods):
         max_length=MAX_HOSTS,
     )
     tls: Tls | None = Field(default=None, description="How the servers prove who they are; unset: as all servers.")
+    proxy_url: Annotated[str, AfterValidator(_proxy), Field(max_length=512)] | None = Field(
+        default=None,
+        alias="proxyURL",
+        description="The proxy on the way to the servers, as http://host:port; unset: HTTP_PROXY, HTTPS_PROXY and "
+        "NO_PROXY. A scoring API of location Internal is asked without any.",
+    )
     overrides: tuple[Override, ...] = Field(
         default=(), description="Other values on some clusters; of several the first counts.", max_length=MAX_OVERRIDES
     )

@@ -91,7 +91,7 @@ class ConfigSyncMode(StrEnum):
 
 
 class Location(StrEnum):
-    """Whether a scoring API runs inside a cluster; informative only."""
+    """Whether a scoring API runs inside a cluster: then no proxy is on the way to it."""
 
     Internal = "Internal"
     External = "External"

@@ -90,6 +90,7 @@ def access_with(authentication: ScoringAuthentication, methods: Methods, tls: Tl
         tls=tls,
         authentication=authentication.metadata.name,
         allowed_hosts=authentication.spec.allowed_hosts,
+        proxy_url=authentication.spec.proxy_url,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import Any, Final, Literal, Protocol, cast
 
 from dsf.api.authentication import Access as Told
@@ -10,11 +11,12 @@ from dsf.api.authentication import Methods, TokenSecretRef
 from dsf.api.authentication import Tls as ToldTls
 from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
+from dsf.api.types import Location
 from dsf.api.urls import base_url
 from dsf.auth.draft import Draft
 from dsf.auth.secrets import SecretError, SecretSource
 from dsf.auth.tokencache import TokenCache
-from dsf.http.access import PLAIN, Access, Tls
+from dsf.http.access import DIRECT, PLAIN, Access, Tls
 from dsf.http.failures import place
 
 #: Field of `Methods` -> the module of this package with its `add`, in the order in which they are asked. An agent loads
@@ -52,25 +54,29 @@ class Authenticator:
         else:
             told, url = summary.scoring_access, summary.scoring_endpoint
             name, key = summary.scoring_endpoint_auth_name, summary.scoring_endpoint_auth_key
+        is_direct = stage == "score" and summary.location == Location.Internal
         if told is None:
             if not name and not key:
-                return PLAIN
+                return DIRECT if is_direct else PLAIN
             told = Told(methods=Methods(token_secret_ref=TokenSecretRef(name=name, key=key)))
         if told.problem:
             raise SecretError(
                 f"this agent does not know how to ask {url}: {told.problem}; it is older than its hub: upgrade it",
                 "auth_unsupported",
             )
-        return self._access(told, url, deadline)
+        return self._access(told, url, deadline, is_direct)
 
-    def _access(self, told: Told, url: str, deadline: float, refused: str | None = None) -> Access:
+    def _access(self, told: Told, url: str, deadline: float, is_direct: bool, refused: str | None = None) -> Access:
         draft = Draft(url, deadline, self._hosts(told, url), self._source, self._tokens, self._tls(told.tls), refused)
         if told.tls is not None and told.tls.insecure_skip_verify:
             draft.shows("the server's certificate is not verified")
         for field, module in METHODS.items():
             if method := getattr(told.methods, field):
                 cast("_Module", importlib.import_module(f"dsf.auth.{module}")).add(method, draft)
-        return draft.done(lambda token, until: self._access(told, url, until, token))
+        made = draft.done(lambda token, until: self._access(told, url, until, is_direct, token))
+        if is_direct:
+            return replace(made, is_direct=True)
+        return made if told.proxy_url is None else replace(made, proxy=told.proxy_url)
 
     def _hosts(self, told: Told, url: str) -> TokenHosts:
         """The servers that a ScoringAuthentication binds Secrets to."""

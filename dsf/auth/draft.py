@@ -103,11 +103,11 @@ class Draft:
             tls = Tls(tls.ca, self.certificate, self.key, tls.server_name, tls.verify)
         token = self.renewable
         return Access(
-            tuple(self._headers),
-            tuple(self._params),
-            tls if tls != Tls() else None,
-            tuple(self._secrets),
-            tuple(self._shown),
-            (lambda deadline: renew(token, deadline)) if token else None,
-            self.sign,
+            headers=tuple(self._headers),
+            params=tuple(self._params),
+            tls=tls if tls != Tls() else None,
+            secrets=tuple(self._secrets),
+            shown=tuple(self._shown),
+            renew=(lambda deadline: renew(token, deadline)) if token else None,
+            sign=self.sign,
         )

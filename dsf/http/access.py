@@ -34,6 +34,9 @@ class Access:
     headers: Pairs = field(default=(), repr=False)
     params: Pairs = field(default=(), repr=False)
     tls: Tls | None = None
+    #: The proxy to go through; None is by the variables that all programs know. Direct is without any.
+    proxy: str | None = None
+    is_direct: bool = False
     #: What must be in no message: all that is sent of Secrets.
     secrets: tuple[str, ...] = field(default=(), repr=False)
     #: For people, one line each: what is sent, with `***` for what is secret.
@@ -51,6 +54,8 @@ class Access:
 
 #: Nothing but the question.
 PLAIN: Final = Access()
+#: The same to a server of the own network, which no proxy stands before.
+DIRECT: Final = Access(is_direct=True)
 
 
 def bearer(token: str | None) -> Access:

@@ -221,7 +221,9 @@ class _Request:
         prepared.body = content.get("data")
         if self.access.sign is not None:
             self.access.sign(prepared)
-        self.proxy = transport.proxy_for(str(prepared.url), has_token=self.access.is_secret)
+        if not self.access.is_direct:
+            own = self.access.proxy
+            self.proxy = transport.proxy_for(str(prepared.url), has_token=self.access.is_secret, own=own)
         return prepared
 
     def _body_of_good(self, response: requests.Response) -> bytes:

@@ -49,6 +49,11 @@ def proxy_for(parts: SplitResult, *, has_token: bool) -> Proxy | None:
     return _proxy(variable, value if "://" in value else f"http://{value}")
 
 
+def named(url: str) -> Proxy:
+    """A proxy that somebody named for the very server, who thereby trusts it with what is sent. Raises HttpError."""
+    return _proxy("proxyURL", url)
+
+
 def _variable(name: str) -> tuple[str, str]:
     for found in (name, name.upper()):
         if value := os.environ.get(found, "").strip():

@@ -65,8 +65,10 @@ def set_aliases(aliases: Mapping[str, str]) -> None:
     _aliases.update(parsed)
 
 
-def proxy_for(url: str, *, has_token: bool) -> proxies.Proxy | None:
-    """The proxy for a request to this URL, None for a direct one. Raises HttpError."""
+def proxy_for(url: str, *, has_token: bool, own: str | None = None) -> proxies.Proxy | None:
+    """The proxy for a request to this URL, None for a direct one; `own` is one that is named. Raises HttpError."""
+    if own is not None:
+        return proxies.named(own)
     parts = urlsplit(url)
     if f"{parts.hostname}:{parts.port or proxies.PORTS[parts.scheme]}" in _aliases:
         return None

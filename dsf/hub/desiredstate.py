@@ -105,6 +105,10 @@ class DesiredState:
         """A DynamicScoringConfig as it is stored; None when it is not there or cannot be read."""
         return self._one(key, DynamicScoringConfig)
 
+    def authentication(self, namespace: str, name: str) -> ScoringAuthentication | None:
+        """A ScoringAuthentication as it is stored; None when it is not there or cannot be read."""
+        return self._one(ObjectKey(Kind.AUTHENTICATION, namespace, name), ScoringAuthentication)
+
     @property
     def config_key(self) -> ObjectKey:
         """The one DynamicScoringConfig that counts."""

@@ -22,6 +22,7 @@ from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.api.urls import base_url
 from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
+from dsf.http.access import PLAIN, Access
 from dsf.http.failures import place
 from dsf.hub.workqueue import WorkQueue
 from dsf.settings import Settings
@@ -46,6 +47,8 @@ class Target(NamedTuple):
 
     config_url: str
     mode: ConfigSyncMode
+    #: How it is asked: directly, or through a proxy.
+    access: Access = PLAIN
     #: uid of the DynamicScorer: one that was deleted and made again is another one.
     uid: str = ""
 
@@ -111,7 +114,7 @@ def check(target: Target, *, timeout: float) -> Check:
 
     def ask(url: str) -> http.Answer | CheckFailure:
         try:
-            return http.probe(url, deadline=deadline, max_bytes=MAX_BYTES)
+            return http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, access=target.access)
         except HttpError as error:
             # Without the seconds of a timeout: a message that differs at each check would be a new status each time.
             late = error.reason == "timeout"

@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 import redis
 
 from dsf.api.scorer import DynamicScorer
+from dsf.api.types import Location
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.errors import DsfError
+from dsf.http.access import DIRECT, PLAIN, Access
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import Spread, ignored_scorer_status, scorer_status, stumbled_scorer_status
 from dsf.hub.cycles import Cycles
@@ -76,7 +78,8 @@ class ScorerReconciler:
             status = ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
             write_status(self._backend, key, scorer.status.conditions, status)
             return None
-        target = Target(scorer.spec.config_url, scorer.spec.config_sync_mode, scorer.metadata.uid)
+        spec = scorer.spec
+        target = Target(spec.config_url, spec.config_sync_mode, self._access(scorer), scorer.metadata.uid)
         self._health.track(key, target, _known(scorer))
         plan, own, health = self._picture(key, scorer)
         if own is None:
@@ -108,6 +111,16 @@ class ScorerReconciler:
             raise unreachable
         # When a pause ends, the registry and the status say so; beat knows the time itself.
         return None if own.suspended_until is None else max(0.0, own.suspended_until - time.time()) + 0.05
+
+    def _access(self, scorer: DynamicScorer) -> Access:
+        """How the hub asks its scoring API: no Secret is here, but a proxy may be on the way."""
+        if scorer.spec.location is Location.Internal:
+            return DIRECT
+        auth = scorer.spec.scoring.auth
+        if auth is None or auth.authentication_ref is None:
+            return PLAIN
+        found = self._desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
+        return PLAIN if found is None else Access(proxy=found.spec.proxy_url)
 
     def _picture(self, key: ObjectKey, scorer: DynamicScorer) -> tuple[Plan, ScorerPlan | None, Health]:
         """The plan and the health that it was made with: a check may end between two looks, and a status made from

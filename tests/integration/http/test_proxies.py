@@ -18,7 +18,7 @@ import pytest
 from dsf import http
 from dsf.errors import HttpError
 from dsf.http import transport
-from dsf.http.access import bearer
+from dsf.http.access import DIRECT, PLAIN, Access, bearer
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
 
@@ -103,8 +103,8 @@ def server() -> Iterator[ScriptedServer]:
         yield running
 
 
-def by_agent(url: str, **options: str) -> bytes:
-    return http.get(url, deadline=time.monotonic() + 60, max_bytes=1000, **options)  # type: ignore[arg-type]
+def by_agent(url: str, access: Access = PLAIN) -> bytes:
+    return http.get(url, deadline=time.monotonic() + 60, max_bytes=1000, access=access)
 
 
 def by_hub(url: str) -> bytes:
@@ -141,7 +141,7 @@ def test_https_goes_through_a_tunnel_that_hides_the_token(
     server = ScriptedServer(answer("hello"))
     with over_tls(server, ca, "scorer.test"), server, Proxy() as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://somebody:opensesame@{proxy.address}")
-        options = {"token": "t0ken"} if ask is by_agent else {}
+        options = {"access": bearer("t0ken")} if ask is by_agent else {}
         assert ask(f"https://scorer.test:{server.port}/config", **options) == b"hello"
         # The name that the certificate must have is still that of the server.
         with pytest.raises(HttpError, match=r"https://other\.test:.* \(through the proxy 127.*\): TLS failed"):
@@ -231,3 +231,17 @@ def test_a_proxy_that_never_answers_is_given_up_at_the_deadline(monkeypatch: pyt
         with pytest.raises(HttpError) as caught:
             http.get("https://scorer.test/", deadline=time.monotonic() + 1, max_bytes=100)
     assert caught.value.reason == "timeout"
+
+
+def test_a_proxy_that_is_named_for_a_server_and_none(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(2, 1, 6, "", ("127.0.0.1", server.port))]
+    url = f"http://scorer.test:{server.port}/config"
+    with Proxy() as other, Proxy() as named:
+        monkeypatch.setenv("HTTP_PROXY", f"http://{other.address}")
+        assert by_agent(url, Access(proxy=f"http://{named.address}")) == b"hello"
+        assert (len(named.asked), len(other.asked)) == (1, 0)
+        assert by_agent(url) == b"hello"
+        assert (len(named.asked), len(other.asked)) == (1, 1)
+        monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: rows)
+        assert by_agent(url, DIRECT) == b"hello"
+        assert (len(named.asked), len(other.asked)) == (1, 1)

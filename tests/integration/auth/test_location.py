@@ -1,0 +1,57 @@
+"""Which way a scoring API is asked: Internal without a proxy, External through one; by agents and by the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dsf.api.summary import ScorerSummary
+from dsf.api.types import ConfigSyncMode
+from dsf.auth.authenticator import Authenticator
+from dsf.http.access import DIRECT, Access
+from dsf.hub.health import Target, check
+from tests.integration.auth.bed import Bed
+from tests.integration.http.test_proxies import Proxy
+from tests.support.httpserver import ScriptedServer, answer
+
+BOUND = {"methods": {}, "authentication": "a", "allowedHosts": ["127.0.0.1"], "proxyURL": "http://proxy.example:3128"}
+
+
+def access(bed: Bed, stage: str, **told: object) -> Access:
+    """How an agent asks."""
+    summary = bed.summary("http://127.0.0.1:1", None).model_dump(by_alias=True, exclude_none=True, mode="json")
+    summary.pop("sourceAccess")
+    made = ScorerSummary.model_validate({**summary, **told})
+    return Authenticator(bed.secrets).access(made, stage, 0.0)  # type: ignore[arg-type]
+
+
+def test_what_an_agent_does(bed: Bed) -> None:
+    assert access(bed, "score", location="Internal").is_direct
+    assert not access(bed, "score", location="External").is_direct
+    # It is about the scoring API: a source has NO_PROXY.
+    assert not access(bed, "fetch", location="Internal").is_direct
+    found = access(bed, "score", location="External", scoringAccess=BOUND)
+    assert (found.proxy, found.is_direct) == ("http://proxy.example:3128", False)
+    assert access(bed, "score", location="Internal", scoringAccess=BOUND).is_direct
+    assert access(bed, "fetch", sourceAccess=BOUND).proxy == "http://proxy.example:3128"
+
+
+@pytest.fixture
+def api() -> Iterator[ScriptedServer]:
+    """A scoring API."""
+    with ScriptedServer(answer("ok")) as running:
+        yield running
+
+
+def test_what_the_hub_does(api: ScriptedServer) -> None:
+    with Proxy() as proxy:
+        url = f"http://scorer.test:{api.port}/config"
+        external = Target(url, ConfigSyncMode.None_, Access(proxy=f"http://{proxy.address}"))
+        assert check(external, timeout=10).health_failure is None
+        assert proxy.asked == [f"GET http://scorer.test:{api.port}/healthz"]
+        # Without a proxy, nobody knows that name.
+        failure = check(Target(url, ConfigSyncMode.None_, DIRECT), timeout=10).health_failure
+        assert failure is not None
+        assert "cannot be resolved" in failure.message
+        assert len(proxy.asked) == 1
