@@ -29,11 +29,13 @@ RESERVED_HEADERS: Final = frozenset(
     }
 )
 _VALUE_RULE: Final = "either value or secretRef"
-_ONE_RULE: Final = "at most one of tokenSecretRef, basic, oauth2 and serviceAccountToken: each is the Authorization"
+_ONE_RULE: Final = (
+    "at most one of tokenSecretRef, basic, oauth2, serviceAccountToken and aws: each is the header Authorization"
+)
 #: What says who asks in the header Authorization.
-_AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token")
+_AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token", "aws")
 _NONE_RULE: Final = (
-    "names no method: set authenticationRef, tokenSecretRef, basic, oauth2, clientCertificate, headers or "
+    "names no method: set authenticationRef, tokenSecretRef, basic, oauth2, aws, clientCertificate, headers or "
     "queryParameters"
 )
 
@@ -169,6 +171,16 @@ class ServiceAccountToken(SpecModel):
     )
 
 
+class Aws(SpecModel):
+    """Amazon's signature of each request (SigV4)."""
+
+    region: Plain = Field(description="Region, such as eu-west-1.", min_length=1)
+    service: Plain = Field(default="aps", description="Service: aps is Managed Prometheus.", min_length=1)
+    access_key_id: Value = Field(alias="accessKeyID", description="Id of the access key.")
+    secret_access_key: SecretKeyRef = Field(description="The access key itself.")
+    session_token: SecretKeyRef | None = Field(default=None, description="Token of a temporary access key.")
+
+
 class CaKind(StrEnum):
     """Where a CA is."""
 
@@ -209,6 +221,7 @@ class Methods(SpecModel):
     service_account_token: ServiceAccountToken | None = Field(
         default=None, description="A token of the agent's ServiceAccount."
     )
+    aws: Aws | None = Field(default=None, description="Amazon's signature; needs the extra `aws` in the agent.")
     client_certificate: ClientCertificate | None = Field(
         default=None, description="A certificate of the client (mTLS)."
     )
@@ -234,7 +247,9 @@ class Methods(SpecModel):
         return any(getattr(self, name) for name in Methods.model_fields)
 
 
-_GIVEN: Final = "[has(self.tokenSecretRef), has(self.basic), has(self.oauth2), has(self.serviceAccountToken)]"
+_GIVEN: Final = (
+    "[has(self.tokenSecretRef), has(self.basic), has(self.oauth2), has(self.serviceAccountToken), has(self.aws)]"
+)
 _PAIRS: Final = "size(self.headers) > 0 || size(self.queryParameters) > 0"
 _ANY: Final = f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) || {_PAIRS})"
 _AT_MOST_ONE: Final = (f"{_GIVEN}.filter(given, given).size() <= 1", _ONE_RULE)

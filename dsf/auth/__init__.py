@@ -5,7 +5,7 @@
     draft          what the methods write into
     tokencache     tokens that are got from a server: kept until shortly before their end, got once for all
 
-    bearer basic certificate headers parameters oauth2 serviceaccount
+    bearer basic certificate headers parameters oauth2 serviceaccount aws
                    the methods; each has `add(method, draft)`
 
 A new method is a model in `dsf/api/authentication.py`, a file here, and its line in `authenticator.METHODS`.

@@ -26,6 +26,7 @@ METHODS: Final = {
     "basic": "basic",
     "oauth2": "oauth2",
     "service_account_token": "serviceaccount",
+    "aws": "aws",
     "client_certificate": "certificate",
     "headers": "headers",
     "query_parameters": "parameters",

@@ -30,7 +30,7 @@ def mistakes(auth: dict[str, Any]) -> str:
     [
         ({}, "names no method: set authenticationRef"),
         ({"kerberos": {}}, "kerberos: is not a known field; allowed are tokenSecretRef, basic, oauth2"),
-        ({"basic": BASIC, "tokenSecretRef": REF}, "at most one of tokenSecretRef, basic, oauth2 and"),
+        ({"basic": BASIC, "tokenSecretRef": REF}, "at most one of tokenSecretRef, basic, oauth2,"),
         ({"basic": {"username": {}, "password": REF}}, "basic.username: either value or secretRef"),
         ({"basic": {"username": {"value": "u", "secretRef": REF}, "password": REF}}, "either value or secretRef"),
         ({"basic": {"username": {"value": "u"}}}, "basic.password: is required"),

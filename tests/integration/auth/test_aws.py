@@ -1,0 +1,106 @@
+"""Amazon's signature, against a server that checks it by the published rules, with code of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from dsf import http
+from dsf.auth.authenticator import Authenticator
+from tests.integration.auth.bed import GOOD, Bed
+from tests.support.httpserver import Exchange, ScriptedServer
+
+KEY = "s3cret/of+amazon"
+AWS = {
+    "region": "eu-west-1",
+    "accessKeyID": {"value": "AKIDEXAMPLE"},
+    "secretAccessKey": {"name": "amazon", "key": "secret"},
+}
+METHODS = {"aws": AWS}
+
+
+def expected(exchange: Exchange, region: str, service: str, signed: list[str]) -> str:
+    """The signature that this request must have."""
+    request = exchange.request
+    raw = urlsplit(exchange.http.path)
+    headers = {name.lower(): value.strip() for name, value in request.headers.items()}
+    canonical = "\n".join(
+        [
+            *(request.method, raw.path, "&".join(sorted(raw.query.split("&"))) if raw.query else ""),
+            *(f"{name}:{headers[name]}" for name in signed),
+            *("", ";".join(signed), hashlib.sha256(request.body).hexdigest()),
+        ]
+    )
+    date = headers["x-amz-date"]
+    scope = f"{date[:8]}/{region}/{service}/aws4_request"
+    text = "\n".join(["AWS4-HMAC-SHA256", date, scope, hashlib.sha256(canonical.encode()).hexdigest()])
+    key = f"AWS4{KEY}".encode()
+    for part in scope.split("/"):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def checks(exchange: Exchange) -> None:
+    """An answer to who signed well, 403 with what was sent to all others."""
+    said = exchange.request.headers.get("Authorization", "")
+    found = re.fullmatch(
+        r"AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/\d{8}/([\w-]+)/(\w+)/aws4_request, "
+        r"SignedHeaders=([\w;-]+), Signature=([0-9a-f]{64})",
+        said,
+    )
+    if found is None or expected(exchange, found[1], found[2], found[3].split(";")) != found[4]:
+        exchange.send(f"SignatureDoesNotMatch: {said}".encode(), 403)
+    elif {"host", "x-amz-date", "x-amz-content-sha256"} <= set(found[3].split(";")):
+        GOOD(exchange)
+    else:
+        exchange.send(b"too little is signed", 403)
+
+
+@pytest.fixture
+def amazon(bed: Bed) -> Iterator[ScriptedServer]:
+    """A server that checks signatures, and the key."""
+    bed.put("amazon", secret=KEY, other="an0ther-key", token="sessi0n-token")
+    with ScriptedServer(checks) as running:
+        yield running
+
+
+def test_a_query_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
+    assert bed.fetch(amazon.url, METHODS) == 1
+    summary = bed.summary(amazon.url, METHODS).model_copy(
+        update={"source_query": 'sum by (node) (rate(a{b=~"c+|d%", e!="ü&="}[5m])) + 1'}
+    )
+    access = Authenticator(bed.secrets).access(summary, "fetch", 0.0)
+    answer = http.get(
+        summary.source_endpoint, params={"query": summary.source_query}, access=access, deadline=1e12, max_bytes=1000
+    )
+    assert b"success" in answer
+    assert amazon.requests[-1].query["query"] == summary.source_query
+    assert any("Credential=AKIDEXAMPLE/eu-west-1/aps/aws4_request, Signature=***" in line for line in bed.shown)
+
+
+def test_a_body_in_pieces_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
+    class Pieces:
+        def __len__(self) -> int:
+            return 8
+
+        def __iter__(self) -> Iterator[memoryview]:
+            return iter((memoryview(b"1234"), memoryview(b"5678")))
+
+    access = Authenticator(bed.secrets).access(bed.summary(amazon.url, METHODS), "fetch", 0.0)
+    for body in (b"{}", Pieces()):
+        http.post(f"{amazon.url}/a/b", body, access=access, deadline=1e12, max_bytes=1000)
+
+
+def test_a_session_and_a_wrong_key(bed: Bed, amazon: ScriptedServer) -> None:
+    session = {"aws": {**AWS, "sessionToken": {"name": "amazon", "key": "token"}, "service": "execute-api"}}
+    assert bed.fetch(amazon.url, session) == 1
+    assert amazon.requests[-1].headers["X-Amz-Security-Token"] == "sessi0n-token"
+    error = bed.failure(amazon.url, {"aws": {**AWS, "secretAccessKey": {"name": "amazon", "key": "other"}}})
+    assert error.reason == "unauthorized"
+    assert "SignatureDoesNotMatch" in error.message
+    assert "an0ther-key" not in error.message
