@@ -50,6 +50,7 @@ class Bench:
 
 BENCHES = (
     Bench("stages"),
+    Bench("authentication"),
     Bench("cycle"),
     Bench("scheduler"),
     Bench("ingest"),

@@ -28,7 +28,7 @@ from dsf.agent.config import FileConfig
 from dsf.agent.cycles import Cycles
 from dsf.agent.memory import give_back_large_blocks
 from dsf.agent.metrics import AgentMetrics
-from dsf.agent.secrets import Release, Tokens
+from dsf.agent.secrets import FileSecrets, Release
 from dsf.agent.spool import Spool
 from dsf.messages import new_run_id
 from dsf.settings import Settings
@@ -57,7 +57,7 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
         config = FileConfig(Path(folder) / "config.json")
         spool = Spool(Path(folder) / "spool")
         spool.prepare()
-        cycles = Cycles(settings, Tokens(None, Release(settings)), spool, AgentMetrics(CLUSTER, config))
+        cycles = Cycles(settings, FileSecrets(None, Release(settings)), spool, AgentMetrics(CLUSTER, config))
         scorer = summary("bench", url, series, results)
         session = requests.Session()
         session.trust_env = False

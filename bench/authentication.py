@@ -1,0 +1,160 @@
+"""CPU of fetch + score with a client certificate and with OAuth2, against a bearer token over the same TLS.
+
+    python -m bench.authentication [--quick] [--strict] [--json FILE]
+
+All in turns in one process; source, scoring API and the server of tokens are in another one that is not counted.
+Nothing but the way in which the agent says who it is differs. A handshake would cost more than a whole cycle: the
+figures are only as near to each other while connections are reused.
+"""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.common import ROOT, Figure, Measurement, options, report, spread
+from bench.peers import POINTS, Peer, made, summary
+from bench.stages import per_call
+from dsf.agent.secrets import FileSecrets, Release
+from dsf.api.authentication import Access
+from dsf.api.summary import ScorerSummary
+from dsf.cycle.cycle import Cycle
+from dsf.cycle.stages import Stages
+from dsf.settings import Settings
+from tests.support.tlsca import TestCa
+
+SERIES, RESULTS = 100, 10
+#: Most of the CPU that a bearer token takes.
+LIMIT = 1.3
+_TOKEN = json.dumps({"access_token": "a-token", "token_type": "Bearer", "expires_in": 3600}).encode()
+
+
+def ways(url: str) -> dict[str, dict[str, Any]]:
+    """How each of them says who it is."""
+    secret = {"name": "secrets", "key": "secret"}
+    oauth2 = {"tokenURL": f"{url}/token", "clientID": {"value": "bench"}, "clientSecret": secret}
+    return {
+        "bearer": {"tokenSecretRef": {"name": "secrets", "key": "token"}},
+        "mTLS": {"clientCertificate": {"secretName": "client"}},
+        "OAuth2": {"oauth2": oauth2},
+    }
+
+
+def scorer(url: str, way: dict[str, Any]) -> ScorerSummary:
+    """The scorer of the benches, asked in this way."""
+    told = {"methods": way, "tls": {"caRef": {"name": "secrets"}}}
+    access = Access.model_validate(told, by_alias=True, by_name=False)
+    return summary("bench", url, SERIES, RESULTS).model_copy(update={"source_access": access, "scoring_access": access})
+
+
+def secrets(folder: Path, ca: TestCa) -> FileSecrets:
+    """All that they need, released for this machine."""
+    client = ca.issue("agent")
+    files = {
+        "secrets": {"secret": b"a-secret", "token": b"a-token", "ca.crt": ca.cert.read_bytes()},
+        "client": {"tls.crt": client.cert.read_bytes(), "tls.key": client.key.read_bytes()},
+    }
+    for name, keys in files.items():
+        (folder / name).mkdir(parents=True)
+        for key, value in {**keys, "usable-for": b"127.0.0.1"}.items():
+            (folder / name / key).write_bytes(value)
+    return FileSecrets(folder, Release(Settings()))
+
+
+def measure(quick: bool) -> Measurement:
+    """All ways in turns."""
+    rounds, seconds = (7, 0.3) if quick else (15, 0.8)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ca = TestCa(folder / "ca")
+        with _server(ca) as url:
+            stages = Stages(Settings(), secrets(folder / "secrets", ca))
+            scorers = {way: scorer(url, method) for way, method in ways(url).items()}
+
+            def cycle(one: ScorerSummary) -> None:
+                run = Cycle(one.name, "run", one, float("inf"))
+                stages.score(run, b"".join(stages.fetch(run).pieces))
+
+            for one in scorers.values():
+                cycle(one)
+            took = {way: [] for way in scorers}  # type: dict[str, list[float]]
+            for _ in range(rounds):
+                for way, one in scorers.items():
+                    took[way].append(per_call(lambda one=one: cycle(one), seconds))  # type: ignore[misc]
+    figures = [
+        Figure(
+            f"CPU of fetch + score with {way}, {SERIES:,} x {POINTS} samples",
+            spread(took[way], "ms"),
+            statistics.median(mine / theirs for mine, theirs in zip(took[way], took["bearer"], strict=True)),
+            "x",
+            f"a bearer token over the same TLS, {spread(took['bearer'], 'ms')}",
+            most=LIMIT,
+        )
+        for way in scorers
+        if way != "bearer"
+    ]
+    return figures, [{"way": way, "ms": values} for way, values in took.items()]
+
+
+@contextmanager
+def _server(ca: TestCa) -> Iterator[str]:
+    server = ca.issue("127.0.0.1")
+    command = [sys.executable, "-m", "bench.authentication", "--serve", server.cert, server.key, ca.cert]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            yield f"https://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+class _Peer(Peer):
+    def setup(self) -> None:
+        """The handshake is the connection's own thread's."""
+        self.request.do_handshake()
+        super().setup()
+
+
+def serve(certificate: str, key: str, clients: str) -> None:
+    """Be the servers over TLS, and print the port. Who has a certificate shows it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.load_verify_locations(clients)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+        def handle_error(self, *_: object) -> None:
+            """Measurements end in the middle of an exchange."""
+
+    _Peer.answers = {"/token": _TOKEN, **{path: made(path) for path in (f"/get/{SERIES}", f"/post/{RESULTS}")}}
+    with Server(("127.0.0.1", 0), _Peer) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        print(server.server_address[1], flush=True)
+        server.serve_forever()
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = options(__doc__)
+    parser.add_argument("--serve", nargs=3, help="be the servers, as this program starts them itself")
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(*arguments.serve)
+        return 0
+    return report(arguments, measure(arguments.quick))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
