@@ -32,6 +32,8 @@ class Bed:
         self._settings = settings
         self.secrets = FileSecrets(folder, Release(settings))
         self.shown: tuple[str, ...] = ()
+        #: For a stage; long, for a machine that does much else.
+        self.seconds = 30
         self.stages = Stages(settings, self.secrets, observer=self)  # type: ignore[arg-type]
 
     def put(self, name: str, usable_for: str = "127.0.0.1, localhost", **keys: str | bytes) -> None:
@@ -62,7 +64,7 @@ class Bed:
                 "sourceEndpoint": f"{url}/api/v1/query_range",
                 "scoringEndpoint": f"{url}/scoring",
                 "sourceAccess": access,
-                "timeoutSeconds": 5,
+                "timeoutSeconds": self.seconds,
             }
         )
 

@@ -1,0 +1,105 @@
+"""Prometheus with its own web configuration: a password, TLS of a private CA, and certificates of clients."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsf.demo.binaries import find
+from tests.integration.auth.bed import Bed
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.tlsca import TestCa
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.xdist_group("auth-prometheus")
+
+PASSWORD = "pa55-of-reader"
+#: bcrypt of it, at its lowest cost.
+_HASH = "$2b$04$abcdefghijklmnopqrstuuGlj0nf4TnB9bszPhl6wHbJERZNmAhAi"
+CA = {"caRef": {"name": "private-ca"}}
+METHODS = {
+    "basic": {"username": {"value": "reader"}, "password": {"name": "reader", "key": "password"}},
+    "clientCertificate": {"secretName": "client"},
+}
+
+
+@pytest.fixture(scope="module")
+def prometheus(ca: TestCa, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a Prometheus that asks for both."""
+    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+    made, client = ca.issue("127.0.0.1"), ca.issue("probe")
+    web, config = folder / "web.yml", folder / "prometheus.yml"
+    web.write_text(
+        f"""
+        tls_server_config:
+          cert_file: {made.cert}
+          key_file: {made.key}
+          client_auth_type: RequireAndVerifyClientCert
+          client_ca_file: {ca.cert}
+        basic_auth_users: {{reader: "{_HASH}"}}
+        """
+    )
+    config.write_text("scrape_configs: []\n")
+    command = [
+        *(str(find("prometheus")), f"--config.file={config}", f"--web.config.file={web}"),
+        *(f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}"),
+    ]
+    child = Child(command, folder / "log")
+    url = f"https://127.0.0.1:{port}"
+    context = ssl.create_default_context(cafile=str(ca.cert))
+    context.load_cert_chain(client.cert, client.key)
+
+    def is_up() -> bool:
+        try:
+            urllib.request.urlopen(f"{url}/-/ready", context=context, timeout=5)
+        except urllib.error.HTTPError as error:
+            # Who is asked for a password has somebody there.
+            with error:
+                return error.code == 401
+        except OSError:
+            return False
+        return True
+
+    try:
+        wait_for(is_up, 30, child.tail())
+        yield url
+    finally:
+        child.kill()
+
+
+@pytest.fixture
+def filled(bed: Bed, ca: TestCa) -> Bed:
+    """With all Secrets."""
+    bed.put("reader", password=PASSWORD)
+    bed.put("private-ca", ca_crt=Path(ca.cert).read_bytes())
+    bed.put_certificate("client", ca.issue("agent"))
+    return bed
+
+
+def test_password_and_certificate(filled: Bed, prometheus: str) -> None:
+    # Nothing is scraped, so that there are no series; a refusal would be an error.
+    assert filled.fetch(prometheus, METHODS, CA) == 0
+
+
+@pytest.mark.parametrize(("password", "reason"), [("wr0ng-password", "unauthorized"), (PASSWORD, "")])
+def test_a_wrong_password_and_its_change(filled: Bed, prometheus: str, password: str, reason: str) -> None:
+    filled.put("reader", password=password)
+    if not reason:
+        assert filled.fetch(prometheus, METHODS, CA) == 0
+        return
+    error = filled.failure(prometheus, METHODS, CA)
+    assert error.reason == reason
+    assert password not in error.message
+    filled.put("reader", password=PASSWORD)
+    assert filled.fetch(prometheus, METHODS, CA) == 0
+
+
+def test_without_a_certificate(filled: Bed, prometheus: str) -> None:
+    error = filled.failure(prometheus, {"basic": METHODS["basic"]}, CA)
+    assert error.reason == "connection_failed"
