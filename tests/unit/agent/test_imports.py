@@ -11,7 +11,7 @@ KNOWN = {
     # Celery looks whether greenlet is there; tools of the tests bring it.
     "greenlet",
     *("celery", "kombu", "billiard", "vine", "amqp", "click", "dateutil", "six", "tzlocal"),
-    # All but the first for what is off (a telemetry of redis-py, other pools of Celery); they come where they are installed.
+    # All but the first for what is off (telemetry of redis-py, other pools of Celery); they come where installed.
     *("redis", "opentelemetry", "psutil", "cryptography", "greenlet"),
     *("pydantic", "pydantic_core", "pydantic_settings", "annotated_types", "typing_extensions", "typing_inspection"),
     *("requests", "urllib3", "charset_normalizer", "idna", "certifi", "brotli", "zstandard", "h2", "socks"),
