@@ -6,7 +6,8 @@ Through botocore, which comes with the extra `aws` and is loaded when a scorer w
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
 
 import requests
 
@@ -48,7 +49,8 @@ def _sign(request: requests.PreparedRequest, signer: SigV4Auth) -> None:
     # Of a body that is not in memory as a whole, too. No header that a proxy may change is signed.
     digest = hashlib.sha256()
     body = request.body
-    for piece in (body,) if isinstance(body, bytes) else body or ():
+    pieces = [body] if isinstance(body, bytes) else cast("Iterable[bytes]", body or ())
+    for piece in pieces:
         digest.update(piece)
     signed = AWSRequest(request.method, request.url, headers={_HASH: digest.hexdigest()})
     signer.add_auth(signed)
