@@ -55,7 +55,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, place: str, is_wrong: Wrong) -> None
 #: Step -> where the scorer's status says so; empty where it has none, since it cannot be read or written.
 SCORER_STEPS = {
     "dsf.hub.desiredstate:_read": "",
-    "dsf.hub.summaries:resolve": "ConfigSynced",
+    "dsf.hub.summaries:resolve_everywhere": "ConfigSynced",
     "dsf.hub.summaries:_resolved_plan": "ConfigSynced",
     "dsf.hub.summaries:ScorerRecord": "ConfigSynced",
     "dsf.hub.summaries:Entry": "ConfigSynced",
