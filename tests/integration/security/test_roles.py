@@ -14,6 +14,7 @@ from dsf.cli.optimizer import recorder, rescorer
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.changes import Action, Actor, Deed, read, record
+from dsf.fleet.plans import PlanComparison, forget, read_plans, remember
 from dsf.fleet.reader import FleetReader
 from dsf.hub.changes import ChangeTeller
 from dsf.optimizer.service import Done
@@ -69,6 +70,12 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     store.reset("*/s1")
     record(operator, Actor(name="me", claimed=True, way="cli"), Deed(action=Action.PAUSE, scorer="s1"))
     assert [one.by for one in read(operator).changes] == ["me"]
+    report = {"namespace": "n", "plan_id": "x", "applied": False, "gap": 0.0, "warnings": [], "status": "Optimal"}
+    shown = PlanComparison.of(report, {"clusters": [], "moves": [], "score_now": 0, "score_proposed": 0})
+    for client in (operator, as_role(secure_redis, "optimizer")):
+        assert remember(client, shown)
+        assert len(read_plans(operator)) == 1
+        forget(client, "n")
     FleetReader(operator).scorers()
     FleetReader(operator).scores("c1", "s1")
     FleetReader(operator).history("c1", "s1")
