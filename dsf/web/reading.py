@@ -14,6 +14,7 @@ from dsf import keys
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
 from dsf.fleet.overviews import ClusterDetail, ClusterPage, FleetOverview, PairDetail, PairRow, ScorerDetail
+from dsf.fleet.plans import PlanComparison, read_plans
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import EntryView
@@ -200,6 +201,10 @@ class Reading:
         """The run ids that are known of a pair: past cycles and that of its score."""
         past = [cycle.run for cycle in self._pairs.history(row.cluster, row.scorer)]
         return [*past, row.data.last_run, *([row.score.run] if row.score else [])]
+
+    def plans(self) -> list[PlanComparison]:
+        """The optimiser's newest proposal for each namespace."""
+        return read_plans(self._redis)
 
     def changes(
         self, limit: int, cursor: str | None, scorer: str | None = None, cluster: str | None = None

@@ -15,6 +15,7 @@ from dsf.fleet.model import PairFilter
 from dsf.fleet.verdict import Verdict
 from dsf.web.finding import find
 from dsf.web.objects import HubObjects, settings_of
+from dsf.web.planning import plans
 from dsf.web.reading import Reading, Row
 
 #: Rows of a page. A row has some 20 elements at most, and a page may have 5,000.
@@ -139,6 +140,10 @@ def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
     return {"title": "Changes", "changes": found, "only": {name: text for name, text in only.items() if text}}
 
 
+def _plans(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+    return plans(sources.reading, query)
+
+
 def _find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     return find(sources.reading, query.get("q", ""), PAGE_ROWS, query.get("cursor") or None)
 
@@ -148,6 +153,7 @@ VIEWS: Final = (
     View("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
     View("/clusters/{cluster}", "cluster.html", _cluster),
     View("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True),
+    View("/plans", "plan.html", _plans),
     View("/changes", "changes.html", _changes),
     View("/find", "find.html", _find),
 )

@@ -1,0 +1,88 @@
+"""The page of the optimiser's plans: the plan in force and the proposed one as a picture, as tables, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dsf.fleet.plans import PlanBlock, PlanColumn, PlanComparison
+from dsf.web.reading import Reading
+
+#: Clusters in the picture, and rows of each table: a page may have 5,000 elements.
+PICTURED: Final = 48
+ROWS: Final = 100
+#: Units of a column of the picture.
+HEIGHT: Final = 96.0
+_SMALLEST: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One workload in a column, from the bottom; `strength` 0.25 to 1 is its score among all of the picture."""
+
+    block: PlanBlock
+    y: float
+    height: float
+    strength: float
+
+
+@dataclass(frozen=True)
+class Pictured:
+    """One cluster of the picture."""
+
+    cluster: str
+    changes: bool
+    now: PlanColumn
+    proposed: PlanColumn
+    now_bars: list[Bar]
+    proposed_bars: list[Bar]
+
+
+def picture(plan: PlanComparison) -> list[Pictured]:
+    """The first clusters, those that change before the others."""
+    shown = plan.clusters[:PICTURED]
+    scores = [block.score for one in shown for column in (one.now, one.proposed) for block in column.blocks]
+    low, high = (min(scores), max(scores)) if scores else (0.0, 0.0)
+    return [
+        Pictured(
+            one.cluster,
+            one.changes,
+            one.now,
+            one.proposed,
+            _bars(one.now, low, high),
+            _bars(one.proposed, low, high),
+        )
+        for one in shown
+    ]
+
+
+def _bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
+    heights = [max(_SMALLEST, block.share * HEIGHT) for block in column.blocks]
+    scale = min(1.0, HEIGHT / sum(heights)) if heights else 1.0
+    found, y = [], HEIGHT
+    for block, height in zip(column.blocks, heights, strict=True):
+        y -= height * scale
+        strength = 0.25 + 0.75 * (block.score - low) / (high - low) if high > low else 0.7
+        found.append(Bar(block, round(y, 1), round(height * scale, 1), round(strength, 2)))
+    return found
+
+
+def plans(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
+    """What the template gets: all plans by name, and the one that is asked for, else the newest."""
+    found = reading.plans()
+    wanted = query.get("namespace", "")
+    chosen = next((one for one in found if one.namespace == wanted), None)
+    if chosen is None and found and not wanted:
+        chosen = max(found, key=lambda one: one.at)
+    return {
+        "title": f"Plan of {chosen.namespace}" if chosen else "Plans",
+        "plans": found,
+        "wanted": wanted,
+        "plan": chosen,
+        "picture": picture(chosen) if chosen else [],
+        "height": HEIGHT,
+        "moves": chosen.moves[:ROWS] if chosen else [],
+        "more_moves": chosen.more_moves + max(0, len(chosen.moves) - ROWS) if chosen else 0,
+        "more_clusters": chosen.more_clusters + max(0, len(chosen.clusters) - PICTURED) if chosen else 0,
+    }

@@ -1,0 +1,79 @@
+"""The page of plans: what is proposed beside what is in force, with why; names of others are only text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from dsf.fleet.plans import PlanComparison, forget, remember
+from tests.integration.web.test_pages import fetch
+from tests.support.webprocess import WebProcess
+
+XSS = "<script>alert(1)</script>"
+
+
+def block(workload: str, share: float, score: float) -> dict[str, Any]:
+    return {"workload": workload, "replicas": 1, "score": score, "share": share}
+
+
+def column(cluster: str, *blocks: dict[str, Any]) -> dict[str, Any]:
+    policy = {"policy": f"p-{cluster}", "device": "half"} if blocks else {}
+    return {"cluster": cluster, "blocks": list(blocks), **policy}
+
+
+def comparison(namespace: str = "apps", **more: Any) -> PlanComparison:
+    clusters = [
+        {
+            "cluster": "worker01",
+            "now": column("worker01", block("a", 0.5, 10), block("b", 0.5, 60)),
+            "proposed": column("worker01", block("b", 0.5, 60)),
+            "changes": True,
+        },
+        {
+            "cluster": "worker02",
+            "now": column("worker02"),
+            "proposed": column("worker02", block("a", 1.0, 90)),
+            "changes": True,
+        },
+    ]
+    place = {"cluster": "worker01", "device": "half", "replicas": 1, "score": 10.0}
+    better = {**place, "cluster": "worker02", "score": 90.0}
+    moves = [
+        {"workload": "a", "change": "moves", "now": [place], "proposed": [better], "why": f"scores 80 less {XSS}"},
+        {"workload": "b", "change": "stays", "now": [place], "proposed": [place], "next_best": "worker02 with all (7)"},
+    ]
+    report = {"namespace": namespace, "plan_id": "0123", "applied": False, "gap": 0.0, "warnings": [XSS]}
+    found = {"score_now": 70.0, "score_proposed": 150.0, "clusters": clusters, "moves": moves}
+    return PlanComparison.of(report | {"status": "Optimal"} | more, found)
+
+
+def test_a_proposal_beside_what_is_in_force(page: WebProcess, redis_client: redis.Redis) -> None:
+    assert "Nothing was planned yet" in fetch(page, "/plans", "<h1>Plans</h1>")
+    remember(redis_client, comparison())
+    html = fetch(page, "/plans", "Plan of apps")
+    assert "the scores would sum to 150, now to 70" in html
+    assert html.index("<b>moves</b>") < html.index(">stays<")
+    assert "scores 80 less &lt;script&gt;" in html
+    assert XSS not in html
+    assert html.count('class="plan-bar"') == 4
+    assert 'aria-label="proposed: a takes 100 percent"' in html
+    assert 'href="/clusters/worker02"' in html
+    assert "style=" not in html
+    remember(redis_client, comparison("shop", applied=True))
+    html = fetch(page, "/plans?namespace=shop", "This plan is in force")
+    assert 'href="/plans?namespace=apps"' in html
+    assert "Nothing was planned for namespace other" in fetch(page, "/plans?namespace=other", "other")
+    forget(redis_client, "apps")
+    forget(redis_client, "shop")
+    fetch(page, "/plans", "Nothing was planned yet")
+
+
+def test_a_large_plan_stays_a_page(page: WebProcess, redis_client: redis.Redis) -> None:
+    one = comparison()
+    many = one.model_copy(update={"clusters": one.clusters * 90, "moves": one.moves * 90, "more_moves": 7})
+    remember(redis_client, many)
+    html = fetch(page, "/plans", "Plan of apps")
+    assert "87 more are not shown" in html
+    assert "132 more clusters are not shown" in html
+    assert html.count("<") < 10_000
