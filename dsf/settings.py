@@ -387,7 +387,7 @@ class Settings(BaseSettings):
         default=30_000,
         ge=0,
         description="Series per scrape of scorers that do not say themselves how they are exposed. Above it those of "
-        "items go, then those of scorers on clusters; sums stay. 30,000 are about 3 MB and half a second of CPU.",
+        "items go, then those of scorers on clusters; sums stay. 30,000 are about 4 MB and less than a second of CPU.",
     )
 
     # --- page --------------------------------------------------------------------------------------------------
