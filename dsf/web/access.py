@@ -1,9 +1,10 @@
 """Who looks at the page, and who may act on it.
 
-`kubernetes` lets the hub's API server judge: a token is shown at the login, `get dynamicscorers` is needed to look and
-`update dynamicscorers` to act. `proxy` believes the headers of a trusted proxy such as oauth2-proxy, and asks the API
-server, or a list of groups, what that person may do. `token` knows one token that may do everything. `open` and `none`
-know nobody: with `none` the page listens on this machine only, with `open` nobody may act.
+`kubernetes` lets the hub's API server judge: a token is shown at the login, `get dynamicscorers` is needed to look,
+`update dynamicscorers` to act, and `list placements` to see Placements. `proxy` believes the headers of a trusted proxy
+such as oauth2-proxy, and asks the API server, or a list of groups, what that person may do. `token` knows one token
+that may do everything. `open` and `none` know nobody: with `none` the page listens on this machine only, with `open`
+nobody may act.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from starlette.requests import Request
 
 from dsf.errors import AccessError, SettingsError
 
-Doing = Literal["look", "act"]
+Doing = Literal["look", "act", "placements"]
 #: Seconds for which an answer of the API server about rights is taken for granted.
 _REMEMBERED: Final = 10.0
 _MOST_REMEMBERED: Final = 2000
@@ -81,7 +82,7 @@ class NobodyKnown:
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
         """See `Access`."""
-        return doing == "look" or self._acting
+        return doing != "act" or self._acting
 
 
 class TokenAccess:
@@ -176,7 +177,7 @@ class ListedRights:
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
         """See `Rights`."""
-        return doing == "look" or not self._operators.isdisjoint({caller.name, *caller.groups})
+        return doing != "act" or not self._operators.isdisjoint({caller.name, *caller.groups})
 
 
 class RememberedRights:

@@ -24,6 +24,7 @@ from dsf.errors import (
     DsfError,
     QueryError,
     UnknownClusterError,
+    UnknownPlacementError,
     UnknownScorerError,
 )
 from dsf.web.access import Access
@@ -139,7 +140,7 @@ def _add_errors(app: FastAPI, site: Site) -> None:
         )
 
     def unknown(request: Request, error: Exception) -> HTMLResponse:
-        known = isinstance(error, UnknownScorerError | UnknownClusterError)
+        known = isinstance(error, UnknownScorerError | UnknownClusterError | UnknownPlacementError)
         title, status = ("There is no such thing", 404) if known else ("This did not work", 500)
         return site.respond(request, "error.html", status, title=title, text=str(error), again=False)
 
@@ -158,8 +159,8 @@ def _add_errors(app: FastAPI, site: Site) -> None:
         return site.respond(request, "error.html", status, title="You may not do this", text=str(error), again=False)
 
     def undecided(request: Request, error: Exception) -> HTMLResponse:
-        log.warning("rights cannot be known", path=request.scope["path"], error=str(error))
-        text = "What you may do cannot be found out now: the hub's API server does not answer. Try again."
+        log.warning("the API server cannot be asked", path=request.scope["path"], error=str(error))
+        text = "The hub's API server does not answer, or does not let this page ask. Try again; the log says more."
         return site.respond(request, "error.html", 503, title="Not now", text=text, again=False)
 
     def mistaken(request: Request, error: Exception) -> HTMLResponse:

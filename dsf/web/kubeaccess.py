@@ -7,12 +7,16 @@ from typing import Any, Final
 
 from dsf.errors import AccessError
 from dsf.kube.patience import request_with_retry
-from dsf.kube.resources import ACCESS_REVIEWS, DYNAMIC_SCORERS, TOKEN_REVIEWS, Resource
+from dsf.kube.resources import ACCESS_REVIEWS, DYNAMIC_SCORERS, PLACEMENTS, TOKEN_REVIEWS, Resource
 from dsf.kube.session import Session
 from dsf.web.access import Caller, Doing
 
-#: The right that each takes.
-_VERBS: Final[Mapping[Doing, str]] = {"look": "get", "act": "update"}
+#: The right that each takes; of Placements in all namespaces.
+_RIGHTS: Final[Mapping[Doing, tuple[str, Resource]]] = {
+    "look": ("get", DYNAMIC_SCORERS),
+    "act": ("update", DYNAMIC_SCORERS),
+    "placements": ("list", PLACEMENTS),
+}
 
 
 class KubeAccess:
@@ -37,14 +41,15 @@ class KubeAccess:
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
         """See `dsf.web.access.Rights`."""
+        verb, resource = _RIGHTS[doing]
         spec = {
             "user": caller.name,
             "groups": list(caller.groups),
             "resourceAttributes": {
-                "namespace": self._namespace,
-                "verb": _VERBS[doing],
-                "group": DYNAMIC_SCORERS.group,
-                "resource": DYNAMIC_SCORERS.plural,
+                "namespace": self._namespace if resource is DYNAMIC_SCORERS else "",
+                "verb": verb,
+                "group": resource.group,
+                "resource": resource.plural,
             },
         }
         if caller.uid:

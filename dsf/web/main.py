@@ -23,6 +23,7 @@ from dsf.web.site import Options
 from dsf.web.views import Sources
 
 if TYPE_CHECKING:
+    from dsf.fleet.placementreader import PlacementReader
     from dsf.kube.session import Session
 
 log = dsf.log.get(__name__)
@@ -51,7 +52,7 @@ def run(settings: Settings) -> int:
     session = _session(settings)
     reading = Reading(client)
     access = _access(settings, session)
-    sources = Sources(reading, _objects(settings, session))
+    sources = Sources(reading, _objects(settings, session), _placements(settings, session))
     acting = Acting(client, settings, reading)
     with listen(settings.web_host, settings.web_port, "DSF_WEB_PORT") as listener:
         host, port = listener.getsockname()[:2]
@@ -98,6 +99,14 @@ def _objects(settings: Settings, session: Session | None) -> HubObjects:
     from dsf.web.kubeobjects import KubeObjects
 
     return KubeObjects(session, [settings.namespace, *settings.scorer_namespaces])
+
+
+def _placements(settings: Settings, session: Session | None) -> PlacementReader | None:
+    if session is None:
+        return None
+    from dsf.fleet.placementreader import PlacementReader, debugger_of
+
+    return PlacementReader(session, debugger_of(settings))
 
 
 def _session(settings: Settings) -> Session | None:

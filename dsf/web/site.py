@@ -72,8 +72,8 @@ class Site:
         if caller is None:
             raise LoginNeededError
         if not self.access.allows(caller, doing):
-            needed = "update" if doing == "act" else "get"
-            reason = f"{caller.name} may not {doing} here: that takes `{needed} dynamicscorers`"
+            needed = {"look": "get dynamicscorers", "act": "update dynamicscorers"}.get(doing, "list placements")
+            reason = f"{caller.name} may not do this: it takes the right to `{needed}`"
             if isinstance(self.access, NobodyKnown):
                 reason = "this page is read-only: start it with --allow-actions, or let it know people (docs/web.md)"
             if doing == "act":
@@ -102,6 +102,8 @@ class Site:
     def page(self, request: Request, view: View, names: Mapping[str, str], status: int = 200) -> HTMLResponse:
         """One page. Raises what its view raises."""
         caller = self.allow(request, "look")
+        if view.needs != "look":
+            self.allow(request, view.needs)
         root, query = request.scope["dsf.root"], dict(request.query_params)
         context = view.build(self.sources, names, query)
         inner = self.live_part(view, context, root, query)

@@ -7,16 +7,21 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.scorer import DynamicScorer
 from dsf.fleet.model import PairFilter
 from dsf.fleet.verdict import Verdict
+from dsf.web import placing
+from dsf.web.access import Doing
 from dsf.web.finding import find
 from dsf.web.objects import HubObjects, settings_of
 from dsf.web.planning import plans
 from dsf.web.reading import Reading, Row
+
+if TYPE_CHECKING:
+    from dsf.fleet.placementreader import PlacementReader
 
 #: Rows of a page. A row has some 20 elements at most, and a page may have 5,000.
 PAGE_ROWS: Final = 100
@@ -38,6 +43,8 @@ class Sources:
 
     reading: Reading
     objects: HubObjects
+    #: None where there is no API server to ask.
+    placements: PlacementReader | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,8 @@ class View:
     build: Callable[[Sources, Mapping[str, str], Query], dict[str, Any]]
     #: Whether it follows what happens.
     live: bool = True
+    #: What somebody needs to see it, besides the right to look.
+    needs: Doing = "look"
     #: Whether what it is about can be acted on: a scorer, or one on one cluster.
     acts: bool = False
 
@@ -144,6 +153,14 @@ def _plans(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     return plans(sources.reading, query)
 
 
+def _placements(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+    return placing.placements(sources.placements)
+
+
+def _placement(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+    return placing.placement(sources.placements, names, query)
+
+
 def _find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     return find(sources.reading, query.get("q", ""), PAGE_ROWS, query.get("cursor") or None)
 
@@ -153,6 +170,9 @@ VIEWS: Final = (
     View("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
     View("/clusters/{cluster}", "cluster.html", _cluster),
     View("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True),
+    # Read from the API server: loaded anew, not followed.
+    View("/placements", "placements.html", _placements, live=False, needs="placements"),
+    View("/placements/{namespace}/{name}", "placement.html", _placement, live=False, needs="placements"),
     View("/plans", "plan.html", _plans),
     View("/changes", "changes.html", _changes),
     View("/find", "find.html", _find),
