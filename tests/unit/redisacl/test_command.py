@@ -28,7 +28,7 @@ def passwords(tmp_path: Path) -> Path:
 def test_it_prints_the_file(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--passwords", str(passwords)]) == 0
     text, said = capsys.readouterr()
-    assert "no user for flower-tasks, optimizer, operator, sentinel, replica: no such file in" in said
+    assert "no user for web, flower-tasks, optimizer, operator, sentinel, replica: no such file in" in said
     names = [line.split()[1] for line in text.splitlines()]
     assert names == ["default", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "dsf-hub", "dsf-probe"]
     assert "a-long-password" not in text

@@ -70,7 +70,8 @@ def test_keys_are_named_one_by_one(role: HubRole) -> None:
     patterns = set(re.findall(r"(?:%RW|%R|%W)?~([^ )]+)", " ".join(hub_rules(role))))
     with_star = {pattern for pattern in patterns if "*" in pattern}
     of_pairs = {"dsf:pair:*", "dsf:history:*", "dsf:model:*"}
-    assert with_star <= {"spoke.*", "hub.mail.*", *of_pairs, "dsf:taken:*", "celeryev.*"}
+    of_web = {"dsf:web:session:*", "dsf:web:outcome:*"} if role == "web" else set()
+    assert with_star <= {"spoke.*", "hub.mail.*", *of_pairs, *of_web, "dsf:taken:*", "celeryev.*"}
     # Only who keeps the model may write all of it.
     assert ("%RW~dsf:model:*" in " ".join(hub_rules(role))) == (role == "results")
 
@@ -82,7 +83,8 @@ def test_only_beat_and_who_acts_for_people_can_make_ticks() -> None:
             for rule in hub_rules(role)
         )
 
-    assert [role for role in HUB_ROLES if writes_ticks(role)] == ["beat", "flower-tasks", "optimizer", "operator"]
+    for_people = ["web", "flower-tasks", "optimizer", "operator"]
+    assert [role for role in HUB_ROLES if writes_ticks(role)] == ["beat", *for_people]
     assert not any("spoke" in rule for rule in hub_rules("results"))
 
 
