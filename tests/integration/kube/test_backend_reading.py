@@ -161,7 +161,8 @@ def test_a_missing_right_keeps_it_from_starting_and_is_named(
     monkeypatch.setattr("dsf.backends.kube._SYNC_LIMIT", 3.0)
     namespace = control_plane.namespace()
     rule = {"apiGroups": ["*"], "verbs": ["list", "watch"]}
-    resources = ["dynamicscorers", "dynamicscoringconfigs", "managedclusters", "addonplacementscores"]
+    resources = ["dynamicscorers", "dynamicscoringconfigs", "scoringauthentications"]
+    resources += ["managedclusters", "addonplacementscores"]
     limited = control_plane.service_account(namespace, "hub", [{**rule, "resources": resources}])
     backend = KubeBackend(control_plane.session(limited), settings_factory(namespace=namespace))
     with contextlib.closing(contextlib.ExitStack()) as stack:
