@@ -162,7 +162,7 @@ _READER: Final = [
     ),
     _selector("lrange", r=[_HISTORIES]),
     _selector("zmscore zrange zcount", r=[keys.DUE]),
-    _selector("get hlen hkeys hgetall exists smembers zcard zcount zrange zscore zmscore", r=[_MODEL]),
+    _selector("get hlen hkeys hgetall exists smembers zcard zcount zrange zrevrange zscore zmscore", r=[_MODEL]),
     _selector("exists", r=[_MAIL]),
     _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
     _selector("xrevrange", r=[keys.CHANGES]),
