@@ -16,7 +16,7 @@ from tests.support.wait import wait_for
 
 _PROJECT = "dsf"
 SERVICES = (
-    *("redis", "hub", "beat", "results", "exporter", "flower", "sample-scorer", "static-scorer"),
+    *("redis", "hub", "beat", "results", "exporter", "flower", "web", "sample-scorer", "static-scorer"),
     *(f"{kind}-{cluster}" for cluster in ("worker01", "worker02") for kind in ("agent", "prometheus", "node-exporter")),
 )
 

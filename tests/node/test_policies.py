@@ -22,18 +22,20 @@ from tests.support.wait import wait_for
 #: A port that no process of ours has, at which every pod gets a listener.
 OTHER = 9999
 API_SERVER = ("api", 443)
+#: The components that connect to Redis.
+_NAMES = ("hub", "beat", "results", "exporter", "flower", "web")
 #: From which pod to which one, at which port. `scorer` is a pod of another namespace of the hub.
 FORBIDDEN = [
-    *(("scorer", "flower", 5555), ("scorer", "redis", OTHER), ("scorer", "exporter", OTHER)),
+    *(("scorer", "flower", 5555), ("scorer", "redis", OTHER), ("scorer", "web", 8090)),
     *(("scorer", "hub", OTHER), ("scorer", "beat", OTHER), ("scorer", "results", OTHER)),
     *(("flower", *API_SERVER), ("beat", *API_SERVER), ("exporter", *API_SERVER)),
     *(("exporter", "scorer", 8000), ("results", "scorer", 8000), ("redis", "exporter", 8080)),
 ]
 NEEDED = [
     *(("scorer", "exporter", 8080), ("scorer", "hub", 8081), ("scorer", "redis", 6379)),
-    *(("hub", *API_SERVER), ("results", *API_SERVER), ("hub", "scorer", 8000)),
-    *((component, "redis", 6379) for component in ("hub", "beat", "results", "exporter", "flower")),
-    *((component, "dns", 53) for component in ("hub", "beat", "results", "exporter", "flower")),
+    *(("hub", *API_SERVER), ("results", *API_SERVER), ("web", *API_SERVER), ("hub", "scorer", 8000)),
+    *((component, "redis", 6379) for component in _NAMES),
+    *((component, "dns", 53) for component in _NAMES),
 ]
 _CONNECT = "import socket,sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)"
 _LISTEN = f"""
@@ -81,8 +83,7 @@ pytestmark = pytest.mark.usefixtures("own_nodes")
 @pytest.fixture(scope="module")
 def hub_pods(world: World) -> Iterator[Pods]:
     component = "app.kubernetes.io/component={}"
-    names = ("redis", "hub", "beat", "results", "exporter", "flower")
-    places = {name: (HUB_NAMESPACE, component.format(name)) for name in names}
+    places = {name: (HUB_NAMESPACE, component.format(name)) for name in ("redis", *_NAMES)}
     pods = Pods(world, world.hub, places | {"scorer": (AGENT_NAMESPACE, "app=sample-scorer")})
     with pods.listeners():
         yield pods

@@ -13,7 +13,7 @@ from tests.node.lab.folders import ROOT
 from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World, restarts
 from tests.support.wait import wait_for
 
-COMPONENTS = ("hub", "beat", "results", "exporter", "flower")
+COMPONENTS = ("hub", "beat", "results", "exporter", "flower", "web")
 _AGENT = "app=dynamic-scoring-agent"
 #: Seconds between two cycles of a pair: an agent that is replaced, one after the other, is away for less.
 _INTERVAL = 20
