@@ -18,9 +18,9 @@ _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 TIMEOUT = 60_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser per test process."""
+    """One browser for a file: while it is there, its event loop runs in this thread, and no other can."""
     try:
         program = find("chromium")
     except ToolError as error:

@@ -36,7 +36,7 @@ COMMANDS = (
     ),
     *(("credentials", name) for name in ("list", "rotate", "revoke")),
     *(("schedule", name) for name in ("list", "set", "pause", "resume", "reset")),
-    *((name,) for name in ("demo", "up", "hub", "agent", "exporter", "results", "beat", "flower")),
+    *((name,) for name in ("demo", "up", "hub", "agent", "exporter", "results", "beat", "flower", "web")),
     ("scorer", "check"),
     ("fleet", "rebuild"),
     *(("optimize",), ("optimizer",), ("mcp",)),
@@ -101,9 +101,8 @@ def test_version(dsf: Dsf) -> None:
 
 def test_crds_are_those_of_the_models(dsf: Dsf) -> None:
     names = [crd["metadata"]["name"] for crd in yaml.safe_load_all(dsf("crds").stdout) if crd]
-    assert names == [
-        f"{plural}.dynamic-scoring.open-cluster-management.io" for plural in ("dynamicscorers", "dynamicscoringconfigs")
-    ]
+    kinds = ("dynamicscorers", "dynamicscoringconfigs", "scoringauthentications")
+    assert names == [f"{plural}.dynamic-scoring.open-cluster-management.io" for plural in kinds]
     assert [crd["metadata"]["name"] for crd in loaded(dsf("crds", "-o", "json"))["items"]] == names
 
 

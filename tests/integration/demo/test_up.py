@@ -97,7 +97,7 @@ def test_one_agent_per_accepted_cluster(
         assert "already runs with its state in" in second.stderr
 
         children = psutil.Process(up.pid).children(recursive=True)
-        assert len(children) == 5, "hub, beat, results worker, exporter and one agent"
+        assert len(children) == 6, "hub, beat, results worker, exporter, page and one agent"
     finally:
         up.signal(signal.SIGINT)
         assert up.wait(30) == 0, up.tail()

@@ -32,6 +32,7 @@ ALERTS = {
     "DynamicScoringBlind",
     "DynamicScoringHubAway",
     "DynamicScoringHubWithoutRedis",
+    "DynamicScoringSeriesLeftOut",
 }
 
 
@@ -264,6 +265,8 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         ('dynamic_scoring_hub_leading{pod="hub-2"}', "0x120"),
         ('dynamic_scoring_hub_redis_up{pod="hub-1"}', "1x70 0x50"),
         ('dynamic_scoring_hub_redis_up{pod="hub-2"}', "0x120"),
+        ("dynamic_scoring_series_limit", "30000x120"),
+        ("dynamic_scoring_series_wanted", "20000x80 40000x40"),
     ]
     never = {
         "DynamicScoringNoScore": {"c3"},
@@ -279,7 +282,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
             "DynamicScoringAgentMissing": {"c1", "c4"},
             "DynamicScoringHubWithoutRedis": {"hub-1"},
         },
-        115: {"DynamicScoringBlind": {""}, "DynamicScoringHubAway": {""}},
+        115: {"DynamicScoringBlind": {""}, "DynamicScoringHubAway": {""}, "DynamicScoringSeriesLeftOut": {""}},
         62: {"DynamicScoringResultsRejected": {"stale"}},
     }
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "alerts", "rules": _plain(_rules())}]}))

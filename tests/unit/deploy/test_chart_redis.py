@@ -85,7 +85,7 @@ def test_the_certificate_is_good_for_every_name(tmp_path: Path) -> None:
 def test_passwords_differ_and_are_long() -> None:
     secret = chart.one(chart.render(), "Secret", "dynamic-scoring-redis-users")
     passwords = {chart.secret_text(secret, key) for key in secret["data"]}
-    assert len(passwords) == len(secret["data"]) == 8
+    assert len(passwords) == len(secret["data"]) == 9
     assert min(map(len, passwords)) == 40
     signing = chart.one(chart.render(), "Secret", "dynamic-scoring-hub-signing")
     assert len(bytes.fromhex(chart.secret_text(signing, "signing-secret"))) == 32

@@ -69,7 +69,8 @@ def test_nobody_else_has_rights() -> None:
         bindings = chart.of_kind(objects, "ClusterRoleBinding", "RoleBinding")
         subjects = {subject["name"] for binding in bindings for subject in binding["subjects"]}
         optimizer = {"dynamic-scoring-optimizer"} if values.get("optimizer", {}).get("enabled") else set()
-        assert subjects == {"dynamic-scoring-hub", "dynamic-scoring-results", "dynamic-scoring-uninstall"} | optimizer
+        own = {f"dynamic-scoring-{name}" for name in ("hub", "results", "uninstall", "web")}
+        assert subjects == own | optimizer
         for binding in bindings:
             chart.one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
 

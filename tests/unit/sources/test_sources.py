@@ -12,8 +12,11 @@ from dsf import http
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.errors import HttpError
+from dsf.http.access import Access
 from dsf.sources import SOURCES, Context
 from dsf.sources.prometheus import _explain
+
+ACCESS = Access(secrets=("canary-1",))
 
 
 class Prometheus:
@@ -58,12 +61,12 @@ def test_one_request_per_query(
     monkeypatch: pytest.MonkeyPatch, query: str, span: int, step: int, now: float, expected: list[tuple[Any, ...]]
 ) -> None:
     prometheus = Prometheus(*[answer()] * len(expected))
-    context = Context(time.monotonic() + 5, 1000, now, "token-1")
+    context = Context(time.monotonic() + 5, 1000, now, ACCESS)
     body = fetch(prometheus, monkeypatch, context, source_query=query, source_range=span, source_step=step)
     names = ("query", "start", "end", "step")
     assert [tuple(asked["params"][name] for name in names) for asked in prometheus.asked] == expected
     assert {asked["url"] for asked in prometheus.asked} == {"http://p:9090/api/v1/query_range"}
-    assert {asked["token"] for asked in prometheus.asked} == {"token-1"}
+    assert all(asked["access"] is ACCESS for asked in prometheus.asked)
     assert body == b'{"data":[]}'
 
 
@@ -86,7 +89,7 @@ def test_no_query_is_said(monkeypatch: pytest.MonkeyPatch, query: str) -> None:
 def test_a_bad_answer_is_shown_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     prometheus = Prometheus(b'{"status":"error","error":"you sent canary-1\\nagain"}')
     with pytest.raises(HttpError) as caught:
-        fetch(prometheus, monkeypatch, Context(time.monotonic() + 5, 1000, 1.0, "canary-1"), source_query="x")
+        fetch(prometheus, monkeypatch, Context(time.monotonic() + 5, 1000, 1.0, ACCESS), source_query="x")
     assert caught.value.reason == "bad_answer"
     assert str(caught.value) == "GET http://p:9090/api/v1/query_range: error: you sent *** again"
 
