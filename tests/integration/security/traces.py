@@ -36,6 +36,7 @@ def contents(fleet: Fleet) -> Iterator[tuple[str, str]]:
         "list": lambda key: fleet.admin.lrange(key, 0, -1),
         "set": fleet.admin.smembers,
         "zset": lambda key: fleet.admin.zrange(key, 0, -1, withscores=True),
+        "stream": fleet.admin.xrange,
         # Taken or expired since it was listed.
         "none": lambda key: "",
     }
