@@ -150,6 +150,9 @@ class PinnedCA:
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
         context, session = _sessions.find(self._stamps(), self._context, f"{self.host}:{self.port}")
+        # Fails when the server has reset the connection meanwhile; wrap_socket() would then leave a socket open that
+        # nobody else can close.
+        sock.getpeername()
         return context.wrap_socket(sock, server_hostname=self.host, session=session)
 
     def disconnect(self, *args: Any) -> None:

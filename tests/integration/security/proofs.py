@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 
 import redis
@@ -29,11 +30,26 @@ def _cycle(fleet: Fleet, cluster: str) -> str:
 
 
 @contextlib.contextmanager
+def undisturbed(fleet: Fleet) -> Iterator[None]:
+    """The agent of c1 does nothing meanwhile; its connections stay.
+
+    A thief shares its mailbox: what the hub has not taken yet gives way to a newer result of the agent's own.
+    """
+    agent = fleet.process("agent-c1")
+    agent.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        agent.signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
 def counted(fleet: Fleet, reason: str, number: int = 1) -> Iterator[redis.Redis]:
     """A thief with the credential of c1; what it does must be refused and counted, and no score may come of it."""
     before = fleet.rejected(reason)
-    yield fleet.spoke("c1")
-    fleet.until(lambda: fleet.rejected(reason) == before + number, f"{number} refused as {reason}")
+    with undisturbed(fleet):
+        yield fleet.spoke("c1")
+        fleet.until(lambda: fleet.rejected(reason) == before + number, f"{number} refused as {reason}")
     for cluster in CLUSTERS:
         score = fleet.state(cluster).score
         assert score is not None

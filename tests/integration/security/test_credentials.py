@@ -17,6 +17,7 @@ from dsf.redisacl.rules import cluster_user
 from dsf.store.registry import Registry
 from tests.integration.security.attacks import message, result, send
 from tests.integration.security.fleet import CLUSTERS, MASTER, Fleet
+from tests.integration.security.proofs import undisturbed
 from tests.support.wait import wait_for
 
 # One fleet for all of them, and they follow each other.
@@ -89,8 +90,9 @@ def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
     with pytest.raises(redis.AuthenticationError):
         fleet.spoke("c1", 1).ping()
     refused = fleet.rejected("bad_signature")
-    send(fleet.spoke("c1", 2), message(sign(result("c1"), derive_key(MASTER, "c1", 1))))
-    fleet.until(lambda: fleet.rejected("bad_signature") == refused + 1, "the old key to be refused")
+    with undisturbed(fleet):
+        send(fleet.spoke("c1", 2), message(sign(result("c1"), derive_key(MASTER, "c1", 1))))
+        fleet.until(lambda: fleet.rejected("bad_signature") == refused + 1, "the old key to be refused")
     assert before_others <= connections(fleet, "c10"), "the others are left alone"
 
 

@@ -18,7 +18,7 @@ from dsf.results.registrycache import MAX_AGE
 from dsf.store.registry import ClusterRecord, Registry
 from tests.integration.security.attacks import message, push_tick, result, send
 from tests.integration.security.fleet import CANARIES, CLUSTERS, MASTER, SCORER, Fleet, replace
-from tests.integration.security.proofs import counted, works
+from tests.integration.security.proofs import counted, undisturbed, works
 from tests.integration.security.traces import contents, files, pages, traffic
 from tests.support.httpserver import answer
 
@@ -107,8 +107,9 @@ class TestResults:
         # Also with a signature that is right: its own scores it may forge, but nothing follows.
         good = sign(result("c1", outcome="skipped", reason="overlap", results=[]), derive_key(MASTER, "c1", 1))
         skipped = fleet.state("c1").skipped().get("overlap", 0)
-        send(thief, message(good, {"chain": evil, "callbacks": evil}))
-        fleet.until(lambda: fleet.state("c1").skipped().get("overlap", 0) > skipped)
+        with undisturbed(fleet):
+            send(thief, message(good, {"chain": evil, "callbacks": evil}))
+            fleet.until(lambda: fleet.state("c1").skipped().get("overlap", 0) > skipped)
         works(fleet, *CLUSTERS)
         assert marker not in "".join(fleet.log(f"agent-{cluster}") for cluster in CLUSTERS)
         # The worker did not even try: that would be in the log.
