@@ -156,8 +156,8 @@ REASONS = Metric(
 AGE = Metric(
     "dynamic_scoring_age_seconds",
     "gauge",
-    "Seconds since the last successful cycle: quantiles over the clusters of a scorer.",
-    ("scorer", "quantile"),
+    "Seconds since the last successful cycle: percentiles over the clusters of a scorer; 100 is the oldest.",
+    ("scorer", "percentile"),
 )
 EXPOSED = Metric(
     "dynamic_scoring_exposition",

@@ -11,7 +11,7 @@ from dsf.fleet.model import FleetModel
 
 
 def model_families(model: FleetModel) -> Iterable[Metric]:
-    """Clusters by state and by reason, and quantiles of age. Raises redis.RedisError."""
+    """Clusters by state and by reason, and percentiles of age. Raises redis.RedisError."""
     states, reasons, ages = metrics.PAIRS.gauge(), metrics.REASONS.gauge(), metrics.AGE.gauge()
     for scorer in model.scorers():
         for state, number in scorer.states.model_dump().items():
@@ -19,7 +19,7 @@ def model_families(model: FleetModel) -> Iterable[Metric]:
         for group in scorer.reasons:
             reasons.add_metric((scorer.name, group.state, group.stage, group.reason), group.clusters)
         spread = scorer.ages
-        for quantile, age in (("0.5", spread.p50), ("0.9", spread.p90), ("0.99", spread.p99), ("1", spread.maximum)):
+        for percentile, age in (("50", spread.p50), ("90", spread.p90), ("99", spread.p99), ("100", spread.maximum)):
             if age is not None:
-                ages.add_metric((scorer.name, quantile), age)
+                ages.add_metric((scorer.name, percentile), age)
     return [states, reasons, ages]

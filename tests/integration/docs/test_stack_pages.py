@@ -77,8 +77,9 @@ def test_the_dashboard_shows_something_in_every_panel(world: StackWorld) -> None
                 40,
             )
 
-    (reason,) = {series["metric"]["reason"] for series in world.query(_filled(queries["Failures by reason"][0]))}
-    assert reason == "http_error"
+    reasons = {series["metric"]["reason"] for series in world.query(_filled(queries["Failures by reason"][0]))}
+    # On a busy machine a cycle of these short intervals may also have no time left.
+    assert {"http_error"} <= reasons <= {"http_error", "deadline", "timeout"}
 
 
 def _filled(expression: str) -> str:

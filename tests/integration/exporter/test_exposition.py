@@ -57,7 +57,7 @@ def test_what_has_no_room_is_left_out(fleet: Fleet, limit: int, level: str, scor
     }
     # Sums are always there.
     assert {"scorer": SAMPLE, "state": "ok"} in found["dynamic_scoring_pairs"]
-    assert {"scorer": SAMPLE, "quantile": "0.99"} in found["dynamic_scoring_age_seconds"]
+    assert {"scorer": SAMPLE, "percentile": "99"} in found["dynamic_scoring_age_seconds"]
 
 
 def test_a_scorer_says_itself_what_there_is_of_it(fleet: Fleet) -> None:
