@@ -34,7 +34,7 @@ demo: $(SYNCED) ## run two clusters with real Prometheus servers; ARGS=--once en
 test: $(SYNCED) ## run all tests but those on real pods; ARGS="-k words" or a path chooses some
 	@WORKERS=$(WORKERS) scripts/test $(ARGS)
 
-test-fast: $(SYNCED) ## run the tests of single modules, in 2 minutes; ARGS="-k words" chooses some
+test-fast: $(SYNCED) ## run the tests of single modules, in 3 minutes; ARGS="-k words" chooses some
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup tests/unit $(ARGS)
 
 node: $(SYNCED) ## run the tests on real pods, with root on Debian; NODE=kind takes docker and kind

@@ -78,8 +78,8 @@ def test_the_dashboard_shows_something_in_every_panel(world: StackWorld) -> None
             )
 
     reasons = {series["metric"]["reason"] for series in world.query(_filled(queries["Failures by reason"][0]))}
-    # On a busy machine a cycle of these short intervals may also have no time left.
-    assert {"http_error"} <= reasons <= {"http_error", "deadline", "timeout"}
+    # Where processes start slowly, the first cycle may have no time left before the second one begins.
+    assert {"http_error"} <= reasons <= {"http_error", "deadline"}
 
 
 def _filled(expression: str) -> str:
