@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import redis
 from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import gzip_accepted
 
@@ -39,6 +40,7 @@ _PROBLEM: Final = "application/problem+json"
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": Problem, "description": "The question cannot be understood; the detail says why."},
     404: {"model": Problem, "description": "No such scorer or cluster; the detail names those that there are."},
+    422: {"model": Problem, "description": "A parameter cannot be used; the detail says which and why."},
     503: {"model": Problem, "description": "Redis cannot be read."},
 }
 # What is another number at every moment. What it is counted from is in the answer too, and counts.
@@ -79,8 +81,30 @@ def make_router(client: redis.Redis) -> APIRouter:
 
 def add_problems(app: FastAPI) -> None:
     """Answer errors of the router as RFC 9457 has it."""
-    app.add_exception_handler(redis.RedisError, _redis_problem)
-    app.add_exception_handler(DsfError, _dsf_problem)
+    for kind in (redis.RedisError, DsfError, RequestValidationError):
+        app.add_exception_handler(kind, problem_of)
+
+
+def problem_of(request: Request, error: Exception) -> JSONResponse:
+    """An error as RFC 9457 has it."""
+    if isinstance(error, redis.RedisError):
+        log.warning("redis cannot be read", path=request.url.path, error=str(error))
+        text = f"{type(error).__name__}: {error}; it is tried again at every request"
+        return problem(503, "Redis cannot be read", text)
+    if isinstance(error, UnknownScorerError | UnknownClusterError):
+        return problem(404, "Not found", str(error))
+    if isinstance(error, QueryError | CursorError):
+        return problem(400, "Not understood", str(error))
+    if isinstance(error, RequestValidationError):
+        said = (f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
+        return problem(422, "Not understood", "; ".join(said))
+    return problem(500, "Internal error", str(error))
+
+
+def problem(status: int, title: str, detail: str) -> JSONResponse:
+    """The answer for an error."""
+    body = Problem(title=title, status=status, detail=detail).model_dump(by_alias=True)
+    return JSONResponse(body, status_code=status, media_type=_PROBLEM)
 
 
 def _add_sums(router: APIRouter, model: FleetModel) -> None:
@@ -194,21 +218,3 @@ def _answer(request: Request, view: View) -> Response:
         body = gzip.compress(body, compresslevel=1)
         headers["Content-Encoding"] = "gzip"
     return Response(body, media_type="application/json", headers=headers)
-
-
-def _problem(status: int, title: str, detail: str) -> JSONResponse:
-    body = Problem(title=title, status=status, detail=detail).model_dump(by_alias=True)
-    return JSONResponse(body, status_code=status, media_type=_PROBLEM)
-
-
-def _redis_problem(request: Request, error: Exception) -> JSONResponse:
-    log.warning("redis cannot be read", path=request.url.path, error=str(error))
-    return _problem(503, "Redis cannot be read", f"{type(error).__name__}: {error}; it is tried again at every request")
-
-
-def _dsf_problem(_: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, UnknownScorerError | UnknownClusterError):
-        return _problem(404, "Not found", str(error))
-    if isinstance(error, QueryError | CursorError):
-        return _problem(400, "Not understood", str(error))
-    return _problem(500, "Internal error", str(error))

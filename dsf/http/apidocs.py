@@ -3,44 +3,67 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable, Sequence
+from html import escape
 from importlib import resources
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import FastAPI, Header, Response
-from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi import Depends, FastAPI, Header, Response
 from fastapi.responses import HTMLResponse
 from prometheus_client.exposition import gzip_accepted
 
 PATH: Final = "/docs"
 _SCRIPT: Final = "swagger-ui-bundle.js"
 _STYLE: Final = "swagger-ui.css"
-_TYPES: Final = {_SCRIPT: "text/javascript", _STYLE: "text/css"}
+_START: Final = "start.js"
+_TYPES: Final = {_SCRIPT: "text/javascript", _STYLE: "text/css", _START: "text/javascript"}
 #: What the page loads, for services that ask for a token: these need none.
 ASSETS: Final = tuple(f"{PATH}/{name}" for name in _TYPES)
 #: Seconds that a browser keeps them.
 _CACHED: Final = 86_400
+# A file and not in the page: a content security policy may forbid scripts there.
+_BEGIN: Final = b"""SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#swagger-ui",
+  layout: "BaseLayout",
+  deepLinking: true,
+  showExtensions: true,
+  showCommonExtensions: true,
+  presets: [SwaggerUIBundle.presets.apis, SwaggerUIBundle.SwaggerUIStandalonePreset],
+});
+"""
+# Relative links, so that a proxy may serve all of it below a path. An empty icon: the default one is on the web.
+_PAGE: Final = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{title}}</title>
+<link rel="icon" href="data:,"><link rel="stylesheet" href="docs/{_STYLE}">
+</head>
+<body><div id="swagger-ui"></div><script src="docs/{_SCRIPT}"></script><script src="docs/{_START}"></script></body>
+</html>
+"""
 
 
-def add_docs(app: FastAPI) -> None:
-    """Serve the page at /docs. The application's own `docs_url` and `redoc_url` must be None."""
+def add_docs(app: FastAPI, needs: Sequence[Callable[..., Any]] = ()) -> None:
+    """Serve the page at /docs. The application's own `docs_url` and `redoc_url` must be None.
 
-    @app.get(PATH, include_in_schema=False)
+    `needs` are dependencies of the page, such as one that asks who looks; its assets are everybody's.
+    """
+
+    @app.get(PATH, include_in_schema=False, dependencies=[Depends(one) for one in needs])
     def docs() -> HTMLResponse:
-        # Relative, so that a proxy may serve all of it below a path. An empty icon: the default one is on the web.
-        return get_swagger_ui_html(
-            openapi_url="openapi.json",
-            title=app.title,
-            swagger_js_url=f"docs/{_SCRIPT}",
-            swagger_css_url=f"docs/{_STYLE}",
-            swagger_favicon_url="data:,",
-        )
+        return HTMLResponse(_PAGE.format(title=escape(app.title)))
 
     @app.get(f"{PATH}/{{name}}", include_in_schema=False)
     def asset(
-        name: Literal["swagger-ui-bundle.js", "swagger-ui.css"], accept_encoding: Annotated[str, Header()] = ""
+        name: Literal["swagger-ui-bundle.js", "swagger-ui.css", "start.js"],
+        accept_encoding: Annotated[str, Header()] = "",
     ) -> Response:
-        body = resources.files("dsf.http").joinpath("swagger", f"{name}.gz").read_bytes()
         headers = {"Cache-Control": f"max-age={_CACHED}", "Vary": "Accept-Encoding"}
+        if name == _START:
+            return Response(_BEGIN, media_type=_TYPES[name], headers=headers)
+        body = resources.files("dsf.http").joinpath("swagger", f"{name}.gz").read_bytes()
         if gzip_accepted(accept_encoding):
             headers["Content-Encoding"] = "gzip"
         else:

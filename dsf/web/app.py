@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import redis
@@ -31,6 +31,7 @@ from dsf.web.access import Access
 from dsf.web.acting import Acting
 from dsf.web.forms import add_forms
 from dsf.web.guard import Guard
+from dsf.web.jsonapi import add_api, is_api, problem_for
 from dsf.web.rendering import link
 from dsf.web.site import LoginNeededError, Options, Site, assets, static_files
 from dsf.web.views import VIEWS, Sources, View
@@ -59,6 +60,7 @@ def make_app(sources: Sources, options: Options, access: Access, client: redis.R
         app.add_api_route(view.path, _endpoint(site, view), methods=["GET", "HEAD"])
     _add_live(app, site)
     add_forms(app, site, acting)
+    add_api(app, site)
     _add_errors(app, site)
     app.add_middleware(Guard, hosts=options.hosts, proxies=options.proxies, root_path=options.root_path)
     return app
@@ -166,11 +168,23 @@ def _add_errors(app: FastAPI, site: Site) -> None:
     def mistaken(request: Request, error: Exception) -> HTMLResponse:
         return site.respond(request, "error.html", 400, title="This cannot be asked", text=str(error), again=False)
 
-    app.add_exception_handler(redis.RedisError, unavailable)
-    app.add_exception_handler(DsfError, unknown)
+    kinds: dict[type[Exception], Callable[[Request, Any], Response]] = {
+        redis.RedisError: unavailable,
+        DsfError: unknown,
+        LoginNeededError: login,
+        AccessError: refused,
+        BackendError: undecided,
+        QueryError: mistaken,
+        CursorError: mistaken,
+        RequestValidationError: mistaken,
+    }
+    for kind, answer in kinds.items():
+        app.add_exception_handler(kind, _for_whom(answer))
     app.add_exception_handler(404, missing)
-    app.add_exception_handler(LoginNeededError, login)
-    app.add_exception_handler(AccessError, refused)
-    app.add_exception_handler(BackendError, undecided)
-    for mistake in (QueryError, CursorError, RequestValidationError):
-        app.add_exception_handler(mistake, mistaken)
+
+
+def _for_whom(page: Callable[[Request, Any], Response]) -> Callable[[Request, Exception], Response]:
+    def answer(request: Request, error: Exception) -> Response:
+        return problem_for(request, error) if is_api(request) else page(request, error)
+
+    return answer

@@ -42,7 +42,7 @@ def add_forms(app: FastAPI, site: Site, acting: Acting) -> None:
 
 
 def _add_login(app: FastAPI, site: Site) -> None:
-    tries = sessions.Tries()
+    tries = site.tries
 
     def page(request: Request, status: int, problem: str, to: str) -> Response:
         cookie = sessions.cookie_of(request) or sessions.Sessions.fresh()

@@ -20,7 +20,7 @@ from dsf.web.acting import ACTS, Target
 from dsf.web.guard import Network
 from dsf.web.live import ROOT, Live
 from dsf.web.rendering import blocks, digest, render, with_ages
-from dsf.web.sessions import Sessions, cookie_of, form_secret
+from dsf.web.sessions import Sessions, Tries, cookie_of, form_secret
 from dsf.web.views import Sources, View
 
 log = dsf.log.get(__name__)
@@ -54,7 +54,8 @@ class Site:
         self.redis = client
         self.sessions = Sessions(client)
         self.live = Live()
-        self._version = metadata.version("dynamic-scoring-framework")
+        self.tries = Tries()
+        self.version = metadata.version("dynamic-scoring-framework")
 
     def caller(self, request: Request) -> Caller | None:
         """Who sends a request; None for somebody who has not logged in. Raises AccessError."""
@@ -137,7 +138,7 @@ class Site:
             request.scope["dsf.root"],
             {
                 "assets": assets(),
-                "version": self._version,
+                "version": self.version,
                 "options": self.options,
                 "q": request.query_params.get("q", "") if request.url.path.endswith("/find") else "",
                 "path": request.scope["path"],

@@ -1,0 +1,116 @@
+"""`/api/v1` on the page's own port: the exporter's router, behind the page's rights, and its description at /docs.
+
+Programs show a token with each request (`Authorization: Bearer`), where people would log in with it. It is remembered
+by its digest for some seconds, as rights are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from typing import Any, Final
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+
+from dsf.errors import AccessError, BackendError
+from dsf.fleet.api import make_router, problem, problem_of
+from dsf.http.apidocs import add_docs
+from dsf.web.access import Access, Caller
+from dsf.web.sessions import Tries
+from dsf.web.site import LoginNeededError, Site
+
+PREFIX: Final = "/api/v1"
+_MAX_TOKEN: Final = 16 * 1024
+#: Seconds for which the holder of a token is remembered, and of how many.
+_REMEMBERED: Final = 10.0
+_MOST_REMEMBERED: Final = 2000
+
+
+class Holders:
+    """Who holds a token that came with a request. Thread-safe."""
+
+    def __init__(self, access: Access, tries: Tries) -> None:
+        self._access = access
+        self._tries = tries
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, Caller]] = {}
+
+    def caller(self, request: Request) -> Caller | None:
+        """Raises AccessError for a token that is none, BackendError and SettingsError when that cannot be known."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        token = token.strip()[:_MAX_TOKEN]
+        if kind.lower() != "bearer" or not token or not self._access.has_login:
+            return None
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        with self._lock:
+            until, known = self._known.get(digest, (0.0, None))
+        if known is not None and time.monotonic() < until:
+            return known
+        address = request.client.host if request.client else ""
+        self._tries.check(address)
+        try:
+            known = self._access.login(token)
+        except AccessError as error:
+            if error.status == 401:
+                self._tries.note(address)
+            raise
+        with self._lock:
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            self._known[digest] = (time.monotonic() + _REMEMBERED, known)
+        return known
+
+
+def is_api(request: Request) -> bool:
+    """Whether programs ask: they get problems and no pages."""
+    return bool(request.scope["path"].startswith(f"{PREFIX}/") or request.scope["path"] == PREFIX)
+
+
+def problem_for(request: Request, error: Exception) -> Response:
+    """An error for a program."""
+    if isinstance(error, LoginNeededError):
+        text = "show a token with `Authorization: Bearer`; DSF_API_TOKEN_FILE names its file for `dsf`"
+        return _challenge(problem(401, "Not known", text))
+    if isinstance(error, AccessError):
+        answer = problem(error.status, "Not allowed", str(error))
+        return _challenge(answer) if error.status == 401 else answer
+    if isinstance(error, BackendError):
+        return problem(503, "Not now", "the hub's API server does not say who you are or what you may do; try again")
+    return problem_of(request, error)
+
+
+def _challenge(answer: JSONResponse) -> JSONResponse:
+    answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+def add_api(app: FastAPI, site: Site) -> None:
+    """The endpoints and their description, for those who may look."""
+    holders = Holders(site.access, site.tries)
+
+    def may_look(request: Request) -> None:
+        if is_api(request) and (caller := holders.caller(request)) is not None:
+            request.scope["dsf.caller"] = caller
+        site.allow(request, "look")
+
+    router = make_router(site.redis)
+    described = get_openapi(
+        title=app.title,
+        version=site.version,
+        summary="Latest scores, scorers and schedule of the whole fleet; read-only.",
+        routes=router.routes,
+    )
+    app.include_router(router, dependencies=[Depends(may_look)])
+    add_docs(app, needs=[may_look])
+
+    @app.get("/openapi.json", dependencies=[Depends(may_look)])
+    def openapi(request: Request) -> dict[str, Any]:
+        # Below a path where a proxy has it there.
+        return described | {"servers": [{"url": request.scope["dsf.root"] or "/"}]}
+
+    @app.get(f"{PREFIX}/{{rest:path}}", dependencies=[Depends(may_look)])
+    def nothing(rest: str) -> Response:
+        return problem(404, "Not found", f"there is no {PREFIX}/{rest[:100]}; /docs lists what there is")

@@ -1,0 +1,84 @@
+"""`/api/v1` on the page's port: the exporter's answers, for those who may look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from playwright.sync_api import Browser, expect
+
+from dsf.client import Client
+from dsf.errors import ApiError, UnknownScorerError
+from tests.integration.exporter.fleet import SAMPLE, good_fleet
+from tests.integration.web.test_acts import TOKEN
+from tests.integration.web.test_pages import fetch
+from tests.support.browser import TIMEOUT, Tab
+from tests.support.redisserver import RedisServer
+from tests.support.webprocess import WebProcess
+
+pytestmark = pytest.mark.xdist_group("browser")
+expect.set_options(timeout=TIMEOUT)
+
+
+@pytest.fixture(scope="module")
+def closed(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
+    """One token may do everything."""
+    folder = tmp_path_factory.mktemp("closed")
+    (folder / "token").write_text(TOKEN)
+    with WebProcess(redis_server.url, folder / "log", web_auth="token", web_token_file=folder / "token") as page:
+        yield page
+
+
+def test_the_api_answers_as_the_exporter_does(page: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    fetch(page, "/", "All 2 scores are fresh")
+    client = Client(page.url)
+    assert client.summary().states.ok == 2
+    assert {row.cluster for row in client.all_pairs(scorer=SAMPLE)} == {"worker01", "worker02"}
+    with pytest.raises(UnknownScorerError):
+        client.scorer("nobody")
+    answer = page.get("/api/v1/summary")
+    assert page.get("/api/v1/summary", **{"If-None-Match": answer.headers["etag"]}).status_code == 304
+    for path, status, said in (
+        ("/api/v1/pairs?limit=0", 422, "limit: "),
+        ("/api/v1/pairs?state=fine", 400, "no such state"),
+        ("/api/v1/pairz", 404, "there is no /api/v1/pairz"),
+    ):
+        refused = page.get(path)
+        assert (refused.status_code, refused.headers["content-type"]) == (status, "application/problem+json")
+        assert said in refused.json()["detail"]
+
+
+def test_a_program_shows_its_token(closed: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    answer = closed.get("/api/v1/summary")
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert answer.json()["title"] == "Not known"
+    assert closed.get("/openapi.json").status_code == 303
+    assert Client(closed.url, token=TOKEN).summary().clusters == 2
+    # It opens no page, and nothing of it is written down.
+    assert closed.get("/", Authorization=f"Bearer {TOKEN}").status_code == 303
+    assert TOKEN not in closed.log
+
+
+def test_tokens_cannot_be_tried_out(closed: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    refused = [closed.get("/api/v1/summary", Authorization="Bearer no").status_code for _ in range(6)]
+    assert refused == [401] * 5 + [429]
+    with pytest.raises(ApiError):
+        Client(closed.url, token="other").summary()
+
+
+def test_its_description_in_a_browser(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    with Tab(browser, page.url) as tab:
+        shown = tab.open("/docs")
+        expect(shown.locator("#operations-api-summary_api_v1_summary_get")).to_be_visible()
+        assert shown.locator(".opblock").count() > 8
+        assert tab.strangers == []
+        # Nothing that the policy forbids, too.
+        assert tab.wrong == []
+    document = page.get("/openapi.json").json()
+    assert document["servers"] == [{"url": "/"}]
+    assert all(path.startswith("/api/v1/") for path in document["paths"])
