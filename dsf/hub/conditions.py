@@ -14,7 +14,7 @@ from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode
 from dsf.hub.cycles import Cycles
 from dsf.hub.health import Health
 from dsf.hub.summaries import Obstacle, ScorerPlan
-from dsf.store.entries import Pace
+from dsf.store.entries import Override, Pace, Pauses
 
 #: Condition of a DynamicScoringConfig that does not count.
 IGNORED: Final = "Ignored"
@@ -76,7 +76,7 @@ def scorer_status(
         ConditionType.Healthy: healthy(health, threshold),
         ConditionType.ConfigSynced: config_synced(plan, health),
         ConditionType.Distributed: distributed(plan, health, spread),
-        ConditionType.Scoring: scoring(plan, spread, cycles) if cycles is not None else None,
+        ConditionType.Scoring: scoring(plan, spread, cycles, pace.pauses if pace else Pauses()) if cycles else None,
     }
     if (verified := tls_verified(plan, previous)) is not None:
         statements[ConditionType.TLSVerified] = verified
@@ -240,8 +240,28 @@ def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement |
     return Statement("True", "Distributed", f"all {spread.desired} clusters that want it have it")
 
 
-def scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Statement:
-    """Condition Scoring: True while no cluster fails and at least one has a score."""
+def scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles, pauses: Pauses = Pauses()) -> Statement:  # noqa: B008
+    """Condition Scoring: True while no cluster fails and at least one has a score.
+
+    What people paused is said whatever else holds; where they paused all, that is the reason.
+    """
+    if not pauses.clusters or spread.desired == 0 or plan.is_suspended:
+        return _scoring(plan, spread, cycles)
+    text = _paused(pauses)
+    if pauses.clusters >= spread.desired:
+        return Statement("False", "Paused", text)
+    found = _scoring(plan, spread, cycles)
+    message = f"{found.message}; {pauses.clusters} of {spread.desired} clusters are paused, {pauses.cluster}: {text}"
+    return found._replace(message=message)
+
+
+def _paused(pauses: Pauses) -> str:
+    said = pauses.override or Override()
+    until = f" until {rfc3339(datetime.fromtimestamp(said.paused_until, UTC))}" if said.paused_until else ""
+    return f"paused by {said.by or 'somebody'}{until}{': ' if said.note else ''}{said.note}"
+
+
+def _scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Statement:
     if spread.desired == 0:
         return Statement("False", "NotDistributed", "it runs on no cluster; see the other conditions")
     if plan.is_suspended:

@@ -220,7 +220,7 @@ class Registrar:
         """How often a scorer really runs on the clusters that it is wanted on."""
         self._ensure_read()
         declared = plan.resolved.interval_seconds if plan.resolved is not None else 0
-        return pace(plan.name, declared, clusters, self._schedule.overrides_of(plan.name, clusters))
+        return pace(plan.name, declared, clusters, self._schedule.overrides_of(plan.name, clusters), self._now())
 
     def _now(self) -> float:
         """Unix seconds by the clock that all of the hub's processes see; this host's may be off."""

@@ -110,7 +110,8 @@ class ScorerReconciler:
         if unreachable is not None:
             raise unreachable
         # When a pause ends, the registry and the status say so; beat knows the time itself.
-        return None if own.suspended_until is None else max(0.0, own.suspended_until - time.time()) + 0.05
+        ends = [at for at in (own.suspended_until, pace.pauses.ends if pace else None) if at is not None]
+        return max(0.0, min(ends) - time.time()) + 0.05 if ends else None
 
     def _access(self, scorer: DynamicScorer) -> Access:
         """How the hub asks its scoring API: no Secret is here, but a proxy may be on the way."""

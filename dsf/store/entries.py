@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -135,6 +135,18 @@ def effective(entry: Entry, overrides: Mapping[str, Override], now: float) -> Ef
     return Effective(interval, interval_source, paused, until, paused_source)
 
 
+class Pauses(NamedTuple):
+    """What people paused of a scorer."""
+
+    #: On how many of its clusters.
+    clusters: int = 0
+    #: One of these clusters, and the override that says so: the newest.
+    cluster: str = ""
+    override: Override | None = None
+    #: Unix seconds at which the first of the pauses ends; None when none does by itself.
+    ends: float | None = None
+
+
 class Pace(NamedTuple):
     """How often a scorer runs."""
 
@@ -142,13 +154,27 @@ class Pace(NamedTuple):
     interval: int
     #: On how many of its clusters another one is in force.
     elsewhere: int
+    pauses: Pauses = Pauses()
 
 
-def pace(scorer: str, declared: int, clusters: Iterable[str], overrides: Mapping[str, Override]) -> Pace:
-    """Apply overrides (by target) to the interval that a scorer declares, for these clusters."""
+def pace(scorer: str, declared: int, clusters: Sequence[str], overrides: Mapping[str, Override], now: float) -> Pace:
+    """Apply overrides (by target) to the interval that a scorer declares, for these clusters, at `now`."""
     interval = interval_in_force(scorer, ALL_CLUSTERS, declared, overrides)
     own = (interval_in_force(scorer, cluster, declared, overrides) for cluster in clusters)
-    return Pace(interval, sum(seconds != interval for seconds in own))
+    return Pace(interval, sum(seconds != interval for seconds in own), _pauses(scorer, clusters, overrides, now))
+
+
+def _pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, Override], now: float) -> Pauses:
+    in_force = {name: one for name, one in overrides.items() if one.paused is not None}
+    in_force = {name: one for name, one in in_force.items() if not _over(one.paused_until, now)}
+    everywhere = in_force.get(scorer_target(scorer))
+    said = {cluster: in_force.get(keys.pair(cluster, scorer), everywhere) for cluster in clusters} if in_force else {}
+    paused = {cluster: one for cluster, one in said.items() if one is not None and one.paused}
+    if not paused:
+        return Pauses()
+    newest = max(paused, key=lambda cluster: paused[cluster].at)
+    ends = min((one.paused_until for one in paused.values() if one.paused_until is not None), default=None)
+    return Pauses(len(paused), newest, paused[newest], ends)
 
 
 def interval_in_force(scorer: str, cluster: str, declared: int, overrides: Mapping[str, Override]) -> int:

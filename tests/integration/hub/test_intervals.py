@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from dsf.store.schedule import ALL_CLUSTERS
 from tests.integration.hub.world import World
 
@@ -35,3 +37,22 @@ def test_an_interval_set_by_hand_stays_in_the_status_when_the_hub_starts_anew(ru
     running.schedule.set_override(EVERYWHERE, interval=5)
     running.start()
     running.until(lambda: _shown(running) == (5, 30, 0))
+
+
+def test_what_a_person_paused_is_in_the_status_until_it_ends(running: World) -> None:
+    running.resync = 600.0
+    running.restart()
+    running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "NoCyclesYet")
+    running.schedule.set_override("a/cpu-scorer", paused=True, note="disk is full", by="ann")
+    running.until(lambda: "paused" in running.condition("cpu-scorer", "Scoring")[2])
+    status, reason, message = running.condition("cpu-scorer", "Scoring")
+    assert (status, reason) == ("Unknown", "NoCyclesYet")
+    assert message.endswith("; 1 of 2 clusters are paused, a: paused by ann: disk is full")
+    until = time.time() + 3
+    running.schedule.reset("a/cpu-scorer")
+    running.schedule.set_override(EVERYWHERE, paused=True, paused_until=until, note="release", by="ann")
+    running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "Paused")
+    assert running.condition("cpu-scorer", "Scoring")[2].endswith("Z: release")
+    # By itself, when the pause ends.
+    running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "NoCyclesYet")
+    assert time.time() >= until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from dsf.hub.conditions import Spread, config_status, ignored_config_status, sco
 from dsf.hub.cycles import Cycles
 from dsf.hub.health import CheckFailure, Health
 from dsf.hub.summaries import make_plan
-from dsf.store.entries import Pace
+from dsf.store.entries import Override, Pace, Pauses
 from dsf.store.pairs import Failure, PairState
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
@@ -264,3 +265,19 @@ def test_the_interval_in_force_stays_known_while_redis_cannot_be_read() -> None:
     assert (after.interval, after.declared_interval, after.clusters_with_other_interval) == (5, 30, 1)
     changed = status(cycles=None, previous=before.model_copy(update={"declared_interval": 60}))
     assert (changed.interval, changed.declared_interval) == (30, 30)
+
+
+def test_a_pause_of_a_person_is_said_beside_what_fails_and_is_the_reason_where_all_is_paused() -> None:
+    override = Override(paused=True, paused_until=1_900_000_000.0, note="release", by="ann")
+    some, every = (Pauses(number, "a", override, 1_900_000_000.0) for number in (1, 2))
+    text = "paused by ann until 2030-03-17T17:46:40Z: release"
+
+    def told(pauses: Pauses, cycles: Cycles, **more: Any) -> tuple[str, str, str]:
+        found = status(scorer(**more), cycles=cycles, pace=Pace(30, 0, pauses))
+        return next((one.status, one.reason, one.message) for one in found.conditions if one.type == "Scoring")
+
+    failing = told(some, Cycles(failing=1))
+    assert failing[:2] == ("False", "SomeClustersFail")
+    assert failing[2].endswith(f"; 1 of 2 clusters are paused, a: {text}")
+    assert told(every, Cycles(succeeding=2)) == ("False", "Paused", text)
+    assert told(every, Cycles(), execution={"suspend": True})[1] == "Suspended"
