@@ -54,7 +54,7 @@ class FailureReason(Reason):
     )
     AUTH_FAILED = (
         "auth_failed",
-        "the server that gives tokens (OAuth2, the cluster's own) gave none; the message has its words",
+        "the server that gives tokens (OAuth2, a cloud, the cluster's own) gave none; the message has its words",
         "look at that server, and at client and scopes",
     )
     AUTH_UNSUPPORTED = (

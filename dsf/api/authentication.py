@@ -12,14 +12,11 @@ from enum import StrEnum
 from typing import Annotated, Any, Final, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
-from pydantic.config import JsonDict
 
+from dsf.api.clouds import Azure, Gcp
 from dsf.api.meta import SpecModel
-from dsf.api.urls import is_valid_url
+from dsf.api.plain import MAX_PAIRS, Name, Plain, SecretKeyRef, Url, cel_rule
 
-#: Most headers, and most query parameters.
-MAX_PAIRS: Final = 32
-_MAX_VALUE: Final = 4096
 _HEADER_NAME: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
 #: What HTTP or this framework says itself; a header of such a name would make one request two, or another one.
 RESERVED_HEADERS: Final = frozenset(
@@ -30,24 +27,20 @@ RESERVED_HEADERS: Final = frozenset(
 )
 _VALUE_RULE: Final = "either value or secretRef"
 _ONE_RULE: Final = (
-    "at most one of tokenSecretRef, basic, oauth2, serviceAccountToken and aws: each is the header Authorization"
+    "at most one of tokenSecretRef, basic, oauth2, serviceAccountToken, aws, azure and gcp: each is the header "
+    "Authorization"
 )
 #: What says who asks in the header Authorization.
-_AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token", "aws")
+_AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token", "aws", "azure", "gcp")
+_KEY_OR_ROLE: Final = (
+    "has(self.roleARN) ? !has(self.accessKeyID) && !has(self.secretAccessKey) && !has(self.sessionToken) : "
+    "has(self.accessKeyID) && has(self.secretAccessKey)"
+)
+_KEY_RULE: Final = "either roleARN, or accessKeyID and secretAccessKey"
 _NONE_RULE: Final = (
     "names no method: set authenticationRef, tokenSecretRef, basic, oauth2, aws, clientCertificate, headers or "
     "queryParameters"
 )
-
-
-def _rule(*rules: tuple[str, str]) -> JsonDict:
-    """Rules for the API server (CEL) with their messages, beside the models' own checks of the same."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
-
-
-def is_header_value(value: str) -> bool:
-    """Whether this can be a header's value: printable ASCII, with blanks only inside: no line break begins another."""
-    return re.fullmatch(r"[!-~](?:[ -~]*[!-~])?", value) is not None
 
 
 def _header_name(value: str) -> str:
@@ -56,29 +49,6 @@ def _header_name(value: str) -> str:
     if value.lower() in RESERVED_HEADERS:
         raise ValueError(f"the header {value} is set by HTTP itself and cannot be set here")
     return value
-
-
-def _plain(value: str) -> str:
-    if not is_header_value(value):
-        raise ValueError("is not printable ASCII on one line")
-    return value
-
-
-def _url(value: str) -> str:
-    if not is_valid_url(value):
-        raise ValueError(f"{value!r} is not a URL of the form http://host[:port][/path] or https://...")
-    return value
-
-
-Plain = Annotated[str, AfterValidator(_plain), Field(max_length=_MAX_VALUE)]
-_Name = Annotated[str, Field(min_length=1, max_length=253)]
-
-
-class SecretKeyRef(SpecModel):
-    """A key of a Secret in the agent's namespace on the managed cluster."""
-
-    name: str = Field(description="Name of the Secret in the agent's namespace on the managed cluster.", max_length=253)
-    key: str = Field(description="Key in the Secret that holds the value.", max_length=253)
 
 
 class TokenSecretRef(SpecModel):
@@ -91,7 +61,7 @@ class TokenSecretRef(SpecModel):
 class OneValue(SpecModel):
     """A value, or where it is."""
 
-    model_config = ConfigDict(json_schema_extra=_rule(("has(self.value) != has(self.secretRef)", _VALUE_RULE)))
+    model_config = ConfigDict(json_schema_extra=cel_rule(("has(self.value) != has(self.secretRef)", _VALUE_RULE)))
 
     value: Plain | None = Field(default=None, description="The value itself, when it is no secret.")
     secret_ref: SecretKeyRef | None = Field(default=None, description="Where the value is, when it is a secret.")
@@ -131,7 +101,7 @@ class Basic(SpecModel):
 class ClientCertificate(SpecModel):
     """A certificate with its private key, as `kubernetes.io/tls` and cert-manager have it."""
 
-    secret_name: _Name = Field(description="Name of the Secret in the agent's namespace on the managed cluster.")
+    secret_name: Name = Field(description="Name of the Secret in the agent's namespace on the managed cluster.")
     certificate_key: str = Field(default="tls.crt", description="Key of the certificate with its chain, in PEM.")
     private_key_key: str = Field(default="tls.key", description="Key of the private key, in PEM without a password.")
 
@@ -146,9 +116,7 @@ class ClientAuthentication(StrEnum):
 class OAuth2(SpecModel):
     """OAuth2's client credentials: a token is got, kept until shortly before its end, and sent as Bearer."""
 
-    token_url: Annotated[str, AfterValidator(_url), Field(max_length=2048)] = Field(
-        alias="tokenURL", description="URL at which tokens are given."
-    )
+    token_url: Url = Field(alias="tokenURL", description="URL at which tokens are given.")
     client_id: Value = Field(alias="clientID", description="The client's id.")
     client_secret: SecretKeyRef = Field(description="The client's secret.")
     scopes: tuple[Plain, ...] = Field(default=(), description="Scopes to ask for.", max_length=MAX_PAIRS)
@@ -174,11 +142,33 @@ class ServiceAccountToken(SpecModel):
 class Aws(SpecModel):
     """Amazon's signature of each request (SigV4)."""
 
+    model_config = ConfigDict(json_schema_extra=cel_rule((_KEY_OR_ROLE, _KEY_RULE)))
+
     region: Plain = Field(description="Region, such as eu-west-1.", min_length=1)
     service: Plain = Field(default="aps", description="Service: aps is Managed Prometheus.", min_length=1)
-    access_key_id: Value = Field(alias="accessKeyID", description="Id of the access key.")
-    secret_access_key: SecretKeyRef = Field(description="The access key itself.")
+    access_key_id: Value | None = Field(default=None, alias="accessKeyID", description="Id of the access key.")
+    secret_access_key: SecretKeyRef | None = Field(default=None, description="The access key itself.")
     session_token: SecretKeyRef | None = Field(default=None, description="Token of a temporary access key.")
+    role_arn: Plain | None = Field(
+        default=None,
+        alias="roleARN",
+        description="A role that trusts the agent's ServiceAccount, in the place of a key (IRSA).",
+        min_length=20,
+    )
+    token_audience: Plain = Field(
+        default="sts.amazonaws.com", description="Audience of the ServiceAccount's token, with roleARN.", min_length=1
+    )
+    sts_url: Url | None = Field(
+        default=None, alias="stsURL", description="Where keys are given for a role; unset: that of the region."
+    )
+
+    @model_validator(mode="after")
+    def _is_key_or_role(self) -> Self:
+        keys = (self.access_key_id, self.secret_access_key)
+        given = (*keys, self.session_token)
+        if any(one is not None for one in given) if self.role_arn is not None else any(one is None for one in keys):
+            raise ValueError(_KEY_RULE)
+        return self
 
 
 class CaKind(StrEnum):
@@ -192,7 +182,7 @@ class CaRef(SpecModel):
     """A key of a ConfigMap or Secret in the agent's namespace on the managed cluster, with certificates in PEM."""
 
     kind: CaKind = Field(default=CaKind.ConfigMap, description="What holds it.")
-    name: _Name = Field(description="Name of the ConfigMap or Secret.")
+    name: Name = Field(description="Name of the ConfigMap or Secret.")
     key: str = Field(default="ca.crt", description="Key with the certificates.", max_length=253)
 
 
@@ -222,6 +212,8 @@ class Methods(SpecModel):
         default=None, description="A token of the agent's ServiceAccount."
     )
     aws: Aws | None = Field(default=None, description="Amazon's signature; needs the extra `aws` in the agent.")
+    azure: Azure | None = Field(default=None, description="A token of Azure; needs the extra `azure` in the agent.")
+    gcp: Gcp | None = Field(default=None, description="A token of Google; needs the extra `gcp` in the agent.")
     client_certificate: ClientCertificate | None = Field(
         default=None, description="A certificate of the client (mTLS)."
     )
@@ -246,28 +238,45 @@ class Methods(SpecModel):
         """Whether there is a method."""
         return any(getattr(self, name) for name in Methods.model_fields)
 
+    @property
+    def account_use(self) -> str:
+        """The field for which tokens of the agent's own account are sent to somebody; empty where none is."""
+        if self.aws is not None and self.aws.role_arn is not None:
+            return "aws.roleARN"
+        if self.gcp is not None and self.gcp.audience is not None:
+            return "gcp.audience"
+        return "azure" if self.azure is not None else "serviceAccountToken" if self.service_account_token else ""
+
+    @property
+    def token_urls(self) -> tuple[str, ...]:
+        """The servers of tokens that what is in Secrets, or made of it, is sent to."""
+        if self.gcp is not None and self.gcp.key is not None:
+            return (self.gcp.server,)
+        return (self.oauth2.token_url,) if self.oauth2 is not None else ()
+
 
 _GIVEN: Final = (
-    "[has(self.tokenSecretRef), has(self.basic), has(self.oauth2), has(self.serviceAccountToken), has(self.aws)]"
+    "[has(self.tokenSecretRef), has(self.basic), has(self.oauth2), has(self.serviceAccountToken), has(self.aws), "
+    "has(self.azure), has(self.gcp)]"
 )
 _PAIRS: Final = "size(self.headers) > 0 || size(self.queryParameters) > 0"
 _ANY: Final = f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) || {_PAIRS})"
 _AT_MOST_ONE: Final = (f"{_GIVEN}.filter(given, given).size() <= 1", _ONE_RULE)
 _SOME: Final = (f"has(self.authenticationRef) || {_ANY}", _NONE_RULE)
 _REF_ALONE: Final = (f"!has(self.authenticationRef) || !{_ANY}", "authenticationRef says all of it and stands alone")
-METHODS_RULE: Final = _rule(_AT_MOST_ONE)
+METHODS_RULE: Final = cel_rule(_AT_MOST_ONE)
 
 
 class AuthenticationRef(SpecModel):
     """A ScoringAuthentication in the DynamicScorer's namespace."""
 
-    name: _Name = Field(description="Its name.")
+    name: Name = Field(description="Its name.")
 
 
 class Auth(Methods):
     """How the agent authenticates itself."""
 
-    model_config = ConfigDict(json_schema_extra=_rule(_AT_MOST_ONE, _SOME, _REF_ALONE))
+    model_config = ConfigDict(json_schema_extra=cel_rule(_AT_MOST_ONE, _SOME, _REF_ALONE))
 
     authentication_ref: AuthenticationRef | None = Field(
         default=None, description="A ScoringAuthentication that says all of it."

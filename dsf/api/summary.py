@@ -84,7 +84,7 @@ class ScorerSummary(BaseModel):
     def uses_account(self) -> bool:
         """Whether tokens of the agent's own account are sent."""
         accesses = (self.source_access, self.scoring_access)
-        return any(access is not None and access.methods.service_account_token is not None for access in accesses)
+        return any(access is not None and access.methods.account_use for access in accesses)
 
 
 def dump_summaries(summaries: Iterable[ScorerSummary]) -> str:

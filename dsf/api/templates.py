@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import quote
 
-from dsf.api.authentication import is_header_value
+from dsf.api.plain import is_header_value
 from dsf.api.promql import TOKEN
 from dsf.api.resolvereason import Reason
 from dsf.api.scoringauthentication import ClusterFacts

@@ -69,10 +69,10 @@ def access_of(stage: str, spec: Source | Scoring, way: Way, endpoint: str) -> Ac
         if part is not None:
             _check_references(part, f"spec.{stage}.{field}")
     methods = methods_of(spec.auth)
-    if methods.service_account_token is not None:
+    if use := methods.account_use:
         raise ResolutionError(
             Reason.InvalidAuthentication,
-            f"spec.{stage}.auth.serviceAccountToken: a token of the agent's own account needs a ScoringAuthentication, "
+            f"spec.{stage}.auth.{use}: a token of the agent's own account needs a ScoringAuthentication, "
             "whose allowedHosts say whom it may be sent to",
         )
     if spec.tls is None and methods == Methods(token_secret_ref=methods.token_secret_ref):

@@ -27,6 +27,8 @@ METHODS: Final = {
     "oauth2": "oauth2",
     "service_account_token": "serviceaccount",
     "aws": "aws",
+    "azure": "azure",
+    "gcp": "gcp",
     "client_certificate": "certificate",
     "headers": "headers",
     "query_parameters": "parameters",
@@ -90,9 +92,8 @@ class Authenticator:
                 f"ScoringAuthentication {told.authentication!r} is not for {place('', url).strip()}: nothing was sent",
                 "secret_refused",
             )
-        if told.methods.oauth2 is None:
-            return hosts
-        return TokenHosts([*told.allowed_hosts, base_url(told.methods.oauth2.token_url)])
+        servers = [base_url(url) for url in told.methods.token_urls]
+        return TokenHosts([*told.allowed_hosts, *servers]) if servers else hosts
 
     def _tls(self, told: ToldTls | None) -> Tls:
         if told is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dsf.api.authentication import SecretKeyRef, TokenSecretRef
+from dsf.api.authentication import TokenSecretRef
+from dsf.api.plain import SecretKeyRef
 from dsf.auth.draft import Draft
 from dsf.auth.secrets import SecretError
 from dsf.text import MASK

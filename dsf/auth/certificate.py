@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from dsf.api.authentication import ClientCertificate, SecretKeyRef
+from dsf.api.authentication import ClientCertificate
+from dsf.api.plain import SecretKeyRef
 from dsf.auth.draft import Draft
 from dsf.auth.secrets import SecretError
 from dsf.http import identity

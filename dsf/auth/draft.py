@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import requests
 
-from dsf.api.authentication import OneValue, SecretKeyRef, is_header_value
+from dsf.api.authentication import OneValue
+from dsf.api.plain import SecretKeyRef, is_header_value
 from dsf.api.tokenhosts import TokenHosts
 from dsf.auth.secrets import SecretError, SecretSource, Use
 from dsf.auth.tokencache import TokenCache

@@ -9,7 +9,8 @@ from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
 from dsf import http
-from dsf.api.authentication import ClientAuthentication, OAuth2, is_header_value
+from dsf.api.authentication import ClientAuthentication, OAuth2
+from dsf.api.plain import is_header_value
 from dsf.auth import bearer
 from dsf.auth.draft import Draft
 from dsf.auth.tokencache import Token

@@ -19,7 +19,7 @@ from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING
 from dsf.kube.session import Session
 from tests.integration.kube.manifests import CONFIG_URL, config, scorer
 from tests.support.controlplane import ControlPlane
-from tests.unit.auth.test_methods import AUTHENTICATION, MANIFESTS
+from tests.unit.auth.test_methods import AUTHENTICATIONS, MANIFESTS
 
 # As the upstream project's samples are written, every field of theirs used.
 UPSTREAM = f"""
@@ -234,14 +234,14 @@ def test_each_method_of_the_page_applies(control_plane: ControlPlane, session: S
     assert DynamicScorer.from_manifest(stored).spec.source.params is not None
 
 
-def test_the_authentication_of_the_page_applies(control_plane: ControlPlane, session: Session) -> None:
+@pytest.mark.parametrize("name", AUTHENTICATIONS)
+def test_each_authentication_of_the_page_applies(control_plane: ControlPlane, session: Session, name: str) -> None:
+    manifest = AUTHENTICATIONS[name]
     namespace = control_plane.namespace()
-    manifest = {**AUTHENTICATION, "metadata": {"name": "thanos", "namespace": namespace}}
-    assert "created" in _apply(control_plane, manifest)
-    stored = session.get(SCORING_AUTHENTICATIONS.path(namespace, "thanos"))
+    assert "created" in _apply(control_plane, {**manifest, "metadata": {"name": name, "namespace": namespace}})
+    stored = session.get(SCORING_AUTHENTICATIONS.path(namespace, name))
     read = ScoringAuthentication.from_manifest(stored)
-    assert read.spec.overrides[1].token_secret_ref is not None
-    assert read.spec.service_account_token is not None
+    assert read.spec == ScoringAuthentication.from_manifest(manifest).spec
 
 
 _REF = {"name": "s", "key": "k"}
@@ -257,6 +257,8 @@ _REF = {"name": "s", "key": "k"}
         ({"headers": [{"name": "X A", "value": "a"}]}, "should match"),
         ({"authenticationRef": {"name": "a"}, "tokenSecretRef": _REF}, "stands alone"),
         ({"clientCertificate": {}}, "secretName: Required"),
+        ({"aws": {"region": "r"}}, "either roleARN, or accessKeyID and secretAccessKey"),
+        ({"gcp": {}}, "either audience or key"),
     ],
 )
 def test_what_is_said_of_bad_authentication(control_plane: ControlPlane, auth: dict[str, Any], said: str) -> None:

@@ -16,6 +16,8 @@ from tests.unit.auth.test_methods import scorer
 
 REF = {"name": "s", "key": "k"}
 BASIC = {"username": {"value": "u"}, "password": REF}
+AZURE = {"tenantID": "t", "clientID": "c"}
+ROLE = "arn:aws:iam::123456789012:role/scoring"
 SOURCE = {"type": "Prometheus", "params": {"query": "up", "range": 60, "step": 15}}
 
 
@@ -43,6 +45,17 @@ def mistakes(auth: dict[str, Any]) -> str:
         ({"headers": [{"name": f"a{n}", "value": "1"} for n in range(33)]}, "has more than 32 items"),
         ({"oauth2": {"tokenURL": "ftp://x", "clientID": {"value": "c"}, "clientSecret": REF}}, "is not a URL"),
         ({"serviceAccountToken": {"audience": ""}}, "serviceAccountToken.audience"),
+        ({"aws": {"region": "r"}}, "aws: either roleARN, or accessKeyID and secretAccessKey"),
+        ({"aws": {"region": "r", "roleARN": ROLE, "secretAccessKey": REF}}, "aws: either roleARN, or accessKeyID"),
+        ({"aws": {"region": "r", "roleARN": ROLE, "stsURL": "sts"}}, "aws.stsURL: 'sts' is not a URL"),
+        ({"azure": {"tenantID": "t"}}, "azure.clientID: is required"),
+        ({"azure": {**AZURE, "authorityURL": "http://a.example"}}, "is not a URL of the form https://"),
+        ({"azure": {**AZURE, "clientID": "a\nb"}}, "azure.clientID: is not printable ASCII"),
+        ({"gcp": {}}, "gcp: either audience or key"),
+        ({"gcp": {"audience": "pool"}}, "gcp.audience"),
+        ({"gcp": {"key": REF, "serviceAccount": "a@b"}}, "gcp: serviceAccount goes with audience alone"),
+        ({"gcp": {"audience": "//p", "serviceAccount": "a@b/../c"}}, "gcp.serviceAccount"),
+        ({"azure": AZURE, "gcp": {"audience": "//p"}}, "at most one of tokenSecretRef, basic, oauth2,"),
     ],
 )
 def test_mistakes_are_named(auth: dict[str, Any], said: str) -> None:
@@ -87,6 +100,9 @@ def test_all_that_is_named_is_found() -> None:
             "spec.source.auth.clientCertificate.secretName: dynamic-scoring-agent-credentials is the agents' own",
         ),
         ({"serviceAccountToken": {"audience": "a"}}, "needs a ScoringAuthentication"),
+        ({"azure": AZURE}, "spec.source.auth.azure: a token of the agent's own account needs a ScoringAuthentication"),
+        ({"gcp": {"audience": "//p"}}, "spec.source.auth.gcp.audience: a token of the agent's own account"),
+        ({"aws": {"region": "r", "roleARN": ROLE}}, "spec.source.auth.aws.roleARN: a token of the agent's own account"),
     ],
 )
 def test_what_no_scorer_can_use(auth: dict[str, Any], said: str) -> None:

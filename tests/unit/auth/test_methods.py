@@ -13,6 +13,8 @@ import yaml
 from dsf.api.authentication import Methods, Tls, references
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
+from dsf.api.types import CLUSTER_SET_LABEL
 from dsf.auth.authenticator import METHODS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text(encoding="utf-8")
@@ -21,12 +23,12 @@ MANIFESTS: dict[str, Any] = {
     heading: yaml.safe_load(text)
     for heading, text in re.findall(r"^### (\w+)\n(?:(?!^###).)*?^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 }
-#: The one object on the page.
-AUTHENTICATION: dict[str, Any] = next(
-    document
+#: The objects on the page, by their names.
+AUTHENTICATIONS: dict[str, dict[str, Any]] = {
+    document["metadata"]["name"]: document
     for text in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    if (document := yaml.safe_load(text)).get("kind") == "ScoringAuthentication"
-)
+    if isinstance(document := yaml.safe_load(text), dict) and document.get("kind") == "ScoringAuthentication"
+}
 
 
 def scorer(source: dict[str, Any]) -> DynamicScorer:
@@ -60,7 +62,12 @@ def test_each_method_has_a_manifest() -> None:
     for manifest in MANIFESTS.values():
         found = scorer(manifest["source"]).spec.source
         shown |= {name for name in Methods.model_fields if found.auth is not None and getattr(found.auth, name)}
-    assert shown == set(Methods.model_fields) - {"service_account_token"}
+    for manifest in AUTHENTICATIONS.values():
+        found = ScoringAuthentication.from_manifest(manifest)
+        shown |= {name for name in Methods.model_fields if getattr(found.spec, name)}
+        where = ClusterFacts("one", {CLUSTER_SET_LABEL: "america"})
+        assert all(override.is_any or override.tls for override in filter(None, [found.spec.on(where)]))
+    assert shown == set(Methods.model_fields)
 
 
 @pytest.mark.parametrize("heading", MANIFESTS)

@@ -1,0 +1,91 @@
+"""Clouds that give the agent's ServiceAccount a token of theirs (workload identity)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from dsf.api.meta import SpecModel
+from dsf.api.plain import MAX_PAIRS, HttpsUrl, Plain, SecretKeyRef, Url, cel_rule
+
+_ONE_RULE: Final = "either audience or key"
+_ACCOUNT_RULE: Final = "serviceAccount goes with audience alone"
+
+
+class Azure(SpecModel):
+    """A token of Microsoft Entra for the agent's ServiceAccount (workload identity), sent as Bearer."""
+
+    tenant_id: Plain = Field(alias="tenantID", description="Id of the tenant.", min_length=1)
+    client_id: Plain = Field(
+        alias="clientID",
+        description="Id of the application or managed identity that trusts the agent's ServiceAccount.",
+        min_length=1,
+    )
+    scope: Plain = Field(
+        default="https://prometheus.monitor.azure.com/.default",
+        description="What the token is for; unset: Azure Monitor's Prometheus.",
+        min_length=1,
+    )
+    token_audience: Plain = Field(
+        default="api://AzureADTokenExchange", description="Audience of the ServiceAccount's token.", min_length=1
+    )
+    authority_url: HttpsUrl = Field(
+        default="https://login.microsoftonline.com",
+        alias="authorityURL",
+        description="Where tokens are given; another one in national clouds.",
+    )
+
+
+class Gcp(SpecModel):
+    """A token of Google, sent as Bearer: for the agent's ServiceAccount (workload identity), or for a key."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel_rule(
+            ("has(self.audience) != has(self.key)", _ONE_RULE),
+            ("has(self.audience) || !has(self.serviceAccount)", _ACCOUNT_RULE),
+        )
+    )
+
+    audience: Annotated[Plain, Field(pattern=r"^(//|identitynamespace:)")] | None = Field(
+        default=None,
+        description="The provider of the pool that trusts the agent's ServiceAccount: "
+        "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER.",
+    )
+    key: SecretKeyRef | None = Field(
+        default=None, description="Key of a service account of Google, in JSON, where there is no workload identity."
+    )
+    service_account: Annotated[Plain, Field(pattern=r"^[^/?#\s]+@[^/?#\s]+$")] | None = Field(
+        default=None, description="With audience: address of the service account of Google to act as; unset: none."
+    )
+    scopes: tuple[Plain, ...] = Field(
+        default=("https://www.googleapis.com/auth/monitoring.read",),
+        description="What the token is for; unset: reading Managed Prometheus.",
+        min_length=1,
+        max_length=MAX_PAIRS,
+    )
+    token_audience: Plain | None = Field(
+        default=None, description="Audience of the ServiceAccount's token; unset: `https:` and the audience above."
+    )
+    token_url: Url | None = Field(
+        default=None, alias="tokenURL", description="Where tokens are given; unset: Google's server for it."
+    )
+    credentials_url: Url = Field(
+        default="https://iamcredentials.googleapis.com",
+        alias="credentialsURL",
+        description="Where tokens of the service account are given.",
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.audience is None) == (self.key is None):
+            raise ValueError(_ONE_RULE)
+        if self.audience is None and self.service_account is not None:
+            raise ValueError(_ACCOUNT_RULE)
+        return self
+
+    @property
+    def server(self) -> str:
+        """Where tokens are given."""
+        default = "https://sts.googleapis.com/v1/token" if self.key is None else "https://oauth2.googleapis.com/token"
+        return self.token_url or default

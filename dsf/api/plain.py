@@ -1,0 +1,57 @@
+"""Texts of a spec that become part of a request, and how the API server is told the same rules."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+from pydantic.config import JsonDict
+
+from dsf.api.meta import SpecModel
+from dsf.api.urls import is_valid_url
+
+#: Most headers, query parameters or scopes, and most characters of one value.
+MAX_PAIRS: Final = 32
+MAX_VALUE: Final = 4096
+
+
+def cel_rule(*rules: tuple[str, str]) -> JsonDict:
+    """Rules for the API server (CEL) with their messages, beside the models' own checks of the same."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+
+
+def is_header_value(value: str) -> bool:
+    """Whether this can be a header's value: printable ASCII, with blanks only inside: no line break begins another."""
+    return re.fullmatch(r"[!-~](?:[ -~]*[!-~])?", value) is not None
+
+
+def _plain(value: str) -> str:
+    if not is_header_value(value):
+        raise ValueError("is not printable ASCII on one line")
+    return value
+
+
+def _url(value: str) -> str:
+    if not is_valid_url(value):
+        raise ValueError(f"{value!r} is not a URL of the form http://host[:port][/path] or https://...")
+    return value
+
+
+def _https(value: str) -> str:
+    if not is_valid_url(value) or not value.startswith("https://"):
+        raise ValueError(f"{value!r} is not a URL of the form https://host[:port]")
+    return value
+
+
+Plain = Annotated[str, AfterValidator(_plain), Field(max_length=MAX_VALUE)]
+Url = Annotated[str, AfterValidator(_url), Field(max_length=2048)]
+HttpsUrl = Annotated[str, AfterValidator(_https), Field(max_length=2048)]
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class SecretKeyRef(SpecModel):
+    """A key of a Secret in the agent's namespace on the managed cluster."""
+
+    name: str = Field(description="Name of the Secret in the agent's namespace on the managed cluster.", max_length=253)
+    key: str = Field(description="Key in the Secret that holds the value.", max_length=253)

@@ -1,0 +1,36 @@
+"""Azure: a token of Microsoft Entra for the agent's ServiceAccount, through azure-identity (extra `azure`)."""
+
+from __future__ import annotations
+
+import time
+
+from dsf.api.clouds import Azure
+from dsf.auth import bearer
+from dsf.auth.cloud import Cloud, missing
+from dsf.auth.draft import Draft
+from dsf.auth.tokencache import Token
+
+
+def add(method: Azure, draft: Draft) -> None:
+    """Send it."""
+    try:
+        from azure.core.pipeline.transport import RequestsTransport
+        from azure.identity import ClientAssertionCredential
+    except ModuleNotFoundError:
+        raise missing("azure", "azure") from None
+    cloud = Cloud("Azure", draft, [method.authority_url])
+
+    def get() -> Token:
+        with cloud.session() as session:
+            credential = ClientAssertionCredential(
+                method.tenant_id,
+                method.client_id,
+                lambda: cloud.assertion(method.token_audience),
+                authority=method.authority_url,
+                transport=RequestsTransport(session=session, session_owner=False),
+            )
+            found = credential.get_token(method.scope)
+        return Token(found.token, found.expires_on - time.time())
+
+    bearer.send(cloud.get((method,), get), draft)
+    draft.shows(f"token of Azure for {method.scope}, as {method.client_id}")

@@ -1,0 +1,142 @@
+"""Tokens that a cloud gives for a token of the agent's own ServiceAccount (workload identity).
+
+The library of the cloud says what is asked and reads the answer. What it asks goes through this project's own HTTP
+client: with its deadline, trust, proxies and limits, to the servers of the method and no other.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import requests
+from requests.adapters import BaseAdapter
+
+from dsf import http
+from dsf.api.plain import is_header_value
+from dsf.api.urls import base_url
+from dsf.auth.draft import Draft
+from dsf.auth.secrets import SecretError
+from dsf.auth.tokencache import Token
+from dsf.errors import HttpError
+from dsf.http.access import Access, Tls
+from dsf.text import cleaned, masked
+
+_MAX_BYTES: Final = 256 * 1024
+#: Seconds that a token of the agent's ServiceAccount is good for; it is used once.
+_ACCOUNT_SECONDS: Final = 600
+#: A token's time is at most this, and this where it seems to be over.
+_MOST_SECONDS: Final = 24 * 3600.0
+_LEAST_SECONDS: Final = 300.0
+#: What the client sets itself.
+_OWN_HEADERS: Final = frozenset(
+    {"host", "content-length", "content-type", "connection", "accept-encoding", "user-agent", "accept"}
+)
+
+
+class Cloud:
+    """One cloud for one request that is to be asked."""
+
+    def __init__(self, name: str, draft: Draft, servers: Sequence[str]) -> None:
+        """`servers` are URLs of those that may be asked."""
+        self.name = name
+        self._draft = draft
+        self._servers = {base_url(url) for url in servers}
+        tls = draft.tls
+        self._tls = None if tls == Tls() else Tls(tls.ca, verify=tls.verify)
+
+    def assertion(self, audience: str) -> str:
+        """A token of the agent's ServiceAccount. Raises SecretError."""
+        token = self._draft.source.account_token(audience, _ACCOUNT_SECONDS).value
+        self._draft.hide(token)
+        return token
+
+    def get(self, key: tuple[object, ...], ask: Callable[[], Token]) -> str:
+        """The token of `key`, for which `ask` lets the library ask. Raises HttpError (auth_failed) and SecretError."""
+
+        def asked() -> Token:
+            try:
+                value, seconds = ask()
+            except (HttpError, SecretError):
+                raise
+            except Exception as error:  # noqa: BLE001
+                # Not what it says: that may be the answer with the token.
+                raise HttpError(
+                    "auth_failed", f"no token from {self.name}: its answer cannot be used ({type(error).__name__})"
+                ) from None
+            if not isinstance(value, str) or not is_header_value(value):
+                raise HttpError("auth_failed", f"no token from {self.name}: its answer has none that can be sent")
+            # By this machine's clock, which may be wrong.
+            return Token(value, min(seconds, _MOST_SECONDS) if seconds > 0 else _LEAST_SECONDS)
+
+        draft = self._draft
+        draft.renewable = draft.tokens.token((self.name, *key, draft.tls), asked, draft.deadline, draft.refused)
+        return draft.renewable
+
+    def session(self) -> requests.Session:
+        """For a library that takes one."""
+        session = requests.Session()
+        session.trust_env = False
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _Adapter(self))
+        return session
+
+    def send(self, method: str, url: str, headers: dict[str, str], body: bytes) -> bytes:
+        """The answer with status 200. Raises HttpError (auth_failed) for all else."""
+        if base_url(url) not in self._servers:
+            raise HttpError(
+                "auth_failed", f"no token from {self.name}: {base_url(url)} is not the server that is named"
+            )
+        named = {name.lower(): value for name, value in headers.items()}
+        sent = tuple((name, value) for name, value in headers.items() if name.lower() not in _OWN_HEADERS)
+        if said := named.get("authorization"):
+            self._draft.hide(said.rpartition(" ")[2])
+        # What google-auth signs with a key it tells nobody else.
+        self._draft.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
+        hidden = self._draft.hidden
+        access = Access(sent, tls=self._tls, secrets=hidden)
+        until = self._draft.deadline
+        try:
+            if method == "GET":
+                return http.get(url, deadline=until, max_bytes=_MAX_BYTES, access=access)
+            kind = named.get("content-type", "application/x-www-form-urlencoded")
+            return http.post(url, body, deadline=until, max_bytes=_MAX_BYTES, access=access, content_type=kind)
+        except HttpError as error:
+            text = cleaned(masked(str(error), *hidden), 1000)
+            raise HttpError(
+                "auth_failed", f"no token from {self.name}: {text}", retryable=error.retryable,
+                retry_after=error.retry_after,
+            ) from None  # fmt: skip
+
+
+class _Adapter(BaseAdapter):
+    """What `requests` hands a request to."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__()
+        self._cloud = cloud
+
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        """Raises HttpError."""
+        body = request.body or b""
+        data = body.encode() if isinstance(body, str) else bytes(body)
+        answer = self._cloud.send(request.method or "GET", request.url or "", dict(request.headers), data)
+        response = requests.Response()
+        response.status_code = 200
+        response.url, response.request = request.url or "", request
+        response.headers["Content-Type"] = "application/json"
+        response.raw = io.BytesIO(answer)
+        return response
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def missing(field: str, extra: str) -> SecretError:
+    """An agent without the library of the cloud."""
+    return SecretError(
+        f"{field} needs the extra `{extra}` in this agent: pip install 'dynamic-scoring-framework[{extra}]'",
+        "auth_unsupported",
+    )

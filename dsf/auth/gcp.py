@@ -1,0 +1,83 @@
+"""Google: a token for the agent's ServiceAccount (workload identity federation) or for a key, through google-auth.
+
+It comes with the extra `gcp`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from dsf.api.clouds import Gcp
+from dsf.api.plain import SecretKeyRef
+from dsf.auth import bearer
+from dsf.auth.cloud import Cloud, missing
+from dsf.auth.draft import Draft
+from dsf.auth.secrets import SecretError
+from dsf.auth.tokencache import Token
+
+_JWT: Final = "urn:ietf:params:oauth:token-type:jwt"
+
+
+def add(method: Gcp, draft: Draft) -> None:
+    """Send it."""
+    try:
+        from google.auth import identity_pool
+        from google.auth.transport.requests import Request
+        from google.oauth2 import service_account
+    except ModuleNotFoundError:
+        raise missing("gcp", "gcp") from None
+    cloud = Cloud("Google", draft, [method.server, method.credentials_url])
+    key: tuple[object, ...] = (method,)
+    if method.key is None:
+        credentials = _federated(method, cloud, identity_pool)
+        whom = method.service_account or method.audience
+    else:
+        data = draft.bytes(method.key, method.server)
+        credentials = _of_key(data, method.key, method, service_account)
+        whom = credentials.service_account_email
+        # Another one in the Secret counts at once. Its hash: no key of the cache holds it.
+        key = (method, hashlib.sha256(data).digest())
+
+    def get() -> Token:
+        with cloud.session() as session:
+            credentials.refresh(Request(session=session))
+        # google-auth's times have no zone and are UTC.
+        return Token(credentials.token, (credentials.expiry.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds())
+
+    bearer.send(cloud.get(key, get), draft)
+    draft.shows(f"token of Google for {whom}")
+
+
+# The modules are Any: the library has types for a part of it only.
+def _federated(method: Gcp, cloud: Cloud, identity_pool: Any) -> Any:
+    class _Supplier(identity_pool.SubjectTokenSupplier):  # type: ignore[misc]
+        def get_subject_token(self, context: Any, request: Any) -> str:
+            del context, request
+            return cloud.assertion(method.token_audience or f"https:{method.audience}")
+
+    account = method.service_account
+    url = f"{method.credentials_url.rstrip('/')}/v1/projects/-/serviceAccounts/{account}:generateAccessToken"
+    return identity_pool.Credentials(
+        audience=method.audience,
+        subject_token_type=_JWT,
+        token_url=method.server,
+        subject_token_supplier=_Supplier(),
+        service_account_impersonation_url=url if account else None,
+        scopes=list(method.scopes),
+    )
+
+
+def _of_key(data: bytes, ref: SecretKeyRef, method: Gcp, service_account: Any) -> Any:
+    made = service_account.Credentials.from_service_account_info
+    try:
+        info = json.loads(data)
+        # Not the server that the key names: that of the spec, for which the Secret was released.
+        return made({**info, "token_uri": method.server}, scopes=list(method.scopes))
+    except (ValueError, TypeError, RecursionError):
+        raise SecretError(
+            f"key {ref.key!r} of Secret {ref.name!r} is no key of a service account of Google, in JSON",
+            "secret_invalid",
+        ) from None
