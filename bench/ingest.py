@@ -84,7 +84,7 @@ def register(client: redis.Redis) -> None:
         registry.put_scorer(record)
         for c in range(CLUSTERS):
             entry = Entry(cluster=f"cluster{c}", scorer=f"scorer{s}", score_name=f"score {s}", interval=30)
-            client.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
+            client.hset(keys.ENTRIES, entry.pair, entry.dump())
 
 
 class Feeder:

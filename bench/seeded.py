@@ -11,8 +11,9 @@ import redis
 from dsf import keys
 from dsf.messages import new_run_id
 from dsf.store.client import batched
+from dsf.store.history import HistoryEntry
 from dsf.store.model import ModelKeeper
-from dsf.store.pairs import Failure, HistoryEntry, Score
+from dsf.store.pairs import Failure, Score
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.schedule import Entry
 
@@ -52,7 +53,7 @@ def seed(client: redis.Redis, clusters: int, scorers: int, items: int) -> None:
 def _pair(pipe: redis.client.Pipeline, cluster: str, scorer: str, number: int, items: int, now: float) -> None:
     dice = random.Random(f"{cluster}/{scorer}")
     entry = Entry(cluster=cluster, scorer=scorer, score_name=f"{scorer}-score", interval=INTERVAL)
-    pipe.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
+    pipe.hset(keys.ENTRIES, entry.pair, entry.dump())
     pipe.zadd(keys.DUE, {entry.pair: now + 3600 + dice.uniform(0, INTERVAL)})
     at = now - dice.uniform(0, INTERVAL)
     run = new_run_id(at)
@@ -85,4 +86,4 @@ def _cycles(at: float) -> Iterator[str]:
             counts={"series": 10, "items": 10},
             value=float(number),
         )
-        yield entry.model_dump_json(exclude_defaults=True)
+        yield entry.row()

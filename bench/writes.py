@@ -85,7 +85,7 @@ class Fleet:
             for cluster, scorer in self.pairs:
                 score = f"score{scorer.removeprefix('scorer')}"
                 entry = Entry(cluster=cluster, scorer=scorer, score_name=score, interval=INTERVAL)
-                pipe.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
+                pipe.hset(keys.ENTRIES, entry.pair, entry.dump())
             pipe.execute()
 
     def send(self, queue: str, count: int, changing: float) -> None:

@@ -14,7 +14,8 @@ from dsf.fleet.overviews import ItemView, PairDetail, PairRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import Books, CycleView, FailureView, SkipsView
 from dsf.store.entries import effective, scorer_target
-from dsf.store.pairs import HistoryEntry, PairState, Score
+from dsf.store.history import HistoryEntry
+from dsf.store.pairs import PairState, Score
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import Entry, Override
 

@@ -25,7 +25,8 @@ from dsf.keys import is_name
 from dsf.messages import LARGEST_COUNT, Result, is_run_id, run_time
 from dsf.reasons import SkipReason
 from dsf.settings import Settings
-from dsf.store.pairs import SUCCESSES, Failure, HistoryEntry, Score
+from dsf.store.history import HistoryEntry
+from dsf.store.pairs import SUCCESSES, Failure, Score
 from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Ending
 

@@ -49,6 +49,10 @@ class Entry(BaseModel):
         """`<cluster>/<scorer>`."""
         return keys.pair(self.cluster, self.scorer)
 
+    def dump(self) -> str:
+        """What is stored: one for each pair, so only what differs from the defaults, which are those of version 1."""
+        return self.model_dump_json(exclude_defaults=True)
+
 
 class Override(BaseModel):
     """A person's change to one pair, or to a scorer on all clusters. The one for the pair wins, field by field."""

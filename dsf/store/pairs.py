@@ -38,6 +38,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
 from dsf.store.client import batched, lua
+from dsf.store.history import HistoryEntry, read_row
 from dsf.store.skips import FIELDS as SKIP_FIELDS
 from dsf.store.skips import Skips
 
@@ -91,23 +92,6 @@ class Score(BaseModel):
     valid_until: float
     results: list[tuple[dict[str, str], float]] = []
     items: list[tuple[str, int]] = []
-
-
-class HistoryEntry(BaseModel):
-    """One past cycle. `at` is when it was scheduled (unix seconds), timings are seconds per stage."""
-
-    model_config = ConfigDict(frozen=True)
-
-    run: str
-    at: float
-    outcome: str
-    stage: str = ""
-    reason: str = ""
-    message: str = ""
-    timings: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    #: The one number that stands for the score of a cycle that brought one: its item, or the mean of its items.
-    value: float | None = None
 
 
 class PairState:
@@ -321,6 +305,6 @@ class Pairs:
         return found
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
-        """The newest cycles, newest first."""
+        """The newest cycles, newest first; without those of a version to come."""
         rows: list[str] = self._redis.lrange(keys.history_key(cluster, scorer), 0, -1)  # type: ignore[assignment]
-        return [HistoryEntry.model_validate_json(row) for row in rows]
+        return [entry for row in rows if (entry := read_row(row)) is not None]

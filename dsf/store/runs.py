@@ -13,7 +13,8 @@ import redis
 
 from dsf import keys
 from dsf.store.client import lua
-from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, Failure, HistoryEntry, Score
+from dsf.store.history import HistoryEntry
+from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, Failure, Score
 
 #: Seconds for which a lost run is remembered, so that its late result is not taken for an unknown one.
 LOST_MEMORY = 3600
@@ -200,7 +201,7 @@ def _call(ending: Ending, now: float, history_length: int) -> tuple[list[str], l
         ending.digest,
         _number(score.at) if score is not None else "",
         _number(score.valid_until) if score is not None else "",
-        ending.history.model_dump_json(exclude_defaults=True),
+        ending.history.row(),
         history_length,
         ending.failure_threshold,
         "1" if ending.written else "0",

@@ -91,7 +91,7 @@ class ScheduleStore:
             overrides = _overrides(zip(targets, changes, strict=True))
             moves = []
             for entry, before, was_due in zip(batch, stored, due, strict=True):
-                text = entry.model_dump_json()
+                text = entry.dump()
                 if text == before and was_due is not None:
                     continue
                 moves.append(_upserted(entry, text, _entry(entry.pair, before), overrides, at))

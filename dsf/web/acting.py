@@ -19,7 +19,8 @@ from dsf.fleet.actions import Actions
 from dsf.fleet.changes import Actor
 from dsf.fleet.rescore import RunView
 from dsf.settings import Settings
-from dsf.store.pairs import HistoryEntry, Pairs
+from dsf.store.history import HistoryEntry
+from dsf.store.pairs import Pairs
 from dsf.web.access import Caller
 from dsf.web.reading import Reading
 

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import yaml
 
 from dsf import keys
-from dsf.store.pairs import OUTCOMES, HistoryEntry, Pairs, PairState
+from dsf.store.history import HistoryEntry
+from dsf.store.pairs import OUTCOMES, Pairs, PairState
 from dsf.store.schedule import ScheduleStore
 from tests.support.httpserver import Handler, ScriptedServer, answer, matrix
 from tests.support.stack import Stack

@@ -4,7 +4,7 @@
 --       9 hub changed, 10 hub wake
 -- ARGV  1 pair, 2 scorer, 3 run, 4 now, 5 outcome, 6 refusal ('' or the reason for which an open run ends as the
 --       error below and any other run is refused), 7 failure (JSON, errors only), 8 score (JSON, successes only),
---       9 digest of what would be written, 10 when it was measured, 11 until when it is valid, 12 history entry (JSON),
+--       9 digest of what would be written, 10 when it was measured, 11 until when it is valid, 12 row of the history,
 --       13 history length, 14 failures in a row after which the written score changes (0: never),
 --       15 '1' when an object is to be written, 16 what to add to counters when the run's books close, as `field amount ...`,
 --       17 '1' when the run expired in the queue, 18 so many of these in a row are news, 19 number of items of the score,
@@ -55,9 +55,11 @@ if not is_open and not late then
         return reject('replayed')
     end
     -- A skipped run leaves no state; only the history knows it.
+    local head = string.match(ARGV[12], '^%S+ ')
+    -- As earlier versions wrote it, and the sweeper does.
     local needle = '"run":"' .. run .. '"'
     for _, row in ipairs(known > 0 and redis.call('LRANGE', KEYS[2], 0, -1) or {}) do
-        if string.find(row, needle, 1, true) then
+        if string.sub(row, 1, #head) == head or string.find(row, needle, 1, true) then
             return reject('replayed')
         end
     end

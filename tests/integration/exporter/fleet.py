@@ -10,7 +10,8 @@ import redis
 
 from dsf import keys
 from dsf.messages import new_run_id
-from dsf.store.pairs import FAILURE, ITEMS, LAST_SUCCESS, SCORE, VALID_UNTIL, Failure, HistoryEntry, Score
+from dsf.store.history import HistoryEntry
+from dsf.store.pairs import FAILURE, ITEMS, LAST_SUCCESS, SCORE, VALID_UNTIL, Failure, Score
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry
 
@@ -90,7 +91,7 @@ class Fleet:
     def cycle(self, cluster: str, scorer: str = SAMPLE, **values: object) -> None:
         """One entry of the history."""
         entry = HistoryEntry.model_validate({"run": new_run_id(self.now), "at": self.now, "outcome": "ok", **values})
-        self.redis.lpush(keys.history_key(cluster, scorer), entry.model_dump_json())
+        self.redis.lpush(keys.history_key(cluster, scorer), entry.row())
 
     def counters(self, key: str, values: Mapping[str, int]) -> None:
         """A hash of counters, such as those of the writer."""

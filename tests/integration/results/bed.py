@@ -12,7 +12,8 @@ from dsf import keys, messages
 from dsf.results.ingest import Ingest
 from dsf.results.writer import Writer
 from dsf.settings import Settings
-from dsf.store.pairs import HistoryEntry, Pairs, PairState
+from dsf.store.history import HistoryEntry
+from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs
 from dsf.store.schedule import Entry, ScheduleStore

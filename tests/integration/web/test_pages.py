@@ -123,7 +123,9 @@ def test_texts_of_others_stay_texts(page: WebProcess, redis_client: redis.Redis)
     stored |= {"score_name": PROBE, "items": [[PROBE, 3]], "results": [[{"node": PROBE}, 3.5]], "run": PROBE}
     redis_client.hset("dsf:pair:worker01/sample-scorer", "score", json.dumps(stored))
     fleet.failure("worker02", message=PROBE)
-    fleet.cycle("worker02", outcome=PROBE, stage=PROBE, reason=PROBE, message=PROBE, run=PROBE, counts={PROBE: 1})
+    # A row as earlier versions wrote it, in which everything may be any text.
+    row = dict.fromkeys(("run", "outcome", "stage", "reason", "message"), PROBE)
+    redis_client.lpush("dsf:history:worker02/sample-scorer", json.dumps({**row, "at": 1.0, "counts": {PROBE: 1}}))
     record = json.loads(redis_client.hget("dsf:scorers", SAMPLE) or "{}")
     redis_client.hset("dsf:scorers", SAMPLE, json.dumps({**record, "description": PROBE, "problem": PROBE}))
     redis_client.hset("dsf:clusters:agents", "worker01", json.dumps({"version": PROBE}))

@@ -1,0 +1,108 @@
+"""The last cycles of a pair, and how each stands in its list: fifty rows per pair are most of what Redis holds.
+
+A row is one line of fields with a space between them:
+
+    <run> <outcome> <timings> <counts> <value>[ <stage> <reason> <message>]
+
+    mwrxw3sv-2vys8q ok 9ix,i3k,ya 2s,4qiw,4qiw,a,a 4.5
+
+Whole numbers are to the base 36: both parts of the run id (milliseconds, random bits), the timings of fetch, score and
+publish in microseconds, and the counts in the order of `_COUNTS`; other counts follow as `name=number`. What is not
+there is empty. Rows of earlier versions, and of runs that were declared lost, are JSON of a HistoryEntry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+_STAGES: Final = ("fetch", "score", "publish")
+# Their places are in what is stored: new ones go last.
+_COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries")
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_MICRO: Final = 1_000_000
+# Fields before the message, which alone may have spaces.
+_BEFORE_MESSAGE: Final = 7
+
+
+class HistoryEntry(BaseModel):
+    """One past cycle. `at` is when it was scheduled (unix seconds), timings are seconds per stage."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    at: float
+    outcome: str
+    stage: str = ""
+    reason: str = ""
+    message: str = ""
+    timings: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    #: The one number that stands for the score of a cycle that brought one: its item, or the mean of its items.
+    value: float | None = None
+
+    def row(self) -> str:
+        """What stands in the list. `at` is not in it, the run says it; timings are cut to microseconds."""
+        milliseconds, _, bits = self.run.partition("-")
+        timings = [_packed(round(self.timings[one] * _MICRO)) if one in self.timings else "" for one in _STAGES]
+        counts = [_packed(self.counts[one]) if one in self.counts else "" for one in _COUNTS]
+        fields = [
+            f"{_packed(int(milliseconds))}-{_packed(int(bits, 16))}",
+            self.outcome,
+            ",".join(timings).rstrip(","),
+            ",".join([",".join(counts).rstrip(","), *_others(self.counts)]),
+            "" if self.value is None else f"{self.value:.6g}",
+        ]
+        if self.stage or self.reason or self.message:
+            fields += [self.stage, self.reason, self.message]
+        return " ".join(fields)
+
+
+def read_row(row: str) -> HistoryEntry | None:
+    """The cycle of this row; None when it cannot be read, as one of a version to come."""
+    try:
+        return HistoryEntry.model_validate_json(row) if row.startswith("{") else _unpacked(row)
+    except ValueError:
+        return None
+
+
+def _unpacked(row: str) -> HistoryEntry:
+    run, outcome, timings, counts, value, *why = row.split(" ", _BEFORE_MESSAGE)
+    milliseconds, bits = (int(part, 36) for part in run.split("-"))
+    stage, reason, message = why or ("", "", "")
+    seconds = {name: number / _MICRO for name, number in _numbers(_STAGES, timings)}
+    return HistoryEntry(
+        run=f"{milliseconds:013d}-{bits:08x}",
+        at=milliseconds / 1000,
+        outcome=outcome,
+        stage=stage,
+        reason=reason,
+        message=message,
+        timings=seconds,
+        counts=dict(_numbers(_COUNTS, counts)),
+        value=float(value) if value else None,
+    )
+
+
+def _numbers(names: Sequence[str], text: str) -> Iterator[tuple[str, int]]:
+    """What is there of a list of numbers: those with a place by their place, the others by name."""
+    for place, part in zip_longest(names, text.split(","), fillvalue=""):
+        name, is_named, number = part.rpartition("=")
+        if number:
+            yield (name if is_named else place), int(number, 36)
+
+
+def _others(counts: Mapping[str, int]) -> list[str]:
+    return [f"{name}={_packed(number)}" for name, number in counts.items() if name not in _COUNTS]
+
+
+def _packed(number: int) -> str:
+    """To the base 36, which `int` reads."""
+    text = ""
+    while number >= 36:
+        number, digit = divmod(number, 36)
+        text = _DIGITS[digit] + text
+    return _DIGITS[number] + text

@@ -1,0 +1,46 @@
+"""Rows of the history: what is written is read again, and so is what earlier versions wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsf.store.history import HistoryEntry, read_row
+
+RUN = "1795358156863-0a688a7a"
+AT = 1795358156.863
+OK: dict[str, Any] = {
+    "timings": {"fetch": 0.012345, "score": 0.023456, "publish": 0.001234},
+    "counts": {"series": 100, "bytes_in": 221000, "bytes_out": 221000, "results": 10, "items": 10},
+    "value": 4.5,
+}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        OK,
+        {},
+        {"outcome": "skipped", "reason": "overlap"},
+        {"outcome": "error", "stage": "fetch", "reason": "timeout", "message": "after 5 s:  no answer\nof it "},
+        {"timings": {"score": 0.5}, "counts": {"items": 0, "made_up": 7, "clamped": 2**53}, "value": -1e-7},
+        {"counts": {"made_up": 1, "other": 0}, "value": 0.0},
+    ],
+)
+def test_what_is_written_is_read(values: dict[str, Any]) -> None:
+    entry = HistoryEntry(**{"run": RUN, "at": AT, "outcome": "ok", **values})
+    assert read_row(entry.row()) == entry
+    assert read_row(entry.model_dump_json(exclude_defaults=True)) == entry
+
+
+def test_a_row_is_short_and_as_documented() -> None:
+    row = HistoryEntry(run=RUN, at=AT, outcome="ok", **OK).row()
+    assert row == "mwrxw3sv-2vys8q ok 9ix,i3k,ya 2s,4qiw,4qiw,a,a 4.5"
+    # A row of the list has one byte of header while it is shorter than that.
+    assert len(row) < 64
+
+
+@pytest.mark.parametrize("row", ["", "{", "2 of a version to come", "a-b ok ? ? ?", "a-b ok"])
+def test_a_row_that_cannot_be_read_is_none(row: str) -> None:
+    assert read_row(row) is None
