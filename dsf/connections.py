@@ -122,6 +122,9 @@ class BoundedServer(ThreadingMixIn, Listening):
     """One thread for each connection, and so many of them."""
 
     daemon_threads = True
+    #: Connections that wait to be accepted. With more than that (5 by default) the kernel drops what a client sends to
+    #: connect, which then tries again after 1, 3, 7 s.
+    request_queue_size = 128
     #: Connections at once.
     places: int = 64
 
