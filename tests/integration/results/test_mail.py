@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import redis
 
 from dsf import keys
 from dsf.agent.mailbox import Letter, Mailbox
-from dsf.results.collector import Collector
+from dsf.results.collector import PACE, Collector
 from dsf.store.mail import SHORTEST, Mail
 from tests.integration.results.bed import Bed
 from tests.integration.results.push import message
@@ -86,6 +87,30 @@ def test_bells_that_no_agent_rings(bed: Bed) -> None:
     for cluster, slot in (("c1", "16"), ("c1", "-1"), ("c1", "x"), ("C 1", "0"), ("*", "0"), ("c1", "0 1")):
         collector.ring(cluster, slot)
     assert collector._ringing == {}
+
+
+def test_who_rings_soon_after_a_collection_is_collected_with_others(bed: Bed) -> None:
+    bells: deque[dict[str, str]] = deque()
+    waits: list[float] = []
+
+    class Stopping(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            bells.append({"channel": keys.mail_bell("c2"), "data": "3"})
+            return False
+
+    class Bells:
+        def get_message(self, timeout: float) -> dict[str, str] | None:
+            return bells.popleft() if bells else None
+
+    collector = Collector(bed.client, bed.settings, Stopping())
+    collector.ring("c1", "0")
+    # The first one after a while does not wait.
+    collector._await_others(Bells())
+    assert (waits, list(collector._ringing)) == ([], ["c1"])
+    collector._await_others(Bells())
+    assert list(collector._ringing) == ["c1", "c2"]
+    assert [0 < wait <= PACE for wait in waits] == [True]
 
 
 def test_only_one_collects_at_a_time(bed: Bed, mail: Mail) -> None:
