@@ -78,6 +78,9 @@ _TAKEN_PREFIX = "dsf:taken:"
 SCORERS = "dsf:scorers"
 #: hash cluster -> ClusterRecord: accepted clusters and the key ids their agents may sign with.
 CLUSTERS = "dsf:clusters"
+#: hash scorer -> ScorerNotice, hash cluster -> ClusterNotice: what people are told of them; by the hub controller.
+SCORER_NOTICES = "dsf:scorers:notices"
+CLUSTER_NOTICES = "dsf:clusters:notices"
 #: hash cluster -> key id that its newest accepted result was signed with; by the results worker.
 KEYS_USED = "dsf:clusters:keys"
 #: hash cluster -> KeyRequest: new credentials that were asked for and the hub controller has not made yet.

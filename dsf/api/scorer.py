@@ -266,6 +266,10 @@ class DynamicScorerStatus(_StatusModel):
     last_synced_config: RemoteConfig | None = Field(
         default=None, description="The last good answer of configURL; only used with configSyncMode Full."
     )
+    last_synced_config_time: Time | None = Field(
+        default=None,
+        description="When configURL first answered with lastSyncedConfig; the same answer again is no news.",
+    )
     observed_generation: StrictInt = Field(default=0, description="The generation this status was made for.", ge=0)
     conditions: list[Condition] = Field(
         default_factory=list,

@@ -22,6 +22,7 @@ from dsf.fleet.overviews import (
     ClusterOverview,
     ClusterPage,
     ClusterValue,
+    ConditionView,
     FleetOverview,
     PairDetail,
     PairPage,
@@ -30,6 +31,7 @@ from dsf.fleet.overviews import (
     ScorerOverview,
     Spread,
     StateCounts,
+    UnreadyScorer,
 )
 from dsf.fleet.pairindex import Place, Source
 from dsf.fleet.places import Cursor, judged, segments
@@ -38,6 +40,7 @@ from dsf.fleet.rows import pair_detail, pair_row
 from dsf.fleet.verdict import Verdict
 from dsf.store.agents import Agents
 from dsf.store.entries import ALL_CLUSTERS, interval_in_force
+from dsf.store.notices import Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -77,6 +80,7 @@ class FleetModel:
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._schedule = ScheduleStore(client)
+        self._notices = Notices(client)
         self._clock = clock
 
     def fleet(self) -> FleetOverview:
@@ -101,6 +105,7 @@ class FleetModel:
             overdue=overdue,
             lags=_lags(stats, "lag:"),
             scorers=scorers,
+            unready=self._unready({one.name for one in scorers}),
         )
 
     def scorers(self) -> list[ScorerOverview]:
@@ -133,6 +138,7 @@ class FleetModel:
             top=_values(top),
             bottom=_values(bottom),
             lags=_lags(counted, f"{name}:"),
+            conditions=_conditions(self._notices.scorer(name)),
         )
 
     def clusters(
@@ -190,6 +196,7 @@ class FleetModel:
                 pipe.zscore(keys.model_ages(scorer), name)
             queue, mail, used, *ages = pipe.execute()
         agent = Agents(self._redis).one(name)
+        notice = self._notices.cluster(name)
         return ClusterDetail(
             **{field: getattr(overview, field) for field in ClusterOverview.model_fields},
             agent_version=agent.version if agent else "",
@@ -199,6 +206,8 @@ class FleetModel:
             mail=mail,
             key_ids=list(record.key_ids),
             used_key_id=int(used) if used else None,
+            labels=notice.labels if notice else {},
+            absent=notice.absent if notice else {},
         )
 
     def pairs(self, wanted: PairFilter | None = None, *, limit: int = MAX_ROWS, cursor: str | None = None) -> PairPage:
@@ -249,6 +258,11 @@ class FleetModel:
         newest = int(rows[-1][1]) if more else int(sequence or 0)
         return Changes(sequence=newest, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], more=more)
 
+    def unready(self, name: str) -> UnreadyScorer | None:
+        """A DynamicScorer that could not run yet; None for what is none."""
+        notice = self._notices.scorer(name)
+        return _unready(notice) if notice is not None else None
+
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def _overviews(self, records: Sequence[ScorerRecord]) -> list[ScorerOverview]:
@@ -279,6 +293,9 @@ class FleetModel:
             )
             for record, states, age, bars in zip(records, counts, ages, histograms, strict=True)
         ]
+
+    def _unready(self, known: Collection[str]) -> list[UnreadyScorer]:
+        return [_unready(one) for name, one in sorted(self._notices.scorers().items()) if name not in known]
 
     def _age_bars(self, names: Sequence[str], now: float) -> list[list[Bucket]]:
         with self._redis.pipeline(transaction=False) as pipe:
@@ -341,6 +358,14 @@ class FleetModel:
             pair_row(state, place.state, records.get(place.scorer), due.get(keys.pair(*name)), now)
             for place, name, state in zip(places, names, self._pairs.verdicts(names), strict=True)
         ]
+
+
+def _conditions(notice: ScorerNotice | None) -> list[ConditionView]:
+    return [ConditionView(**one.model_dump()) for one in notice.conditions] if notice is not None else []
+
+
+def _unready(notice: ScorerNotice) -> UnreadyScorer:
+    return UnreadyScorer(name=notice.name, namespace=notice.namespace, conditions=_conditions(notice))
 
 
 def _fits(group: str, wanted: PairFilter) -> bool:

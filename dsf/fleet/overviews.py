@@ -67,6 +67,24 @@ class ClusterValue(View):
     value: float
 
 
+class ConditionView(View):
+    """One condition of a DynamicScorer, as the hub controller wrote it."""
+
+    type: str
+    status: str = Field(description="True, False or Unknown.")
+    reason: str
+    message: str
+    since: Time = Field(description="When the status last changed.")
+
+
+class UnreadyScorer(View):
+    """A DynamicScorer that could not run yet: its conditions say why."""
+
+    name: str
+    namespace: str
+    conditions: list[ConditionView]
+
+
 class ScorerOverview(View):
     """One scorer on all its clusters."""
 
@@ -96,6 +114,7 @@ class ScorerDetail(ScorerOverview):
     top: list[ClusterValue] = Field(default=[], description="Highest first, at most 10.")
     bottom: list[ClusterValue] = Field(default=[], description="Lowest first, at most 10.")
     lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
+    conditions: list[ConditionView] = Field(default=[], description="Of its DynamicScorer.")
 
 
 class FleetOverview(View):
@@ -110,6 +129,7 @@ class FleetOverview(View):
     overdue: int = Field(description="Pairs that are due and whose tick was not sent within five seconds.")
     lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
     scorers: list[ScorerOverview] = Field(description="Worst first.")
+    unready: list[UnreadyScorer] = Field(default=[], description="DynamicScorers that could not run yet.")
 
 
 class ClusterOverview(View):
@@ -145,6 +165,10 @@ class ClusterDetail(ClusterOverview):
     mail: int = Field(description="Results of it that wait in its mailbox.")
     key_ids: list[int] = Field(description="Credentials that the hub takes, the current one first.")
     used_key_id: int | None = Field(default=None, description="What the newest result was signed with.")
+    labels: dict[str, str] = Field(default={}, description="Of its ManagedCluster, without those of addons.")
+    absent: dict[str, str] = Field(
+        default={}, description="Scorers that do not run there, and why: masked, not selected."
+    )
 
 
 class PairRow(View):

@@ -142,6 +142,7 @@ class ClusterReconciler:
         # After the ManifestWork, for the same reason.
         wait = self._hold(cluster, wanted, has_arrived=has_arrived)
         self._registrar.put_entries(cluster, wanted)
+        self._registrar.notices.tell_cluster(plan.notice(cluster))
         waits = [seconds for seconds in (wait, look) if seconds is not None]
         return min(waits, default=None)
 
@@ -151,6 +152,7 @@ class ClusterReconciler:
         try:
             self._credentials.withdraw(cluster)
             self._registrar.remove_cluster(cluster)
+            self._registrar.notices.forget_cluster(cluster)
         except redis.RedisError as error:
             unreachable = error
         self._held.pop(cluster, None)

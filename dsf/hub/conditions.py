@@ -96,6 +96,7 @@ def scorer_status(
     return DynamicScorerStatus(
         health_status=health.status,
         last_synced_config=health.config,
+        last_synced_config_time=_config_time(health, previous, now),
         observed_generation=generation,
         conditions=conditions,
         score_name=resolved.score_name if resolved is not None else "",
@@ -110,6 +111,13 @@ def scorer_status(
         ),
         failures=cycles.failures if cycles is not None else previous.failures,
     )
+
+
+def _config_time(health: Health, previous: DynamicScorerStatus, now: datetime) -> datetime | None:
+    if health.config is None:
+        return None
+    is_same = health.config == previous.last_synced_config
+    return previous.last_synced_config_time or now if is_same else now
 
 
 def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetime) -> DynamicScorerStatus:

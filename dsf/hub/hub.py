@@ -287,7 +287,9 @@ class Hub:
             clusters |= self._registrar.refresh()
             clusters |= self._registrar.known_clusters() - plan.clusters.keys()
             # All these lists took a while, and what is not in the plan is forgotten.
-            self._registrar.sync_scorers(self._desired.update())
+            plan = self._desired.update()
+            self._registrar.sync_scorers(plan)
+            self._registrar.notices.keep(plan.scorer_names(), plan.clusters.keys())
             self._sync_credentials(plan)
             self._changes.tell()
         finally:

@@ -20,6 +20,7 @@ from dsf.hub.summaries import Plan, ScorerPlan
 from dsf.settings import Settings
 from dsf.store.agents import Agents
 from dsf.store.entries import Entry, Pace, pace, read
+from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -42,6 +43,8 @@ class Registrar:
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._writes = Writes(client)
+        #: What people are told.
+        self.notices = Notices(client)
         self._lock = threading.RLock()
         self._is_read = False
         # Clusters whose entries were changed since `refresh` began.
@@ -66,6 +69,7 @@ class Registrar:
         seconds, microseconds = self._redis.time()
         skew = float(seconds) + float(microseconds) / 1e6 - time.time()
         stored = self._schedule.stored()
+        self.notices.refresh()
         by_cluster: dict[str, dict[str, Entry]] = {}
         parsed: dict[str, tuple[str, Entry | None]] = {}
         for pair, text in stored.items():

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import redis
 
-from dsf.api.scorer import DynamicScorer
+from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import Location
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.errors import DsfError
@@ -21,6 +21,7 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.statuses import write_status
 from dsf.hub.summaries import Plan, ScorerPlan, internal_obstacle
 from dsf.store.entries import Pace
+from dsf.store.notices import Said, ScorerNotice, cut
 
 
 class ScorerReconciler:
@@ -69,7 +70,9 @@ class ScorerReconciler:
         scorer = self._desired.scorer(key)
         if scorer is None:
             self._health.forget(key)
-            self._registrar.sync_scorers(self._desired.update())
+            plan = self._desired.update()
+            self._registrar.sync_scorers(plan)
+            self._registrar.notices.keep(plan.scorer_names())
             return None
         if not self._desired.counts(key.namespace):
             # It is not even asked for its /config: others than those who may could make the hub send requests.
@@ -109,6 +112,7 @@ class ScorerReconciler:
         write_status(self._backend, key, scorer.status.conditions, status)
         if unreachable is not None:
             raise unreachable
+        self._registrar.notices.tell_scorer(_notice(key, status))
         # When a pause ends, the registry and the status say so; beat knows the time itself.
         ends = [at for at in (own.suspended_until, pace.pauses.ends if pace else None) if at is not None]
         return max(0.0, min(ends) - time.time()) + 0.05 if ends else None
@@ -153,6 +157,20 @@ class ScorerReconciler:
             is_refused=is_refused,
             without_addon=plan.without_addon,
         )
+
+
+def _notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
+    said = (
+        Said(
+            type=one.type,
+            status=one.status,
+            reason=one.reason,
+            message=cut(one.message),
+            since=one.last_transition_time.timestamp(),
+        )
+        for one in status.conditions
+    )
+    return ScorerNotice(name=key.name, namespace=key.namespace, conditions=tuple(said))
 
 
 def _known(scorer: DynamicScorer) -> Health:

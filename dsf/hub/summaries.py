@@ -21,6 +21,7 @@ from dsf.api.types import HealthStatus
 from dsf.api.variants import resolve_everywhere
 from dsf.errors import ResolutionError
 from dsf.store.entries import LATEST, Entry
+from dsf.store.notices import ClusterNotice, cut, told_labels
 from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
 
 
@@ -167,6 +168,18 @@ class MaskIndex:
             {(cluster, score_name), (ANY, score_name), (cluster, ANY), (ANY, ANY)}
         )
 
+    def why(self, cluster: str, score_name: str) -> str:
+        """Which mask hides this pair, for a person; empty when none does."""
+        for mask, text in (
+            ((cluster, score_name), "masked on this cluster"),
+            ((ANY, score_name), "masked on all clusters"),
+            ((cluster, ANY), "this cluster is masked from all scores"),
+            ((ANY, ANY), "all scores are masked on all clusters"),
+        ):
+            if mask in self._masks:
+                return text
+        return ""
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MaskIndex) and self._masks == other._masks
 
@@ -187,6 +200,8 @@ class Plan:
     is_enabled: bool = False
     #: Accepted clusters that are not among `clusters`: they have no agent yet.
     without_addon: int = 0
+    #: Labels of `clusters`, as far as people are told of them.
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def running(self, cluster: str) -> list[ScorerPlan]:
         """The scorers that run on a cluster, sorted by name."""
@@ -202,6 +217,21 @@ class Plan:
             ),
             key=lambda plan: plan.name,
         )
+
+    def notice(self, cluster: str) -> ClusterNotice:
+        """What people are told of a cluster."""
+        absent: dict[str, str] = {}
+        for plan in self.scorers.values():
+            if plan.resolved is None:
+                continue
+            if why := self.masks.why(cluster, plan.resolved.score_name):
+                absent[plan.name] = f"{why} by the DynamicScoringConfig"
+            elif cluster in plan.variants and not isinstance(found := plan.variants[cluster], ScorerSummary):
+                selected = (
+                    f"{found.reason}: {found.message}" if found else "its spec.clusterSelector does not select it"
+                )
+                absent[plan.name] = cut(selected)
+        return ClusterNotice(name=cluster, labels=dict(self.labels.get(cluster, {})), absent=absent)
 
     def summaries(self, cluster: str) -> list[ScorerSummary]:
         """What the agent of a cluster is told."""
@@ -284,11 +314,12 @@ def differences(old: Plan, new: Plan) -> Differences:
         if _footprint(old.scorers.get(key)) != _footprint(new.scorers.get(key))
     }
     clusters = {name for name, _ in old.clusters.items() ^ new.clusters.items()}
+    relabelled = {name for name, labels in new.labels.items() if old.labels.get(name) != labels}
     is_general = old.is_enabled != new.is_enabled or old.masks != new.masks
     # Where a scorer runs is part of its status, and what runs there is what a cluster is told.
     every_scorer = new.scorers.keys() if is_general or clusters else set()
     every_cluster = old.clusters.keys() | new.clusters.keys() if is_general or scorers else set()
-    return Differences(frozenset(scorers | every_scorer), frozenset(clusters | every_cluster))
+    return Differences(frozenset(scorers | every_scorer), frozenset(clusters | every_cluster | relabelled))
 
 
 def _footprint(plan: ScorerPlan | None) -> object:
@@ -331,6 +362,7 @@ def make_plan(
     return Plan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},
+        labels={name: told_labels(cluster.metadata.labels) for name, cluster in served.items()},
         masks=MaskIndex(_by_name(config.spec.all_masks if config is not None else (), facts)),
         is_enabled=is_enabled,
     )

@@ -147,6 +147,8 @@ _READER: Final = [
         r=[
             keys.SCORERS,
             keys.CLUSTERS,
+            keys.SCORER_NOTICES,
+            keys.CLUSTER_NOTICES,
             keys.ENTRIES,
             keys.OVERRIDES,
             keys.BEAT_STATS,
@@ -269,6 +271,7 @@ _HUB: Final = [
     *_TRANSACTIONS,
     _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
     _selector("hget hgetall hset hdel", rw=[keys.SCORERS, keys.CLUSTERS]),
+    _selector("hset hdel hkeys hlen", rw=[keys.SCORER_NOTICES, keys.CLUSTER_NOTICES]),
     _selector("hget hmget hgetall hkeys hset hdel hexists", rw=[keys.ENTRIES]),
     _selector("zmscore zscore zadd zrem", rw=[keys.DUE]),
     _selector("get set", rw=[keys.FIRST_RUNS]),

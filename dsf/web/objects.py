@@ -13,18 +13,24 @@ from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ConfigSyncMode
 from dsf.api.urls import base_url
+from dsf.store.entries import Override
 
+INTERVAL: Final = "interval (s)"
 #: Bytes of a file that are read at most.
 _MAX_FILE: Final = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value in force, and where it comes from: spec, /config, default, or `-` when there is none."""
+    """One value in force, and where it comes from: spec, /config, default, override, or `-` when there is none.
+
+    `instead`: what would hold without the override, and where that comes from; or what else there is to say.
+    """
 
     name: str
     value: str
     origin: str
+    instead: str = ""
 
 
 class HubObjects(Protocol):
@@ -68,8 +74,11 @@ def parsed(manifest: Any) -> DynamicScorer | None:
         return None
 
 
-def settings_of(scorer: DynamicScorer) -> list[Setting]:
-    """The scorer's settings in the order in which a cycle needs them, as `dsf.api.resolve` decides them."""
+def settings_of(scorer: DynamicScorer, override: Override | None = None, validity: int = 0) -> list[Setting]:
+    """The scorer's settings in the order in which a cycle needs them, as `dsf.api.resolve` decides them.
+
+    `override` is what a person set for all clusters, `validity` the seconds in force.
+    """
     spec = scorer.spec
     full = spec.config_sync_mode is ConfigSyncMode.Full
     synced = scorer.status.last_synced_config if full else None
@@ -87,14 +96,22 @@ def settings_of(scorer: DynamicScorer) -> list[Setting]:
     pick("scoring host", scoring and scoring.host, spec.scoring.host, _host(spec.config_url))
     pick("scoring path", scoring and scoring.path, spec.scoring.path, DEFAULT_SCORING_PATH)
     pick("score name", scoring and scoring.params.name, named and named.name)
-    pick("interval (s)", scoring and scoring.params.interval, named and named.interval)
+    pick(INTERVAL, scoring and scoring.params.interval, named and named.interval)
     pick("dimension format", None, spec.score_dimension_format, "${scoreName}")
-    pick("validity (s)", None, spec.execution.validity_seconds, "3 intervals, at least 300")
+    usual = f"{validity} (3 intervals, at least 300)" if validity else "3 intervals, at least 300"
+    pick("validity (s)", None, spec.execution.validity_seconds, usual)
     said, run = spec.execution.model_fields_set, spec.execution
     pick("timeout (s)", None, run.timeout_seconds if "timeout_seconds" in said else None, run.timeout_seconds)
     pick("retries", None, run.max_retries if "max_retries" in said else None, str(run.max_retries))
     pick("rate limit", None, spec.execution.rate_limit, "none")
-    return pick.found
+    return [_overridden(one, override) for one in pick.found]
+
+
+def _overridden(one: Setting, override: Override | None) -> Setting:
+    if override is None or override.interval is None or one.name != INTERVAL:
+        return one
+    by = f"set by {override.by or 'somebody'}{': ' if override.note else ''}{override.note}"
+    return Setting(one.name, str(override.interval), "override", f"{by}; declared: {one.value} in {one.origin}")
 
 
 def _host(config_url: str) -> str:

@@ -13,7 +13,15 @@ import redis
 from dsf import keys
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
-from dsf.fleet.overviews import ClusterDetail, ClusterPage, FleetOverview, PairDetail, PairRow, ScorerDetail
+from dsf.fleet.overviews import (
+    ClusterDetail,
+    ClusterPage,
+    FleetOverview,
+    PairDetail,
+    PairRow,
+    ScorerDetail,
+    UnreadyScorer,
+)
 from dsf.fleet.plans import PlanComparison, read_plans
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.verdict import Verdict
@@ -174,6 +182,10 @@ class Reading:
     def scorer(self, name: str) -> ScorerDetail:
         """One scorer on all its clusters."""
         return self._model.scorer(name)
+
+    def unready(self, name: str) -> UnreadyScorer | None:
+        """A DynamicScorer that could not run yet; None for what is none."""
+        return self._model.unready(name)
 
     def overrides(self, scorer: str) -> dict[str, Override]:
         """People's changes to a scorer, by target."""

@@ -127,7 +127,9 @@ class Site:
 
     def live_part(self, view: View, context: Mapping[str, Any], root: str, query: Mapping[str, str]) -> str:
         """The part of a page that follows what happens, with the marks of its blocks."""
-        return render(view.template, root, {**context, "options": self.options, "query": query})
+        return render(
+            context.get("template", view.template), root, {**context, "options": self.options, "query": query}
+        )
 
     def respond(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
         """A whole page from a template that extends the base."""

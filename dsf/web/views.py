@@ -6,13 +6,14 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.scorer import DynamicScorer
+from dsf.errors import UnknownScorerError
 from dsf.fleet.model import PairFilter
 from dsf.fleet.verdict import Verdict
+from dsf.store.entries import scorer_target
 from dsf.web import placing
 from dsf.web.access import Doing
 from dsf.web.finding import find
@@ -80,19 +81,43 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
 def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     name = names["scorer"]
     found = sources.objects.scorer(name)
-    synced = found.status.last_synced_config if found else None
+    config = _config(found)
+    try:
+        record = sources.reading.record(name)
+    except UnknownScorerError:
+        unready = sources.reading.unready(name)
+        if unready is None:
+            raise
+        settings = settings_of(found) if found else []
+        return {"title": f"Scorer {name}", "template": "unready.html", "unready": unready, "object": found} | {
+            "conditions": unready.conditions,
+            "settings": settings,
+            "config": config,
+        }
+    scorer = sources.reading.scorer(name)
+    overrides = sources.reading.overrides(name)
     return {
         "title": f"Scorer {name}",
-        "record": sources.reading.record(name),
-        "scorer": sources.reading.scorer(name),
+        "record": record,
+        "scorer": scorer,
         "object": found,
-        "settings": settings_of(found) if found else [],
-        "config": json.dumps(synced.model_dump(mode="json", by_alias=True), indent=2) if synced else "",
-        "config_since": _since(found, "ConfigSynced"),
+        "settings": settings_of(found, overrides.get(scorer_target(name)), record.validity) if found else [],
+        "conditions": found.status.conditions if found else scorer.conditions,
+        "config": config,
         "groups": sources.reading.groups(name)[:_GROUPS],
-        "overrides": sources.reading.overrides(name),
+        "overrides": overrides,
         "page": sources.reading.page(PairFilter(scorer=name), PAGE_ROWS, query.get("cursor")),
     }
+
+
+def _config(found: DynamicScorer | None) -> dict[str, Any]:
+    """/config as last seen: its text, since when it is so, and whether it still is."""
+    synced = found.status.last_synced_config if found else None
+    if found is None or synced is None:
+        return {}
+    said = next((one for one in found.status.conditions if one.type == "ConfigSynced"), None)
+    text = json.dumps(synced.model_dump(mode="json", by_alias=True, exclude_none=True), indent=2)
+    return {"text": text, "since": found.status.last_synced_config_time, "said": said}
 
 
 def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
@@ -103,7 +128,11 @@ def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
         "cluster": cluster,
         "messages": sources.reading.agent_version(name),
         "page": sources.reading.page(PairFilter(clusters=[name]), PAGE_ROWS, query.get("cursor")),
-        "not_here": [one for one in sources.reading.fleet().scorers if one.name not in cluster.scorers],
+        "not_here": [
+            (one, cluster.absent.get(one.name) or one.problem or "not distributed yet")
+            for one in sources.reading.fleet().scorers
+            if one.name not in cluster.scorers
+        ],
     }
 
 
@@ -136,11 +165,6 @@ def _commands(found: DynamicScorer | None, row: Row) -> list[str]:
         "# on the managed cluster",
         "kubectl -n dynamic-scoring logs deploy/dynamic-scoring-agent --since=10m",
     ]
-
-
-def _since(found: DynamicScorer | None, condition: str) -> datetime | None:
-    conditions = found.status.conditions if found else []
-    return next((one.last_transition_time for one in conditions if one.type == condition), None)
 
 
 def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:

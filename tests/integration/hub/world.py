@@ -93,13 +93,13 @@ class World:
         spec = {"masks": [{"clusterName": cluster, "scoreName": score} for cluster, score in masks]}
         self.write("config.yaml", {**CONFIG, "spec": spec})
 
-    def cluster(self, name: str, *, accepted: bool = True) -> None:
+    def cluster(self, name: str, *, accepted: bool = True, labels: dict[str, str] | None = None) -> None:
         self.write(
             f"clusters/{name}.yaml",
             {
                 "apiVersion": "cluster.open-cluster-management.io/v1",
                 "kind": "ManagedCluster",
-                "metadata": {"name": name},
+                "metadata": {"name": name, **({"labels": labels} if labels else {})},
                 "spec": {"hubAcceptsClient": accepted},
             },
         )

@@ -11,6 +11,8 @@ import pytest
 import redis
 
 from dsf.store.model import ModelKeeper, is_whole
+from dsf.store.notices import ClusterNotice, Notices, Said, ScorerNotice
+from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, STATIC, Fleet, good_fleet
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -183,3 +185,68 @@ def test_redis_away_and_back(tmp_path: Path) -> None:
 def test_it_ends_well(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     with WebProcess(redis_server.url, tmp_path_factory.mktemp("ends") / "log") as page:
         assert page.terminate() == 0
+
+
+MANIFEST = """\
+apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+kind: DynamicScorer
+metadata: {name: sample-scorer, namespace: open-cluster-management}
+spec:
+  description: d
+  configURL: http://scorer.test/config
+  configSyncMode: Full
+  scoring: {path: /mine}
+  execution: {maxRetries: 1}
+status:
+  lastSyncedConfigTime: "2026-01-01T00:00:00Z"
+  lastSyncedConfig:
+    name: n
+    source: {type: Prometheus, params: {query: up, range: 60, step: 15}}
+    scoring: {params: {name: sample_score, interval: 10}}
+  conditions:
+  - type: ConfigSynced
+    status: "False"
+    reason: ConfigInvalid
+    message: no JSON
+    lastTransitionTime: "2026-01-02T00:00:00Z"
+"""
+
+
+def test_where_each_setting_comes_from(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
+    good_fleet(redis_client)
+    ScheduleStore(redis_client).set_override(f"*/{SAMPLE}", interval=7, note="load test", by="ann")
+    folder = tmp_path / "_out" / "dynamicscorers"
+    folder.mkdir(parents=True)
+    (folder / f"{SAMPLE}.yaml").write_text(MANIFEST)
+    with WebProcess(redis_server.url, tmp_path / "log", manifests=tmp_path) as page:
+        html = fetch(page, f"/scorers/{SAMPLE}", "Where each setting comes from")
+    rows = re.findall(
+        r'data-name="Setting">([^<]*)</th>.*?<code>([^<]*)</code>.*?class="mark">([^<]*)</span>(.*?)</td>', html
+    )
+    settings = {name: (value, origin, re.sub("<[^>]*>", "", rest).strip()) for name, value, origin, rest in rows}
+    assert settings["query"] == ("up", "/config", "")
+    assert settings["scoring path"] == ("/mine", "spec", "")
+    assert settings["retries"] == ("1", "spec", "")
+    assert settings["source host"] == ("http://scorer.test", "default", "")
+    assert settings["validity (s)"][:2] == ("300 (3 intervals, at least 300)", "default")
+    assert settings["interval (s)"] == ("7", "override", "set by ann: load test; declared: 10 in /config")
+    assert "<b>7 s</b> in force, set by a person; declared are 10 s" in html
+    text = re.sub(r"<[^>]*>", "", html)
+    assert re.search(r"not good any more since \d+ d ago \(ConfigInvalid\); this is the last good one", text)
+    assert re.search(r"it first answered this \d+ d ago", text)
+
+
+def test_what_could_not_run_yet(page: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    notices = Notices(redis_client)
+    why = Said(type="ConfigSynced", status="False", reason="MissingInterval", message=f"no interval {PROBE}", since=1.0)
+    notices.tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
+    notices.tell_cluster(ClusterNotice(name="worker01", labels={"env": PROBE}, absent={STATIC: f"masked {PROBE}"}))
+    html = fetch(page, "/", "broken could not run yet")
+    assert "MissingInterval" in html
+    assert "broken could not run yet" in fetch(page, "/scorers/broken", "MissingInterval")
+    cluster = fetch(page, "/clusters/worker01", f'{STATIC}</a>: <span class="soft">masked')
+    assert "<code>env=" in cluster
+    assert not [text for text in (html, cluster) if "<script>alert" in text]
+    api = page.get("/api/v1/summary").json()["unready"]
+    assert [(one["name"], one["conditions"][0]["reason"]) for one in api] == [("broken", "MissingInterval")]

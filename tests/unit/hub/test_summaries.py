@@ -130,3 +130,21 @@ def test_differences() -> None:
     assert differences(base, plan(one, two, clusters="a")) == ({"hub/one", "hub/two"}, {"b"})
     assert differences(base, plan(one, two, masks=(("x", "y"),))) == ({"hub/one", "hub/two"}, {"a", "b"})
     assert differences(Plan(), base) == ({"hub/one", "hub/two"}, {"a", "b"})
+
+
+def test_people_are_told_what_a_cluster_is_masked_from_and_why() -> None:
+    chosen = scorer("chosen", clusterSelector={"matchLabels": {"env": "prod"}})
+    plan = make_plan(
+        [scorer("s"), scorer("t"), scorer("u"), chosen],
+        config(("a", "s"), ("*", "t")),
+        [cluster("a"), cluster("b")],
+        NOW,
+    )
+    assert plan.notice("a").absent == {
+        "s": "masked on this cluster by the DynamicScoringConfig",
+        "t": "masked on all clusters by the DynamicScoringConfig",
+        "chosen": "its spec.clusterSelector does not select it",
+    }
+    assert plan.notice("b").absent.keys() == {"t", "chosen"}
+    everything = make_plan([scorer("s")], config(("a", "*")), [cluster("a")], NOW)
+    assert everything.notice("a").absent == {"s": "this cluster is masked from all scores by the DynamicScoringConfig"}

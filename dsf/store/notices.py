@@ -1,0 +1,180 @@
+"""What the hub controller tells people of scorers and clusters. No program decides anything by it.
+
+The registry has what programs need, and scorers that have run; here is every DynamicScorer that counts, with its
+conditions, and every served cluster with its labels and the scorers that are kept away from it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
+
+import redis
+from pydantic import BaseModel, ConfigDict, ValidationError
+from redis.exceptions import NoPermissionError
+
+import dsf.log
+from dsf import keys
+
+log = dsf.log.get(__name__)
+
+#: Label by which OCM says which ClusterSet a cluster is in.
+CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
+#: Labels of OCM's addons: many, and nobody divides a fleet by them.
+_UNTOLD: Final = "feature.open-cluster-management.io/"
+_MOST_LABELS: Final = 32
+_LONGEST_MESSAGE: Final = 2000
+
+
+class Said(BaseModel):
+    """One condition of a DynamicScorer."""
+
+    model_config = ConfigDict(frozen=True)
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+    #: Unix seconds at which the status last changed.
+    since: float
+
+
+class ScorerNotice(BaseModel):
+    """What the status of a DynamicScorer says."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    name: str
+    namespace: str = ""
+    conditions: tuple[Said, ...] = ()
+
+
+class ClusterNotice(BaseModel):
+    """What is known of a cluster besides what runs there."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    name: str
+    labels: dict[str, str] = {}
+    #: Scorer -> why it does not run there, though it runs: masked, not selected, or what is missing.
+    absent: dict[str, str] = {}
+
+
+def told_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels by which people divide a fleet; the ClusterSet's first."""
+    found = sorted(
+        (name for name in labels if not name.startswith(_UNTOLD)), key=lambda name: (name != CLUSTER_SET, name)
+    )
+    return {name: labels[name] for name in found[:_MOST_LABELS]}
+
+
+def cut(message: str) -> str:
+    """A message as long as it is told."""
+    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
+
+
+_Notice = TypeVar("_Notice", ScorerNotice, ClusterNotice)
+
+
+class Notices:
+    """Methods raise redis.RedisError when Redis cannot be reached. Thread-safe.
+
+    It remembers what it wrote, so that telling the same again costs nothing; `refresh` writes all of it again where
+    some is gone. A Redis of one's own whose rules do not have these keys yet stops nothing: there are no notices then.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+        self._lock = threading.Lock()
+        self._told: dict[str, dict[str, str]] = {keys.SCORER_NOTICES: {}, keys.CLUSTER_NOTICES: {}}
+        self._is_refused = False
+
+    def tell_scorer(self, notice: ScorerNotice) -> None:
+        """What a DynamicScorer says now."""
+        self._tell(keys.SCORER_NOTICES, notice)
+
+    def tell_cluster(self, notice: ClusterNotice) -> None:
+        """What a cluster is now."""
+        self._tell(keys.CLUSTER_NOTICES, notice)
+
+    def forget_cluster(self, name: str) -> None:
+        """A cluster is served no more."""
+        self._forget(keys.CLUSTER_NOTICES, [name])
+
+    def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> None:
+        """Forget all scorers but these, and all clusters but these (None: forget none)."""
+        for key, names in ((keys.SCORER_NOTICES, scorers), (keys.CLUSTER_NOTICES, clusters)):
+            if names is not None:
+                known: Any = self._asked(partial(self._redis.hkeys, key))
+                self._forget(key, [str(name) for name in known or () if name not in names])
+
+    def refresh(self) -> None:
+        """Write again what Redis has lost."""
+        for key, told in self._told.items():
+            with self._lock:
+                known: dict[Any, Any] = dict(told)
+            if known and (self._asked(partial(self._redis.hlen, key)) or 0) < len(known):
+                self._asked(partial(self._redis.hset, key, mapping=known))
+
+    def scorers(self) -> dict[str, ScorerNotice]:
+        """All of them by name."""
+        return _read(ScorerNotice, self._asked(lambda: self._redis.hgetall(keys.SCORER_NOTICES)))
+
+    def scorer(self, name: str) -> ScorerNotice | None:
+        """One of them."""
+        return _one(ScorerNotice, name, self._asked(lambda: self._redis.hget(keys.SCORER_NOTICES, name)))
+
+    def clusters(self) -> dict[str, ClusterNotice]:
+        """All of them by name."""
+        return _read(ClusterNotice, self._asked(lambda: self._redis.hgetall(keys.CLUSTER_NOTICES)))
+
+    def cluster(self, name: str) -> ClusterNotice | None:
+        """One of them."""
+        return _one(ClusterNotice, name, self._asked(lambda: self._redis.hget(keys.CLUSTER_NOTICES, name)))
+
+    def _tell(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
+        text = notice.model_dump_json(exclude_defaults=True)
+        with self._lock:
+            if self._told[key].get(notice.name) == text:
+                return
+        self._asked(lambda: self._redis.hset(key, notice.name, text))
+        with self._lock:
+            self._told[key][notice.name] = text
+
+    def _forget(self, key: str, names: list[str]) -> None:
+        if names:
+            self._asked(lambda: self._redis.hdel(key, *names))
+        with self._lock:
+            for name in names:
+                self._told[key].pop(name, None)
+
+    def _asked(self, command: Callable[[], Any]) -> Any:
+        """What Redis answers; None where this user may not ask."""
+        try:
+            return command()
+        except NoPermissionError as error:
+            if not self._is_refused:
+                log.warning(
+                    "notices are refused: renew the rules of this user of Redis (docs/upgrade.md)", error=str(error)
+                )
+            self._is_refused = True
+            return None
+
+
+def _read(model: type[_Notice], stored: Mapping[Any, Any] | None) -> dict[str, _Notice]:
+    read = ((str(name), _one(model, str(name), text)) for name, text in (stored or {}).items())
+    return {name: notice for name, notice in read if notice is not None}
+
+
+def _one(model: type[_Notice], name: str, text: str | bytes | None) -> _Notice | None:
+    if text is None:
+        return None
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        log.error("a notice cannot be read", kind=model.__name__, name=name, problems=error.error_count())
+        return None

@@ -1,0 +1,44 @@
+"""What the hub controller tells people through Redis: conditions of scorers, labels of clusters, what is kept away."""
+
+from __future__ import annotations
+
+import redis
+
+from dsf import keys
+from dsf.fleet.model import FleetModel
+from dsf.store.notices import Notices
+from tests.integration.hub.world import World, scoring_api
+from tests.support.httpserver import answer
+
+
+def _conditions(client: redis.Redis, scorer: str) -> dict[str, str]:
+    found = Notices(client).scorer(scorer)
+    return {one.type: one.reason for one in found.conditions} if found else {}
+
+
+def test_conditions_and_what_could_not_run_yet(running: World, redis_client: redis.Redis) -> None:
+    running.until(lambda: _conditions(redis_client, "cpu-scorer").get("Distributed") == "Distributed")
+    said = {one.type: one for one in FleetModel(redis_client).scorer("cpu-scorer").conditions}
+    assert (said["Healthy"].status, said["Healthy"].reason) == ("True", "HealthCheckPassed")
+    with scoring_api() as incomplete:
+        incomplete.script(answer({"scoring": {"params": {"name": "x"}}}), path="/config")
+        running.scorer("broken", incomplete)
+        running.until(lambda: "MissingInterval" in _conditions(redis_client, "broken").values())
+    [unready] = FleetModel(redis_client).fleet().unready
+    assert unready.name == "broken"
+    assert next(one.type for one in unready.conditions if one.status == "False") == "ConfigSynced"
+    running.remove("scorers/broken.yaml")
+    running.until(lambda: _conditions(redis_client, "broken") == {})
+
+
+def test_labels_and_masks_of_a_cluster(running: World, redis_client: redis.Redis) -> None:
+    running.until(lambda: {"a", "b"} <= Notices(redis_client).clusters().keys())
+    running.cluster("a", labels={"env": "prod", "feature.open-cluster-management.io/addon-x": "available"})
+    running.until(lambda: FleetModel(redis_client).cluster("a").labels == {"env": "prod"})
+    running.config(("a", "cpu"))
+    running.until(
+        lambda: "masked on this cluster" in FleetModel(redis_client).cluster("a").absent.get("cpu-scorer", "")
+    )
+    # What Redis loses is told again, when the hub looks around.
+    redis_client.delete(keys.CLUSTER_NOTICES)
+    running.until(lambda: {"a", "b"} <= Notices(redis_client).clusters().keys())
