@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from dsf import keys
 from dsf.demo.report import Report
 from dsf.fleet.reader import FleetReader
 from tests.integration.hub.world import World
@@ -13,26 +14,28 @@ from tests.support.httpserver import ScriptedServer, answer
 
 def test_a_scorer_that_gets_no_ticks_says_why_until_it_gets_one(running: World) -> None:
     running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
-    bench = Bench(running.client, now=time.time())
-    for pair in running.pairs():
-        bench.store.set_override(pair, paused=True, now=bench.now)
+    bench = Bench(running.client, queue_limit=1, now=time.time())
+    for cluster in "ab":
+        running.client.lpush(keys.spoke_queue(cluster), "of an agent that is away")
     bench.run(100)
     running.tell("cpu-scorer")
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "TicksSkipped")
     status, _, message = running.condition("cpu-scorer", "Scoring")
     assert status == "False"
     assert message.startswith("2 of 2 clusters have no score, for they are sent no ticks; longest: ")
-    assert message.endswith("paused: it is paused: dsf schedule list says by whom, dsf schedule resume ends it")
+    assert message.endswith(
+        "is full: its agent is away or does less than it is sent; check that it runs and reaches Redis"
+    )
     running.until(lambda: ("cpu-scorer", "TicksSkipped", "Warning") in running.events())
     # One of them scores again; of the other one it is still said.
-    bench.store.resume("a/cpu-scorer", now=bench.now)
-    bench.run(1)
+    running.client.delete(keys.spoke_queue("a"))
+    bench.run(31)
     running.succeed("a", "cpu-scorer", time.time())
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[2].startswith("1 of 2 clusters have no score"))
-    assert "longest: b, paused" in running.condition("cpu-scorer", "Scoring")[2]
+    assert "longest: b, queue_full" in running.condition("cpu-scorer", "Scoring")[2]
     assert running.status("cpu-scorer")["clusters"] == {"desired": 2, "succeeding": 1, "empty": 0, "failing": 0}
-    bench.store.resume("b/cpu-scorer", now=bench.now)
-    bench.run(1)
+    running.client.delete(keys.spoke_queue("b"))
+    bench.run(31)
     running.tell("cpu-scorer")
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[:2] == ("True", "CyclesSucceed"))
 
