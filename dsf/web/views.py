@@ -12,6 +12,7 @@ from dsf.api.naming import sanitize_resource_name
 from dsf.api.scorer import DynamicScorer
 from dsf.errors import UnknownScorerError
 from dsf.fleet.model import PairFilter
+from dsf.fleet.overviews import ConditionView
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import scorer_target
 from dsf.web import placing
@@ -102,12 +103,19 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
         "scorer": scorer,
         "object": found,
         "settings": settings_of(found, overrides.get(scorer_target(name)), record.validity) if found else [],
-        "conditions": found.status.conditions if found else scorer.conditions,
+        "conditions": _told(found) if found else scorer.conditions,
         "config": config,
         "groups": sources.reading.groups(name)[:_GROUPS],
         "overrides": overrides,
         "page": sources.reading.page(PairFilter(scorer=name), PAGE_ROWS, query.get("cursor")),
     }
+
+
+def _told(found: DynamicScorer) -> list[ConditionView]:
+    return [
+        ConditionView(**one.model_dump(include={"type", "status", "reason", "message"}), since=one.last_transition_time)
+        for one in found.status.conditions
+    ]
 
 
 def _config(found: DynamicScorer | None) -> dict[str, Any]:
