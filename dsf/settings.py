@@ -332,6 +332,12 @@ class Settings(BaseSettings):
         description="JSON array: servers (host, host:port or https://host[:port]) that a scorer's /config may name "
         "although the scorer has a token for them. Otherwise such a server must stand in the scorer's spec.",
     )
+    secret_delivery: bool = Field(
+        default=False,
+        description="Deliver Secrets of the hub's own namespace that have the label "
+        "dynamic-scoring.open-cluster-management.io/deliver=true to the clusters whose ScoringAuthentications name "
+        "them (kube backend).",
+    )
     backend: Literal["kube", "dir"] = Field(
         default="kube", description="Where the hub's objects live: Kubernetes or a folder of manifests."
     )

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     InvalidAuthentication = "InvalidAuthentication"
     MissingAuthentication = "MissingAuthentication"
     HostNotAllowed = "HostNotAllowed"
+    SecretNotDelivered = "SecretNotDelivered"
     UnknownTemplate = "UnknownTemplate"
     MissingClusterValue = "MissingClusterValue"
     UnsafeClusterValue = "UnsafeClusterValue"

@@ -12,15 +12,25 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from dsf.api.authentication import METHODS_RULE, Methods, Tls
-from dsf.api.meta import ApiModel, Condition, ObjectMeta
+from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel
+from dsf.api.naming import is_dns_subdomain
 from dsf.api.selector import ClusterSelector
 from dsf.api.tokenhosts import TokenHosts
-from dsf.api.types import API_VERSION, AUTHENTICATION_KIND, CLUSTER_SET_LABEL
+from dsf.api.types import (
+    API_VERSION,
+    AUTHENTICATION_KIND,
+    CLUSTER_SET_LABEL,
+    CREDENTIALS_NAME,
+    DELIVER_LABEL,
+    PULL_SECRET_NAME,
+)
 from dsf.api.urls import base_url, is_valid_url
 
 #: Most entries of allowedHosts, and most overrides.
 MAX_HOSTS: Final = 64
 MAX_OVERRIDES: Final = 256
+#: Most Secrets that are delivered for one object.
+MAX_DELIVERED: Final = 16
 _WHERE_RULE: Final = "names no cluster: set clusters, clusterSets or clusterSelector"
 
 
@@ -80,6 +90,23 @@ class Override(Methods):
         return self.cluster_selector is not None and self.cluster_selector.matches(cluster.labels)
 
 
+def _delivered(name: str) -> str:
+    if not is_dns_subdomain(name):
+        raise ValueError(f"{name!r} is no name that a Secret can have")
+    if name in (CREDENTIALS_NAME, PULL_SECRET_NAME):
+        raise ValueError(f"{name} is the agents' own Secret")
+    return name
+
+
+class DeliveredSecret(SpecModel):
+    """A Secret of the hub that clusters get."""
+
+    name: Annotated[str, AfterValidator(_delivered), Field(min_length=1, max_length=253)] = Field(
+        description="Name of the Secret in the hub's own namespace, which has the label "
+        f"{DELIVER_LABEL}=true, and of what the agents' namespace gets."
+    )
+
+
 class ScoringAuthenticationSpec(Methods):
     """What is sent to which servers."""
 
@@ -96,6 +123,11 @@ class ScoringAuthenticationSpec(Methods):
         alias="proxyURL",
         description="The proxy on the way to the servers, as http://host:port; unset: HTTP_PROXY, HTTPS_PROXY and "
         "NO_PROXY. A scoring API of location Internal is asked without any.",
+    )
+    secret_delivery: tuple[DeliveredSecret, ...] = Field(
+        default=(),
+        description="Secrets of the hub that clusters get where a scorer names this object; each change follows.",
+        max_length=MAX_DELIVERED,
     )
     overrides: tuple[Override, ...] = Field(
         default=(), description="Other values on some clusters; of several the first counts.", max_length=MAX_OVERRIDES

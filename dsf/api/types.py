@@ -45,6 +45,8 @@ REDIS_PASSWORD_KEY: Final = "redis-password"  # noqa: S105 - the key in a Secret
 SENTINEL_PASSWORD_KEY: Final = "sentinel-password"  # noqa: S105 - the key in a Secret
 #: Label or annotation of a Secret on a managed cluster: the servers that scorers may have its tokens sent to.
 USABLE_FOR: Final = f"{GROUP}/usable-for"
+#: Label of Secrets on the hub that clusters may have, with the value true.
+DELIVER_LABEL: Final = f"{GROUP}/deliver"
 #: Annotation of that ManifestWork: which credentials are valid. Numbers, no secret.
 KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
 

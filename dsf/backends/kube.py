@@ -47,9 +47,9 @@ class KubeBackend(KubeScoreBackend):
         # Declared while `_on_change` runs: reflectors have a thread each.
         self._telling = threading.RLock()
         self._stopping = threading.Event()
-        self._reflectors = {
-            kind: self._reflector(kind) for kind in WATCHED if kind is not Kind.ADDON or settings.addon_mode
-        }
+        self._namespace = settings.namespace
+        unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
+        self._reflectors = {kind: self._reflector(kind) for kind in WATCHED if not unwanted.get(kind)}
 
     def start(self, on_change: OnChange) -> None:
         """See the protocol. Raises BackendError when a kind cannot be listed within a minute, or after `stop`."""
@@ -195,7 +195,14 @@ class KubeBackend(KubeScoreBackend):
                 if self._on_change is not None:
                     self._on_change(ObjectKey(kind, *key))
 
-        return Reflector(self._session, watched.resource, changed, selectors=watched.selectors, transform=watched.keep)
+        return Reflector(
+            self._session,
+            watched.resource,
+            changed,
+            namespace=self._namespace if kind is Kind.SECRET else "",
+            selectors=watched.selectors,
+            transform=watched.keep,
+        )
 
     def _observe(self, kind: Kind, answer: Object) -> None:
         if (reflector := self._reflectors.get(kind)) is not None:

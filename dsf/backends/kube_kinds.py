@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dsf.api.types import ADDON_NAME, MANAGED_BY, MANAGED_BY_LABEL
+from dsf.api.types import ADDON_NAME, DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.backends.protocol import Kind
 from dsf.kube.reflector import without_managed_fields
 from dsf.kube.resources import (
@@ -22,6 +22,7 @@ from dsf.kube.resources import (
     MANAGED_CLUSTERS,
     MANIFEST_WORKS,
     SCORING_AUTHENTICATIONS,
+    SECRETS,
     Resource,
 )
 from dsf.kube.store import Object
@@ -118,5 +119,7 @@ WATCHED: Final[Mapping[Kind, Watched]] = {
     Kind.SCORE: Watched(
         ADDON_PLACEMENT_SCORES, {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}, _score, _is_edited
     ),
+    # In the hub's own namespace alone. Those without the label are never in this process.
+    Kind.SECRET: Watched(SECRETS, {"labelSelector": f"{DELIVER_LABEL}=true"}),
     Kind.ADDON: Watched(MANAGED_CLUSTER_ADDONS, {"fieldSelector": f"metadata.name={ADDON_NAME}"}),
 }

@@ -29,6 +29,8 @@ class Kind(StrEnum):
     SCORE = "AddOnPlacementScore"
     #: In the cluster's namespace; read only when the hub serves clusters that have the addon.
     ADDON = "ManagedClusterAddOn"
+    #: Those of the hub's own namespace that clusters may have; read only when the hub delivers Secrets.
+    SECRET = "Secret"  # noqa: S105 - the name of a kind
 
 
 class ObjectKey(NamedTuple):

@@ -11,13 +11,13 @@ import redis
 
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.types import MANIFESTWORK_NAME
-from dsf.backends.compare import covers
-from dsf.backends.protocol import Backend, Kind, ObjectKey
+from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, DsfError
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.distribute import is_applied, manifest_work
+from dsf.hub.distribute import carries, is_applied, manifest_work
 from dsf.hub.registrar import Registrar
+from dsf.hub.secretdelivery import copy_for
 from dsf.hub.summaries import Plan, ScorerPlan
 from dsf.store.entries import Entry
 
@@ -201,17 +201,25 @@ class ClusterReconciler:
             self._summaries(plan, cluster, running, told),
             frozenset().union(*(summary.references for summary in told)),
             uses_account=any(summary.uses_account for summary in told),
+            secrets=self._secrets(plan.delivered(cluster)),
         )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        if work is None or not covers(work, wanted):
+        if work is None or not carries(work, wanted):
             self._backend.apply(wanted)
             work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        has_arrived = work is not None and is_applied(work) and covers(work, wanted)
+        has_arrived = work is not None and is_applied(work) and carries(work, wanted)
         if work is not None and work["metadata"].get("deletionTimestamp"):
             # Of a time before: it goes first, and is then made anew.
             has_arrived = False
         self._note(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
         return has_arrived
+
+    def _secrets(self, names: Iterable[str]) -> list[Manifest]:
+        """The hub's Secrets as this cluster gets them."""
+        namespace = self._desired.config_key.namespace
+        # One that went a moment ago is told of, and then it is not in the plan.
+        found = (self._backend.get(Kind.SECRET, namespace, name) for name in sorted(names))
+        return [copy_for(self._agent_namespace, secret) for secret in found if secret is not None]
 
     def _summaries(self, plan: Plan, cluster: str, running: list[ScorerPlan], told: list[ScorerSummary]) -> str:
         """As text. Most clusters are told the same, which is made once for each plan."""

@@ -23,6 +23,7 @@ from dsf.api.types import ADDON_NAME, CONFIG_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import SettingsError
 from dsf.hub.health import Health
+from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.hub.summaries import INTERNAL_ERROR, Differences, Obstacle, Plan, differences, make_plan
 from dsf.settings import Settings
 
@@ -135,10 +136,16 @@ class DesiredState:
             self._token_hosts,
             {scorer.key: found for scorer in scorers if (found := self._failure(scorer)) is not None},
             self._all(Kind.AUTHENTICATION, ScoringAuthentication),
+            self._delivery(),
         )
         plan = replace(plan, without_addon=without_addon)
         self._report(plan)
         return plan
+
+    def _delivery(self) -> Delivery:
+        if not self._settings.secret_delivery:
+            return NO_DELIVERY
+        return Delivery.of(self._settings.namespace, self._backend.list(Kind.SECRET))
 
     def _report(self, plan: Plan) -> None:
         """Log what the hub stumbled over, once each."""

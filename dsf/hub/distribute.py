@@ -7,6 +7,7 @@ from typing import Final
 
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.types import AGENT_ACCOUNT, CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME, SUMMARIES_KEY
+from dsf.backends.compare import covers
 from dsf.backends.protocol import Kind, Manifest
 
 _WORK_API_VERSION = "work.open-cluster-management.io/v1"
@@ -23,11 +24,12 @@ def manifest_work(
     references: Iterable[Reference] = (),
     *,
     uses_account: bool = False,
+    secrets: Iterable[Manifest] = (),
 ) -> Manifest:
     """The ManifestWork with the ConfigMap that the cluster's agent reads. `summaries` are from `dump_summaries`.
 
     `references` are the Secrets and ConfigMaps that these name: a Role lets the agent read them, and no others.
-    `uses_account` lets it ask for tokens of its own account.
+    `uses_account` lets it ask for tokens of its own account. `secrets` go to the cluster beside it.
     """
     labels = {MANAGED_BY_LABEL: MANAGED_BY}
     config_map = {
@@ -40,7 +42,9 @@ def manifest_work(
         "apiVersion": _WORK_API_VERSION,
         "kind": Kind.WORK.value,
         "metadata": {"name": MANIFESTWORK_NAME, "namespace": cluster, "labels": labels},
-        "spec": {"workload": {"manifests": [config_map, *_rights(agent_namespace, references, uses_account)]}},
+        "spec": {
+            "workload": {"manifests": [config_map, *_rights(agent_namespace, references, uses_account), *secrets]}
+        },
     }
 
 
@@ -75,6 +79,16 @@ def _rights(namespace: str, references: Iterable[Reference], uses_account: bool)
             "subjects": [{"kind": "ServiceAccount", "name": AGENT_ACCOUNT, "namespace": namespace}],
         },
     ]
+
+
+def carries(work: Manifest, wanted: Manifest) -> bool:
+    """Whether this ManifestWork is as wanted. A key that a Secret has beyond that was taken away on the hub."""
+    return covers(work, wanted) and _secret_data(work) == _secret_data(wanted)
+
+
+def _secret_data(work: Manifest) -> list[object]:
+    manifests = work["spec"]["workload"]["manifests"]
+    return [one.get("data") for one in manifests if one.get("kind") == "Secret"]
 
 
 def is_applied(work: Manifest) -> bool:

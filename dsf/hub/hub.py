@@ -181,6 +181,11 @@ class Hub:
             # What it changes is told by the new plan.
             self._desired.invalidate()
             self._others.queue.add(self._desired.config_key)
+        elif key.kind is Kind.SECRET:
+            self._desired.invalidate()
+            self._others.queue.add(self._desired.config_key)
+            for cluster in self._desired.plan.having(key.name):
+                self._clusters.queue.add(_cluster(cluster))
         elif key.kind in (Kind.CLUSTER, Kind.ADDON):
             self._desired.invalidate()
             self._clusters.queue.add(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))

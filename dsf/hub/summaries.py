@@ -20,6 +20,8 @@ from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import HealthStatus
 from dsf.api.variants import resolve_everywhere
 from dsf.errors import ResolutionError
+from dsf.hub import secretdelivery
+from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.store.entries import LATEST, Entry
 from dsf.store.notices import ClusterNotice, cut, told_labels
 from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
@@ -271,6 +273,15 @@ class Plan:
             if not self.masks.hides(name, resolved.score_name) and plan.summary_on(name) is not None
         )
 
+    def delivered(self, cluster: str) -> frozenset[str]:
+        """The names of the hub's Secrets that a cluster gets."""
+        return frozenset().union(*(secretdelivery.wanted(plan.runnable) for plan in self.running(cluster)))
+
+    def having(self, secret: str) -> set[str]:
+        """The clusters that get this Secret of the hub."""
+        scorers = [plan for plan in self.scorers.values() if secret in secretdelivery.wanted(plan.runnable)]
+        return {cluster for plan in scorers for cluster in self.clusters_of(plan)}
+
     def masked_pairs(self) -> int:
         """Pairs of accepted cluster and running score that the masks leave out."""
         if not self.is_enabled:
@@ -337,11 +348,13 @@ def make_plan(
     token_hosts: TokenHosts = NO_HOSTS,
     unhealthy: Mapping[str, Obstacle] = MappingProxyType({}),
     authentications: Iterable[ScoringAuthentication] = (),
+    delivery: Delivery = NO_DELIVERY,
 ) -> Plan:
     """The desired state. Objects that are being deleted count as gone; `now` decides about pauses with an end.
 
     `token_hosts` are the servers that `/config` may name for a token; `unhealthy` says by the scorer's key why its
-    scoring API is Inactive; `authentications` are all that scorers may name.
+    scoring API is Inactive; `authentications` are all that scorers may name,
+    `delivery` says which Secrets of the hub these may have delivered.
     """
     known = {one.key: one for one in authentications if one.metadata.deletion_timestamp is None}
     served = {cluster.metadata.name: cluster for cluster in clusters if cluster.is_served}
@@ -349,7 +362,9 @@ def make_plan(
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     plans = {
-        scorer.key: replace(_plan_scorer(scorer, now, token_hosts, known, facts), unhealthy=unhealthy.get(scorer.key))
+        scorer.key: replace(
+            _plan_scorer(scorer, now, token_hosts, known, facts, delivery), unhealthy=unhealthy.get(scorer.key)
+        )
         for scorer in present
     }
     claims = [
@@ -374,10 +389,12 @@ def _plan_scorer(
     token_hosts: TokenHosts,
     authentications: Mapping[str, ScoringAuthentication],
     clusters: Iterable[ClusterFacts],
+    delivery: Delivery,
 ) -> ScorerPlan:
     """One scorer's plan, whatever its author or its scoring API wrote: an error here would end the plan of all."""
     try:
         resolved, told = resolve_everywhere(scorer, token_hosts, authentications, clusters)
+        secretdelivery.check(resolved, delivery)
         variants = {name: _variant(found) for name, found in told.items()}
         plan = replace(_resolved_plan(scorer, resolved, now), variants=variants)
         # What is made of it together with all others is made once by itself: there, an error would stop those too.

@@ -10,6 +10,7 @@ import pytest
 from dsf.api.types import ADDON_NAME, CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, GROUP, MANIFESTWORK_NAME
 from dsf.backends.kube_election import LEASE_NAME
 from dsf.backends.kube_kinds import WATCHED
+from dsf.backends.protocol import Kind
 from tests.unit.deploy import chart
 
 #: Resource -> its rules
@@ -40,7 +41,8 @@ def test_results_workers_may_write_scores_and_nothing_else() -> None:
 
 def test_the_hub_may_read_what_it_watches() -> None:
     rules = _rules(chart.one(chart.render(), "ClusterRole", "dynamic-scoring-hub"))
-    for watched in WATCHED.values():
+    # Secrets only where they are delivered, and in one namespace: see the test of that.
+    for watched in (watched for kind, watched in WATCHED.items() if kind is not Kind.SECRET):
         found = rules[watched.resource.plural]
         assert {group for rule in found for group in rule["apiGroups"]} == {watched.resource.group}
         assert {"list", "watch"} <= _verbs(found)
@@ -135,3 +137,16 @@ def test_the_hub_is_told_whose_scorers_count_and_where_config_may_send_tokens() 
 def test_the_agents_own_secret_cannot_be_given_to_scorers(entry: object) -> None:
     with pytest.raises(chart.RenderError, match="is the agent's own"):
         chart.render({"spokeSetting": {"agent": {"tokenSecrets": [entry]}}})
+
+
+def test_the_hub_reads_secrets_only_where_it_delivers_them() -> None:
+    def secrets(values: dict[str, object]) -> list[list[str]]:
+        role = chart.one(chart.render(values), "Role", "dynamic-scoring-hub")
+        return [rule["verbs"] for rule in role["rules"] if "secrets" in rule["resources"]]
+
+    assert secrets({}) == []
+    assert secrets({"hubSetting": {"secretDelivery": True}}) == [["list", "watch"]]
+    [container] = chart.containers(
+        chart.one(chart.render({"hubSetting": {"secretDelivery": True}}), "Deployment", "dynamic-scoring-hub")
+    )
+    assert chart.environment(container)["DSF_SECRET_DELIVERY"] == "true"

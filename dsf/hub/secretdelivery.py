@@ -1,0 +1,101 @@
+"""Secrets of the hub's own namespace that ScoringAuthentications want on the clusters. Pure functions.
+
+Two must want it: whoever writes the ScoringAuthentication names the Secret, and whoever keeps the Secret labels it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dsf.api.resolve import ResolvedScorer
+from dsf.api.resolvereason import Reason
+from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
+from dsf.backends.protocol import Manifest
+from dsf.errors import ResolutionError
+
+#: Characters of all values of one Secret, in base64: it shares a ManifestWork with a cluster's scorers.
+MAX_SIZE: Final = 32 * 1024
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What the hub may deliver."""
+
+    #: The hub's own namespace.
+    namespace: str = ""
+    #: Name of each Secret there that has the label -> why it is not delivered, empty where it is; None: none at all.
+    secrets: tuple[tuple[str, str], ...] | None = None
+
+    @classmethod
+    def of(cls, namespace: str, secrets: Iterable[Manifest]) -> Delivery:
+        """Of the Secrets with the label."""
+        return cls(namespace, tuple(sorted((one["metadata"]["name"], _problem(one)) for one in secrets)))
+
+
+#: That of a hub that delivers no Secrets.
+NO_DELIVERY: Final = Delivery()
+
+
+def _problem(secret: Manifest) -> str:
+    if (secret["metadata"].get("labels") or {}).get(MANAGED_BY_LABEL) == MANAGED_BY:
+        return f"is the framework's own, by its label {MANAGED_BY_LABEL}"
+    if sum(len(value) for value in (secret.get("data") or {}).values()) > MAX_SIZE:
+        return f"has more than {MAX_SIZE // 1024} KiB in base64"
+    return ""
+
+
+def wanted(resolved: ResolvedScorer | None) -> frozenset[str]:
+    """The names of the Secrets that go where this scorer goes."""
+    return frozenset(name for _, _, name in _named(resolved))
+
+
+def check(resolved: ResolvedScorer, delivery: Delivery) -> None:
+    """Raise ResolutionError unless all that the scorer's ScoringAuthentications want delivered can be."""
+    for namespace, authentication, name in _named(resolved):
+        problem = _refusal(namespace, name, delivery)
+        if problem:
+            raise ResolutionError(
+                Reason.SecretNotDelivered,
+                f"secretDelivery of ScoringAuthentication {authentication!r}: Secret {name!r} {problem}",
+            )
+
+
+def _refusal(namespace: str, name: str, delivery: Delivery) -> str:
+    if delivery.secrets is None:
+        return "is not delivered: this hub delivers no Secrets (hubSetting.secretDelivery of the chart)"
+    if namespace != delivery.namespace:
+        return f"is not delivered: only ScoringAuthentications in namespace {delivery.namespace} may have that"
+    found = dict(delivery.secrets).get(name)
+    if found is None:
+        return (
+            f"is not in namespace {namespace} with the label {DELIVER_LABEL}=true: create it, and label it if clusters "
+            "may have it"
+        )
+    return found
+
+
+def _named(resolved: ResolvedScorer | None) -> Iterator[tuple[str, str, str]]:
+    """(namespace, ScoringAuthentication, Secret)."""
+    ways = (resolved.source_way, resolved.scoring_way) if resolved is not None else ()
+    for way in ways:
+        if (one := way.authentication) is not None:
+            for secret in one.spec.secret_delivery:
+                yield one.metadata.namespace, one.metadata.name, secret.name
+
+
+def copy_for(agent_namespace: str, secret: Manifest) -> Manifest:
+    """The Secret as clusters get it. What else stands on it stays on the hub: kubectl notes all values there."""
+    metadata: dict[str, Any] = {"name": secret["metadata"]["name"], "namespace": agent_namespace}
+    usable = (secret["metadata"].get("annotations") or {}).get(USABLE_FOR)
+    if usable is not None:
+        metadata["annotations"] = {USABLE_FOR: usable}
+    data = secret.get("data") or {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata,
+        "type": secret.get("type", "Opaque"),
+        "data": data,
+    }

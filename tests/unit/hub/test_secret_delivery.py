@@ -1,0 +1,89 @@
+"""Secrets of the hub that clusters get: which, where, as what, and why not."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
+from dsf.hub.distribute import carries, manifest_work
+from dsf.hub.secretdelivery import MAX_SIZE, NO_DELIVERY, Delivery, copy_for
+from dsf.hub.summaries import Plan, make_plan
+from tests.unit.hub.builders import NOW, cluster, config, scorer
+from tests.unit.hub.test_authentications import SOURCE, authentication
+
+
+def secret(name: str = "fleet", size: int = 4, **labels: str) -> dict[str, Any]:
+    """One that clusters may have."""
+    metadata = {
+        "name": name,
+        "namespace": "hub",
+        "labels": {DELIVER_LABEL: "true", **labels},
+        "annotations": {USABLE_FOR: "thanos.example", "kubectl.kubernetes.io/last-applied-configuration": "t0ken"},
+        "uid": "1",
+    }
+    value = base64.b64encode(b"x" * size).decode()
+    return {"kind": "Secret", "metadata": metadata, "type": "Opaque", "data": {"token": value}}
+
+
+def plan(delivery: Delivery, name: str = "fleet", masks: Any = ()) -> Plan:
+    """A scorer that wants the Secret on clusters a and b, and one that wants nothing."""
+    found = [scorer("s", source=SOURCE), scorer("other")]
+    wants = authentication(secretDelivery=[{"name": name}])
+    return make_plan(
+        found, config(*masks), [cluster("a"), cluster("b")], NOW, authentications=[wants], delivery=delivery
+    )
+
+
+def test_it_goes_where_its_scorer_goes() -> None:
+    found = plan(Delivery.of("hub", [secret()]), masks=[("b", "s")])
+    assert (found.delivered("a"), found.delivered("b")) == ({"fleet"}, frozenset())
+    assert (found.having("fleet"), found.having("other")) == ({"a"}, set())
+
+
+@pytest.mark.parametrize(
+    ("delivery", "said"),
+    [
+        (NO_DELIVERY, "this hub delivers no Secrets"),
+        (Delivery.of("hub", []), f"is not in namespace hub with the label {DELIVER_LABEL}=true"),
+        (Delivery.of("elsewhere", [secret()]), "only ScoringAuthentications in namespace elsewhere"),
+        (Delivery.of("hub", [secret(**{MANAGED_BY_LABEL: MANAGED_BY})]), "is the framework's own"),
+        (Delivery.of("hub", [secret(size=MAX_SIZE)]), "has more than 32 KiB"),
+    ],
+)
+def test_why_not(delivery: Delivery, said: str) -> None:
+    found = plan(delivery)
+    obstacle = found.scorers["hub/s"].obstacle
+    assert obstacle is not None
+    assert obstacle.reason == "SecretNotDelivered"
+    assert obstacle.message.startswith("secretDelivery of ScoringAuthentication 'thanos': Secret 'fleet' ")
+    assert said in obstacle.message
+    # Nobody else is concerned.
+    assert [one.name for one in found.running("a")] == ["other"]
+    assert found.delivered("a") == frozenset()
+
+
+@pytest.mark.parametrize("name", ["dynamic-scoring-agent-credentials", "hub-registry-secret", "../x", ""])
+def test_what_is_never_delivered(name: str) -> None:
+    with pytest.raises(ValidationError, match="name"):
+        authentication(secretDelivery=[{"name": name}])
+
+
+def test_what_clusters_get() -> None:
+    made = copy_for("agents", secret())
+    assert made["metadata"] == {"name": "fleet", "namespace": "agents", "annotations": {USABLE_FOR: "thanos.example"}}
+    assert made["data"] == secret()["data"]
+    assert "t0ken" not in str(made)
+
+
+def test_a_key_that_is_taken_away_on_the_hub_is_a_difference() -> None:
+    both = copy_for("agents", secret())
+    both["data"] = {**both["data"], "old": "eA=="}
+    before = manifest_work("a", "agents", "[]", secrets=[both])
+    after = manifest_work("a", "agents", "[]", secrets=[copy_for("agents", secret())])
+    assert carries(before, before)
+    assert not carries(before, after)
+    assert not carries(after, before)
