@@ -99,7 +99,7 @@ class ManagedCluster:
         if agent is not None:
             agent.signal(signal.SIGTERM)
             try:
-                agent.wait(20)
+                agent.wait(60)
             finally:
                 agent.kill()
 

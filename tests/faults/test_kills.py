@@ -48,7 +48,7 @@ def hold(fleet: Fleet, stage: str) -> str:
     else:
         gate = Gate(scores(77))
         fleet.api.script(gate, path="/held")
-    assert gate.entered.wait(20)
+    assert gate.entered.wait(60)
     run = runs_of(fleet, "held")[0]
     if stage == "publish":
         # The agent may go on with its own queue, but the hub's does not take its results.

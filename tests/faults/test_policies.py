@@ -155,7 +155,7 @@ def test_masked_while_a_cycle_runs(fleet: Fleet) -> None:
         fleet.until(lambda cluster=cluster: fleet.items("masked", cluster) == {"n1": 10})  # type: ignore[misc]
     gate = Gate(scores(99))
     fleet.api.script(gate, path="/masked")
-    assert gate.entered.wait(10)
+    assert gate.entered.wait(60)
     fleet.config(("c1", "masked-score"))
     fleet.until(lambda: fleet.object("masked", "c1") is None, "the masked score to be removed")
     fleet.until(lambda: gauge(fleet, "agent c1", "masked") is None, "the agent's gauges to go")
@@ -182,7 +182,7 @@ def test_masked_and_unmasked_within_one_cycle(fleet: Fleet) -> None:
     gate = Gate(scores(20))
     fleet.api.script(gate, path="/flapping")
     assert fleet.dsf("rescore", "flapping", "--cluster", "c1").returncode == 0
-    assert gate.entered.wait(10)
+    assert gate.entered.wait(60)
     fleet.config(("c1", "flapping-score"))
     fleet.until(lambda: fleet.object("flapping") is None)
     fleet.config()
@@ -198,7 +198,7 @@ def test_removed_while_a_cycle_runs(fleet: Fleet) -> None:
     fleet.scorer("removed", scores(10), interval=2)
     fleet.until(lambda: fleet.items("removed") == {"n1": 10})
     fleet.api.script(gate, path="/removed")
-    assert gate.entered.wait(10)
+    assert gate.entered.wait(60)
     (fleet.manifests / "scorer-removed.yaml").unlink()
     fleet.until(lambda: fleet.object("removed") is None, "the score to be removed")
     gate.opened.set()

@@ -61,7 +61,7 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         """Its exit code, once it has ended."""
         return self._process.wait(timeout)
 

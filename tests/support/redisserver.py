@@ -168,7 +168,7 @@ class RedisServer:
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(20)
+            self._process.wait(60)
             self._process = None
         if self._log is not None:
             self._log.close()

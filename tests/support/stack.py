@@ -187,7 +187,7 @@ class Stack:
 
     def page(self, name: str, path: str) -> requests.Response:
         """The answer of a process's HTTP server."""
-        return self._http.get(f"http://127.0.0.1:{self.port(name)}{path}", timeout=10)
+        return self._http.get(f"http://127.0.0.1:{self.port(name)}{path}", timeout=60)
 
     def samples(self, name: str) -> Iterator[Sample]:
         """All samples of a process's /metrics, parsed as Prometheus' text format."""

@@ -93,7 +93,7 @@ def test_a_second_cycle_of_a_scorer_is_skipped(agent: Agent, source: ScriptedSer
     gate = Gate(matrix(SERIES))
     source.script(gate)
     first = agent.tick("sample")
-    assert gate.entered.wait(5)
+    assert gate.entered.wait(60)
     second = agent.tick("sample")
     skipped = agent.result()
     assert (skipped.run, skipped.outcome, skipped.reason) == (second, "skipped", "overlap")
@@ -162,7 +162,7 @@ def test_killed_in_any_stage_the_next_tick_scores(
     else:
         (source if stage == "fetch" else scorer).script(gate)
     agent.tick("sample")
-    assert gate.entered.wait(5)
+    assert gate.entered.wait(60)
     if stage == "score":
         assert len(agent.spooled()) == 1
     if stage == "publish":
@@ -200,7 +200,7 @@ def test_redis_is_away_while_a_cycle_runs(
         gate = Gate(answer(RESULTS))
         scorer.script(gate)
         first = agent.tick("sample", expires=60)
-        assert gate.entered.wait(5)
+        assert gate.entered.wait(60)
         server.kill()
         gate.opened.set()
         wait_for(lambda: not agent.ready.exists(), 10, "the readiness file to go")
@@ -322,7 +322,7 @@ def test_a_scorer_that_is_removed_stops_at_once(
         agent.configure(removed, other)
         agent.start()
         agent.tick("removed", expires=300)
-        assert gate.entered.wait(20)
+        assert gate.entered.wait(60)
         agent.configure(other)
         run = agent.tick("other", expires=300)
         found = {result.run: result for result in (agent.result(), agent.result())}

@@ -72,7 +72,7 @@ def test_an_agent_needs_no_right_to_write_to_its_queue(
             source.script(answer("busy", 503), matrix(SERIES))
             scorer.script(gate)
             run = agent.tick("sample")
-            assert gate.entered.wait(20)
+            assert gate.entered.wait(60)
             assert agent.process is not None
             agent.process.terminate()
             gate.opened.set()
@@ -90,7 +90,7 @@ def test_a_cycle_goes_on_after_a_restart_of_redis(make_agent: AgentFactory, scor
         agent.configure(summary("sample", source.url, scorer.url))
         agent.start()
         run_id = agent.tick("sample", expires=60)
-        assert gate.entered.wait(20)
+        assert gate.entered.wait(60)
         server.kill()
         gate.opened.set()
         wait_for(lambda: "Cannot connect to" in agent.log(), 30, "the agent to miss Redis")

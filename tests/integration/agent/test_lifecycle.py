@@ -148,13 +148,13 @@ def test_probes_and_the_end(make_agent: AgentFactory, source: ScriptedServer, sc
     gate = Gate(answer(RESULTS))
     scorer.script(gate)
     run_id = agent.tick("sample")
-    assert gate.entered.wait(5)
+    assert gate.entered.wait(60)
     assert agent.process is not None
     process, agent.process = agent.process, None
     process.send_signal(signal.SIGTERM)
     wait_for(lambda: not agent.ready.exists(), 10, "the readiness file to go")
     gate.opened.set()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert not agent.alive.exists()
     # The cycle that had begun was finished, and no other one was begun.
     result = agent.result()
@@ -168,12 +168,12 @@ def test_a_queue_that_waits_is_not_lost_at_the_end(make_agent: AgentFactory, sco
         agent.configure(*(summary(f"s{number}", source.url, scorer.url) for number in range(4)))
         agent.start()
         runs = {agent.tick(f"s{number}") for number in range(4)}
-        assert gate.entered.wait(5)
+        assert gate.entered.wait(60)
         assert agent.process is not None
         agent.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         gate.opened.set()
-        assert agent.process.wait(20) == 0
+        assert agent.process.wait(60) == 0
         agent.process = None
         with agent:
             found = {agent.result().run for _ in range(4)}

@@ -293,7 +293,7 @@ def test_celery_processes_run_by_their_commands(
     finally:
         if process.poll() is None:
             process.kill()
-            process.wait(10)
+            process.wait(60)
     # It is a process of its own: the command has become it, and left no files.
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
@@ -302,7 +302,7 @@ def _status(method: str, url: str) -> int | None:
     with requests.Session() as session:
         session.trust_env = False
         try:
-            return session.request(method, url, timeout=5).status_code
+            return session.request(method, url, timeout=60).status_code
         except requests.ConnectionError:
             return None
 

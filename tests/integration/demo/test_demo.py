@@ -88,7 +88,7 @@ class Demo:
     def fresh(self) -> set[tuple[str, str]]:
         try:
             url = self.context()["exporter_url"]
-            scores = requests.get(f"{url}/api/v1/scores", timeout=5).json().get("scores", [])
+            scores = requests.get(f"{url}/api/v1/scores", timeout=60).json().get("scores", [])
         except (OSError, ValueError, requests.RequestException):
             return set()
         return {(score["cluster"], score["scorer"]) for score in scores if score["fresh"] and score["items"]}
@@ -191,14 +191,14 @@ def test_everything_that_is_promised(demo: Demo) -> None:
     assert len(explained["queries"]) == 3
 
     # The three stages by name, with scorer and run id.
-    tasks = requests.get(f"{context['flower_url']}/api/tasks", timeout=10).json().values()
+    tasks = requests.get(f"{context['flower_url']}/api/tasks", timeout=60).json().values()
     assert {"dsf.fetch", "dsf.score", "dsf.publish"} <= {task["name"] for task in tasks}
     assert any(task["args"].startswith("('sample-scorer', '") for task in tasks)
 
     # Both kinds of /metrics.
     agent = _agents(demo.environment)["worker01"].environ()["DSF_AGENT_METRICS_PORT"]
     for url in (f"{context['exporter_url']}/metrics", f"http://127.0.0.1:{agent}/metrics"):
-        text = requests.get(url, timeout=10).text
+        text = requests.get(url, timeout=60).text
         assert "dynamic_score{" in text
         checked = subprocess.run(
             [find("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=30, check=False

@@ -82,7 +82,7 @@ class Pod:
     def get(self, port: int, path: str) -> tuple[int, str]:
         """Status and text of a page; 0 when nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

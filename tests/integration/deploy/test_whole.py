@@ -258,7 +258,7 @@ def test_flower_can_start_a_cycle(world: World) -> None:
             json.dumps({"args": [SCORER], "queue": f"spoke.{CLUSTER}"}).encode(),
             {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"},
         )
-        with urllib.request.urlopen(request, timeout=20) as done:
+        with urllib.request.urlopen(request, timeout=60) as done:
             assert done.status == 200
         world.node.until(lambda: Pairs(client).state(CLUSTER, SCORER).count("ok") > before, "another cycle", 30)
 
@@ -296,7 +296,7 @@ def test_the_optimiser_asks_who_calls(world: World, hub: HubCluster) -> None:
 
 def _status(request: urllib.request.Request) -> int:
     try:
-        with urllib.request.urlopen(request, timeout=20) as done:
+        with urllib.request.urlopen(request, timeout=60) as done:
             return int(done.status)
     except urllib.error.HTTPError as error:
         with error:

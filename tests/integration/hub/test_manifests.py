@@ -183,7 +183,7 @@ def test_a_second_hub_on_the_folder_is_refused(running: World, tmp_path: Path) -
         second.start(lambda _: None)
     process = hub_process(running, tmp_path / "log")
     try:
-        assert process.wait(20) == FAILED
+        assert process.wait(60) == FAILED
         assert "another hub works on" in process.tail()
     finally:
         process.kill()

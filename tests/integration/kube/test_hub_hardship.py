@@ -119,7 +119,7 @@ def test_clocks_that_are_off_change_neither_leader_nor_scores(world: HubWorld, s
     ahead.signal(signal.SIGTERM)
     world.until(lambda: world.holder() not in ("", holder), 5)
     assert time.monotonic() - began < 3
-    assert ahead.wait(5) == 0
+    assert ahead.wait(60) == 0
     works(43)
     assert behind.is_running
     assert "Traceback" not in results.log.read_text()

@@ -42,12 +42,12 @@ def test_serve_plan_and_end(bed: Bed, tmp_path: Path) -> None:
         wait_for(lambda: _is_ready(url), 30, child.tail())
         report = requests.post(f"{url}/optimize", json=bed.body(POWER), timeout=30).json()
         assert (report["objective_value"], report["applied"]) == (170, True)
-        document = requests.get(f"{url}/openapi.json", timeout=10).json()
+        document = requests.get(f"{url}/openapi.json", timeout=60).json()
         assert document["paths"]["/optimize"]["post"]["responses"]["200"]["content"]["application/json"]["example"]
         assert document["components"]["schemas"]["OptimizeParams"]["examples"]
         assert requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=30).status_code == 200
         child.signal(signal.SIGTERM)
-        assert child.wait(20) == 0, child.tail()
+        assert child.wait(60) == 0, child.tail()
     finally:
         child.kill()
 

@@ -57,7 +57,7 @@ def scorer(start: Start, shared: LanguageModel) -> str:
 
 def refused(url: str) -> dict[str, float]:
     """Results that were left out so far, by reason."""
-    lines = requests.get(f"{url}/metrics", timeout=10).text.splitlines()
+    lines = requests.get(f"{url}/metrics", timeout=60).text.splitlines()
     found = [line for line in lines if line.startswith("dynamic_scoring_api_results_refused_total{")]
     return {line.split('reason="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
 
@@ -171,14 +171,14 @@ def test_both_tokens(start: Start, model: LanguageModel, tokens: Path) -> None:
         INFERENCE_TOKEN_FILE=str(tokens / "inference"),
         API_TOKEN_FILE=str(tokens / "api"),
     )
-    assert requests.post(f"{url}/scoring", json=TWO, timeout=10).status_code == 401
+    assert requests.post(f"{url}/scoring", json=TWO, timeout=60).status_code == 401
     assert not model.server.requests
     right = {"Authorization": "Bearer api-token"}
     assert len(ask("POST", f"{url}/scoring", TWO, headers=right)["results"]) == 1
 
     # Another one is taken at once, and no answer has it.
     (tokens / "inference").write_text("wrong\n")
-    found = requests.post(f"{url}/scoring", json=TWO, headers=right, timeout=10)
+    found = requests.post(f"{url}/scoring", json=TWO, headers=right, timeout=60)
     assert found.status_code == 503
     assert "HTTP 401" in found.json()["detail"]
     assert "wrong" not in found.text.replace("not the right one", "")

@@ -34,12 +34,12 @@ class Process:
     def kill(self) -> None:
         """SIGKILL: no handler runs."""
         self.popen.kill()
-        self.popen.wait(10)
+        self.popen.wait(60)
 
     def terminate(self) -> int:
         """SIGTERM, and the exit code."""
         self.popen.terminate()
-        return self.popen.wait(20)
+        return self.popen.wait(60)
 
 
 @contextlib.contextmanager

@@ -107,7 +107,7 @@ def request(*metrics: pb.Metric) -> ExportMetricsServiceRequest:
 def push(agent: Agent, body: ExportMetricsServiceRequest | bytes, **headers: str) -> requests.Response:
     """Send a request, or any bytes in its place."""
     data = body if isinstance(body, bytes) else body.SerializeToString()
-    return requests.post(agent.url, data, headers={"Content-Type": "application/x-protobuf", **headers}, timeout=10)
+    return requests.post(agent.url, data, headers={"Content-Type": "application/x-protobuf", **headers}, timeout=60)
 
 
 def partial(answer: requests.Response) -> tuple[int, str]:

@@ -40,9 +40,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         end = int(time.time())
         for pod, base in (("a", 0.5), ("b", 10)):
             samples = (f'load{{pod="{pod}"}} {base + at} {(end - at * STEP) * 1000}\n' for at in range(COUNT))
-            requests.post(f"{url}/api/v1/import/prometheus", "".join(samples), timeout=10).raise_for_status()
+            requests.post(f"{url}/api/v1/import/prometheus", "".join(samples), timeout=60).raise_for_status()
         # What was imported is seen after a flush.
-        requests.get(f"{url}/internal/force_flush", timeout=10).raise_for_status()
+        requests.get(f"{url}/internal/force_flush", timeout=60).raise_for_status()
         yield url
     finally:
         child.kill()

@@ -36,7 +36,7 @@ def test_there_is_room_while_a_thread_is_free(pool: StagePool) -> None:
     run(pool, gate.wait)
     assert not pool.room()
     gate.set()
-    assert rooms.acquire(timeout=20)
+    assert rooms.acquire(timeout=60)
     wait_for(pool.room, 20, "room")
 
 
@@ -47,7 +47,7 @@ def test_a_thread_that_hangs_is_replaced_until_it_returns(pool: StagePool) -> No
     run(pool, gate.wait)
     run(pool, done.set)
     pool.replace(2)
-    assert done.wait(20)
+    assert done.wait(60)
     assert pool.room()
     # However many hang, there are never more than twice as many.
     pool.replace(50)
@@ -67,7 +67,7 @@ def test_an_error_around_a_task_ends_no_thread(pool: StagePool) -> None:
     for _ in range(4):
         run(pool, fail)
     run(pool, done.set)
-    assert done.wait(20)
+    assert done.wait(60)
 
 
 def test_it_ends_when_all_is_done_that_follows() -> None:

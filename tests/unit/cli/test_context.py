@@ -31,7 +31,7 @@ def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ended_process() -> int:
     """The number of a process that is gone."""
     process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait(20)
+    process.wait(60)
     return process.pid
 
 

@@ -29,7 +29,7 @@ class SlowCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         self.readings += 1
         self.started.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         if self.error:
             raise self.error
         return [GaugeMetricFamily("readings", "How many.", value=self.readings)]
@@ -40,7 +40,7 @@ def test_scrapes_at_the_same_time_read_once_and_later_ones_read_again() -> None:
     scraper = Scraper(collector)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(scraper.scrape, "")
-        assert collector.started.wait(10)
+        assert collector.started.wait(60)
         others = [pool.submit(scraper.scrape, "") for _ in range(5)]
         wait_for(lambda: all(other.running() for other in others), 10, "the other scrapes to start")
         collector.go_on.set()

@@ -38,13 +38,13 @@ def test_concurrency() -> None:
     @made.score
     def hold(_: list[Series]) -> list[Score]:
         entered.set()
-        assert leave.wait(10)
+        assert leave.wait(60)
         return []
 
     with TestClient(made) as client:
         first = threading.Thread(target=client.post, args=("/scoring",), kwargs={"json": TWO})
         first.start()
-        assert entered.wait(10)
+        assert entered.wait(60)
         try:
             answer = client.post("/scoring", json=TWO)
             assert metric(client, 'dynamic_scoring_api_requests_in_progress{scorer="mean"}') == 1
