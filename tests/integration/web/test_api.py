@@ -15,6 +15,7 @@ from tests.integration.web.test_acts import TOKEN
 from tests.integration.web.test_pages import fetch
 from tests.support.browser import TIMEOUT, Tab
 from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -34,12 +35,17 @@ def test_the_api_answers_as_the_exporter_does(page: WebProcess, redis_client: re
     good_fleet(redis_client)
     fetch(page, "/", "All 2 scores are fresh")
     client = Client(page.url)
-    assert client.summary().states.ok == 2
-    assert {row.cluster for row in client.all_pairs(scorer=SAMPLE)} == {"worker01", "worker02"}
+    # All is counted again and again here, and each answer may come in the midst of it.
+    wait_for(lambda: client.summary().states.ok == 2, 10)
+    wait_for(lambda: {row.cluster for row in client.all_pairs(scorer=SAMPLE)} == {"worker01", "worker02"}, 10)
     with pytest.raises(UnknownScorerError):
         client.scorer("nobody")
-    answer = page.get("/api/v1/summary")
-    assert page.get("/api/v1/summary", **{"If-None-Match": answer.headers["etag"]}).status_code == 304
+
+    def is_known() -> bool:
+        tag = page.get("/api/v1/summary").headers["etag"]
+        return page.get("/api/v1/summary", **{"If-None-Match": tag}).status_code == 304
+
+    wait_for(is_known, 10, "an answer that says that nothing changed")
     for path, status, said in (
         ("/api/v1/pairs?limit=0", 422, "limit: "),
         ("/api/v1/pairs?state=fine", 400, "no such state"),
@@ -56,7 +62,7 @@ def test_a_program_shows_its_token(closed: WebProcess, redis_client: redis.Redis
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert answer.json()["title"] == "Not known"
     assert closed.get("/openapi.json").status_code == 303
-    assert Client(closed.url, token=TOKEN).summary().clusters == 2
+    wait_for(lambda: Client(closed.url, token=TOKEN).summary().clusters == 2, 10)
     # It opens no page, and nothing of it is written down.
     assert closed.get("/", Authorization=f"Bearer {TOKEN}").status_code == 303
     assert TOKEN not in closed.log
