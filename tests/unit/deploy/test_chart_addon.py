@@ -176,3 +176,25 @@ def test_upstreams_variables_count_where_the_values_name_them() -> None:
     assert account["imagePullSecrets"] == [{"name": "{{ImagePullSecret}}"}]
     (container,) = chart.containers(chart.workloads(chart.render())["dynamic-scoring-agent"])
     assert container["image"].startswith("quay.io/open-cluster-management/dynamic-scoring-agent:")
+
+
+@pytest.mark.parametrize("bundle", ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"])
+@pytest.mark.parametrize("has_service_ca", [True, False])
+def test_cas_that_agents_trust(bundle: str, has_service_ca: bool) -> None:
+    values = {"trustedCA": {"agentBundle": bundle}, "openshift": {"agentServiceCA": has_service_ca}}
+    [agent] = chart.of_kind(chart.agent_objects(chart.render(values)), "Deployment")
+    sources = [
+        source["configMap"]
+        for volume in chart.pod(agent)["volumes"]
+        if volume["name"] == "trusted-ca"
+        for source in volume["projected"]["sources"]
+    ]
+    names = [(source["name"], source.get("optional", False)) for source in sources]
+    # On other platforms it is not there, and no pod may wait for it.
+    expected = [("dynamic-scoring-agent-ca", False)] * bool(bundle) + [
+        ("openshift-service-ca.crt", True)
+    ] * has_service_ca
+    assert names == expected
+    [container] = chart.containers(agent)
+    folders = {mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "trusted-ca"}
+    assert folders == ({chart.environment(container)["DSF_TRUSTED_CA_DIR"]} if expected else set())
