@@ -82,7 +82,8 @@ class KubeObjects:
 
     def _on_change(self, summaries: Summaries) -> None:
         self.secrets.keep({reference for summary in summaries.values() for reference in summary.references})
-        if not any(summary.source_type == SourceType.Kubernetes for summary in summaries.values()):
+        sources = {source.source_type for summary in summaries.values() for source in summary.each_source}
+        if SourceType.Kubernetes not in sources:
             self.cluster.stop()
 
     def _stop(self) -> None:

@@ -7,9 +7,10 @@ refused, since guessing at it would score something else than was meant.
 from __future__ import annotations
 
 import codecs
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import from_json
 
 from dsf.api.meta import ApiModel
@@ -18,6 +19,9 @@ from dsf.api.types import SourceType
 from dsf.errors import RemoteConfigError
 
 _MAX_NUMBER: Final = 2**31 - 1
+#: Most sources of one scorer: each is asked by a thread of its own, and all of it is one request to the scoring API.
+MAX_SOURCES: Final = 8
+SOURCE_NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
 _SOURCE_TYPES: Final = {member.value.lower(): member for member in SourceType}
 
 
@@ -25,6 +29,26 @@ def _any_letter_case(value: Any) -> Any:
     if value == "":
         return None
     return _SOURCE_TYPES.get(value.lower(), value) if isinstance(value, str) else value
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Sources = TypeVar("_Sources", bound=Sequence[_Named])
+
+
+def distinct(sources: _Sources) -> _Sources:
+    """The sources, if there are some and each has a name of its own. Raises ValueError."""
+    # Not by the field's min_length, which says of elements with mistakes that there are none.
+    if not sources:
+        raise ValueError("must not be empty")
+    names = [source.name for source in sources]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two sources have the name {twice!r}; give each its own")
+    return sources
 
 
 class _RemoteModel(ApiModel):
@@ -50,6 +74,19 @@ class RemoteSource(_RemoteModel):
     params: RemoteSourceParams = Field(default_factory=RemoteSourceParams, description="What to ask the source.")
 
 
+class RemoteNamedSource(RemoteSource):
+    """One of several sources."""
+
+    name: str = Field(description="Its name.", pattern=SOURCE_NAME_PATTERN)
+
+
+RemoteNamedSources = Annotated[
+    tuple[RemoteNamedSource, ...],
+    Field(max_length=MAX_SOURCES, json_schema_extra={"minItems": 1}),
+    AfterValidator(distinct),
+]
+
+
 class RemoteScoringParams(_RemoteModel):
     """The score's name and pace."""
 
@@ -73,7 +110,15 @@ class RemoteConfig(_RemoteModel):
     name: str = Field(default="", description="Name of the scoring API.")
     description: str = Field(default="", description="What the score means, for people.")
     source: RemoteSource = Field(default_factory=RemoteSource, description="Where the time series come from.")
+    sources: RemoteNamedSources | None = Field(
+        default=None, description="Several sources; source is not looked at then."
+    )
     scoring: RemoteScoring = Field(default_factory=RemoteScoring, description="Where the scores are made.")
+
+    @property
+    def first_source(self) -> RemoteSource:
+        """The one whose series are `data` in the scoring request."""
+        return self.sources[0] if self.sources else self.source
 
 
 def parse_remote_config(body: bytes) -> RemoteConfig:

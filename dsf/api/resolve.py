@@ -12,36 +12,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from pydantic.alias_generators import to_camel
 
-from dsf.api.authentication import Access, Auth
 from dsf.api.dimension import DEFAULT_FORMAT
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.promql import split_queries
 from dsf.api.ratelimit import parse_rate
-from dsf.api.remoteconfig import RemoteConfig, RemoteScoring, RemoteSource
+from dsf.api.remoteconfig import RemoteConfig, RemoteScoring
 from dsf.api.resolvereason import Reason
-from dsf.api.scorer import DynamicScorer, Scoring, Source, WhenEmpty, WhenFailing
+from dsf.api.scorer import DynamicScorer, Scoring, WhenEmpty, WhenFailing
 from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.servers import Stage, endpoint, secret
+from dsf.api.sourcefields import first_positive, missing, source_fields
 from dsf.api.summary import ScorerSummary, default_validity, dump_summaries
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, SourceType
-from dsf.api.urls import base_url, join_url, origin
-from dsf.api.ways import NO_WAY, Way, access_of, authentication_of, check_allowed
+from dsf.api.ways import NO_WAY, Way, access_of
 from dsf.errors import ResolutionError
 
 DEFAULT_SCORING_PATH: Final = "/scoring"
-#: The path of a Prometheus of which only the host is given.
-DEFAULT_PROMETHEUS_PATH: Final = "/api/v1/query_range"
-#: The path at which an OpenTelemetry collector serves Prometheus' format.
-DEFAULT_OPENTELEMETRY_PATH: Final = "/metrics"
-_DEFAULT_PATHS: Final = {
-    SourceType.Prometheus: DEFAULT_PROMETHEUS_PATH,
-    SourceType.OpenTelemetry: DEFAULT_OPENTELEMETRY_PATH,
-}
-
 #: Bytes of one scorer in the ConfigMap. All scorers of a cluster share it, and OCM brings no more than 500 KiB: a
 #: scoring API that answers with a query of a megabyte would stop the others.
 MAX_SUMMARY_BYTES: Final = 16 * 1024
@@ -57,7 +48,7 @@ class ResolvedScorer:
     summary: ScorerSummary
     #: Name of its AddOnPlacementScore on each cluster.
     resource_name: str
-    #: The single PromQL queries, in order; none unless the source is Prometheus.
+    #: The single PromQL queries of the first source, in order; none unless it is a Prometheus.
     queries: tuple[str, ...]
     #: Most cycles a second in the whole fleet; None for no limit.
     rate_limit: float | None
@@ -66,8 +57,8 @@ class ResolvedScorer:
     #: No ticks at all, or none before this time.
     suspended: bool
     paused_until: datetime | None
-    #: How its servers are asked, where ScoringAuthentications say it.
-    source_way: Way = NO_WAY
+    #: How its servers are asked, where ScoringAuthentications say it; of the sources in their order.
+    source_ways: tuple[Way, ...] = (NO_WAY,)
     scoring_way: Way = NO_WAY
 
     @property
@@ -86,24 +77,6 @@ class ResolvedScorer:
         return self.summary.validity_seconds
 
 
-class _Secret(NamedTuple):
-    name: str
-    key: str
-
-
-class _SourceFields(NamedTuple):
-    """What a summary says about the source; all empty where there is none."""
-
-    type: SourceType
-    endpoint: str = ""
-    secret: _Secret = _Secret("", "")
-    query: str = ""
-    range: int = 0
-    step: int = 0
-    access: Access | None = None
-    way: Way = NO_WAY
-
-
 def resolve(
     scorer: DynamicScorer,
     token_hosts: TokenHosts = NO_HOSTS,
@@ -119,19 +92,19 @@ def resolve(
     elsewhere = _elsewhere(scorer)
     score_name = _score_name(spec.scoring, synced.scoring, elsewhere)
     interval = _interval(spec.scoring, synced.scoring, elsewhere)
-    stage = _Stage("source", spec.config_url, spec.source, synced.source, token_hosts)
-    source = _source(stage, scorer, authentications, elsewhere)
-    stage = _Stage("scoring", spec.config_url, spec.scoring, synced.scoring, token_hosts)
-    scoring_endpoint, scoring_way = _endpoint(stage, DEFAULT_SCORING_PATH, scorer, authentications)
-    scoring_secret = _secret("scoring", spec.scoring.auth)
+    sources = source_fields(scorer, synced, token_hosts, authentications, elsewhere)
+    source = sources[0].told
+    stage = Stage("scoring", spec.config_url, spec.scoring, synced.scoring, token_hosts)
+    scoring_endpoint, scoring_way = endpoint(stage, DEFAULT_SCORING_PATH, scorer, authentications)
+    scoring_secret = secret("scoring", spec.scoring.auth)
     scoring_access = access_of("scoring", spec.scoring, scoring_way, scoring_endpoint)
     summary = ScorerSummary(
         name=scorer.metadata.name,
         score_name=score_name,
-        source_type=source.type.value,
+        source_type=source.type,
         source_endpoint=source.endpoint,
-        source_endpoint_auth_name=source.secret.name,
-        source_endpoint_auth_key=source.secret.key,
+        source_endpoint_auth_name=source.endpoint_auth_name,
+        source_endpoint_auth_key=source.endpoint_auth_key,
         source_query=source.query,
         source_range=source.range,
         source_step=source.step,
@@ -147,18 +120,20 @@ def resolve(
         validity_seconds=execution.validity_seconds or default_validity(interval),
         source_access=source.access,
         scoring_access=scoring_access,
+        source_name=source.name or None,
+        sources=tuple(one.told for one in sources[1:]) or None,
     )
     _check_size(summary)
     return ResolvedScorer(
         summary=summary,
         resource_name=sanitize_resource_name(score_name),
-        queries=tuple(split_queries(source.query)) if source.type is SourceType.Prometheus else (),
+        queries=tuple(split_queries(source.query)) if source.type == SourceType.Prometheus else (),
         rate_limit=parse_rate(execution.rate_limit) if execution.rate_limit is not None else None,
         when_failing=execution.when_failing,
         when_empty=execution.when_empty,
         suspended=execution.suspend,
         paused_until=_paused_until(scorer),
-        source_way=source.way,
+        source_ways=tuple(one.way for one in sources),
         scoring_way=scoring_way,
     )
 
@@ -179,129 +154,27 @@ def _elsewhere(scorer: DynamicScorer) -> str:
     return "neither in the spec nor in /config"
 
 
-def _missing(reason: Reason, field: str, elsewhere: str) -> ResolutionError:
-    return ResolutionError(reason, f"{field} is not set, {elsewhere}")
-
-
 def _score_name(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> str:
     name = synced.params.name or (spec.params.name if spec.params else "")
     if not name.strip():
-        raise _missing(Reason.MissingScoreName, "scoring.params.name", elsewhere)
+        raise missing(Reason.MissingScoreName, "scoring.params.name", elsewhere)
     if _CONTROL_CHARACTER.search(name):
         raise ResolutionError(Reason.InvalidScoreName, f"scoring.params.name {name!r} has a control character")
     return name
 
 
 def _interval(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> int:
-    interval = _first_positive(synced.params.interval, spec.params.interval if spec.params else 0)
+    interval = first_positive(synced.params.interval, spec.params.interval if spec.params else 0)
     if not interval:
-        raise _missing(Reason.MissingInterval, "scoring.params.interval", elsewhere)
+        raise missing(Reason.MissingInterval, "scoring.params.interval", elsewhere)
     return interval
-
-
-class _Stage(NamedTuple):
-    """What is said of one server, and by whom."""
-
-    name: Literal["source", "scoring"]
-    config_url: str
-    spec: Source | Scoring
-    synced: RemoteSource | RemoteScoring
-    token_hosts: TokenHosts
-
-
-def _source(
-    stage: _Stage, scorer: DynamicScorer, authentications: Mapping[str, ScoringAuthentication], elsewhere: str
-) -> _SourceFields:
-    spec = scorer.spec.source
-    synced = stage.synced if isinstance(stage.synced, RemoteSource) else RemoteSource()
-    params = spec.params
-    query = synced.params.query or (params.query if params else "")
-    kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
-    if kind is SourceType.None_:
-        # Nothing is fetched, so nothing is said about it and no token is looked for.
-        return _SourceFields(kind)
-    range_ = _first_positive(synced.params.range, params.range if params else 0)
-    step = _first_positive(synced.params.step, params.step if params else 0)
-    if kind is SourceType.Prometheus:
-        if not split_queries(query):
-            raise _missing(Reason.MissingQuery, "source.params.query", elsewhere)
-        if not range_:
-            raise _missing(Reason.MissingRange, "source.params.range", elsewhere)
-        if not step:
-            raise _missing(Reason.MissingStep, "source.params.step", elsewhere)
-    if kind is SourceType.Kubernetes:
-        # The agent's own cluster, with the agent's own account.
-        return _SourceFields(kind, query=query, range=range_, step=step)
-    default_path = _DEFAULT_PATHS.get(kind, "")
-    endpoint, way = _endpoint(stage, default_path, scorer, authentications)
-    secret = _secret("source", spec.auth)
-    return _SourceFields(kind, endpoint, secret, query, range_, step, access_of("source", spec, way, endpoint), way)
-
-
-def _first_positive(*values: int) -> int:
-    return next((value for value in values if value > 0), 0)
-
-
-def _endpoint(
-    stage: _Stage,
-    default_path: str,
-    scorer: DynamicScorer,
-    authentications: Mapping[str, ScoringAuthentication],
-) -> tuple[str, Way]:
-    """The URL of a stage. Raises ResolutionError when it is none, or when it would carry a token to a foreign host."""
-    name, config_url, spec, synced, token_hosts = stage
-    path = synced.path or spec.path or default_path
-    try:
-        fallback = base_url(config_url)
-    except ValueError as error:
-        raise ResolutionError(Reason.InvalidURL, f"spec.configURL: {error}") from None
-    if synced.host:
-        host, field = synced.host, f"{name}.host in /config"
-    else:
-        host, field = spec.host or fallback, f"spec.{name}.host"
-    try:
-        endpoint = join_url(host, path)
-    except ValueError as error:
-        raise ResolutionError(Reason.InvalidURL, f"{field}: {error}") from None
-    authentication = authentication_of(name, spec, scorer, authentications)
-    if authentication is not None:
-        check_allowed(name, authentication, endpoint)
-    elif synced.host and spec.auth is not None and not token_hosts.allow(synced.host):
-        _check_token_host(name, synced.host, spec.host, fallback)
-    return endpoint, Way(authentication, path)
-
-
-def _check_token_host(stage: str, synced_host: str, spec_host: str, fallback: str) -> None:
-    """Refuse a host from `/config` that the user did not name: a scoring API must not redirect a user's token."""
-    try:
-        named = {origin(url) for url in (spec_host, fallback) if url}
-    except ValueError as error:
-        raise ResolutionError(Reason.InvalidURL, f"spec.{stage}.host: {error}") from None
-    if origin(synced_host) not in named:
-        raise ResolutionError(
-            Reason.TokenHostMismatch,
-            f"spec.{stage}.auth: /config would send the token to {base_url(synced_host)}, which is neither "
-            f"spec.{stage}.host nor the host of configURL; if it may have the token, set spec.{stage}.host to it, or "
-            "have the hub's admin add it to DSF_TOKEN_HOSTS (the chart's hubSetting.tokenHosts)",
-        )
-
-
-def _secret(stage: str, auth: Auth | None) -> _Secret:
-    """Upstream's kind of token, which agents of any version know."""
-    if auth is None or auth.token_secret_ref is None:
-        return _Secret("", "")
-    ref = auth.token_secret_ref
-    for field, value in (("name", ref.name), ("key", ref.key)):
-        if not value:
-            raise ResolutionError(Reason.InvalidTokenSecretRef, f"spec.{stage}.auth.tokenSecretRef.{field} is empty")
-    return _Secret(ref.name, ref.key)
 
 
 def _check_size(summary: ScorerSummary) -> None:
     size = len(dump_summaries([summary]))
     if size > MAX_SUMMARY_BYTES:
         names = ("source_query", "score_name", "source_endpoint", "scoring_endpoint", "score_dimension_format")
-        name = max(names, key=lambda name: len(getattr(summary, name)))
+        name = max(("sources", *names), key=lambda name: len(str(getattr(summary, name) or "")))
         raise ResolutionError(
             Reason.TooLarge,
             f"what agents are told of this scorer has {size} bytes, more than {MAX_SUMMARY_BYTES}; "

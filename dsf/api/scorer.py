@@ -14,7 +14,7 @@ from pydantic.config import JsonDict
 from dsf.api.authentication import Auth, Tls
 from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel, Time
 from dsf.api.ratelimit import RATE_PATTERN, parse_rate
-from dsf.api.remoteconfig import RemoteConfig
+from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig, distinct
 from dsf.api.selector import ClusterSelector
 from dsf.api.types import (
     API_VERSION,
@@ -41,6 +41,7 @@ _HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
 # What the models below check beyond their fields, in words that the API server uses too.
 _VALUE_RULE: Final = "value goes with behavior Value and only with it"
 _EMPTY_RULE: Final = "behavior Value goes with either value or items, and only it does"
+_SOURCES_RULE: Final = "either source or sources; several stand in sources, the one for data first"
 _LABEL_PATTERN: Final = r"\$\{(" + "|".join(USED_LABELS) + r")\}"
 _LABEL_RULE: Final = "only ${cluster} and ${scoreName} are known without results; write the labels out"
 
@@ -86,6 +87,20 @@ class Source(SpecModel):
     params: SourceParams | None = Field(default=None, description="What to ask the source.")
     auth: Auth | None = Field(default=None, description="How to authenticate to the source; unset: not at all.")
     tls: Tls | None = Field(default=None, description="How the source proves who it is; unset: as all servers.")
+
+
+SourceName = Annotated[str, Field(pattern=SOURCE_NAME_PATTERN)]
+
+
+class NamedSource(Source):
+    """One of several sources."""
+
+    name: SourceName = Field(description="Its name: the key of its series in the scoring request.")
+
+
+NamedSources = Annotated[
+    tuple[NamedSource, ...], Field(max_length=MAX_SOURCES, json_schema_extra={"minItems": 1}), AfterValidator(distinct)
+]
 
 
 class ScoringParams(SpecModel):
@@ -201,6 +216,8 @@ class Execution(SpecModel):
 class DynamicScorerSpec(SpecModel):
     """What the user wants. Fields that `/config` can set too may stay unset here."""
 
+    model_config = ConfigDict(json_schema_extra=_rule("!has(self.sources) || !has(self.source)", _SOURCES_RULE))
+
     description: str = Field(description="What the score means, for people.")
     config_url: HttpUrl = Field(alias="configURL", description="URL of the scoring API's /config.")
     config_sync_mode: ConfigSyncMode = Field(
@@ -228,8 +245,20 @@ class DynamicScorerSpec(SpecModel):
         "sums only. Unset: items while the whole fleet is below the exporter's limit, else pair or none.",
     )
     source: Source = Field(default_factory=Source, description="Where the time series come from.")
+    sources: NamedSources | None = Field(
+        default=None,
+        description="Several sources in the place of source, each with a name of its own. The series of the first are "
+        "what a scoring API gets that knows of one source alone.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
     scoring: Scoring = Field(default_factory=Scoring, description="Where the scores are made.")
     execution: Execution = Field(default_factory=Execution, description="How cycles are run.")
+
+    @model_validator(mode="after")
+    def _has_one_or_several_sources(self) -> Self:
+        if self.sources is not None and self.source != Source():
+            raise ValueError(_SOURCES_RULE)
+        return self
 
 
 class _StatusModel(ApiModel):

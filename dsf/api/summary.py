@@ -37,6 +37,25 @@ def _access(value: Any) -> Any:
         return Access(problem="; ".join(str(mistake) for mistake in explain(error, Access, value)))
 
 
+_CONFIG: Final = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+
+
+class SourceSummary(BaseModel):
+    """One more source of a scorer, beside the first; see the fields `source_*` of ScorerSummary."""
+
+    model_config = _CONFIG
+
+    name: str = ""
+    type: str = ""
+    endpoint: str = ""
+    endpoint_auth_name: str = ""
+    endpoint_auth_key: str = ""
+    query: str = ""
+    range: StrictInt = Field(default=0, ge=0)
+    step: StrictInt = Field(default=0, ge=0)
+    access: Annotated[Access | None, BeforeValidator(_access)] = None
+
+
 class ScorerSummary(BaseModel):
     """One scorer as an agent runs it: endpoints are whole URLs, times are seconds, unset texts are empty.
 
@@ -44,7 +63,7 @@ class ScorerSummary(BaseModel):
     `source_type` are text, not enums, so that an agent which does not know a new one fails that scorer only.
     """
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+    model_config = _CONFIG
 
     name: str = Field(min_length=1)
     score_name: str = Field(min_length=1)
@@ -71,20 +90,39 @@ class ScorerSummary(BaseModel):
     # Only there when a source or a scoring API is asked with more than a token of upstream's kind.
     source_access: Annotated[Access | None, BeforeValidator(_access)] = None
     scoring_access: Annotated[Access | None, BeforeValidator(_access)] = None
+    # Only there with several sources: the name of the first, which is the one above, and the others.
+    source_name: str | None = None
+    sources: tuple[SourceSummary, ...] | None = None
+
+    @property
+    def each_source(self) -> tuple[ScorerSummary, ...]:
+        """For each source the same scorer as if it had this one alone, the first one first."""
+        if not self.sources:
+            return (self,)
+        fields = [name for name in SourceSummary.model_fields if name != "name"]
+        others = (
+            {"source_name": one.name, **{f"source_{field}": getattr(one, field) for field in fields}}
+            for one in self.sources
+        )
+        return tuple(self.model_copy(update={"sources": None, **update}) for update in ({}, *others))
 
     @property
     def references(self) -> frozenset[Reference]:
         """The Secrets and ConfigMaps in the agent's namespace that it names."""
-        names = (self.source_endpoint_auth_name, self.scoring_endpoint_auth_name)
-        found = {Reference(CaKind.Secret, name) for name in names if name}
-        accesses = (self.source_access, self.scoring_access)
-        return frozenset(found.union(*(access.references for access in accesses if access is not None)))
+        names = [one.source_endpoint_auth_name for one in self.each_source]
+        found = {Reference(CaKind.Secret, name) for name in (*names, self.scoring_endpoint_auth_name) if name}
+        return frozenset(found.union(*(access.references for access in self.accesses)))
 
     @property
     def uses_account(self) -> bool:
         """Whether tokens of the agent's own account are sent."""
-        accesses = (self.source_access, self.scoring_access)
-        return any(access is not None and access.methods.account_use for access in accesses)
+        return any(access.methods.account_use for access in self.accesses)
+
+    @property
+    def accesses(self) -> list[Access]:
+        """How its servers are asked, where that is more than a token of upstream's kind."""
+        accesses = (*(one.source_access for one in self.each_source), self.scoring_access)
+        return [access for access in accesses if access is not None]
 
 
 def dump_summaries(summaries: Iterable[ScorerSummary]) -> str:

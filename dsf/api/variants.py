@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from dsf.api.authentication import Access, OneValue
-from dsf.api.remoteconfig import RemoteConfig
+from dsf.api.remoteconfig import RemoteConfig, RemoteSource
 from dsf.api.resolve import ResolvedScorer, resolve
-from dsf.api.scorer import DynamicScorer
+from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, Source
 from dsf.api.scoringauthentication import ClusterFacts, Override, ScoringAuthentication
 from dsf.api.summary import ScorerSummary
 from dsf.api.templates import Renderer, has_template
@@ -77,43 +77,58 @@ def resolve_everywhere(
 def _texts(scorer: DynamicScorer) -> list[str]:
     """What may have templates that are filled in before a scorer is resolved."""
     spec, synced = scorer.spec, scorer.status.last_synced_config or RemoteConfig()
-    texts = [spec.source.host, spec.source.path, spec.source.params.query if spec.source.params else ""]
-    texts += [spec.scoring.host, spec.scoring.path, synced.scoring.host, synced.scoring.path]
-    return [*texts, synced.source.host, synced.source.path, synced.source.params.query]
+    texts = [spec.scoring.host, spec.scoring.path, synced.scoring.host, synced.scoring.path]
+    said: list[Source | RemoteSource] = [spec.source, synced.source, *(spec.sources or ()), *(synced.sources or ())]
+    for source in said:
+        texts += [source.host, source.path, source.params.query if source.params else ""]
+    return texts
 
 
 def _rendered(scorer: DynamicScorer, cluster: ClusterFacts) -> DynamicScorer:
     """The scorer with the values of a cluster in it."""
     fill = Renderer(cluster)
     spec, synced = scorer.spec, scorer.status.last_synced_config
-    source = _with_urls(spec.source, fill, "spec.source")
-    if (params := source.params) is not None:
-        query = fill.query(params.query, "spec.source.params.query")
-        source = source.model_copy(update={"params": params.model_copy(update={"query": query})})
-    scoring = _with_urls(spec.scoring, fill, "spec.scoring")
-    made = scorer.model_copy(update={"spec": spec.model_copy(update={"source": source, "scoring": scoring})})
+    made = scorer.model_copy(update={"spec": spec.model_copy(update=_filled_parts(spec, fill, "spec.{}"))})
     if synced is None:
         return made
-    remote = _with_urls(synced.source, fill, "source in /config")
-    query = fill.query(remote.params.query, "source.params.query in /config")
-    remote = remote.model_copy(update={"params": remote.params.model_copy(update={"query": query})})
-    api = _with_urls(synced.scoring, fill, "scoring in /config")
-    config = synced.model_copy(update={"source": remote, "scoring": api})
+    config = synced.model_copy(update=_filled_parts(synced, fill, "{} in /config"))
     return made.model_copy(update={"status": scorer.status.model_copy(update={"last_synced_config": config})})
 
 
-def _with_urls(part: Any, fill: Renderer, field: str) -> Any:
-    host, path = fill.host(part.host, f"{field}.host"), fill.path(part.path, f"{field}.path")
+def _filled_parts(said: DynamicScorerSpec | RemoteConfig, fill: Renderer, where: str) -> dict[str, Any]:
+    """What is asked, by the name of the field; `where` makes a field's place of its name."""
+    sources = None
+    if said.sources is not None:
+        sources = tuple(_with_query(one, fill, f"sources[{one.name}]", where) for one in said.sources)
+    return {
+        "source": _with_query(said.source, fill, "source", where),
+        "sources": sources,
+        "scoring": _with_urls(said.scoring, fill, "scoring", where),
+    }
+
+
+def _with_query(source: Any, fill: Renderer, field: str, where: str) -> Any:
+    source = _with_urls(source, fill, field, where)
+    if source.params is None:
+        return source
+    query = fill.query(source.params.query, where.format(f"{field}.params.query"))
+    return source.model_copy(update={"params": source.params.model_copy(update={"query": query})})
+
+
+def _with_urls(part: Any, fill: Renderer, field: str, where: str) -> Any:
+    host, path = (
+        fill.host(part.host, where.format(f"{field}.host")),
+        fill.path(part.path, where.format(f"{field}.path")),
+    )
     return part.model_copy(update={"host": host, "path": path})
 
 
 def _is_varied(resolved: ResolvedScorer) -> bool:
     """Whether clusters are told different things of a scorer without templates in query and URLs."""
-    ways = (resolved.source_way.authentication, resolved.scoring_way.authentication)
+    ways = [way.authentication for way in (*resolved.source_ways, resolved.scoring_way)]
     if any(authentication is not None and authentication.spec.overrides for authentication in ways):
         return True
-    accesses = (resolved.summary.source_access, resolved.summary.scoring_access)
-    return any(has_template(value) for access in accesses if access is not None for value in _values(access))
+    return any(has_template(value) for access in resolved.summary.accesses for value in _values(access))
 
 
 def _values(access: Access) -> list[str]:
@@ -122,18 +137,30 @@ def _values(access: Access) -> list[str]:
 
 
 def _on_cluster(resolved: ResolvedScorer, cluster: ClusterFacts) -> ScorerSummary:
-    fill = Renderer(cluster)
-    update: dict[str, Any] = {}
-    for stage, way in (("source", resolved.source_way), ("scoring", resolved.scoring_way)):
-        endpoint: str = getattr(resolved.summary, f"{stage}_endpoint")
-        access: Access | None = getattr(resolved.summary, f"{stage}_access")
-        override = way.authentication.spec.on(cluster) if way.authentication is not None else None
-        if way.authentication is not None and override is not None:
-            endpoint, access = _overridden(stage, way, way.authentication, override, endpoint, fill)
-        if access is not None:
-            access = _filled(access, fill, stage)
-        update |= {f"{stage}_endpoint": endpoint, f"{stage}_access": access}
-    return resolved.summary.model_copy(update=update)
+    summary, fill = resolved.summary, Renderer(cluster)
+    name = "source" if summary.source_name is None else f"sources[{summary.source_name}]"
+    first, *others = resolved.source_ways
+    source = _told(name, first, summary.source_endpoint, summary.source_access, cluster, fill)
+    scoring = _told("scoring", resolved.scoring_way, summary.scoring_endpoint, summary.scoring_access, cluster, fill)
+    update: dict[str, Any] = {"source_endpoint": source[0], "source_access": source[1]}
+    update |= {"scoring_endpoint": scoring[0], "scoring_access": scoring[1]}
+    if summary.sources is not None:
+        told = []
+        for one, way in zip(summary.sources, others, strict=True):
+            endpoint, access = _told(f"sources[{one.name}]", way, one.endpoint, one.access, cluster, fill)
+            told.append(one.model_copy(update={"endpoint": endpoint, "access": access}))
+        update["sources"] = tuple(told)
+    return summary.model_copy(update=update)
+
+
+def _told(
+    stage: str, way: Way, endpoint: str, access: Access | None, cluster: ClusterFacts, fill: Renderer
+) -> tuple[str, Access | None]:
+    """How one server is asked on a cluster."""
+    override = way.authentication.spec.on(cluster) if way.authentication is not None else None
+    if way.authentication is not None and override is not None:
+        endpoint, access = _overridden(stage, way, way.authentication, override, endpoint, fill)
+    return endpoint, None if access is None else _filled(access, fill, stage)
 
 
 def _overridden(

@@ -139,7 +139,11 @@ def _steps(page: _Page, report: ExplainReport) -> None:
     page.title(f"1. Fetch from source {report.source_type or 'None'}")
     if not report.queries and report.stage != "fetch":
         page.line("nobody", "is asked")
+    shown = ""
     for query in report.queries:
+        if query.source != shown:
+            shown = query.source
+            page.line("source", shown)
         if query.query:
             page.line("query", query.query)
         page.line("GET", query.url)

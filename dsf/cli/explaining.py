@@ -39,6 +39,7 @@ _OK = 200
 class QueryView(View):
     """One request to the source."""
 
+    source: str = Field(default="", description="Name of the source, where there are several.")
     query: str
     url: str
     sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
@@ -103,7 +104,10 @@ def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Deli
     stages = Stages(settings, delivery.secrets, delivery.held, seen)
     cycle = Cycle(summary.name, "", summary, math.inf)
     report = ExplainReport(
-        cluster=cluster, scorer=summary.name, score_name=summary.score_name, source_type=summary.source_type
+        cluster=cluster,
+        scorer=summary.name,
+        score_name=summary.score_name,
+        source_type=", ".join(dict.fromkeys(one.source_type for one in summary.each_source)),
     )
     values: dict[str, Any] = {}
     try:
@@ -117,13 +121,16 @@ def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Deli
     if seen.exchanges["score"]:
         values["request"] = RequestView(
             url=_without_user(summary.scoring_endpoint),
-            sent=seen.sent.get("score", []),
+            sent=seen.sent.get(("score", None), []),
             bytes=len(request),
             series=payload.series,
             head=seen.head([request]),
         )
         values["response"] = seen.response(seen.exchanges["score"][0])
-    return report.model_copy(update=values | {"queries": [seen.query(one) for one in seen.exchanges["fetch"]]})
+    # They were asked at the same time; each source's own questions stay in their order.
+    order = [one.source_name for one in summary.each_source]
+    questions = sorted(seen.exchanges["fetch"], key=lambda question: order.index(question.source))
+    return report.model_copy(update=values | {"queries": [seen.query(one) for one in questions]})
 
 
 class _Seen(Observer):
@@ -131,12 +138,12 @@ class _Seen(Observer):
 
     def __init__(self) -> None:
         self.exchanges: defaultdict[str, list[Question]] = defaultdict(list)
-        self.sent: dict[str, list[str]] = {}
+        self.sent: dict[tuple[str, str | None], list[str]] = {}
         self._secrets: list[str] = []
 
-    def authenticated(self, stage: str, access: Access) -> None:
+    def authenticated(self, stage: str, access: Access, source: str | None) -> None:
         """What is sent, and what of it must not be shown."""
-        self.sent[stage] = list(access.shown)
+        self.sent[stage, source] = list(access.shown)
         self._secrets += access.secrets
 
     def asked(self, stage: str, question: Question) -> None:
@@ -147,9 +154,10 @@ class _Seen(Observer):
         """One request to the source, as people see it."""
         error = question.error
         return QueryView(
+            source=question.source or "",
             query=question.query,
             url=_url(question),
-            sent=self.sent.get("fetch", []) if "://" in question.url else [],
+            sent=self.sent.get(("fetch", question.source), []) if "://" in question.url else [],
             head=self.head(question.pieces),
             reason=error.reason if error else "",
             message=masked(str(error), *self._secrets) if error else "",

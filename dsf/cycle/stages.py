@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 from dsf import http
@@ -16,6 +17,7 @@ from dsf.api.scoring import ScoringResponse, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.auth.authenticator import Authenticator
 from dsf.auth.secrets import SecretError, SecretSource
+from dsf.cycle.atonce import at_once
 from dsf.cycle.cycle import Cycle
 from dsf.errors import CycleError, HttpError, ScoringResponseError
 from dsf.http.access import PLAIN, Access
@@ -25,7 +27,7 @@ from dsf.http.failures import place
 from dsf.messages import MESSAGE_LIMIT, Stage
 from dsf.settings import Settings
 from dsf.sources import SOURCES, Context, Payload
-from dsf.sources.base import Question
+from dsf.sources.base import Question, joined
 from dsf.sources.held import Held
 from dsf.text import cleaned, masked
 
@@ -35,13 +37,13 @@ _TOO_LATE = "no time is left before the next cycle begins"
 
 
 class Observer:
-    """Told of what the stages do. This one does not listen."""
+    """Told of what the stages do, by several threads where there are several sources. This one does not listen."""
 
     def asked(self, stage: Stage, question: Question) -> None:
         """A source or the scoring API was asked and has answered, or not."""
 
-    def authenticated(self, stage: Stage, access: Access) -> None:
-        """This goes along with the requests of the stage."""
+    def authenticated(self, stage: Stage, access: Access, source: str | None) -> None:
+        """This goes along with the requests of the stage, to this source where there are several."""
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
         """One stage, or one try of it, took this long."""
@@ -60,34 +62,50 @@ class Stages:
         self._observer = observer or Observer()
 
     def fetch(self, cycle: Cycle) -> Payload:
-        """Ask the source; what it says is the scoring request. Raises CycleError."""
-        summary, held = cycle.summary, self._held
-        source = SOURCES.get(summary.source_type)
+        """Ask the source, or all sources at the same time; what they say is the scoring request. Raises CycleError."""
+        sources = cycle.summary.each_source
+        with self._stage(cycle, "fetch") as deadline:
+            if sources[0].source_name is None:
+                payload = self._ask(cycle, sources[0], deadline, self._settings.max_source_bytes)
+            else:
+                # The first is sent twice, and all of it is to be no larger than the answer of one source may be.
+                most = self._settings.max_source_bytes // (len(sources) + 1)
+                payload = joined(
+                    at_once({one.source_name or "": partial(self._ask, cycle, one, deadline, most) for one in sources})
+                )
+        cycle.counts |= {"series": payload.series, "bytes_in": payload.received}
+        return payload
+
+    def _ask(self, cycle: Cycle, summary: ScorerSummary, deadline: float, max_bytes: int) -> Payload:
+        """Ask one source: the one of `summary`."""
+        source, held = SOURCES.get(summary.source_type), self._held
         if source is None:
             known = ", ".join(SOURCES)
             raise CycleError(
                 "fetch", "unsupported_source", f"source type {summary.source_type!r} is not one of {known}"
             )
-        with self._stage(cycle, "fetch") as (deadline, access):
+        with self._asking(cycle, summary, "fetch", deadline) as access:
             context = Context(
                 deadline,
-                self._settings.max_source_bytes,
+                max_bytes,
                 time.time(),
                 access,
                 held,
                 lambda: held is None or held.knows(cycle.scorer),
                 lambda question: self._observer.asked("fetch", question),
+                summary.source_name,
             )
-            payload = source(summary, context)
-        cycle.counts |= {"series": payload.series, "bytes_in": payload.received}
-        return payload
+            return source(summary, context)
 
     def score(self, cycle: Cycle, request: bytes | Stream) -> None:
         """Send the scoring request and keep the answer in `cycle`. Raises CycleError."""
         summary = cycle.summary
         url = summary.scoring_endpoint
         question = Question("", url)
-        with self._stage(cycle, "score") as (deadline, access):
+        with (
+            self._stage(cycle, "score") as deadline,
+            self._asking(cycle, summary, "score", deadline) as access,
+        ):
             with question.asked_for(lambda question: self._observer.asked("score", question)):
                 answer = http.post(
                     url, request, access=access, deadline=deadline, max_bytes=self._settings.max_scoring_bytes
@@ -98,19 +116,29 @@ class Stages:
         cycle.counts |= {"bytes_out": len(request), "results": len(cycle.response.results)}
 
     @contextlib.contextmanager
-    def _stage(self, cycle: Cycle, stage: Literal["fetch", "score"]) -> Iterator[tuple[float, Access]]:
-        """Gives the stage its deadline and what it says who asks with, takes its time, and says of which stage an error
-        is, without a secret."""
+    def _stage(self, cycle: Cycle, stage: Literal["fetch", "score"]) -> Iterator[float]:
+        """Gives the stage its deadline and takes its time."""
         started = time.monotonic()
         if started >= cycle.deadline:
             raise CycleError(stage, "deadline", _TOO_LATE)
-        deadline = min(cycle.deadline, started + cycle.summary.timeout_seconds)
+        try:
+            yield min(cycle.deadline, started + cycle.summary.timeout_seconds)
+        finally:
+            seconds = time.monotonic() - started
+            cycle.timings[stage] = cycle.timings.get(stage, 0.0) + seconds
+            self._observer.timed(cycle.summary.score_name, stage, seconds)
+
+    @contextlib.contextmanager
+    def _asking(
+        self, cycle: Cycle, summary: ScorerSummary, stage: Literal["fetch", "score"], deadline: float
+    ) -> Iterator[Access]:
+        """Gives what says who asks, and says of which stage an error is, without a secret."""
         access = PLAIN
         try:
             with made_for(cycle):
-                access = self._authenticator.access(cycle.summary, stage, deadline)
-                self._observer.authenticated(stage, access)
-                yield deadline, access
+                access = self._authenticator.access(summary, stage, deadline)
+                self._observer.authenticated(stage, access, summary.source_name if stage == "fetch" else None)
+                yield access
         except SecretError as error:
             raise CycleError(stage, error.reason, cleaned(str(error), MESSAGE_LIMIT)) from None
         except HttpError as error:
@@ -121,10 +149,6 @@ class Stages:
             raise CycleError(
                 stage, error.reason, text, retryable=error.retryable, retry_after=error.retry_after
             ) from None
-        finally:
-            seconds = time.monotonic() - started
-            cycle.timings[stage] = cycle.timings.get(stage, 0.0) + seconds
-            self._observer.timed(cycle.summary.score_name, stage, seconds)
 
     def _parse(self, summary: ScorerSummary, answer: bytes, access: Access) -> ScoringResponse:
         try:

@@ -194,16 +194,17 @@ def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement |
     """Condition TLSVerified: whether agents look at the certificates of all servers; None while that needs no words."""
     told = [one for one in plan.variants.values() if one is not None and not isinstance(one, Obstacle)]
     told += [plan.resolved.summary] if plan.resolved is not None else []
-    sources, apis = [one.source_access for one in told], [one.scoring_access for one in told]
-    names = [
-        name
-        for name, servers in (("source", sources), ("scoring API", apis))
-        if any(access and access.tls and access.tls.insecure_skip_verify for access in servers)
-    ]
+    servers = [("scoring API", one.scoring_access) for one in told]
+    for one in told:
+        for source in one.each_source:
+            name = "source" if source.source_name is None else f"source {source.source_name!r}"
+            servers.append((name, source.source_access))
+    names = sorted({name for name, access in servers if access and access.tls and access.tls.insecure_skip_verify})
     if names:
         text = (
-            f"INSECURE: agents do not verify the certificate of the {' and the '.join(names)} (insecureSkipVerify): "
-            "whoever is in between reads the data and the credentials, and can make up scores; use tls.caRef instead"
+            f"INSECURE: agents do not verify the certificate of the {' and the '.join(reversed(names))} "
+            "(insecureSkipVerify): whoever is in between reads the data and the credentials, and can make up scores; "
+            "use tls.caRef instead"
         )
         return Statement("False", "InsecureSkipVerify", text)
     if any(condition.type == ConditionType.TLSVerified for condition in previous.conditions):

@@ -78,7 +78,7 @@ def _refusal(namespace: str, name: str, delivery: Delivery) -> str:
 
 def _named(resolved: ResolvedScorer | None) -> Iterator[tuple[str, str, str]]:
     """(namespace, ScoringAuthentication, Secret)."""
-    ways = (resolved.source_way, resolved.scoring_way) if resolved is not None else ()
+    ways = (*resolved.source_ways, resolved.scoring_way) if resolved is not None else ()
     for way in ways:
         if (one := way.authentication) is not None:
             for secret in one.spec.secret_delivery:

@@ -20,6 +20,7 @@ service), `scorer` (one that serves itself), `openapi` and `metrics` (what it sa
 from dsf.scorer.app import ScorerApp
 from dsf.scorer.autoregression import Forecast, forecast
 from dsf.scorer.bearer import Bearer
+from dsf.scorer.definition import Sources
 from dsf.scorer.environment import env_number
 from dsf.scorer.errors import ScorerError, Unavailable
 from dsf.scorer.limits import Limits
@@ -41,6 +42,7 @@ __all__ = [
     "Series",
     "Skipped",
     "Source",
+    "Sources",
     "Unavailable",
     "env_number",
     "forecast",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsf.scorer.errors import ScorerError
@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     from dsf.scorer.bearer import Bearer
 
 Given = Iterable[Score | Skipped]
+#: The series of each source by the name of the source.
+Sources = Mapping[str, list[Series]]
 ScoringFunction = Callable[[list[Series]], Given] | Callable[[list[Series]], Awaitable[Given]]
 AnyScoringFunction = TypeVar("AnyScoringFunction", bound=ScoringFunction)
+SourcesFunction = Callable[[Sources], Given] | Callable[[Sources], Awaitable[Given]]
+AnySourcesFunction = TypeVar("AnySourcesFunction", bound=SourcesFunction)
 
 _PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
+#: Most sources of one scorer, and what one can be called.
+MAX_SOURCES = 8
+_SOURCE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_NO_VARIABLE = re.compile(r"[^A-Za-z0-9]")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -32,6 +40,7 @@ class Definition:
     score_name          what the score is called
     interval            seconds between two cycles
     source              what to ask; None: the function gets an empty list
+    sources             several in its place, by name, at most 8; the first is what `score` gets and an older hub asks
     path                put before /config and /scoring, such as "/performance", when a service has several scorers
     scoring_host        URL of this service as agents see it, if it is not the host that the hub asks for /config
     token               what /scoring wants; None: nothing
@@ -49,6 +58,7 @@ class Definition:
         score_name: str,
         interval: int,
         source: Source | None = None,
+        sources: Mapping[str, Source] | None = None,
         path: str = "",
         scoring_host: str = "",
         token: Bearer | None = None,
@@ -64,6 +74,11 @@ class Definition:
                 check_seconds(f"the environment variable {env}SCORE_INTERVAL", seconds, least=1)
                 interval = seconds
             source = source.overridden(os.environ, env) if source is not None else None
+            if sources is not None:
+                sources = {
+                    name: one.overridden(os.environ, f"{env}{_NO_VARIABLE.sub('_', name).upper()}_")
+                    for name, one in sources.items()
+                }
         _check_name("name", name)
         _check_name("score_name", score_name)
         check_seconds("interval", interval, least=1)
@@ -73,12 +88,17 @@ class Definition:
         self.description = description
         self.score_name = score_name
         self.interval = interval
-        self.source = source
+        if sources is not None:
+            _check_sources(source, sources)
+        self.sources = dict(sources or {})
+        self.source = source if sources is None else next(iter(sources.values()))
         self.path = clean_path("path", path)
         self.scoring_host = scoring_host
         self.token = token
         self.limits = limits or Limits()
-        self._function: ScoringFunction | None = None
+        self._function: ScoringFunction | SourcesFunction | None = None
+        #: Whether the function takes the series of each source by its name.
+        self.takes_sources = False
 
     def score(self, function: AnyScoringFunction) -> AnyScoringFunction:
         """Decorator of the scoring function: a list of `Series` in, `Score` objects out, returned or yielded.
@@ -86,15 +106,27 @@ class Definition:
         A plain function runs in a thread, an `async def` in the event loop. The function itself stays as it is.
         Raises ScorerError when the scorer has one already, or for an async generator.
         """
+        self._keep(function)
+        return function
+
+    def score_sources(self, function: AnySourcesFunction) -> AnySourcesFunction:
+        """As `score`, for several sources: the function gets the list of `Series` of each by the source's name.
+
+        Every name of `sources` is there. A request without them, of an agent that is too old, is refused with 422.
+        """
+        self._keep(function)
+        self.takes_sources = True
+        return function
+
+    def _keep(self, function: ScoringFunction | SourcesFunction) -> None:
         if self._function is not None:
             raise ScorerError(f"the scorer {self.name!r} has a scoring function already")
         if inspect.isasyncgenfunction(function):
             raise ScorerError("an async scoring function must return its scores and not yield them")
         self._function = function
-        return function
 
     @property
-    def function(self) -> ScoringFunction:
+    def function(self) -> ScoringFunction | SourcesFunction:
         """The scoring function. Raises ScorerError when there is none."""
         if self._function is None:
             raise ScorerError(f"the scorer {self.name!r} has no scoring function; put @....score before one")
@@ -107,10 +139,12 @@ class Definition:
             "path": f"{root}{self.path}/scoring",
             "params": {"name": self.score_name, "interval": self.interval},
         }
+        several = [{"name": name, **source.document()} for name, source in self.sources.items()]
         return {
             "name": self.name,
             "description": self.description,
             "source": self.source.document() if self.source is not None else {"type": "None"},
+            **({"sources": several} if several else {}),
             "scoring": scoring,
         }
 
@@ -121,6 +155,16 @@ def clean_path(name: str, path: str) -> str:
     if _PATH.fullmatch(cleaned) is None or any(part in (".", "..") for part in cleaned.split("/")):
         raise ScorerError(f"{name}: {path!r} is not a path such as /performance")
     return cleaned
+
+
+def _check_sources(source: Source | None, sources: Mapping[str, Source]) -> None:
+    if source is not None:
+        raise ScorerError("source and sources: give one of them; the first of sources is what source would be")
+    if not 1 <= len(sources) <= MAX_SOURCES:
+        raise ScorerError(f"sources: {len(sources)} of them; a scorer has 1 to {MAX_SOURCES}")
+    for name in sources:
+        if _SOURCE_NAME.fullmatch(name) is None:
+            raise ScorerError(f"sources: {name!r} is no name of letters, digits, `-`, `_` and `.`, such as cpu-use")
 
 
 def _check_name(argument: str, value: str) -> None:

@@ -7,7 +7,7 @@ import inspect
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import cast
 
@@ -17,10 +17,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from dsf.scorer.answer import Answer, encode
-from dsf.scorer.definition import Definition, Given
+from dsf.scorer.definition import Definition, Given, Sources
 from dsf.scorer.errors import RefusedError, Unavailable
 from dsf.scorer.metrics import ScorerMetrics
-from dsf.scorer.requestbody import parse
+from dsf.scorer.requestbody import parse, parse_sources
 from dsf.scorer.series import Series
 
 log = logging.getLogger("dsf.scorer")
@@ -110,8 +110,14 @@ class ScoringEndpoint:
             raise RefusedError(413, f"the request has more than {limit} bytes, the most that this scorer takes")
         return b"".join(pieces)
 
-    def _parse(self, body: bytes) -> list[Series]:
+    def _parse(self, body: bytes) -> list[Series] | Sources:
+        """What the scoring function takes."""
         # Without a body there are no series: people try a scorer that needs none with a bare POST.
+        names = self._scorer.sources
+        if self._scorer.takes_sources:
+            sources = parse_sources(body, self._limits, names) if body else {name: [] for name in names}
+            self._metrics.series.observe(sum(map(len, sources.values())))
+            return sources
         series = parse(body, self._limits) if body else []
         self._metrics.series.observe(len(series))
         return series
@@ -120,12 +126,16 @@ class ScoringEndpoint:
         series = self._parse(body)
         del body
         with self._guarded():
-            return encode(self._scorer.function(series), self._limits.results)
+            return encode(cast("Given", self._call(series)), self._limits.results)
 
-    async def _run_async(self, series: list[Series]) -> Answer:
+    async def _run_async(self, series: list[Series] | Sources) -> Answer:
         with self._guarded():
-            given = await cast("Awaitable[Given]", self._scorer.function(series))
+            given = await cast("Awaitable[Given]", self._call(series))
             return encode(given, self._limits.results)
+
+    def _call(self, series: list[Series] | Sources) -> object:
+        # What `_parse` gives is what the function was decorated for.
+        return cast("Callable[[object], object]", self._scorer.function)(series)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -43,7 +43,11 @@ _REQUEST: Schema = {
     "type": "object",
     "required": ["data"],
     "properties": {
-        "data": {"anyOf": [{"type": "array", "items": _SERIES}, _OR_NULL], "description": "Null is no series."}
+        "data": {"anyOf": [{"type": "array", "items": _SERIES}, _OR_NULL], "description": "Null is no series."},
+        "sources": {
+            # No schema: a scorer of one source does not look at it.
+            "description": "With several sources, the series of each by its name; data has those of the first.",
+        },
     },
 }
 _RESULT: Schema = {
@@ -70,23 +74,32 @@ _ERROR: Schema = {
     },
 }
 _TEXT: Schema = {"type": "string"}
+_SOURCE: Schema = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {
+        "type": _TEXT,
+        "host": _TEXT,
+        "path": _TEXT,
+        "params": {
+            "type": "object",
+            "properties": {"query": _TEXT, "range": {"type": "integer"}, "step": {"type": "integer"}},
+        },
+    },
+}
 _CONFIG: Schema = {
     "type": "object",
     "required": ["name", "description", "source", "scoring"],
     "properties": {
         "name": _TEXT,
         "description": _TEXT,
-        "source": {
-            "type": "object",
-            "required": ["type"],
-            "properties": {
-                "type": _TEXT,
-                "host": _TEXT,
-                "path": _TEXT,
-                "params": {
-                    "type": "object",
-                    "properties": {"query": _TEXT, "range": {"type": "integer"}, "step": {"type": "integer"}},
-                },
+        "source": _SOURCE,
+        "sources": {
+            "type": "array",
+            "items": {
+                **_SOURCE,
+                "required": ["name", "type"],
+                "properties": {"name": _TEXT, **_SOURCE["properties"]},
             },
         },
         "scoring": {

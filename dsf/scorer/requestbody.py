@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,12 +48,52 @@ def parse(body: bytes, limits: Limits) -> list[Series]:
     A null in the place of a list or of labels is an empty one: that is how Go writes a slice or a map without content.
     Raises RefusedError: 400 for no JSON, 422 for JSON of another shape, 413 for more than `limits` allow.
     """
+    document, arrays = _document(body, limits)
+    return _all_series("data", _data(document), arrays)
+
+
+def parse_sources(body: bytes, limits: Limits, names: Iterable[str]) -> dict[str, list[Series]]:
+    """The series of each source in `{"data":[...],"sources":{"name":[{"metric":...},...],...}}`.
+
+    `names` must be there; others may be. `data`, which is the first of them once more, is not looked at. Raises
+    RefusedError as `parse` does.
+    """
+    document, arrays = _document(body, limits)
+    _data(document)
+    sources = _given(document, "sources", {})
+    if not isinstance(sources, dict):
+        missing = "it has no sources" if sources is None else "sources is no object"
+        raise RefusedError(
+            422,
+            f'the request is not {{"data": [...], "sources": {{name: [...]}}}}, {missing}: this scorer takes several '
+            "sources; they are named in `sources` of /config or the DynamicScorer, and an old agent does not ask them",
+        )
+    for name in names:
+        if name not in sources:
+            raise RefusedError(422, f"the request has no source {name!r}; it has {', '.join(sources) or 'none'}")
+    found = {}
+    for name, data in sources.items():
+        if not isinstance(data, list):
+            raise _wrong(f"sources[{name!r}]", "is not a list of series")
+        found[name] = _all_series(f"sources[{name!r}]", data, arrays)
+    return found
+
+
+def _document(body: bytes, limits: Limits) -> tuple[dict[str, Any], list[Arrays]]:
+    """The request without its samples, and these."""
     _check_counts(body, limits)
     rest, samples = _cut(body)
     if len(samples) == 0 or (arrays := _arrays(samples)) is None:
         rest, arrays = body, []
-    del samples
-    return [_series(index, element, arrays) for index, element in enumerate(_elements(rest))]
+    try:
+        document = from_json(rest, allow_inf_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(400, f"the request is not JSON: {error}") from None
+    return document if isinstance(document, dict) else {}, arrays
+
+
+def _all_series(where: str, elements: list[Any], arrays: Sequence[Arrays]) -> list[Series]:
+    return [_series(f"{where}[{index}]", element, arrays) for index, element in enumerate(elements)]
 
 
 def _check_counts(body: bytes, limits: Limits) -> None:
@@ -112,12 +152,8 @@ def _flat(text: bytes) -> NDArray[np.float64] | None:
         return None
 
 
-def _elements(text: bytes) -> list[Any]:
-    try:
-        document = from_json(text, allow_inf_nan=False)
-    except (ValueError, RecursionError) as error:
-        raise RefusedError(400, f"the request is not JSON: {error}") from None
-    data = _given(document, "data", []) if isinstance(document, dict) else None
+def _data(document: dict[str, Any]) -> list[Any]:
+    data = _given(document, "data", [])
     if not isinstance(data, list):
         raise RefusedError(422, 'the request is not {"data": [...]}')
     return data
@@ -129,8 +165,7 @@ def _given(element: dict[str, Any], name: str, empty: Any) -> Any:
     return empty if value is None and name in element else value
 
 
-def _series(index: int, element: Any, arrays: Sequence[Arrays]) -> Series:
-    where = f"data[{index}]"
+def _series(where: str, element: Any, arrays: Sequence[Arrays]) -> Series:
     if not isinstance(element, dict):
         raise _wrong(where, "is not an object")
     labels = _given(element, "metric", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ class Question:
     pieces: Sequence[bytes | memoryview] = ()
     #: Why there is no good answer.
     error: HttpError | None = None
+    #: The name of the source; None where it has none.
+    source: str | None = None
 
     def answered(self, received: int, pieces: Sequence[bytes | memoryview], series: int = 0) -> None:
         """There is a good answer."""
@@ -71,11 +74,13 @@ class Context:
     is_wanted: Callable[[], bool] = lambda: True
     #: Gets each question to the source, and what came of it.
     observe: Callable[[Question], None] = lambda _: None
+    #: The name of the source, where a scorer has several.
+    source: str | None = None
 
     @contextmanager
     def asking(self, query: str, url: str, params: Mapping[str, str | int] | None = None) -> Iterator[Question]:
         """A question, to be filled in with the answer."""
-        question = Question(query, url, params or {})
+        question = Question(query, url, params or {}, source=self.source)
         with question.asked_for(self.observe):
             yield question
 
@@ -89,7 +94,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A scoring request, ready to be sent: `{"data":[...]}` in pieces, so that large answers are not copied."""
+    """A scoring request, ready to be sent: `{"data":[...]}` in pieces, so that large answers are not copied.
+
+    The first piece is HEAD and the last one TAIL, until several are joined."""
 
     pieces: tuple[bytes | memoryview, ...]
     #: Number of time series in it.
@@ -98,9 +105,26 @@ class Payload:
     received: int = 0
 
     @property
+    def inside(self) -> tuple[bytes | memoryview, ...]:
+        """The inside of the array of series."""
+        return self.pieces[1:-1]
+
+    @property
     def size(self) -> int:
         """Bytes of all pieces."""
         return sum(len(piece) for piece in self.pieces)
+
+
+def joined(payloads: Mapping[str, Payload]) -> Payload:
+    """The scoring request of several sources: `data` is of the first, `sources` of each by its name."""
+    pieces: list[bytes | memoryview] = [HEAD, *next(iter(payloads.values())).inside, b'],"sources":{']
+    for index, (name, payload) in enumerate(payloads.items()):
+        pieces += [b"," * (index > 0) + json.dumps(name).encode() + b":[", *payload.inside, b"]"]
+    return Payload(
+        (*pieces, b"}}"),
+        sum(payload.series for payload in payloads.values()),
+        sum(payload.received for payload in payloads.values()),
+    )
 
 
 #: Asks a source. Raises HttpError, whose reason and message tell the person who wrote the scorer what to change.

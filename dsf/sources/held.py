@@ -44,19 +44,21 @@ class Held:
         #: None: the agent does not run on Kubernetes.
         self.cluster: ClusterView | None = None
         self._summaries = summaries
-        self._windows: dict[str, _Kept] = {}
+        #: By the names of scorer and source.
+        self._windows: dict[tuple[str, str | None], _Kept] = {}
         self._lock = threading.Lock()
 
     def window(self, summary: ScorerSummary) -> Window:
-        """The scorer's own window."""
+        """The window of the scorer's source."""
         identity = (summary.source_type, summary.source_endpoint, summary.source_query)
         self.tidy()
         with self._lock:
-            kept = self._windows.get(summary.name)
+            key = (summary.name, summary.source_name)
+            kept = self._windows.get(key)
             if kept is None or kept.identity != identity:
                 if kept is not None:
                     kept.window.clear()
-                kept = self._windows[summary.name] = _Kept(identity, Window(self.budget))
+                kept = self._windows[key] = _Kept(identity, Window(self.budget))
             return kept.window
 
     def make_room(self) -> bool:
@@ -76,11 +78,12 @@ class Held:
         return scorer in self._summaries()
 
     def tidy(self) -> None:
-        """Drop what belongs to scorers that are gone, and what was pushed and is too old by now."""
+        """Drop what belongs to scorers and sources that are gone, and what was pushed and is too old by now."""
         present = self._summaries()
         with self._lock:
-            for name in [name for name in self._windows if name not in present]:
-                self._windows.pop(name).window.clear()
+            known = {(name, source.source_name) for name, one in present.items() for source in one.each_source}
+            for key in self._windows.keys() - known:
+                self._windows.pop(key).window.clear()
         if self.received is not None:
             self.received.tidy()
 

@@ -56,7 +56,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
         except WindowFullError as error:
             raise HttpError("too_large", str(error)) from None
         found = payload(window, selectors, grid, context)
-        question.answered(found.received, found.pieces[1:-1], found.series)
+        question.answered(found.received, found.inside, found.series)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsf.api.summary import ScorerSummary
 from dsf.sources.base import HEAD, TAIL, Context, Payload
 
-_EMPTY = Payload((HEAD + TAIL,))
+_EMPTY = Payload((HEAD, TAIL))
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:

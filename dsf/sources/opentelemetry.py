@@ -39,7 +39,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
         return payload(context.held.received.window, selectors, grid, context)
     with context.asking(summary.source_query, summary.source_endpoint) as question:
         found = _pull(summary, context, selectors, grid)
-        question.answered(found.received, found.pieces[1:-1], found.series)
+        question.answered(found.received, found.inside, found.series)
     return found
 
 

@@ -9,8 +9,10 @@ from typing import Any, Final, Protocol
 import yaml
 from pydantic import ValidationError
 
+from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scorer import DynamicScorer
+from dsf.api.sourcefields import said_sources
 from dsf.api.types import ConfigSyncMode
 from dsf.api.urls import base_url
 from dsf.store.entries import Override
@@ -82,17 +84,18 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     spec = scorer.spec
     full = spec.config_sync_mode is ConfigSyncMode.Full
     synced = scorer.status.last_synced_config if full else None
-    params = spec.source.params
-    theirs = synced.source if synced else None
     scoring = synced.scoring if synced else None
     named = spec.scoring.params
     pick = _Pick()
-    pick("source type", theirs and theirs.type, spec.source.type, "Prometheus where there is a query")
-    pick("source host", theirs and theirs.host, spec.source.host, _host(spec.config_url))
-    pick("source path", theirs and theirs.path, spec.source.path, "that of the source's type")
-    pick("query", theirs and theirs.params.query, params and params.query)
-    pick("range (s)", theirs and theirs.params.range, params and params.range)
-    pick("step (s)", theirs and theirs.params.step, params and params.step)
+    for said in said_sources(spec, synced or RemoteConfig()):
+        theirs, ours, params = said.synced, said.spec, said.spec.params
+        mark = f" of {said.name}" if said.name else ""
+        pick(f"source type{mark}", theirs.type, ours.type, "Prometheus where there is a query")
+        pick(f"source host{mark}", theirs.host, ours.host, _host(spec.config_url))
+        pick(f"source path{mark}", theirs.path, ours.path, "that of the source's type")
+        pick(f"query{mark}", theirs.params.query, params and params.query)
+        pick(f"range (s){mark}", theirs.params.range, params and params.range)
+        pick(f"step (s){mark}", theirs.params.step, params and params.step)
     pick("scoring host", scoring and scoring.host, spec.scoring.host, _host(spec.config_url))
     pick("scoring path", scoring and scoring.path, spec.scoring.path, DEFAULT_SCORING_PATH)
     pick("score name", scoring and scoring.params.name, named and named.name)
@@ -100,9 +103,9 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     pick("dimension format", None, spec.score_dimension_format, "${scoreName}")
     usual = f"{validity} (3 intervals, at least 300)" if validity else "3 intervals, at least 300"
     pick("validity (s)", None, spec.execution.validity_seconds, usual)
-    said, run = spec.execution.model_fields_set, spec.execution
-    pick("timeout (s)", None, run.timeout_seconds if "timeout_seconds" in said else None, run.timeout_seconds)
-    pick("retries", None, run.max_retries if "max_retries" in said else None, str(run.max_retries))
+    written, run = spec.execution.model_fields_set, spec.execution
+    pick("timeout (s)", None, run.timeout_seconds if "timeout_seconds" in written else None, run.timeout_seconds)
+    pick("retries", None, run.max_retries if "max_retries" in written else None, str(run.max_retries))
     pick("rate limit", None, spec.execution.rate_limit, "none")
     return [_overridden(one, override) for one in pick.found]
 

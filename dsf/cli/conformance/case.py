@@ -17,9 +17,6 @@ from dsf.cli.conformance.samples import RawSeries, Samples
 from dsf.cli.conformance.target import HUB_TIMEOUT, Reply, Target
 from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
 
-#: What the framework sends for a scorer without a source, or without series.
-EMPTY = b'{"data":[]}'
-
 #: HttpError.reason -> what to do.
 _MEND = {
     "connection_failed": "start the service, and look in its log whether it dies at this request",
@@ -84,13 +81,23 @@ class Case:
         """Whether the framework would send it series."""
         if self.recorded is not None or self.config is None:
             return True
-        source = self.config.source
+        source = self.config.first_source
         return source.type is not SourceType.None_ and bool(source.type or source.params.query.strip())
+
+    def body(self, series: list[RawSeries]) -> bytes:
+        """The scoring request with these series."""
+        several = self.config.sources if self.config is not None else None
+        return samples.body(series, [source.name for source in several or ()])
+
+    @property
+    def empty(self) -> bytes:
+        """What the framework sends for a scorer without a source, or without series."""
+        return self.body([])
 
     @property
     def main(self) -> bytes:
         """The request of everyday life."""
-        return samples.body(self.samples.many()) if self.has_series else EMPTY
+        return self.body(self.samples.many() if self.has_series else [])
 
     def ask(self, body: bytes, *, again: bool = False) -> Reply:
         """The reply to a scoring request, asked once unless `again`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,16 +61,18 @@ def _is_series(one: Any) -> bool:
     )
 
 
-def body(series: list[RawSeries]) -> bytes:
-    """The scoring request with these series, as an agent sends it."""
-    return json.dumps({"data": series}, separators=(",", ":")).encode()
+def body(series: list[RawSeries], sources: Iterable[str] = ()) -> bytes:
+    """The scoring request with these series, as an agent sends it; each of several sources has them."""
+    several = dict.fromkeys(sources, series)
+    request = {"data": series, "sources": several} if several else {"data": series}
+    return json.dumps(request, separators=(",", ":")).encode()
 
 
 class Samples:
     """The series of every point."""
 
     def __init__(self, config: RemoteConfig | None, recorded: list[RawSeries] | None = None) -> None:
-        params = config.source.params if config is not None else None
+        params = config.first_source.params if config is not None else None
         self._step = params.step if params is not None and params.step > 0 else 60
         length = params.range // self._step + 1 if params is not None and params.range > 0 else 61
         self._length = min(max(length, _LEAST), _MOST)

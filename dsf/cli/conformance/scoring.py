@@ -11,7 +11,7 @@ from dsf.api.scoring import ScoringResponse
 from dsf.api.summary import DEFAULT_TIMEOUT_SECONDS
 from dsf.api.types import USED_LABELS
 from dsf.cli.conformance import samples
-from dsf.cli.conformance.case import EMPTY, Case, refuse_refused
+from dsf.cli.conformance.case import Case, refuse_refused
 from dsf.cli.conformance.report import fail, skip, warn
 
 _NO_SERIES = "the source type is None: the framework sends no series"
@@ -25,7 +25,7 @@ _SAME = 1e-6
 
 def empty(case: Case) -> str:
     """No series is answered with 200 and results, or none."""
-    response = case.scores(EMPTY, 'an empty request, {"data": []}')
+    response = case.scores(case.empty, 'an empty request, {"data": []}')
     refuse_refused("an empty request", response)
     if not case.has_series and not response.results:
         raise warn("the source type is None and there are no results, so there will never be a score", "give results")
@@ -61,7 +61,7 @@ def large(case: Case) -> str:
     """1,000 series."""
     series = case.samples.large()
     text = _valid(case, series, f"{len(series)} series of {len(series[0]['values'])} samples")
-    return f"{text}, {case.times(samples.body(series))[-1]:.2f} s"
+    return f"{text}, {case.times(case.body(series))[-1]:.2f} s"
 
 
 def labels(case: Case) -> str:
@@ -149,7 +149,7 @@ def _useless(scores: list[float]) -> str:
 
 def _is_useless_in_other_unit(case: Case) -> bool:
     """Whether scores are no better for series a hundred times as large, or as small."""
-    response = case.scores(samples.body(case.samples.many_of_other_unit()), "several series in another unit")
+    response = case.scores(case.body(case.samples.many_of_other_unit()), "several series in another unit")
     return not response.results or bool(_useless([result.score for result in response.results]))
 
 
@@ -193,7 +193,7 @@ def speed(case: Case) -> str:
 def _valid(case: Case, series: list[samples.RawSeries], what: str) -> str:
     if not case.has_series:
         raise skip(_NO_SERIES)
-    response = case.scores(samples.body(series), what)
+    response = case.scores(case.body(series), what)
     # Labels have a point of their own.
     refuse_refused(what, response, but=("bad_labels",))
     return _count(response)

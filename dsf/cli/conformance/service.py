@@ -15,7 +15,7 @@ from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, DynamicScorerStatus
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import base_url, join_url
-from dsf.cli.conformance.case import EMPTY, Case, unanswered
+from dsf.cli.conformance.case import Case, unanswered
 from dsf.cli.conformance.report import fail, skip, warn
 from dsf.cli.conformance.target import HUB_TIMEOUT, Reply
 from dsf.errors import RemoteConfigError, ResolutionError
@@ -59,7 +59,7 @@ def redirects(case: Case) -> str:
     if case.config is not None or case.path:
         # The points config and paths say what is wrong with the URL.
         with contextlib.suppress(ValueError):
-            replies["the scoring path"] = case.ask(EMPTY)
+            replies["the scoring path"] = case.ask(case.empty)
     leading = [f"{name}: {reply.error}" for name, reply in replies.items() if reply.is_redirect]
     if leading:
         raise fail(
@@ -85,9 +85,10 @@ def config(case: Case) -> str:
         mend = "say it in /config, or in spec of the DynamicScorer if it shall not be here"
         raise fail(str(error), mend) from None
     summary = resolved.summary
-    _check_points(summary)
+    for source in summary.each_source:
+        _check_points(source)
     _check_speed("configURL", reply)
-    if summary.source_type == SourceType.Prometheus and not found.source.host:
+    if summary.source_type == SourceType.Prometheus and not found.first_source.host:
         raise warn(
             "source.host is not said, so the framework would ask the host of configURL for the time series",
             "set spec.source.host in the DynamicScorer, or source.host in /config",
@@ -144,7 +145,7 @@ def content_type(case: Case) -> str:
 def paths(case: Case) -> str:
     """The scoring path is where /config says."""
     try:
-        reply = case.ask(EMPTY)
+        reply = case.ask(case.empty)
     except ValueError as error:
         raise fail(str(error), "say a URL in scoring.host, or none") from None
     if reply.status in (404, 405):
@@ -165,7 +166,7 @@ def _elsewhere(case: Case) -> str:
     prefix = posixpath.dirname(urlsplit(case.url).path)
     said = urlsplit(case.scoring_url).path
     for path in (f"{prefix}{said}", f"{prefix}/scoring", said.removeprefix(prefix), "/scoring"):
-        reply = case.target.post(join_url(base_url(case.url), path), EMPTY, case.token)
+        reply = case.target.post(join_url(base_url(case.url), path), case.empty, case.token)
         if reply.status not in (404, 405, None):
             return path
     return ""
@@ -173,7 +174,7 @@ def _elsewhere(case: Case) -> str:
 
 def token(case: Case) -> str:
     """With a token, nothing else is taken."""
-    reply = case.ask(EMPTY)
+    reply = case.ask(case.empty)
     if case.token is None:
         if reply.is_unauthorized:
             raise fail(str(reply.error), "give the token with --token-file")
@@ -181,7 +182,7 @@ def token(case: Case) -> str:
     if reply.is_unauthorized:
         raise fail(f"the token that was given is refused: {reply.error}", "give the token that the service knows")
     for what, wrong in (("a wrong token", _STRANGER), ("no token", None)):
-        other = case.target.post(case.scoring_url, EMPTY, wrong)
+        other = case.target.post(case.scoring_url, case.empty, wrong)
         if not other.is_unauthorized:
             seen = "200" if other.error is None else str(other.error)
             raise fail(

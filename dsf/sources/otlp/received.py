@@ -222,7 +222,7 @@ def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
     selectors: dict[str, list[Selector]] = {}
     any_name: list[Selector] = []
     keep = 0.0
-    for summary in summaries.values():
+    for summary in (source for one in summaries.values() for source in one.each_source):
         if summary.source_type != SourceType.OpenTelemetry or not is_pushed(summary):
             continue
         try:

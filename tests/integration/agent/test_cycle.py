@@ -38,6 +38,22 @@ def test_a_tick_becomes_a_signed_result(agent: Agent, source: ScriptedServer, sc
     assert agent.no_result(0.2)
 
 
+def test_several_sources_of_two_types(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> None:
+    with ScriptedServer(answer('free{node="n1"} 7\n', Content_Type="text/plain")) as collector:
+        agent = make_agent()
+        kept = {"type": "OpenTelemetry", "endpoint": f"{collector.url}/metrics", "range": 3600, "step": 60}
+        others = [{"name": name, "query": query, **kept} for name, query in (("free", "free"), ("none", "other"))]
+        agent.configure(summary("sample", source.url, scorer.url, sourceName="load", sources=others))
+        with agent:
+            agent.tick("sample")
+            assert agent.result().outcome == "ok"
+        sent = scorer.requests[0].json()
+    assert (sent["data"], sent["sources"]["load"], sent["sources"]["none"]) == ([SERIES], [SERIES], [])
+    (free,) = sent["sources"]["free"]
+    # Each has a window of its own in the agent's memory.
+    assert (free["metric"]["node"], free["values"][-1][1]) == ("n1", "7")
+
+
 def test_a_fetch_by_hand_makes_its_own_run(agent: Agent, source: ScriptedServer) -> None:
     with Celery("by-hand", broker=_url(agent)) as app:
         app.conf.broker_transport_options = {"sep": ":", "priority_steps": [0]}

@@ -83,7 +83,7 @@ class Bed:
 
     # --- as the stages' observer ------------------------------------------------------------------------------------
 
-    def authenticated(self, stage: str, access: Access) -> None:
+    def authenticated(self, stage: str, access: Access, source: str | None) -> None:
         """Keep what people are shown."""
         self.shown = access.shown
 

@@ -328,3 +328,32 @@ def test_a_file_that_cannot_be_used(dsf: Dsf, tmp_path: Path, text: str) -> None
     assert len(result.stderr.splitlines()) == 1
     missing = dsf("explain", "sample-scorer", "--cluster", "worker01", "--config", str(tmp_path / "none"))
     assert "there is no such file" in missing.stderr
+
+
+def test_each_of_several_sources_is_shown_with_its_secrets_masked(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
+) -> None:
+    secret = folder.parents[2] / "_secrets" / "worker01" / "energy"
+    secret.mkdir(parents=True)
+    (secret / "token").write_text(TOKEN)
+    (secret / "usable-for").write_text("127.0.0.1")
+    with ScriptedServer(matrix(SERIES, SERIES)) as other:
+        power = {"name": "power", "type": "Prometheus", "endpoint": f"{other.url}/api/v1/query_range"}
+        power |= {"query": "watts", "endpoint_auth_name": "energy", "endpoint_auth_key": "token"}
+        deliver(folder, servers, source_name="load", sources=[power | {"range": 60, "step": 15}])
+        text = dsf("explain", "sample-scorer", "--cluster", "worker01").stdout
+        report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+        assert {request.headers["Authorization"] for request in other.requests} == {f"Bearer {TOKEN}"}
+    assert not any("Authorization" in request.headers for request in servers[0].requests)
+    lines = [line.strip() for line in text.splitlines()]
+    assert (
+        lines.index("source   load") < lines.index("source   power") < lines.index("with     Authorization: Bearer ***")
+    )
+    assert f"GET      {other.url}/api/v1/query_range?query=watts" in text
+    assert TOKEN not in text + json.dumps(report)
+    assert [(query["source"], query["series"]) for query in report["queries"]] == [
+        ("load", 1),
+        ("load", 1),
+        ("power", 2),
+    ]
+    assert report["request"]["series"] == 4

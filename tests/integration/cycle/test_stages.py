@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 
@@ -15,7 +16,7 @@ from dsf.cycle.stages import Observer, Stages
 from dsf.errors import CycleError
 from dsf.settings import Settings
 from dsf.sources.base import Question
-from tests.support.httpserver import ScriptedServer, answer, matrix
+from tests.support.httpserver import Exchange, Gate, ScriptedServer, answer, hang, matrix
 
 SERIES = {"metric": {"node": "n1"}, "values": [[1, "1"]]}
 GOOD = {"results": [{"metric": {"node": "n1"}, "score": 1.5}]}
@@ -108,3 +109,77 @@ def test_without_its_token_nothing_is_asked(servers: tuple[ScriptedServer, Scrip
         Stages(Settings(), NoSecrets(), observer=seen).fetch(cycle)
     assert caught.value.reason == "secret_missing"
     assert (seen.questions, servers[0].requests) == ([], [])
+
+
+def several(servers: tuple[ScriptedServer, ScriptedServer], other: str, **values: object) -> Cycle:
+    """A cycle of the sources `load` and `power`; `power` is at the URL `other`."""
+    power = {"name": "power", "type": "Prometheus", "endpoint": f"{other}/api/v1/query_range", "query": "watts"}
+    return cycle_of(
+        servers, source_query="up", source_name="load", sources=[power | {"range": 60, "step": 15}], **values
+    )
+
+
+def test_several_sources_are_asked_at_the_same_time_and_sent_by_name(
+    servers: tuple[ScriptedServer, ScriptedServer],
+) -> None:
+    watts = {"metric": {"node": "n2"}, "values": [[1, "2"]]}
+    first = Gate(matrix(SERIES))
+    servers[0].script(first)
+
+    def second(exchange: Exchange) -> None:
+        # The first is under way and gets its answer only now.
+        assert first.entered.wait(60)
+        first.opened.set()
+        matrix(watts)(exchange)
+
+    with ScriptedServer(second) as other:
+        cycle = several(servers, other.url, timeout_seconds=60)
+        payload = Stages(Settings(), NoSecrets()).fetch(cycle)
+    body = json.loads(b"".join(payload.pieces))
+    assert body == {"data": [SERIES], "sources": {"load": [SERIES], "power": [watts]}}
+    assert (cycle.counts["series"], payload.size) == (2, len(b"".join(payload.pieces)))
+
+
+def test_a_source_that_fails_is_named_and_the_others_are_heard_to_the_end(
+    servers: tuple[ScriptedServer, ScriptedServer],
+) -> None:
+    with ScriptedServer(answer({"error": "no such function"}, 400)) as other, pytest.raises(CycleError) as caught:
+        Stages(Settings(), NoSecrets()).fetch(several(servers, other.url))
+    error = caught.value
+    assert (error.stage, error.reason, error.retryable) == ("fetch", "bad_query", False)
+    assert error.message.startswith("source 'power': GET http://127.0.0.1:")
+    assert "no such function" in error.message
+    assert len(servers[0].requests) == 1
+
+
+def test_all_that_fail_are_named_and_another_try_must_help_each(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    servers[0].script(answer("away", 503, Retry_After="7"), answer("away", 503, Retry_After="7"))
+    stages = Stages(Settings(), NoSecrets())
+    with ScriptedServer(answer("busy", 429, Retry_After="9"), answer({"error": "bad"}, 400)) as other:
+        with pytest.raises(CycleError) as caught:
+            stages.fetch(several(servers, other.url))
+        assert (caught.value.retryable, caught.value.retry_after) == (True, 9)
+        assert "source 'load': " in caught.value.message
+        assert "; source 'power': " in caught.value.message
+        with pytest.raises(CycleError) as caught:
+            stages.fetch(several(servers, other.url))
+        assert not caught.value.retryable
+
+
+def test_one_that_hangs_ends_with_the_one_deadline(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    with ScriptedServer(hang) as other, pytest.raises(CycleError) as caught:
+        Stages(Settings(), NoSecrets()).fetch(several(servers, other.url, timeout_seconds=1))
+    assert (caught.value.reason, caught.value.message[:16]) == ("timeout", "source 'power': ")
+
+
+def test_a_type_that_is_not_known_fails_with_the_source_s_name(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    cycle = cycle_of(servers, source_name="load", sources=[{"name": "power", "type": "Magic"}])
+    with pytest.raises(CycleError, match="source 'power': source type 'Magic' is not one of") as caught:
+        Stages(Settings(), NoSecrets()).fetch(cycle)
+    assert caught.value.reason == "unsupported_source"
+
+
+def test_each_has_its_share_of_the_bytes(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    with ScriptedServer(matrix(SERIES, SERIES, SERIES)) as other, pytest.raises(CycleError) as caught:
+        Stages(Settings(max_source_bytes=450), NoSecrets()).fetch(several(servers, other.url))
+    assert (caught.value.reason, caught.value.message[:16]) == ("too_large", "source 'power': ")

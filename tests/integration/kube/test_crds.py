@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import yaml
 
 from dsf.api.crd import dump_crds
 from dsf.api.meta import Condition
@@ -19,7 +20,7 @@ from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING
 from dsf.kube.session import Session
 from tests.integration.kube.manifests import CONFIG_URL, config, scorer
 from tests.support.controlplane import ControlPlane
-from tests.unit.auth.test_methods import AUTHENTICATIONS, MANIFESTS
+from tests.unit.auth.test_methods import AUTHENTICATIONS, MANIFESTS, PAGE
 
 # As the upstream project's samples are written, every field of theirs used.
 UPSTREAM = f"""
@@ -203,6 +204,12 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ({"configURL": None}, "spec.configURL: Required value"),
         ({"description": None}, "spec.description: Required value"),
         ({"intervall": 30}, 'unknown field "spec.intervall"'),
+        ({"sources": []}, "spec.sources in body should have at least 1 items"),
+        ({"sources": [{"name": f"s{i}"} for i in range(9)]}, "must have at most 8 items"),
+        ({"sources": [{"name": "a"}, {"name": "a"}]}, "Duplicate value"),
+        ({"sources": [{"name": "a b"}]}, "spec.sources[0].name in body should match"),
+        ({"sources": [{}]}, "spec.sources[0].name: Required value"),
+        ({"sources": [{"name": "a"}], "source": {"host": "http://a"}}, "either source or sources"),
     ],
 )
 def test_a_wrong_scorer_is_refused_with_a_helpful_message(
@@ -232,6 +239,15 @@ def test_each_method_of_the_page_applies(control_plane: ControlPlane, session: S
     assert "created" in _apply(control_plane, scorer(namespace, source=MANIFESTS[heading]["source"]))
     stored = session.get(DYNAMIC_SCORERS.path(namespace, "sample"))
     assert DynamicScorer.from_manifest(stored).spec.source.params is not None
+
+
+def test_the_several_sources_of_the_page_apply(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    text = PAGE.partition("## Several sources")[2].partition("```yaml\n")[2].partition("```")[0]
+    assert "created" in _apply(control_plane, scorer(namespace, **yaml.safe_load(text)["spec"]))
+    read = DynamicScorer.from_manifest(session.get(DYNAMIC_SCORERS.path(namespace, "sample"))).spec.sources
+    assert read is not None
+    assert [source.name for source in read] == ["load", "power", "free"]
 
 
 @pytest.mark.parametrize("name", AUTHENTICATIONS)

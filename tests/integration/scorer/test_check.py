@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from dsf.cli.conformance.run import NAMES
 from dsf.cli.main import app as dsf
-from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series
+from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series, Source, Sources
 from tests.integration.scorer.broken import BROKEN, CONFIG, api, asked, changed, late, mean, relabelled, scaled
 from tests.integration.scorer.server import ROOT, load, served
 
@@ -43,6 +43,27 @@ def test_a_right_one_by_hand() -> None:
     assert code == 0
     assert by_outcome(points, "pass") == set(NAMES) - {"token"}, points
     assert points["labels"]["message"] == "20 names such as 'namespace-0;pod-0'"
+
+
+def test_one_of_several_sources() -> None:
+    query = Prometheus(query="avg by (pod) (100 * up)", range=600, step=60, host="http://prometheus.example")
+    app = Scorer(
+        name="n",
+        description="d",
+        score_name="s",
+        interval=30,
+        sources={"load": query, "power": Source(type="Kubernetes")},
+    )
+
+    @app.score_sources
+    def both(sources: Sources) -> Iterable[Score]:
+        for one, other in zip(sources["load"], sources["power"], strict=True):
+            if len(one.finite()) and len(other.finite()):
+                yield one.score((one.finite().values.mean() + other.finite().values.mean()) / 4)
+
+    with served(app) as url:
+        code, points = check(f"{url}/config", "--skip", "large")
+    assert (code, by_outcome(points, "fail")) == (0, set()), points
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_a_whole_config() -> None:
 
 @pytest.mark.parametrize("document", [{}, {"detail": "Not Found"}, {"error": {"name": "x"}, "status": 404}])
 def test_an_answer_without_any_of_its_fields_is_no_configuration(document: dict[str, object]) -> None:
-    with pytest.raises(RemoteConfigError, match="is no configuration: it has none of name, description, source, sc"):
+    with pytest.raises(RemoteConfigError, match="is no configuration: it has none of name, description, source, so"):
         parse_remote_config(json.dumps(document).encode())
 
 

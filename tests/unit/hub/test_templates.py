@@ -50,6 +50,20 @@ def test_each_cluster_gets_its_own_values() -> None:
     assert said(found)[0] == "Distributed"
 
 
+def test_each_of_several_sources_gets_them() -> None:
+    auth = {"headers": [{"name": "X-Scope-OrgID", "value": "${cluster}"}]}
+    other = source('up{r="${label:region}"}', "http://${label:region}.example", auth=auth)
+    found = plan(cluster("a", labels=EU), cluster("b"), sources=[{"name": "x", **source()}, {"name": "y", **other}])
+    (on_a,) = found.summaries("a")
+    x, y = on_a.each_source
+    assert (x.source_query, y.source_query) == ("up", 'up{r="eu"}')
+    assert y.source_endpoint == "http://eu.example/api/v1/query_range"
+    assert y.source_access is not None
+    assert [header.value for header in y.source_access.methods.headers] == ["a"]
+    assert said(found)[0] == "MissingClusterValue"
+    assert "spec.sources[y]." in said(found)[1]
+
+
 def test_a_missing_value_stops_its_cluster_and_is_named() -> None:
     found = plan(cluster("a", labels=EU), cluster("b"), cluster("c"), source=source('up{r="${label:region}"}'))
     (one,) = found.scorers.values()

@@ -1,0 +1,87 @@
+"""Which server a source or the scoring API is: its URL, and upstream's kind of token for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dsf.api.authentication import Auth
+from dsf.api.remoteconfig import RemoteScoring, RemoteSource
+from dsf.api.resolvereason import Reason
+from dsf.api.scorer import DynamicScorer, Scoring, Source
+from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.tokenhosts import TokenHosts
+from dsf.api.urls import base_url, join_url, origin
+from dsf.api.ways import Way, authentication_of, check_allowed
+from dsf.errors import ResolutionError
+
+
+class Secret(NamedTuple):
+    name: str
+    key: str
+
+
+class Stage(NamedTuple):
+    """What is said of one server, and by whom."""
+
+    #: Below spec: source, scoring, or sources[NAME].
+    name: str
+    config_url: str
+    spec: Source | Scoring
+    synced: RemoteSource | RemoteScoring
+    token_hosts: TokenHosts
+
+
+def endpoint(
+    stage: Stage,
+    default_path: str,
+    scorer: DynamicScorer,
+    authentications: Mapping[str, ScoringAuthentication],
+) -> tuple[str, Way]:
+    """The URL of a stage. Raises ResolutionError when it is none, or when it would carry a token to a foreign host."""
+    name, config_url, spec, synced, token_hosts = stage
+    path = synced.path or spec.path or default_path
+    try:
+        fallback = base_url(config_url)
+    except ValueError as error:
+        raise ResolutionError(Reason.InvalidURL, f"spec.configURL: {error}") from None
+    if synced.host:
+        host, field = synced.host, f"{name}.host in /config"
+    else:
+        host, field = spec.host or fallback, f"spec.{name}.host"
+    try:
+        endpoint = join_url(host, path)
+    except ValueError as error:
+        raise ResolutionError(Reason.InvalidURL, f"{field}: {error}") from None
+    authentication = authentication_of(name, spec, scorer, authentications)
+    if authentication is not None:
+        check_allowed(name, authentication, endpoint)
+    elif synced.host and spec.auth is not None and not token_hosts.allow(synced.host):
+        _check_token_host(name, synced.host, spec.host, fallback)
+    return endpoint, Way(authentication, path)
+
+
+def _check_token_host(stage: str, synced_host: str, spec_host: str, fallback: str) -> None:
+    """Refuse a host from `/config` that the user did not name: a scoring API must not redirect a user's token."""
+    try:
+        named = {origin(url) for url in (spec_host, fallback) if url}
+    except ValueError as error:
+        raise ResolutionError(Reason.InvalidURL, f"spec.{stage}.host: {error}") from None
+    if origin(synced_host) not in named:
+        raise ResolutionError(
+            Reason.TokenHostMismatch,
+            f"spec.{stage}.auth: /config would send the token to {base_url(synced_host)}, which is neither "
+            f"spec.{stage}.host nor the host of configURL; if it may have the token, set spec.{stage}.host to it, or "
+            "have the hub's admin add it to DSF_TOKEN_HOSTS (the chart's hubSetting.tokenHosts)",
+        )
+
+
+def secret(stage: str, auth: Auth | None) -> Secret:
+    """Upstream's kind of token, which agents of any version know."""
+    if auth is None or auth.token_secret_ref is None:
+        return Secret("", "")
+    ref = auth.token_secret_ref
+    for field, value in (("name", ref.name), ("key", ref.key)):
+        if not value:
+            raise ResolutionError(Reason.InvalidTokenSecretRef, f"spec.{stage}.auth.tokenSecretRef.{field} is empty")
+    return Secret(ref.name, ref.key)

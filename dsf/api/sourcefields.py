@@ -1,0 +1,131 @@
+"""What agents are told of a scorer's sources: `source`, or each of `sources`, of spec and `/config` together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from dsf.api.promql import split_queries
+from dsf.api.remoteconfig import MAX_SOURCES, RemoteConfig, RemoteSource
+from dsf.api.resolvereason import Reason
+from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, Source
+from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.servers import Stage, endpoint, secret
+from dsf.api.summary import SourceSummary
+from dsf.api.tokenhosts import TokenHosts
+from dsf.api.types import SourceType
+from dsf.api.ways import NO_WAY, Way, access_of
+from dsf.errors import ResolutionError
+
+#: The path of a Prometheus of which only the host is given.
+DEFAULT_PROMETHEUS_PATH: Final = "/api/v1/query_range"
+#: The path at which an OpenTelemetry collector serves Prometheus' format.
+DEFAULT_OPENTELEMETRY_PATH: Final = "/metrics"
+_DEFAULT_PATHS: Final = {
+    SourceType.Prometheus: DEFAULT_PROMETHEUS_PATH,
+    SourceType.OpenTelemetry: DEFAULT_OPENTELEMETRY_PATH,
+}
+
+
+class SourceFields(NamedTuple):
+    """One source: what agents are told of it, and how its server is asked."""
+
+    told: SourceSummary
+    way: Way = NO_WAY
+
+
+class Said(NamedTuple):
+    """One source as spec and `/config` say it."""
+
+    #: Below spec.
+    field: str
+    name: str
+    spec: Source
+    synced: RemoteSource
+
+
+def source_fields(
+    scorer: DynamicScorer,
+    synced: RemoteConfig,
+    token_hosts: TokenHosts,
+    authentications: Mapping[str, ScoringAuthentication],
+    elsewhere: str,
+) -> tuple[SourceFields, ...]:
+    """All sources of a scorer, the first one first; it alone, without a name, where there is only `source`.
+
+    Raises ResolutionError.
+    """
+    found = []
+    everything = said_sources(scorer.spec, synced)
+    if len(everything) > MAX_SOURCES:
+        raise ResolutionError(
+            Reason.InvalidSources,
+            f"spec.sources and sources in /config have {len(everything)} names together, more than the {MAX_SOURCES} "
+            f"that a scorer may have: {', '.join(said.name for said in everything)}",
+        )
+    for said in everything:
+        stage = Stage(said.field, scorer.spec.config_url, said.spec, said.synced, token_hosts)
+        found.append(_source(said, stage, scorer, authentications, elsewhere))
+    return tuple(found)
+
+
+def said_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[Said]:
+    """What is said of each source, by name; where only one of the two has several, that of the other is the first."""
+    if spec.sources is None and synced.sources is None:
+        return [Said("source", "", spec.source, synced.source)]
+    first = (synced.sources or spec.sources or ())[0].name
+    ours: dict[str, Source] = {one.name: one for one in spec.sources} if spec.sources else {first: spec.source}
+    theirs: dict[str, RemoteSource] = (
+        {one.name: one for one in synced.sources} if synced.sources else {first: synced.source}
+    )
+    names = list(dict.fromkeys([*theirs, *ours]))
+    return [
+        Said(f"sources[{name}]", name, ours.get(name, Source()), theirs.get(name, RemoteSource())) for name in names
+    ]
+
+
+def missing(reason: Reason, field: str, elsewhere: str) -> ResolutionError:
+    """A value that nobody says; `elsewhere` is why it does not come from `/config` either."""
+    return ResolutionError(reason, f"{field} is not set, {elsewhere}")
+
+
+def first_positive(*values: int) -> int:
+    """The first that is set; 0 when none is."""
+    return next((value for value in values if value > 0), 0)
+
+
+def _source(
+    said: Said,
+    stage: Stage,
+    scorer: DynamicScorer,
+    authentications: Mapping[str, ScoringAuthentication],
+    elsewhere: str,
+) -> SourceFields:
+    spec, synced, params = said.spec, said.synced, said.spec.params
+    query = synced.params.query or (params.query if params else "")
+    kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
+    if kind is SourceType.None_:
+        # Nothing is fetched, so nothing is said about it and no token is looked for.
+        return SourceFields(SourceSummary(name=said.name, type=kind.value))
+    range_ = first_positive(synced.params.range, params.range if params else 0)
+    step = first_positive(synced.params.step, params.step if params else 0)
+    if kind is SourceType.Prometheus:
+        if not split_queries(query):
+            raise missing(Reason.MissingQuery, f"{said.field}.params.query", elsewhere)
+        if not range_:
+            raise missing(Reason.MissingRange, f"{said.field}.params.range", elsewhere)
+        if not step:
+            raise missing(Reason.MissingStep, f"{said.field}.params.step", elsewhere)
+    told = SourceSummary(name=said.name, type=kind.value, query=query, range=range_, step=step)
+    if kind is SourceType.Kubernetes:
+        # The agent's own cluster, with the agent's own account.
+        return SourceFields(told)
+    url, way = endpoint(stage, _DEFAULT_PATHS.get(kind, ""), scorer, authentications)
+    name, key = secret(said.field, spec.auth)
+    asked = {
+        "endpoint": url,
+        "endpoint_auth_name": name,
+        "endpoint_auth_key": key,
+        "access": access_of(said.field, spec, way, url),
+    }
+    return SourceFields(told.model_copy(update=asked), way)

@@ -1,0 +1,46 @@
+"""Several sources at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
+
+from dsf.errors import CycleError
+from dsf.messages import MESSAGE_LIMIT
+from dsf.sources import Payload
+from dsf.text import cleaned
+
+
+def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
+    """What each gives, by its name. All are over when this returns.
+
+    With threads of their own: in a common pool the sources of one scorer would wait for those of another one. Raises
+    CycleError that names each source which failed.
+    """
+    with ThreadPoolExecutor(len(asks), thread_name_prefix="dsf-source") as pool:
+        asked = {name: pool.submit(ask) for name, ask in asks.items()}
+    failed: list[tuple[str, CycleError]] = []
+    given: dict[str, Payload] = {}
+    for name, future in asked.items():
+        try:
+            given[name] = future.result()
+        except CycleError as error:
+            failed.append((name, error))
+    if failed:
+        _fail(failed)
+    return given
+
+
+def _fail(failed: list[tuple[str, CycleError]]) -> NoReturn:
+    """The reason is that of the first; another try helps only where it may help all of them."""
+    error = failed[0][1]
+    text = "; ".join(f"source {name!r}: {error.message}" for name, error in failed)
+    waits = [error.retry_after for _, error in failed if error.retry_after is not None]
+    raise CycleError(
+        error.stage,
+        error.reason,
+        cleaned(text, MESSAGE_LIMIT),
+        retryable=all(error.retryable for _, error in failed),
+        retry_after=max(waits, default=None),
+    ) from None
