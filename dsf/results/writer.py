@@ -20,11 +20,12 @@ from dsf.api.naming import sanitize_resource_name
 from dsf.backends.protocol import ScoreBackend
 from dsf.errors import BackendError
 from dsf.results.desired import ScoreObject, desired, validity_factor
+from dsf.results.together import Together
 from dsf.settings import Settings
 from dsf.store.looping import repeat
 from dsf.store.pairs import Score
 from dsf.store.registry import Registry
-from dsf.store.writes import Claim, Facts, Writes, WrittenRecord
+from dsf.store.writes import Claim, Facts, Finish, Writes, WrittenRecord
 from dsf.throttle import Throttle
 
 #: Seconds after which the pairs of a writer that died are looked at by another one.
@@ -75,6 +76,7 @@ class Writer:
         self._attempts: dict[str, int] = {}
         self._factor = 1.0
         self._throttle = Throttle(_LOG_EVERY)
+        self._together = Together(self._writes, self._rate, stopping)
 
     def run(self) -> None:
         """Write until stopped."""
@@ -114,7 +116,7 @@ class Writer:
                 except IndexError:
                     return
                 try:
-                    self._look(*one)
+                    self._look(*one, left=len(batch))
                 except Exception as error:  # noqa: BLE001 (raised below, in the writer's own thread)
                     errors.append(error)
 
@@ -125,23 +127,26 @@ class Writer:
         look()
         for helper in helpers:
             helper.join()
+        self._together.end()
         if errors:
             raise errors[0]
 
-    def _look(self, claim: Claim, facts: Facts) -> None:
-        """Do what one pair needs; a failure of the backend puts the pair off."""
+    def _look(self, claim: Claim, facts: Facts, left: int) -> None:
+        """Do what one pair needs, with so many behind it; a failure of the backend puts the pair off."""
         # A slow backend must not keep pairs longer than their lease, nor delay the stop.
         if self._stopping.is_set() or self._clock() > claim.lease - LEASE / 2:
             self._writes.put_back(claim, self._clock())
             return
         try:
             target = self._desired(claim, facts)
-            if self._is_needed(target, facts.written) and self._wait_for_budget():
+            if self._is_needed(target, facts.written) and self._together.wait_for_budget(1 + left):
                 # Time has passed: what is written should be the newest.
                 facts = self._writes.facts([claim])[0]
                 target = self._desired(claim, facts)
             self._write(claim, facts, target)
             if facts.refusal:
+                # It looks at what is noted.
+                self._together.flush()
                 self._tell_hub(claim.scorer)
             if self._attempts.pop(claim.pair, 0) and (not_logged := self._throttle.take("again")) is not None:
                 log.info("score written again", cluster=claim.cluster, scorer=claim.scorer, not_logged=not_logged)
@@ -209,14 +214,8 @@ class Writer:
         elif facts.written_text and facts.scorer is not None:
             # Something is there, if only an edited one, and nothing is to be there.
             self._delete(claim, sanitize_resource_name(facts.scorer.score_name), counts)
-        self._writes.finish(
-            claim,
-            now=self._clock(),
-            next_look=None if written is None else self._next_look(written, now),
-            facts=facts,
-            written=written,
-            counts=counts,
-        )
+        look = None if written is None else self._next_look(written, now)
+        self._together.finish(Finish(claim, facts, self._clock(), look, written, counts))
 
     def _delete(self, claim: Claim, name: str, counts: Counter[str]) -> None:
         """Delete the object, unless it is another scorer's by now: one that was renamed writes the same object."""
@@ -236,15 +235,6 @@ class Writer:
             return written.renew_at
         rest = written.valid_until - now
         return min(written.valid_until, now + max(_SHORTEST_STEP, rest / 2)) if rest > 0 else now + _SHORTEST_STEP
-
-    def _wait_for_budget(self) -> bool:
-        """Wait for this write's turn; says whether that took so long that things may have changed."""
-        waited = False
-        while wait := self._writes.wait_for_budget(self._rate):
-            waited = True
-            if self._stopping.wait(wait):
-                break
-        return waited
 
     def _put_off(self, claim: Claim, why: str) -> None:
         attempts = self._attempts.get(claim.pair, 0)

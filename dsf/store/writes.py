@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -72,6 +72,37 @@ class Claim:
     def pair(self) -> str:
         """`<cluster>/<scorer>`."""
         return keys.pair(self.cluster, self.scorer)
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The end of the work on a claimed pair: `written` stands in the backend now, look again at `next_look`.
+
+    `facts` is what was read: if the record is another one by then, or the pair was touched meanwhile, the pair is
+    looked at again at once. `counts` goes into the writer's counters.
+    """
+
+    claim: Claim
+    facts: Facts
+    now: float
+    next_look: float | None
+    written: WrittenRecord | None
+    counts: Mapping[str, int]
+
+    def call(self) -> tuple[list[str], list[str | int]]:
+        """Keys and arguments of the script."""
+        claim = self.claim
+        pair_key = keys.pair_key(claim.cluster, claim.scorer)
+        return [keys.WRITES, keys.WRITE_LEASES, keys.WRITTEN, keys.WRITE_STATS, pair_key], [
+            claim.pair,
+            _time(claim.lease),
+            _time(self.now),
+            "" if self.next_look is None else _time(self.next_look),
+            self.facts.written_text,
+            "" if self.written is None else self.written.model_dump_json(),
+            self.facts.changes,
+            *(text for name, amount in self.counts.items() for text in (name, str(amount))),
+        ]
 
 
 @dataclass(frozen=True)
@@ -142,40 +173,21 @@ class Writes:
             rows = iter(pipe.execute())
         return [_facts(claim, *islice(rows, 5)) for claim in wanted]
 
-    def finish(
-        self,
-        claim: Claim,
-        *,
-        now: float,
-        next_look: float | None,
-        facts: Facts,
-        written: WrittenRecord | None,
-        counts: Mapping[str, int],
-    ) -> None:
-        """End the work on a claimed pair: `written` stands in the backend now, look again at `next_look`.
-
-        `facts` is what was read: if the record is another one now, or the pair was touched meanwhile, the pair is
-        looked at again at once. `counts` goes into the writer's counters.
-        """
-        self._finish(
-            keys=[
-                keys.WRITES,
-                keys.WRITE_LEASES,
-                keys.WRITTEN,
-                keys.WRITE_STATS,
-                keys.pair_key(claim.cluster, claim.scorer),
-            ],
-            args=[
-                claim.pair,
-                _time(claim.lease),
-                _time(now),
-                "" if next_look is None else _time(next_look),
-                facts.written_text,
-                "" if written is None else written.model_dump_json(),
-                facts.changes,
-                *(text for name, amount in counts.items() for text in (name, str(amount))),
-            ],
-        )
+    def finish_all(self, finishes: Sequence[Finish]) -> None:
+        """End the work on these pairs, in one round trip."""
+        if not finishes:
+            return
+        calls = [one.call() for one in finishes]
+        with self._redis.pipeline(transaction=False) as pipe:
+            for names, values in calls:
+                pipe.evalsha(self._finish.sha, len(names), *names, *values)
+            answers = pipe.execute(raise_on_error=False)
+        for (names, values), answer in zip(calls, answers, strict=True):
+            if isinstance(answer, redis.exceptions.NoScriptError):
+                # Redis was restarted, or this is the first: the client loads it.
+                self._finish(keys=names, args=values)
+            elif isinstance(answer, Exception):
+                raise answer
 
     def put_back(self, claim: Claim, now: float) -> None:
         """Give a claimed pair to the next writer, untouched."""
@@ -200,9 +212,13 @@ class Writes:
         self._redis.hset(keys.pair_key(claim.cluster, claim.scorer), UNWRITTEN, text)
         return True
 
-    def wait_for_budget(self, rate: float) -> float:
-        """Take one write out of the fleet's budget; returns 0, or the seconds to wait before asking again."""
-        return float(str(self._budget(keys=[keys.WRITE_BUDGET], args=[repr(rate), BURST])))
+    def take_budget(self, rate: float, wanted: int) -> tuple[int, float]:
+        """Take at most so many writes out of the fleet's budget, a burst at most.
+
+        Returns how many may happen now, and the seconds to wait before asking again where that is none.
+        """
+        granted, wait = self._budget(keys=[keys.WRITE_BUDGET], args=[repr(rate), BURST, wanted])
+        return int(granted), float(wait)
 
     def validity_factor(self) -> float:
         """By how much every validity is longer at the moment; at least 1."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from dsf import keys
 from dsf.results.ingest import Ingest
 from dsf.results.writer import LEASE
@@ -67,3 +69,30 @@ def test_validity_stretches_with_the_fleet(bed: Bed) -> None:
     assert written is not None
     assert record is not None
     assert round(record.valid_until - bed.now) == round(300 * 31 / 150 / 0.05)
+
+
+def test_turns_are_given_some_at_a_time_and_no_more_than_one_by_one(bed: Bed) -> None:
+    # A thousand seconds a write: none becomes due meanwhile.
+    rate = 0.001
+    assert bed.writes.take_budget(rate, 3) == (3, 0.0)
+    assert bed.writes.take_budget(rate, 5) == (2, 0.0)
+    granted, wait = bed.writes.take_budget(rate, 1)
+    assert granted == 0
+    assert 900 < wait <= 1000
+
+
+def test_a_batch_asks_for_turns_and_notes_what_is_done_together(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.settings = bed.settings.model_copy(update={"write_rate": 100_000.0})
+    for n in range(30):
+        bed.add(f"c{n}")
+        bed.cycle(f"c{n}")
+    writer, asked, noted = bed.writer(), [], []
+    take, finish = writer._writes.take_budget, writer._writes.finish_all
+    monkeypatch.setattr(writer._writes, "take_budget", lambda *args: asked.append(args) or take(*args))
+    monkeypatch.setattr(writer._writes, "finish_all", lambda ends: noted.append(len(ends)) or finish(ends))
+    writer.step()
+    assert len(bed.backend.log) == 30
+    assert sum(noted) == 30
+    # Four threads may ask at the same moment, and what is done with does not wait for long.
+    assert len(asked) <= 20
+    assert len(noted) <= 20

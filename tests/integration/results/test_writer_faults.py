@@ -13,6 +13,7 @@ from dsf import keys
 from dsf.errors import BackendError, ObjectConflictError
 from dsf.kube.session import ApiError
 from dsf.results.writer import LEASE
+from dsf.store.writes import Finish
 from tests.integration.results.bed import Bed
 from tests.integration.results.writes import APPLY, NAME, stats
 
@@ -85,7 +86,7 @@ def test_objects_of_a_batch_are_written_side_by_side(bed: Bed, monkeypatch: pyte
     for cluster in ("c1", "c2", "c3", "c4"):
         bed.cycle(cluster, results=[({"node": "a"}, 9.0)])
     writer = bed.writer()
-    monkeypatch.setattr(writer._writes, "finish", _away)
+    monkeypatch.setattr(writer._writes, "finish_all", _away)
     with pytest.raises(redis.ConnectionError):
         writer.step()
     bed.now += LEASE
@@ -126,7 +127,7 @@ def test_a_change_while_it_is_being_written_is_written_after(bed: Bed) -> None:
     (facts,) = bed.writes.facts([claim])
     bed.cycle(results=[({"node": "a"}, 9.0)])
     assert bed.writes.claim(bed.now, LEASE, 10)[0] == []
-    bed.writes.finish(claim, now=bed.now, next_look=bed.now + 100, facts=facts, written=None, counts={})
+    bed.writes.finish_all([Finish(claim, facts, bed.now, bed.now + 100, None, {})])
     assert bed.write() == [APPLY]
     assert bed.backend.scores("c1", NAME) == {"a": 9}
 
@@ -138,7 +139,7 @@ def test_a_writer_whose_lease_ran_out_is_not_believed(bed: Bed) -> None:
     bed.now += LEASE + 1
     assert bed.write() == [APPLY]
     # The slow one wrote something older in the meantime and says so only now.
-    bed.writes.finish(slow, now=bed.now, next_look=bed.now + 100, facts=facts, written=None, counts={})
+    bed.writes.finish_all([Finish(slow, facts, bed.now, bed.now + 100, None, {})])
     assert bed.write() == [APPLY]
 
 
