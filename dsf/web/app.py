@@ -32,7 +32,7 @@ from dsf.web.acting import Acting
 from dsf.web.forms import add_forms
 from dsf.web.guard import Guard
 from dsf.web.jsonapi import add_api, is_api, problem_for
-from dsf.web.rendering import link
+from dsf.web.rendering import link, prepare
 from dsf.web.site import LoginNeededError, Options, Site, assets, static_files
 from dsf.web.views import VIEWS, Sources, View
 
@@ -46,6 +46,7 @@ _LONGEST_QUERY: Final = 2000
 
 def make_app(sources: Sources, options: Options, access: Access, client: redis.Redis, acting: Acting) -> FastAPI:
     """The service. Pages are plain functions, so FastAPI runs them in its thread pool."""
+    prepare()
     site = Site(sources, options, access, client)
 
     @asynccontextmanager

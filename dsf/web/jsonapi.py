@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from functools import cache
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -97,19 +98,19 @@ def add_api(app: FastAPI, site: Site) -> None:
         site.allow(request, "look")
 
     router = make_router(site.redis)
-    described = get_openapi(
-        title=app.title,
-        version=site.version,
-        summary="Latest scores, scorers and schedule of the whole fleet; read-only.",
-        routes=router.routes,
-    )
+
+    @cache
+    def described() -> dict[str, Any]:
+        summary = "Latest scores, scorers and schedule of the whole fleet; read-only."
+        return get_openapi(title=app.title, version=site.version, summary=summary, routes=router.routes)
+
     app.include_router(router, dependencies=[Depends(may_look)])
     add_docs(app, needs=[may_look])
 
     @app.get("/openapi.json", dependencies=[Depends(may_look)])
     def openapi(request: Request) -> dict[str, Any]:
         # Below a path where a proxy has it there.
-        return described | {"servers": [{"url": request.scope["dsf.root"] or "/"}]}
+        return described() | {"servers": [{"url": request.scope["dsf.root"] or "/"}]}
 
     @app.get(f"{PREFIX}/{{rest:path}}", dependencies=[Depends(may_look)])
     def nothing(rest: str) -> Response:

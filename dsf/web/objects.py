@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.resolve import DEFAULT_SCORING_PATH
-from dsf.api.scorer import DynamicScorer
+from dsf.api.scorer import DynamicScorer, Execution
 from dsf.api.sourcefields import said_sources
 from dsf.api.types import ConfigSyncMode
 from dsf.api.urls import base_url
@@ -90,7 +90,8 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     for said in said_sources(spec, synced or RemoteConfig()):
         theirs, ours, params = said.synced, said.spec, said.spec.params
         mark = f" of {said.name}" if said.name else ""
-        pick(f"source type{mark}", theirs.type, ours.type, "Prometheus where there is a query")
+        has_query = bool(theirs.params.query or (params and params.query))
+        pick(f"source type{mark}", theirs.type, ours.type, "Prometheus" if has_query else "None")
         pick(f"source host{mark}", theirs.host, ours.host, _host(spec.config_url))
         pick(f"source path{mark}", theirs.path, ours.path, "that of the source's type")
         pick(f"query{mark}", theirs.params.query, params and params.query)
@@ -103,9 +104,11 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     pick("dimension format", None, spec.score_dimension_format, "${scoreName}")
     usual = f"{validity} (3 intervals, at least 300)" if validity else "3 intervals, at least 300"
     pick("validity (s)", None, spec.execution.validity_seconds, usual)
-    written, run = spec.execution.model_fields_set, spec.execution
-    pick("timeout (s)", None, run.timeout_seconds if "timeout_seconds" in written else None, run.timeout_seconds)
-    pick("retries", None, run.max_retries if "max_retries" in written else None, str(run.max_retries))
+    run, usually = spec.execution, Execution()
+    # An API server and a folder's hub write defaults into the spec: they are nobody's choice.
+    chosen = {name for name in ("timeout_seconds", "max_retries") if getattr(run, name) != getattr(usually, name)}
+    pick("timeout (s)", None, run.timeout_seconds if "timeout_seconds" in chosen else None, run.timeout_seconds)
+    pick("retries", None, str(run.max_retries) if "max_retries" in chosen else None, str(run.max_retries))
     pick("rate limit", None, spec.execution.rate_limit, "none")
     return [_overridden(one, override) for one in pick.found]
 

@@ -200,6 +200,13 @@ def environment() -> jinja2.Environment:
     return made
 
 
+def prepare() -> None:
+    """Compile all templates now: else the first who look wait for it."""
+    made = environment()
+    for name in made.list_templates():
+        made.get_template(name)
+
+
 def ident(name: str) -> str:
     """A name as the id of an element; one that has other characters than names have gets a digest instead."""
     return name if _IDENT.fullmatch(name) else f"x-{digest(name)}"

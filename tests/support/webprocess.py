@@ -21,7 +21,8 @@ class WebProcess:
 
     def __init__(self, redis_url: str, log: Path, **settings: object) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        host = str(settings.get("web_host", "127.0.0.1"))
+        self.url = f"http://[{host}]:{self.port}" if host == "::1" else f"http://127.0.0.1:{self.port}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
         values = {"role": "web", "redis_url": redis_url, "web_port": self.port, "backend": "dir", **settings}
         self._environment = kept | {f"DSF_{name.upper()}": str(value) for name, value in values.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import time
 from pathlib import Path
 
@@ -250,3 +251,11 @@ def test_what_could_not_run_yet(page: WebProcess, redis_client: redis.Redis) -> 
     assert not [text for text in (html, cluster) if "<script>alert" in text]
     api = page.get("/api/v1/summary").json()["unready"]
     assert [(one["name"], one["conditions"][0]["reason"]) for one in api] == [("broken", "MissingInterval")]
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_it_listens_on_ipv6(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
+    good_fleet(redis_client)
+    with WebProcess(redis_server.url, tmp_path / "log", web_host="::1") as page:
+        assert page.url.startswith("http://[::1]:")
+        fetch(page, "/", "All 2 scores are fresh")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import redis
+from playwright.sync_api import Browser, expect
 
 from dsf.fleet.plans import PlanComparison, forget, remember
 from tests.integration.web.test_pages import fetch
+from tests.support.browser import Tab
 from tests.support.webprocess import WebProcess
+
+pytestmark = pytest.mark.xdist_group("browser")
 
 XSS = "<script>alert(1)</script>"
 
@@ -67,6 +72,16 @@ def test_a_proposal_beside_what_is_in_force(page: WebProcess, redis_client: redi
     forget(redis_client, "apps")
     forget(redis_client, "shop")
     fetch(page, "/plans", "Nothing was planned yet")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_on_plans(page: WebProcess, browser: Browser, redis_client: redis.Redis, theme: str) -> None:
+    remember(redis_client, comparison())
+    with Tab(browser, page.url, color_scheme=theme) as tab:
+        expect(tab.open("/plans").locator("h1")).to_contain_text("Plan of apps")
+        assert tab.violations() == []
+        assert tab.wrong == []
+    forget(redis_client, "apps")
 
 
 def test_a_large_plan_stays_a_page(page: WebProcess, redis_client: redis.Redis) -> None:

@@ -1,0 +1,198 @@
+"""What it costs to look at a large fleet in the page: each kind of page, and 200 open pages that follow what happens.
+
+    python -m bench.web [--quick] [--strict] [--json FILE]
+
+3,500 clusters x 10 scorers (`--quick`: 1,000 x 10), seeded in a Redis of its own as a hub would have left them, a real
+`dsf web`. CPU time of that process per page, best of three that are more than a second apart, so that none has the
+reading of the one before. Then 200 connections to `/live`, half of them to the first page, while 100 pairs a second
+get a newer score.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import redis
+import requests
+
+from bench.common import Figure, Measurement, cpu, highest_memory, process, run
+from bench.seeded import seed
+from dsf import keys
+from dsf.demo.embedded_redis import EmbeddedRedis
+from dsf.demo.ports import Ports
+from dsf.demo.supervisor import Supervisor
+from dsf.settings import child_environment
+from dsf.store.model import ModelKeeper
+
+CLUSTERS, QUICK_CLUSTERS = 3500, 1000
+SCORERS, ITEMS = 10, 6
+ROUNDS = 3
+#: Open pages, and seconds for which they are watched.
+OPEN, WATCHED, QUICK_WATCHED = 200, 20.0, 8.0
+#: Pairs that get a newer score each second meanwhile.
+CHANGES = 100
+#: What is to be reached: seconds of CPU and of waiting, elements, bytes, part of a core.
+VIEW_CPU, FIRST_VIEW, NODES, MEMORY, LIVE_CPU = 0.05, 1.0, 5000, 150 * 1024 * 1024, 0.1
+PATHS = (
+    *("/", "/scorers/scorer-03", "/clusters/cluster-0007", "/clusters/cluster-0003/scorers/scorer-02"),
+    *("/find?q=state:failing", "/find?q=cluster:cluster-00*", "/find?q=reason:bad_query", "/changes", "/plans"),
+)
+
+
+def measure(quick: bool) -> Measurement:
+    """A row for the dearest page, and those of what runs beside."""
+    clusters = QUICK_CLUSTERS if quick else CLUSTERS
+    with tempfile.TemporaryDirectory() as folder:
+        supervisor = Supervisor(Path(folder), lambda _: None)
+        ports = Ports(lambda _: None)
+        server = EmbeddedRedis(Path(folder) / "redis", ports.any())
+        try:
+            supervisor.start(server.program())
+            supervisor.wait_ready(30)
+            client: redis.Redis = redis.Redis.from_url(server.url, decode_responses=True)
+            seed(client, clusters, SCORERS, ITEMS)
+            port = ports.any()
+            environment = child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
+            # As pip and the images have it: with compiled bytecode.
+            environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
+            environment |= {"DSF_ROLE": "web", "DSF_WEB_PORT": str(port), "DSF_BACKEND": "dir"}
+            with process([sys.executable, "-m", "dsf.web"], environment, Path(folder) / "web.log") as page:
+                url = f"http://127.0.0.1:{port}"
+                _wait(url)
+                first = _asked(page, url, "/")[1]
+                views = {path: _view(page, url, path) for path in PATHS}
+                following = _followed(page, url, port, client, QUICK_WATCHED if quick else WATCHED)
+                highest = highest_memory(page.pid)
+        finally:
+            supervisor.stop_all()
+    pairs = clusters * SCORERS
+    dearest = max(views, key=lambda path: views[path][0])
+    slowest = max(views, key=lambda path: views[path][1])
+    largest = max(views, key=lambda path: views[path][2])
+    used, news = following
+    figures = [
+        Figure(f"first page of {pairs:,} after the start", f"{first:.2f} s", first, "s", most=FIRST_VIEW),
+        _figure("dearest page, CPU", views[dearest][0], dearest, VIEW_CPU),
+        _figure("slowest page", views[slowest][1], slowest, FIRST_VIEW),
+        Figure("largest page, elements", f"{views[largest][2]:,}, {largest}", views[largest][2], "", most=NODES),
+        Figure("highest memory", f"{highest / 2**20:.0f} MiB", highest, "B", most=MEMORY),
+        Figure(
+            f"{OPEN} open pages, {CHANGES} changes a second",
+            f"{100 * used:.1f} % of a core, {news:,} messages",
+            used,
+            "cores",
+            most=LIVE_CPU,
+        ),
+    ]
+    return figures, {"views": views, "first": first, "live": following, "memory": highest}
+
+
+def _figure(name: str, seconds: float, path: str, most: float) -> Figure:
+    return Figure(name, f"{seconds * 1000:.0f} ms, {path}", seconds, "s", most=most)
+
+
+def _wait(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if requests.get(f"{url}/healthz", timeout=5).ok:
+                return
+        except requests.ConnectionError:
+            time.sleep(0.1)
+    raise TimeoutError(f"no page at {url}")
+
+
+def _asked(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
+    """CPU-seconds, seconds and elements of one page."""
+    watched = psutil.Process(page.pid)
+    before, began = cpu(watched), time.monotonic()
+    answer = requests.get(url + path, timeout=60)
+    took = time.monotonic() - began
+    answer.raise_for_status()
+    return cpu(watched) - before, took, len(re.findall(r"<[a-zA-Z]", answer.text))
+
+
+def _view(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
+    rounds = []
+    for _ in range(ROUNDS):
+        # One reading of the fleet serves all pages for a second.
+        time.sleep(1.2)
+        rounds.append(_asked(page, url, path))
+    return min(rounds)
+
+
+def _followed(
+    page: subprocess.Popen[bytes], url: str, port: int, client: redis.Redis, seconds: float
+) -> tuple[float, int]:
+    """Part of a core that open pages take while pairs change, and how many messages they got."""
+    paths = ["/"] * (OPEN // 2) + [f"/scorers/scorer-{number % SCORERS:02}" for number in range(OPEN // 2)]
+    # As a browser does: it says what it was loaded with.
+    places = {path: _place(url + path) for path in set(paths)}
+    watched = psutil.Process(page.pid)
+    with ExitStack() as stack:
+        streams = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)) for _ in paths]
+        for stream, path in zip(streams, paths, strict=True):
+            stream.sendall(f"GET {places[path]} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            stream.setblocking(False)
+        ended = threading.Event()
+        worker = threading.Thread(target=_change, args=(client, ended))
+        worker.start()
+        try:
+            # All have what they begin with.
+            _read(streams, 5.0)
+            before, began = cpu(watched), time.monotonic()
+            news = _read(streams, seconds)
+            return (cpu(watched) - before) / (time.monotonic() - began), news
+        finally:
+            ended.set()
+            worker.join()
+
+
+def _place(url: str) -> str:
+    """Where the page of a path is followed."""
+    found = re.search(r'data-live="([^"]*)"', requests.get(url, timeout=60).text)
+    if found is None:
+        raise RuntimeError(f"{url} is not followed")
+    return html.unescape(found[1])
+
+
+def _read(streams: list[socket.socket], seconds: float) -> int:
+    found, deadline = 0, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for stream in streams:
+            try:
+                found += stream.recv(1 << 20).count(b"event: patch")
+            except BlockingIOError:
+                continue
+        time.sleep(0.1)
+    return found
+
+
+def _change(client: redis.Redis, ended: threading.Event) -> None:
+    """Pairs get newer scores, as results workers would write them; the read model follows."""
+    keeper, number = ModelKeeper(client), 0
+    while not ended.wait(1.0):
+        now = time.time()
+        with client.pipeline(transaction=False) as pipe:
+            for _ in range(CHANGES):
+                cluster, scorer = f"cluster-{number % QUICK_CLUSTERS:04}", f"scorer-{number % SCORERS:02}"
+                pipe.hset(keys.pair_key(cluster, scorer), mapping={"last_success": now, "valid_until": now + 900})
+                pipe.hincrby(keys.MODEL_MARKED, keys.pair(cluster, scorer), 1)
+                number += 7
+            pipe.execute()
+        while keeper.turn(now):
+            pass
+
+
+if __name__ == "__main__":
+    sys.exit(run(__doc__, measure))
