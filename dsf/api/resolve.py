@@ -16,7 +16,6 @@ from typing import Final
 
 from pydantic.alias_generators import to_camel
 
-from dsf.api.dimension import DEFAULT_FORMAT
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.promql import split_queries
 from dsf.api.ratelimit import parse_rate
@@ -114,7 +113,8 @@ def resolve(
         scoring_endpoint_auth_key=scoring_secret.key,
         location=spec.location.value,
         score_destination=spec.score_destination.value,
-        score_dimension_format=spec.score_dimension_format or DEFAULT_FORMAT,
+        score_dimension_format=spec.dimension_formats[0],
+        more_dimension_formats=spec.dimension_formats[1:] or None,
         timeout_seconds=execution.timeout_seconds,
         max_retries=execution.max_retries,
         validity_seconds=execution.validity_seconds or default_validity(interval),

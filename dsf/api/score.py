@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -53,7 +53,7 @@ class Items:
     items: tuple[Item, ...]
     #: Items whose value was outside of -100..100.
     clamped: int
-    #: Results that lost their name to a later one.
+    #: Names that were given more than once.
     duplicates: int
     #: Results that are no item, by reason: empty_dimension, nan, infinite.
     refused: Counter[str]
@@ -75,26 +75,40 @@ def to_score_value(score: float) -> tuple[int, bool]:
 
 
 def build_items(
-    results: Iterable[Result], fmt: str, cluster: str, score_name: str, *, max_bytes: int = MAX_OBJECT_BYTES
+    results: Iterable[Result],
+    fmt: str,
+    cluster: str,
+    score_name: str,
+    *,
+    more: Sequence[str] = (),
+    max_bytes: int = MAX_OBJECT_BYTES,
 ) -> Items:
-    """The items of `results`: named by the dimension format `fmt`, of two with one name the later one.
+    """The items of `results`: named by the dimension format `fmt`, then by each of `more`.
 
-    Raises ScoreObjectTooLargeError when one object could not hold them.
+    Of two results to which one format gives one name, the later one counts; a name that an earlier format gave stays
+    as it is. A result is refused (empty_dimension) when no format gives it a name. Raises ScoreObjectTooLargeError
+    when one object could not hold them.
     """
-    dimension = DimensionFormat(fmt, cluster, score_name)
-    latest: dict[str, float] = {}
+    dimensions = [DimensionFormat(one, cluster, score_name) for one in (fmt, *more)]
+    by_format: list[dict[str, float]] = [{} for _ in dimensions]
     refused: Counter[str] = Counter()
     accepted = 0
     for labels, score in results:
         if not math.isfinite(score):
             refused[RefusalReason.NAN if math.isnan(score) else RefusalReason.INFINITE] += 1
             continue
-        name = dimension.render(labels)
-        if not name:
+        named = 0
+        for dimension, own in zip(dimensions, by_format, strict=True):
+            if name := dimension.render(labels):
+                own[name] = score
+                named += 1
+        if not named:
             refused[RefusalReason.EMPTY_DIMENSION] += 1
-            continue
-        latest[name] = score
-        accepted += 1
+        accepted += named
+    latest = by_format[0]
+    for own in by_format[1:]:
+        for name, score in own.items():
+            latest.setdefault(name, score)
     _check_size(latest, max_bytes)
     values = [(name, to_score_value(score)) for name, score in latest.items()]
     return Items(

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, m
 from pydantic.config import JsonDict
 
 from dsf.api.authentication import Auth, Tls
+from dsf.api.dimension import DEFAULT_FORMAT
 from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel, Time
 from dsf.api.ratelimit import RATE_PATTERN, parse_rate
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig, distinct
@@ -36,6 +37,9 @@ MAX_FAILURES: Final = 10
 #: Most items that stand for results when there are none, and most characters of the name of one.
 MAX_EMPTY_ITEMS: Final = 256
 MAX_NAME: Final = 253
+#: Most formats of item names, and most characters of one of several.
+MAX_FORMATS: Final = 8
+MAX_FORMAT: Final = 1024
 
 _HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
 # What the models below check beyond their fields, in words that the API server uses too.
@@ -64,6 +68,7 @@ def _rate(value: str) -> str:
 
 
 HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": _HTTP_URL})]
+DimensionText = Annotated[str, Field(min_length=1, max_length=MAX_FORMAT)]
 ScoreValue = Annotated[StrictInt, Field(ge=-100, le=100)]
 Rate = Annotated[str, AfterValidator(_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
 
@@ -236,6 +241,12 @@ class DynamicScorerSpec(SpecModel):
         description="Name of a score item. Placeholders: ${cluster} ${node} ${device} ${namespace} ${app} ${pod} "
         "${container} ${meta} ${scoreName}. Unset: ${scoreName}.",
     )
+    score_dimension_formats: tuple[DimensionText, ...] = Field(
+        default=(),
+        description="More names of score items: each result makes one item for each. With scoreDimensionFormat beside "
+        "it, that is the first. Of two items with one name, that of the earlier format counts.",
+        max_length=MAX_FORMATS,
+    )
     cluster_selector: ClusterSelector | None = Field(
         default=None, description="Managed clusters that it runs on, by their labels; unset: on all."
     )
@@ -253,6 +264,12 @@ class DynamicScorerSpec(SpecModel):
     )
     scoring: Scoring = Field(default_factory=Scoring, description="Where the scores are made.")
     execution: Execution = Field(default_factory=Execution, description="How cycles are run.")
+
+    @property
+    def dimension_formats(self) -> tuple[str, ...]:
+        """All formats in their order, each once; at least one."""
+        said = (self.score_dimension_format, *self.score_dimension_formats)
+        return tuple(dict.fromkeys(one for one in said if one)) or (DEFAULT_FORMAT,)
 
     @model_validator(mode="after")
     def _has_one_or_several_sources(self) -> Self:

@@ -90,6 +90,8 @@ class ScorerSummary(BaseModel):
     # Only there when a source or a scoring API is asked with more than a token of upstream's kind.
     source_access: Annotated[Access | None, BeforeValidator(_access)] = None
     scoring_access: Annotated[Access | None, BeforeValidator(_access)] = None
+    # Only there with several formats: those beside the first. The hub makes the items; an agent only explains them.
+    more_dimension_formats: tuple[str, ...] | None = None
     # Only there with several sources: the name of the first, which is the one above, and the others.
     source_name: str | None = None
     sources: tuple[SourceSummary, ...] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -196,17 +196,24 @@ class _Destination:
         if body == WITHHELD.encode():
             return
         elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
-        fates = [self._fate(element) for element in elements]
-        # Of two results with one item name the later one wins.
-        last = {fate.name: index for index, fate in enumerate(fates) if fate.fate == "item"}
-        for index, fate in enumerate(fates):
-            if fate.fate == "item" and last[fate.name] != index:
-                note = "a later result has the same item name"
-                yield fate.model_copy(update={"fate": "replaced", "value": None, "note": note})
-            else:
-                yield fate
+        formats = (self.summary.score_dimension_format, *(self.summary.more_dimension_formats or ()))
+        given: set[str] = set()
+        named: set[int] = set()
+        for number, fmt in enumerate(formats):
+            fates = [self._fate(element, fmt) for element in elements]
+            # Of two results with one item name the later one wins; a name of an earlier format stays.
+            last = {fate.name: index for index, fate in enumerate(fates) if fate.fate == "item"}
+            for index, fate in enumerate(fates):
+                if fate.fate == "item" and (last[fate.name] != index or fate.name in given):
+                    which = "an earlier format" if fate.name in given else "a later result"
+                    note = f"{which} has the same item name"
+                    yield fate.model_copy(update={"fate": "replaced", "value": None, "note": note})
+                elif fate.fate == "item" or (number == len(formats) - 1 and index not in named):
+                    yield fate
+                named |= {index} if fate.fate == "item" else set()
+            given |= last.keys()
 
-    def _fate(self, element: Any) -> ResultView:
+    def _fate(self, element: Any, fmt: str) -> ResultView:
         text = json.dumps(element, ensure_ascii=False)
         shown = text if len(text) <= HEAD_BYTES else text[:HEAD_BYTES] + "..."
         alone = parse_response(json.dumps({"results": [element]}).encode())
@@ -215,7 +222,7 @@ class _Destination:
         labels, score = alone.results[0]
         if self.summary.score_destination == "None":
             return ResultView(result=shown, fate="metric")
-        dimension = DimensionFormat(self.summary.score_dimension_format, self.cluster, self.summary.score_name)
+        dimension = DimensionFormat(fmt, self.cluster, self.summary.score_name)
         name = dimension.render(labels)
         if not name:
             return ResultView(result=shown, fate="refused", note="empty_dimension")
@@ -232,14 +239,17 @@ def _judged(destination: _Destination, seen: _Seen, cycle: Cycle) -> dict[str, A
     if response is None:
         raise RuntimeError("the cycle was not scored")
     (question,) = seen.exchanges["score"]
+    refused = Counter(response.refused)
     results = list(destination.fates(seen.masked(b"".join(question.pieces))))
     if summary.score_destination != "None":
         try:
-            build_items(response.results, summary.score_dimension_format, destination.cluster, summary.score_name)
+            more = summary.more_dimension_formats or ()
+            fmt = summary.score_dimension_format
+            built = build_items(response.results, fmt, destination.cluster, summary.score_name, more=more)
         except ScoreObjectTooLargeError as error:
             failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
             return {"results": results, **failure}
-    refused = response.refused or any(result.fate == "refused" for result in results)
+        refused += built.refused
     return {"results": results, "outcome": "partial" if refused else "ok" if response.results else "empty"}
 
 

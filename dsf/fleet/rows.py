@@ -75,8 +75,10 @@ def score_items(score: Score, record: ScorerRecord, cluster: str) -> list[ItemVi
             ItemView(name=score.score_name, value=None, scored=value, labels=labels)
             for labels, value in score.results[:MAX_ITEMS]
         ]
-    dimension = DimensionFormat(record.dimension_format, cluster, score.score_name)
-    given = {dimension.render(labels): (labels, value) for labels, value in score.results}
+    given: dict[str, tuple[dict[str, str], float]] = {}
+    for fmt in reversed((record.dimension_format, *record.more_dimension_formats)):
+        dimension = DimensionFormat(fmt, cluster, score.score_name)
+        given |= {dimension.render(labels): (labels, value) for labels, value in score.results}
     found = []
     for name, value in score.items[:MAX_ITEMS]:
         labels, scored = given.get(name, ({}, None))

@@ -109,6 +109,7 @@ class ScorerPlan:
             score_name=resolved.score_name,
             description=spec.description,
             dimension_format=resolved.summary.score_dimension_format,
+            more_dimension_formats=resolved.summary.more_dimension_formats or (),
             destination=spec.score_destination.value,
             location=spec.location.value,
             interval=resolved.interval_seconds,

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from dsf.api.dimension import DEFAULT_FORMAT
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
@@ -125,7 +124,7 @@ def _score(manifest: Manifest, scorer: DynamicScorer | None, now: datetime) -> S
     annotations = dict(metadata.get("annotations") or {})
     if scorer is not None:
         annotations[DESCRIPTION] = scorer.spec.description
-        annotations[DIMENSION_FORMAT] = scorer.spec.score_dimension_format or DEFAULT_FORMAT
+        annotations[DIMENSION_FORMAT] = scorer.spec.dimension_formats[0]
     return ScoreObject(
         apiVersion=manifest["apiVersion"],
         kind=manifest["kind"],
@@ -149,7 +148,7 @@ def _view(scorer: DynamicScorer, target: str, objects: Iterable[Manifest], now: 
         config_url=scorer.spec.config_url,
         score_name=status.score_name,
         score_object=target,
-        score_dimension_format=scorer.spec.score_dimension_format or DEFAULT_FORMAT,
+        score_dimension_format=scorer.spec.dimension_formats[0],
         interval_seconds=status.interval,
         health=status.health_status.value,
         conditions=[ConditionView.model_validate(one, from_attributes=True) for one in status.conditions],

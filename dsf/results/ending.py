@@ -138,7 +138,8 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_r
     clamped = 0
     if scorer.destination != "None":
         try:
-            built = build_items(kept, scorer.dimension_format, result.cluster, scorer.score_name)
+            more = scorer.more_dimension_formats
+            built = build_items(kept, scorer.dimension_format, result.cluster, scorer.score_name, more=more)
         except ScoreObjectTooLargeError as error:
             raise CycleError("publish", "too_large", str(error)) from None
         items, clamped = built.items, built.clamped

@@ -50,6 +50,8 @@ class ScorerRecord(BaseModel):
     score_name: str
     description: str = ""
     dimension_format: str = ""
+    #: The formats of items beside the first.
+    more_dimension_formats: tuple[str, ...] = ()
     destination: Literal["AddOnPlacementScore", "None"] = "AddOnPlacementScore"
     location: str = "Internal"
     #: Seconds.

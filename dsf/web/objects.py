@@ -101,7 +101,9 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     pick("scoring path", scoring and scoring.path, spec.scoring.path, DEFAULT_SCORING_PATH)
     pick("score name", scoring and scoring.params.name, named and named.name)
     pick(INTERVAL, scoring and scoring.params.interval, named and named.interval)
-    pick("dimension format", None, spec.score_dimension_format, "${scoreName}")
+    pick("dimension format", None, spec.score_dimension_format, spec.dimension_formats[0])
+    if spec.dimension_formats[1:]:
+        pick("more dimension formats", None, " and ".join(spec.dimension_formats[1:]))
     usual = f"{validity} (3 intervals, at least 300)" if validity else "3 intervals, at least 300"
     pick("validity (s)", None, spec.execution.validity_seconds, usual)
     run, usually = spec.execution, Execution()

@@ -357,3 +357,15 @@ def test_each_of_several_sources_is_shown_with_its_secrets_masked(
         ("power", 2),
     ]
     assert report["request"]["series"] == 4
+
+
+def test_items_of_several_formats(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    deliver(folder, servers, more_dimension_formats=("${pod}", "${node}!", "n2"))
+    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+    fates = [(one["fate"], one["name"], one["value"]) for one in report["results"]]
+    assert fates == [
+        *(("replaced", "n1", None), ("item", "n2", 100), ("item", "n1", -3), ("item", "p1", 5)),
+        *(("replaced", "n1!", None), ("item", "n2!", 100), ("item", "n1!", -3), ("item", "!", 5)),
+        *[("replaced", "n2", None)] * 3,
+        *(("refused", "", None), ("replaced", "n2", None)),
+    ]

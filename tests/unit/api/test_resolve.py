@@ -162,3 +162,19 @@ def test_a_scorer_that_leaves_no_room_for_others_is_refused(field: str, name: st
 
 def test_every_reason_can_be_the_reason_of_a_condition() -> None:
     assert all(reason.isalpha() and reason[0].isupper() for reason in Reason)
+
+
+@pytest.mark.parametrize(
+    ("single", "several", "first", "more"),
+    [
+        ("", [], "${scoreName}", None),
+        ("${node}", [], "${node}", None),
+        ("", ["${node}", "${pod}"], "${node}", ("${pod}",)),
+        ("${node}", ["${pod}", "${node}", "all"], "${node}", ("${pod}", "all")),
+    ],
+)
+def test_the_single_format_is_the_first_and_each_counts_once(
+    single: str, several: list[str], first: str, more: tuple[str, ...] | None
+) -> None:
+    found = resolve(scorer({"scoreDimensionFormat": single, "scoreDimensionFormats": several}, SYNCED)).summary
+    assert (found.score_dimension_format, found.more_dimension_formats) == (first, more)

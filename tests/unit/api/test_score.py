@@ -146,3 +146,17 @@ def test_the_transition_time_stays_over_updates() -> None:
     later = score_status([("a", 1)], valid_until=NOW, now=NOW + timedelta(hours=1), previous=previous)
     assert later["conditions"][0]["lastTransitionTime"] == "2026-01-01T12:00:00Z"
     assert later["conditions"][0]["message"] == "1 score items are up to date"
+
+
+def test_several_formats_make_an_item_of_each_result_for_each() -> None:
+    results = [
+        Result({"node": "n1", "pod": "a"}, 10),
+        Result({"node": "n1", "pod": "b"}, 20),
+        Result({"node": "b"}, 30),
+    ]
+    found = build_items(results, "${node}", "c", "s", more=("${pod}", "all"))
+    # n1: the later result. b: the earlier format, in which a node has the name that a pod has in the next one.
+    assert found.items == (("n1", 20), ("b", 30), ("a", 10), ("all", 30))
+    assert (found.duplicates, sum(found.refused.values())) == (4, 0)
+    assert build_items([Result({}, 1)], "${node}", "c", "s", more=("${pod}",)).refused == {"empty_dimension": 1}
+    assert build_items([Result({"pod": "p"}, 1)], "${node}", "c", "s", more=("${pod}",)).items == (("p", 1),)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsf.fleet.rows import score_items
 from dsf.messages import Result
 from dsf.results.ending import digest_of, ending_of
 from dsf.settings import Settings
@@ -88,3 +89,12 @@ def test_any_result_has_one_outcome_and_only_valid_items(results: list, outcome:
     names = [name for name, _ in ending.score.items]
     assert len(names) == len(set(names))
     assert all(name and -100 <= value <= 100 for name, value in ending.score.items)
+
+
+def test_each_format_of_the_scorer_makes_items() -> None:
+    scorer = record(dimension_format="${node}", more_dimension_formats=("${node};${pod}",))
+    ending = ending_of(result(results=[({"node": "n", "pod": "p"}, 7.0)]), scorer, now=NOW, settings=SETTINGS)
+    assert ending.score is not None
+    assert ending.score.items == [("n", 7), ("n;p", 7)]
+    found = score_items(ending.score, scorer, "c")
+    assert [(one.name, one.scored, one.labels["pod"]) for one in found] == [("n", 7.0, "p"), ("n;p", 7.0, "p")]
