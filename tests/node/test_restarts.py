@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from tests.node.lab.cluster import Cluster
+from tests.node.watch import Watch
 from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, World, restarts
 from tests.support.wait import wait_for
 
@@ -24,17 +26,19 @@ def _places(world: World) -> dict[str, tuple[Cluster, str, str]]:
     return places | {"agent": (world.managed["cluster1"], AGENT_NAMESPACE, AGENT)}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _override(world: World) -> None:
+@pytest.fixture(scope="module")
+def watch(world: World) -> Iterator[Watch]:
     world.dsf("schedule", "set", "sample-scorer", "--interval", str(OVERRIDE))
+    with world.watch() as watch:
+        yield watch
 
 
 @pytest.fixture(autouse=True)
-def _afterwards(world: World, request: pytest.FixtureRequest) -> object:
+def _afterwards(world: World, watch: Watch, request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test every pod is ready, cycles succeed, one was missed at most, and the override is kept."""
     # A node without power is away for longer, and re-scores by hand that expire meanwhile count, too.
     away = request.function is test_a_node_that_loses_power
-    with contextlib.nullcontext() if away else world.watched(OVERRIDE):
+    with contextlib.nullcontext() if away else watch.window(request.node.name, OVERRIDE):
         yield
         for cluster, namespace, selector in _places(world).values():
             world.wait_ready(cluster, namespace, selector)

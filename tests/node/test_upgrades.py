@@ -48,14 +48,19 @@ def test_a_rolling_upgrade_misses_at_most_one_cycle_of_each_pair(world: World, r
     world.rescore()
     agents = {name: _uids(world, name) for name in MANAGED}
     rolled = [f"--set-string {part}odAnnotations.rolled=again" for part in ("p", "spokeSetting.agent.p")]
-    with world.watched(_INTERVAL):
-        world.helm("upgrade", "deploy/helm", "--reuse-values", *rolled, "--wait --timeout 8m")
-        wait_for(lambda: all(not _uids(world, name) & agents[name] for name in MANAGED), 180, "new agents", interval=1)
-        world.settle()
-    with world.watched(_INTERVAL):
-        world.hub.kubectl("-n", HUB_NAMESPACE, "rollout", "restart", "statefulset/dynamic-scoring-redis")
-        world.hub.kubectl("-n", HUB_NAMESPACE, "rollout", "status", "statefulset/dynamic-scoring-redis", timeout=180)
-        world.settle()
+    with world.watch() as watch:
+        with watch.window("upgrade", _INTERVAL):
+            world.helm("upgrade", "deploy/helm", "--reuse-values", *rolled, "--wait --timeout 8m")
+            wait_for(
+                lambda: all(not _uids(world, name) & agents[name] for name in MANAGED), 180, "new agents", interval=1
+            )
+            world.settle()
+        with watch.window("Redis", _INTERVAL):
+            world.hub.kubectl("-n", HUB_NAMESPACE, "rollout", "restart", "statefulset/dynamic-scoring-redis")
+            world.hub.kubectl(
+                "-n", HUB_NAMESPACE, "rollout", "status", "statefulset/dynamic-scoring-redis", timeout=180
+            )
+            world.settle()
 
 
 def _uids(world: World, cluster: str) -> set[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import itertools
 import json
 import os
 import re
@@ -17,6 +15,7 @@ from tests.node.lab import clusters, folders, kind, network, standins
 from tests.node.lab.cluster import Cluster
 from tests.node.lab.command import LabError, run, say
 from tests.node.reader import Reader
+from tests.node.watch import Watch
 from tests.support.wait import wait_for
 
 HUB_NAMESPACE, AGENT_NAMESPACE = "open-cluster-management", "dynamic-scoring"
@@ -104,19 +103,11 @@ class World:
         return found
 
     @contextlib.contextmanager
-    def watched(self, interval: float) -> Iterator[None]:
-        """What happens meanwhile may cost each pair of the sample scorer one cycle at most, and loses no result."""
-        before = {name: self.history(name)["books"] for name in MANAGED}
-        began = datetime.datetime.now(datetime.UTC)
-        yield
-        for name in MANAGED:
-            now = self.history(name)
-            missed = {key: now["books"][key] - before[name][key] for key in ("lost", "skipped", "error")}
-            assert sum(missed.values()) <= 1, f"{name}: {missed}, {now}"
-            times = [datetime.datetime.fromisoformat(cycle["at"]) for cycle in now["cycles"]]
-            times = [began, *sorted(time for time in times if time > began)]
-            gap = max((later - earlier).total_seconds() for earlier, later in itertools.pairwise(times))
-            assert gap <= 2 * interval, f"{name}: {gap:.0f} s without a cycle, which is due every {interval} s: {times}"
+    def watch(self) -> Iterator[Watch]:
+        """What happens in each of its windows may cost each pair of the sample scorer one cycle, and no result."""
+        watch = Watch(self.history, MANAGED)
+        yield watch
+        watch.judge()
 
     def rescore(self, scorer: str = "sample-scorer") -> None:
         """One cycle on every cluster, now; waits until there is one that succeeds."""

@@ -45,7 +45,7 @@ def test_ci_runs_what_people_run() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     commands = re.findall(r"^(?!#).*?\bmake ([a-z ]+)", script.read_text(), re.MULTILINE)
-    assert " ".join(commands).split() == ["lint", "types", "controlplane", "test"]
+    assert " ".join(commands).split() == ["lint", "types", "controlplane", "test", "node"]
 
 
 @pytest.mark.parametrize("name", ["scripts/uv", "scripts/test", "samples/sample-scorer/test_scorer.sh", ".ci/run"])

@@ -1,0 +1,65 @@
+"""Cycles of the sample scorer while something happens: in each window of time a pair misses one at most."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.support.wait import wait_for
+
+#: A cycle that ends like this was missed. That it is lost is known a minute after it was due.
+_MISSED = {"lost", "skipped", "error"}
+#: Seconds until every cycle has an outcome: the deadline of the last one, and the time after which it is lost.
+_JUDGED = 240
+
+
+class Watch:
+    """Windows of time, judged together at the end by the cycles that were due in them."""
+
+    def __init__(self, history: Callable[[str], dict[str, Any]], clusters: tuple[str, ...]) -> None:
+        self._history = history
+        self._clusters = clusters
+        self._windows: list[tuple[str, datetime.datetime, datetime.datetime]] = []
+        #: (Cluster, run id) -> the newest that is known of that cycle: a history holds the last 50 only.
+        self._cycles: dict[tuple[str, str], dict[str, Any]] = {}
+
+    @contextlib.contextmanager
+    def window(self, what: str, interval: float) -> Iterator[None]:
+        """What happens meanwhile leaves no pair without a cycle for longer than two intervals, in seconds."""
+        began = datetime.datetime.now(datetime.UTC)
+        yield
+        self._windows.append((what, began, datetime.datetime.now(datetime.UTC)))
+        self._look()
+        for name in self._clusters:
+            times = [began, *sorted(due for due, _ in self._due(name) if due > began)]
+            gap = max((later - earlier).total_seconds() for earlier, later in itertools.pairwise(times))
+            assert gap <= 2 * interval, f"{name}: {gap:.0f} s without a cycle, which is due every {interval} s: {times}"
+
+    def judge(self) -> None:
+        """Wait until every cycle has an outcome; raises AssertionError for a window in which a pair missed two."""
+        wait_for(lambda: not self._look(), _JUDGED, "every cycle to have an outcome", interval=2)
+        wrong = []
+        for what, began, ended in self._windows:
+            for name in self._clusters:
+                missed = [cycle for due, cycle in self._due(name) if began <= due <= ended]
+                missed = [cycle for cycle in missed if cycle["outcome"] in _MISSED]
+                if len(missed) > 1:
+                    wrong.append(f"{what}: {name} missed {missed}")
+        assert not wrong, "\n".join(wrong)
+
+    def _look(self) -> int:
+        """Read the histories; returns the number of cycles that have no outcome yet."""
+        waiting = 0
+        for name in self._clusters:
+            found = self._history(name)
+            waiting += found["books"]["open"]
+            self._cycles |= {(name, cycle["runId"]): cycle for cycle in found["cycles"]}
+        return waiting
+
+    def _due(self, cluster: str) -> Iterator[tuple[datetime.datetime, dict[str, Any]]]:
+        for (name, _), cycle in self._cycles.items():
+            if name == cluster:
+                yield datetime.datetime.fromisoformat(cycle["at"]), cycle
