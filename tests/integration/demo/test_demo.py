@@ -15,12 +15,14 @@ import psutil
 import pytest
 import requests
 import yaml
+from playwright.sync_api import Browser, expect
 
 from dsf.demo.binaries import find
 from dsf.demo.extras import EXTRAS
 from dsf.demo.stack import http_ready
 from dsf.settings import ENV_PREFIX
 from tests.integration.scorer.tutorial import File, steps
+from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -30,11 +32,22 @@ pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[3]
 DSF = (sys.executable, "-m", "dsf.cli")
+__all__ = ["browser"]
+
+expect.set_options(timeout=TIMEOUT)
 PAIRS = [
     (cluster, scorer)
     for cluster in ("worker01", "worker02")
     for scorer in ("example-performance-scorer", "example-powerconsumption-scorer", "sample-scorer")
 ]
+
+#: A query that Prometheus does not take.
+WRONG = """configSyncMode: None
+  source:
+    host: http://kube-prometheus-kube-prome-prometheus.monitoring.svc:9090
+    path: /api/v1/query_range
+    params: {query: "rate(up[1m]", range: 60, step: 15}
+  scoring: {params: {name: sample_my_score, interval: 5}}"""
 
 
 def make_environment(folder: Path) -> dict[str, str]:
@@ -207,6 +220,35 @@ def test_everything_that_is_promised(demo: Demo) -> None:
 
     rescored = demo.dsf("rescore", "sample-scorer", "--cluster", "worker01", "--wait")
     assert rescored.returncode == 0, rescored.stdout + rescored.stderr
+
+
+def test_the_page_says_what_fails_where_and_why_and_scores_again(demo: Demo, browser: Browser) -> None:
+    demo.wait_fresh(PAIRS)
+    own = demo.folder / "sample-scorer.yaml"
+    before = own.read_text()
+    page = demo.context()["web_url"]
+    with Tab(browser, page) as tab:
+        shown = tab.open("/")
+        expect(shown.locator("h1")).to_contain_text("All 6 scores are fresh")
+        shown.evaluate("window.same = true")
+        # The hub, OCM's way to the agents, real Prometheus servers, results: all of it is in between.
+        own.write_text(before.replace("configSyncMode: Full", WRONG))
+        try:
+            expect(shown.locator("h1")).to_contain_text("sample-scorer fails on 2 clusters: bad_query")
+            # Prometheus' own words.
+            expect(shown.locator("#problems")).to_contain_text("unclosed left parenthesis")
+            assert shown.evaluate("window.same")
+        finally:
+            own.write_text(before)
+        shown = tab.open("/clusters/worker01/scorers/sample-scorer")
+        shown.get_by_role("link", name="Score now").click()
+        shown.get_by_role("button", name="Score now on 1 cluster").click()
+        expect(shown.locator("h1")).to_contain_text("1 of 1 run has ended")
+        run = shown.locator("#outcome tbody code").first.inner_text()
+        shown.get_by_role("link", name="worker01").click()
+        expect(shown.locator(f"tr#run-{run}")).to_have_class("asked")
+        assert tab.wrong == []
+    demo.wait_fresh(PAIRS)
 
 
 def test_a_terminal_that_sourced_the_printed_environment_explains_too(demo: Demo) -> None:
