@@ -172,6 +172,25 @@ class FleetModel:
             clusters=self._cluster_overviews(shown, sorted(map(str, scorers)), now),
         )
 
+    def cluster_states(self) -> dict[str, StateCounts]:
+        """The states of the pairs of each cluster. It reads the whole model: ask seldom."""
+        now = self._clock()
+        with self._redis.pipeline(transaction=False) as pipe:
+            for scorer in self._redis.smembers(keys.MODEL_SCORERS):
+                pipe.zrange(keys.model_states(str(scorer)), 0, -1, withscores=True)
+            answers = pipe.execute()
+        found: dict[str, dict[str, int]] = {}
+        for rows in answers:
+            for cluster, place in rows:
+                sums = found.setdefault(str(cluster), {})
+                state = judged(place, now).value
+                sums[state] = sums.get(state, 0) + 1
+        return {cluster: StateCounts(**sums) for cluster, sums in found.items()}
+
+    def labels(self) -> dict[str, dict[str, str]]:
+        """The labels of each cluster, without those of addons."""
+        return {name: one.labels for name, one in self._notices.clusters().items()}
+
     def clusters_like(self, pattern: str) -> set[str] | None:
         """Accepted clusters that a pattern fits (`*`, `?`); None for all of them. Raises UnknownClusterError for what
         is no pattern.

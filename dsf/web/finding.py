@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import ScorerOverview
+from dsf.store.notices import CLUSTER_SET
 from dsf.web import search
 from dsf.web.reading import Reading, Row, Rows, states_named
 from dsf.web.states import RANK, STATES
@@ -52,12 +54,16 @@ def find(reading: Reading, text: str, limit: int, cursor: str | None) -> dict[st
 def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
     """A word is a scorer's if one has it in its name, else a state, else a reason, else a cluster's."""
     fleet = reading.fleet()
-    names = reading.cluster_names() if asked.of("cluster") or asked.words else []
+    by_label = bool(asked.of("set") or asked.of("label"))
+    names = reading.cluster_names() if asked.of("cluster") or asked.words or by_label else []
     scorers = [one for one in fleet.scorers if asked.allows("scorer", one.name)]
     clusters = [name for name in names if asked.allows("cluster", name)]
+    if by_label:
+        labels = reading.labels()
+        clusters = [name for name in clusters if _is_labelled(asked, labels.get(name, {}))]
     states = [name for name in STATES if asked.allows("state", name)]
     reasons, stages = list(asked.of("reason")), list(asked.of("stage"))
-    named_clusters = bool(asked.of("cluster"))
+    named_clusters = by_label or bool(asked.of("cluster"))
     shown_scorers: list[ScorerOverview] = []
     shown_clusters: list[str] = []
     for word in asked.words:
@@ -92,6 +98,14 @@ def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
         filters = [PairFilter(None if every else one.name, wanted_clusters, wanted_states) for one in scorers]
         filters = filters[:1] if every else filters
     return _Meaning(filters[:_QUESTIONS], shown_scorers, shown_clusters)
+
+
+def _is_labelled(asked: search.Query, labels: Mapping[str, str]) -> bool:
+    """Whether a cluster is in the ClusterSet and has the labels, `KEY=VALUE`, that were asked for."""
+    texts = [f"{key}={value}" for key, value in labels.items()]
+    return asked.allows("set", labels.get(CLUSTER_SET, "")) and all(
+        any(search.fits(text, pattern) for text in texts) for pattern in asked.of("label")
+    )
 
 
 def _pairs(reading: Reading, filters: list[PairFilter], limit: int, cursor: str | None) -> Rows:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import redis
 
@@ -20,6 +20,7 @@ from dsf.fleet.overviews import (
     PairDetail,
     PairRow,
     ScorerDetail,
+    StateCounts,
     UnreadyScorer,
 )
 from dsf.fleet.plans import PlanComparison, read_plans
@@ -33,9 +34,12 @@ from dsf.store.schedule import Override, ScheduleStore
 from dsf.web.states import RANK, STATES, State
 
 Pair = tuple[str, str]
+_Value = TypeVar("_Value")
 #: Seconds for which one reading of the fleet is shown to all, and how many times its own cost at least.
 _FRESH: Final = 1.0
 _REST: Final = 10.0
+#: Seconds for which what concerns all clusters is shown.
+_SHARED: Final = 3.0
 #: States whose pairs are named by nothing else than the state.
 _WORDLESS: Final = (Verdict.EXPIRED, Verdict.NEVER, Verdict.EMPTY, Verdict.PAUSED)
 #: Groups of such pairs for which one pair is looked at.
@@ -92,6 +96,24 @@ class Rows:
     cursor: str | None
 
 
+class _Shared(Generic[_Value]):
+    """One reading of all clusters for everybody, for some seconds and much longer than it took."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value: _Value | None = None
+        self._until = 0.0
+
+    def get(self, read: Callable[[], _Value]) -> _Value:
+        """The value; read anew where it is too old."""
+        with self._lock:
+            if self._value is None or time.monotonic() >= self._until:
+                began = time.thread_time()
+                self._value = read()
+                self._until = time.monotonic() + max(_SHARED, _REST * (time.thread_time() - began))
+            return self._value
+
+
 class Reading:
     """Reads for the pages. Thread-safe.
 
@@ -108,6 +130,8 @@ class Reading:
         self._lock = threading.Lock()
         self._fleet: FleetOverview | None = None
         self._until = 0.0
+        self._labels: _Shared[dict[str, dict[str, str]]] = _Shared()
+        self._states: _Shared[dict[str, StateCounts]] = _Shared()
 
     def ping(self) -> None:
         """Whether Redis answers."""
@@ -170,6 +194,14 @@ class Reading:
     def clusters(self, limit: int) -> ClusterPage:
         """Clusters with the states of their pairs, worst first."""
         return self._model.clusters(limit=limit)
+
+    def labels(self) -> dict[str, dict[str, str]]:
+        """The labels of each cluster, as of some seconds ago."""
+        return self._labels.get(self._model.labels)
+
+    def cluster_states(self) -> dict[str, StateCounts]:
+        """The states of the pairs of each cluster, as of some seconds ago."""
+        return self._states.get(self._model.cluster_states)
 
     def cluster_names(self) -> list[str]:
         """All accepted clusters, sorted."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 #: What can be asked for by name. `item` and `run` need more than a glance at each pair.
-FIELDS: Final = ("state", "reason", "stage", "cluster", "scorer", "item", "run")
+FIELDS: Final = ("state", "reason", "stage", "cluster", "set", "label", "scorer", "item", "run")
 _TERM: Final = re.compile(r'(?:(\w+):)?(?:"([^"]*)"|(\S+))')
 _LONGEST: Final = 500
 

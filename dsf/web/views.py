@@ -17,6 +17,7 @@ from dsf.fleet.verdict import Verdict
 from dsf.store.entries import scorer_target
 from dsf.web import placing
 from dsf.web.access import Doing
+from dsf.web.dividing import divided
 from dsf.web.finding import find
 from dsf.web.objects import HubObjects, settings_of
 from dsf.web.planning import plans
@@ -193,6 +194,10 @@ def _placement(sources: Sources, names: Mapping[str, str], query: Query) -> dict
     return placing.placement(sources.placements, names, query)
 
 
+def _parts(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+    return divided(sources.reading, query)
+
+
 def _find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     return find(sources.reading, query.get("q", ""), PAGE_ROWS, query.get("cursor") or None)
 
@@ -208,4 +213,5 @@ VIEWS: Final = (
     View("/plans", "plan.html", _plans),
     View("/changes", "changes.html", _changes),
     View("/find", "find.html", _find),
+    View("/parts", "parts.html", _parts),
 )

@@ -46,6 +46,7 @@ def failing_fleet(client: redis.Redis) -> Fleet:
         PAIR.replace("01", "02"),
         "/changes",
         "/find?q=sample",
+        "/parts",
         "/nothing",
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from dsf.store.model import ModelKeeper, is_whole
-from dsf.store.notices import ClusterNotice, Notices, Said, ScorerNotice
+from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice
 from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, STATIC, Fleet, good_fleet
 from tests.support.redisserver import RedisServer
@@ -251,6 +251,21 @@ def test_what_could_not_run_yet(page: WebProcess, redis_client: redis.Redis) -> 
     assert not [text for text in (html, cluster) if "<script>alert" in text]
     api = page.get("/api/v1/summary").json()["unready"]
     assert [(one["name"], one["conditions"][0]["reason"]) for one in api] == [("broken", "MissingInterval")]
+
+
+def test_the_fleet_by_cluster_set_and_by_label(page: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client).failure("worker02")
+    for cluster, region in (("worker01", "eu"), ("worker02", "us east")):
+        labels = {CLUSTER_SET: region, "env": "prod"}
+        Notices(redis_client).tell_cluster(ClusterNotice(name=cluster, labels=labels))
+    html = fetch(page, "/parts", "1 failing")
+    assert html.index(">us east</a>") < html.index(">eu</a>")
+    [place] = re.findall(r'href="([^"]*)">us east</a>', html)
+    assert re.findall(r'<tr id="pairs-([^/]*)/', fetch(page, place, "1 pair ")) == ["worker02"]
+    html = fetch(page, "/parts?by=env", "Clusters by env")
+    assert 'href="/find?q=label%3Aenv%3Dprod">prod</a>' in html
+    fetch(page, "/find?q=label:env=p*+set:eu+state:ok", "1 pair ")
+    fetch(page, "/find?q=set:asia", "0 pairs")
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
