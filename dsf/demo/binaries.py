@@ -50,6 +50,8 @@ PROGRAMS = {
         "prometheus-node-exporter", ("node_exporter",), "https://prometheus.io/download/"
     ),
     "victoria-metrics": Program("victoria-metrics", (), "https://docs.victoriametrics.com/"),
+    # For the tests of proxies.
+    "tinyproxy": Program("tinyproxy-bin", (), "https://tinyproxy.github.io/"),
     # For the tests of the page, and its pictures.
     "chromium": Program(
         "chromium",
