@@ -114,6 +114,8 @@ def resolve(
         location=spec.location.value,
         score_destination=spec.score_destination.value,
         score_dimension_format=spec.dimension_formats[0],
+        aggregate_by=tuple(spec.aggregate.by) if spec.aggregate is not None else None,
+        aggregate_with=spec.aggregate.how.value if spec.aggregate is not None else None,
         more_dimension_formats=spec.dimension_formats[1:] or None,
         timeout_seconds=execution.timeout_seconds,
         max_retries=execution.max_retries,

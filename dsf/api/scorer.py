@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic.config import JsonDict
 
+from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import Auth, Tls
 from dsf.api.dimension import DEFAULT_FORMAT
 from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel, Time
@@ -246,6 +247,9 @@ class DynamicScorerSpec(SpecModel):
         description="More names of score items: each result makes one item for each. With scoreDimensionFormat beside "
         "it, that is the first. Of two items with one name, that of the earlier format counts.",
         max_length=MAX_FORMATS,
+    )
+    aggregate: Aggregate | None = Field(
+        default=None, description="Results put together before items are made of them; metrics have them as they came."
     )
     cluster_selector: ClusterSelector | None = Field(
         default=None, description="Managed clusters that it runs on, by their labels; unset: on all."

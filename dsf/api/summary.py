@@ -92,6 +92,9 @@ class ScorerSummary(BaseModel):
     scoring_access: Annotated[Access | None, BeforeValidator(_access)] = None
     # Only there with several formats: those beside the first. The hub makes the items; an agent only explains them.
     more_dimension_formats: tuple[str, ...] | None = None
+    # Only there when results are put together; the hub does it, an agent only explains it.
+    aggregate_by: tuple[str, ...] | None = None
+    aggregate_with: str | None = None
     # Only there with several sources: the name of the first, which is the one above, and the others.
     source_name: str | None = None
     sources: tuple[SourceSummary, ...] | None = None

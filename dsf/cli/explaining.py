@@ -16,9 +16,10 @@ from urllib.parse import urlencode
 
 from pydantic import Field
 
+from dsf.api.aggregate import aggregated
 from dsf.api.dimension import DimensionFormat
 from dsf.api.score import build_items, to_score_value
-from dsf.api.scoring import parse_response
+from dsf.api.scoring import Result, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivered import Delivery
 from dsf.cycle.cycle import Cycle
@@ -196,6 +197,11 @@ class _Destination:
         if body == WITHHELD.encode():
             return
         elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
+        if self.summary.aggregate_with and self.summary.score_destination != "None":
+            refused = (self._fate(element, "x") for element in elements)
+            yield from (fate for fate in refused if fate.fate == "refused")
+            good = parse_response(body).results
+            elements = [{"metric": labels, "score": score} for labels, score in _aggregate(good, self.summary)]
         formats = (self.summary.score_dimension_format, *(self.summary.more_dimension_formats or ()))
         given: set[str] = set()
         named: set[int] = set()
@@ -233,6 +239,11 @@ class _Destination:
         return ResultView(result=shown, fate="item", name=name, value=value, note="".join(notes))
 
 
+def _aggregate(results: Sequence[Result], summary: ScorerSummary) -> list[Result]:
+    """The results as items are made of them."""
+    return aggregated(results, summary.aggregate_by or (), summary.aggregate_with or "")
+
+
 def _judged(destination: _Destination, seen: _Seen, cycle: Cycle) -> dict[str, Any]:
     """What the hub would make of the answer."""
     response, summary = cycle.response, cycle.summary
@@ -245,7 +256,8 @@ def _judged(destination: _Destination, seen: _Seen, cycle: Cycle) -> dict[str, A
         try:
             more = summary.more_dimension_formats or ()
             fmt = summary.score_dimension_format
-            built = build_items(response.results, fmt, destination.cluster, summary.score_name, more=more)
+            used = _aggregate(response.results, summary) if summary.aggregate_with else response.results
+            built = build_items(used, fmt, destination.cluster, summary.score_name, more=more)
         except ScoreObjectTooLargeError as error:
             failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
             return {"results": results, **failure}

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from dsf import keys
+from dsf.api.aggregate import aggregated
 from dsf.api.dimension import DimensionFormat
 from dsf.api.score import to_score_value
 from dsf.api.validity import has_expired
@@ -76,9 +77,12 @@ def score_items(score: Score, record: ScorerRecord, cluster: str) -> list[ItemVi
             for labels, value in score.results[:MAX_ITEMS]
         ]
     given: dict[str, tuple[dict[str, str], float]] = {}
+    results: Iterable[tuple[dict[str, str], float]] = score.results
+    if record.aggregate_with:
+        results = aggregated(results, record.aggregate_by, record.aggregate_with)
     for fmt in reversed((record.dimension_format, *record.more_dimension_formats)):
         dimension = DimensionFormat(fmt, cluster, score.score_name)
-        given |= {dimension.render(labels): (labels, value) for labels, value in score.results}
+        given |= {dimension.render(labels): (labels, value) for labels, value in results}
     found = []
     for name, value in score.items[:MAX_ITEMS]:
         labels, scored = given.get(name, ({}, None))

@@ -110,6 +110,8 @@ class ScorerPlan:
             description=spec.description,
             dimension_format=resolved.summary.score_dimension_format,
             more_dimension_formats=resolved.summary.more_dimension_formats or (),
+            aggregate_with=spec.aggregate.how.value if spec.aggregate is not None else "",
+            aggregate_by=tuple(spec.aggregate.by) if spec.aggregate is not None else (),
             destination=spec.score_destination.value,
             location=spec.location.value,
             interval=resolved.interval_seconds,

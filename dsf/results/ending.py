@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from dsf.api.aggregate import aggregated
 from dsf.api.score import Item, build_items
 from dsf.api.scoring import REFUSALS
 from dsf.api.scoring import Result as Scored
@@ -139,7 +140,8 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_r
     if scorer.destination != "None":
         try:
             more = scorer.more_dimension_formats
-            built = build_items(kept, scorer.dimension_format, result.cluster, scorer.score_name, more=more)
+            results = aggregated(result.results, scorer.aggregate_by, how) if (how := scorer.aggregate_with) else kept
+            built = build_items(results, scorer.dimension_format, result.cluster, scorer.score_name, more=more)
         except ScoreObjectTooLargeError as error:
             raise CycleError("publish", "too_large", str(error)) from None
         items, clamped = built.items, built.clamped

@@ -52,6 +52,9 @@ class ScorerRecord(BaseModel):
     dimension_format: str = ""
     #: The formats of items beside the first.
     more_dimension_formats: tuple[str, ...] = ()
+    #: How results are put together before items are made of them, and the labels that stay; empty: not at all.
+    aggregate_with: Literal["", "max", "min", "mean", "sum", "last"] = ""
+    aggregate_by: tuple[str, ...] = ()
     destination: Literal["AddOnPlacementScore", "None"] = "AddOnPlacementScore"
     location: str = "Internal"
     #: Seconds.

@@ -102,6 +102,8 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     pick("score name", scoring and scoring.params.name, named and named.name)
     pick(INTERVAL, scoring and scoring.params.interval, named and named.interval)
     pick("dimension format", None, spec.score_dimension_format, spec.dimension_formats[0])
+    if spec.aggregate is not None:
+        pick("aggregate", None, f"{spec.aggregate.how} by {', '.join(spec.aggregate.by) or 'nothing'}")
     if spec.dimension_formats[1:]:
         pick("more dimension formats", None, " and ".join(spec.dimension_formats[1:]))
     usual = f"{validity} (3 intervals, at least 300)" if validity else "3 intervals, at least 300"

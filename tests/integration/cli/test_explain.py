@@ -369,3 +369,11 @@ def test_items_of_several_formats(dsf: Dsf, folder: Path, servers: tuple[Scripte
         *[("replaced", "n2", None)] * 3,
         *(("refused", "", None), ("replaced", "n2", None)),
     ]
+
+
+def test_results_are_put_together(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    deliver(folder, servers, aggregate_by=("node",), aggregate_with="max")
+    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+    fates = [(one["fate"], one["name"], one["value"]) for one in report["results"]]
+    assert fates == [("refused", "", None), ("item", "n1", 12), ("item", "n2", 100), ("refused", "", None)]
+    assert [one["note"] for one in report["results"]][::3] == ["null_score", "empty_dimension"]

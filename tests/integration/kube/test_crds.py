@@ -204,6 +204,12 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ({"configURL": None}, "spec.configURL: Required value"),
         ({"description": None}, "spec.description: Required value"),
         ({"intervall": 30}, 'unknown field "spec.intervall"'),
+        ({"aggregate": {"by": ["rack"], "with": "max"}}, 'spec.aggregate.by[0]: Unsupported value: "rack"'),
+        ({"aggregate": {"by": ["node"]}}, "spec.aggregate.with: Required value"),
+        (
+            {"scoreDimensionFormats": ["${node}", ""]},
+            "spec.scoreDimensionFormats[1] in body should be at least 1 chars",
+        ),
         ({"sources": []}, "spec.sources in body should have at least 1 items"),
         ({"sources": [{"name": f"s{i}"} for i in range(9)]}, "must have at most 8 items"),
         ({"sources": [{"name": "a"}, {"name": "a"}]}, "Duplicate value"),

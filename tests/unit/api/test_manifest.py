@@ -147,7 +147,7 @@ def test_all_mistakes_of_a_document_with_their_lines() -> None:
         "f.yaml:7: spec.configSyncMode: 'full' is not one of Full, None",
         (
             "f.yaml:8: spec.locaton: is not a known field; allowed are description, configURL, configSyncMode, "
-            "location, scoreDestination, scoreDimensionFormat, scoreDimensionFormats, clusterSelector, "
+            "location, scoreDestination, scoreDimensionFormat, scoreDimensionFormats, aggregate, clusterSelector, "
             "exposition, source, sources, scoring, "
             "execution; "
             "did you mean location?"

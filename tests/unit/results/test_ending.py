@@ -98,3 +98,15 @@ def test_each_format_of_the_scorer_makes_items() -> None:
     assert ending.score.items == [("n", 7), ("n;p", 7)]
     found = score_items(ending.score, scorer, "c")
     assert [(one.name, one.scored, one.labels["pod"]) for one in found] == [("n", 7.0, "p"), ("n;p", 7.0, "p")]
+
+
+def test_results_are_put_together_for_items_and_stay_as_they_are_for_metrics() -> None:
+    # The last two differ in a label that means nothing: both count.
+    given = [({"node": "n", "pod": "p"}, 7.0), ({"node": "n", "rack": "1"}, 1.0), ({"node": "n", "rack": "2"}, 2.0)]
+    scorer = record(aggregate_with="sum", aggregate_by=("node",))
+    ending = ending_of(result(results=given), scorer, now=NOW, settings=SETTINGS)
+    assert ending.score is not None
+    assert ending.score.items == [("n", 10)]
+    assert ending.score.results == [({"node": "n", "pod": "p"}, 7.0), ({"node": "n"}, 2.0)]
+    endless = ending_of(result(results=[({}, 1.7e308)] * 2), record(aggregate_with="sum"), now=NOW, settings=SETTINGS)
+    assert (endless.outcome, endless.counters["n:refused:infinite"]) == ("partial", 1)

@@ -1,0 +1,83 @@
+"""Results put together before items are made of them: `spec.aggregate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+from dsf.api.meta import SpecModel
+from dsf.api.scoring import Result
+from dsf.api.types import USED_LABELS
+
+
+class Aggregation(StrEnum):
+    """What becomes of the scores of one group."""
+
+    max = "max"
+    min = "min"
+    mean = "mean"
+    sum = "sum"
+    last = "last"
+
+
+class UsedLabel(StrEnum):
+    """A label of a result that means something."""
+
+    node = "node"
+    device = "device"
+    namespace = "namespace"
+    app = "app"
+    pod = "pod"
+    container = "container"
+    meta = "meta"
+
+
+def _each_once(labels: tuple[UsedLabel, ...]) -> tuple[UsedLabel, ...]:
+    if len(set(labels)) != len(labels):
+        raise ValueError("names a label twice")
+    return labels
+
+
+class Aggregate(SpecModel):
+    """Results with the same labels become one."""
+
+    by: Annotated[tuple[UsedLabel, ...], Field(max_length=len(USED_LABELS)), AfterValidator(_each_once)] = Field(
+        default=(),
+        description="Labels that stay; results which have the same of them are one group. None: all are one group.",
+    )
+    how: Aggregation = Field(alias="with", description="What becomes of the scores of a group. last: of the answer.")
+
+
+def _mean(scores: Sequence[float]) -> float:
+    # Divided first: a sum of the largest numbers is infinite.
+    return math.fsum(score / len(scores) for score in scores)
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
+    Aggregation.max: max,
+    Aggregation.min: min,
+    Aggregation.mean: _mean,
+    Aggregation.sum: sum,
+    Aggregation.last: lambda scores: scores[-1],
+}
+
+
+def groups(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str]) -> dict[tuple[str, ...], list[float]]:
+    """The scores of each group in the order of the answer, by the values of its labels; an absent one is empty."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for labels, score in results:
+        found.setdefault(tuple([labels.get(name, "") for name in by]), []).append(score)
+    return found
+
+
+def aggregated(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str], how: str) -> list[Result]:
+    """One result for each group, in the order in which the groups first came. A sum may be infinite."""
+    function = _FUNCTIONS[how]
+    return [
+        Result({name: value for name, value in zip(by, values, strict=True) if value}, float(function(scores)))
+        for values, scores in groups(results, by).items()
+    ]

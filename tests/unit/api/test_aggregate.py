@@ -1,0 +1,69 @@
+"""Results put together before items are made of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dsf.api.aggregate import Aggregate, Aggregation, UsedLabel, aggregated
+from dsf.api.problems import explain
+from dsf.api.resolve import resolve
+from dsf.api.scoring import Result
+from dsf.api.types import USED_LABELS
+from tests.unit.api.factories import SYNCED, scorer
+
+RESULTS = [
+    Result({"node": "a", "pod": "1"}, 10),
+    Result({"node": "b", "pod": "2"}, -5),
+    Result({"node": "a", "pod": "3"}, 40),
+    Result({"node": "a", "pod": "3"}, 25),
+    Result({"pod": "4"}, 7),
+]
+
+
+@pytest.mark.parametrize(
+    ("how", "scores"),
+    [("max", (40, -5, 7)), ("min", (10, -5, 7)), ("mean", (25, -5, 7)), ("sum", (75, -5, 7)), ("last", (25, -5, 7))],
+)
+def test_each_group_is_one_result_with_its_labels_alone(how: str, scores: tuple[float, ...]) -> None:
+    assert aggregated(RESULTS, ["node"], how) == [
+        ({"node": "a"}, scores[0]),
+        ({"node": "b"}, scores[1]),
+        ({}, scores[2]),
+    ]
+
+
+def test_without_labels_all_are_one() -> None:
+    assert aggregated(RESULTS, [], "max") == [({}, 40)]
+    assert aggregated([], [], "max") == []
+
+
+def test_the_largest_numbers() -> None:
+    many = [Result({}, 1.7e308)] * 3
+    assert aggregated(many, [], "mean")[0].score == pytest.approx(1.7e308)
+    assert math.isinf(aggregated(many, [], "sum")[0].score)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"by": ["node"]}, "with: is required"),
+        ({"with": "median"}, "with: 'median' is not one of max, min, mean, sum, last"),
+        ({"by": ["rack"], "with": "max"}, "by[0]: 'rack' is not one of node, device, namespace, app, pod"),
+        ({"by": ["node", "node"], "with": "max"}, "by: names a label twice"),
+        ({"with": "max", "how": 1}, "how: is not a known field; allowed are by, with"),
+    ],
+)
+def test_what_is_refused(spec: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Aggregate.model_validate(spec, by_alias=True, by_name=False)
+    assert expected in "; ".join(str(mistake) for mistake in explain(raised.value, Aggregate, spec))
+
+
+def test_agents_and_the_api_know_the_words() -> None:
+    assert tuple(UsedLabel) == USED_LABELS
+    found = resolve(scorer({"aggregate": {"by": ["node", "pod"], "with": "mean"}}, SYNCED)).summary
+    assert (found.aggregate_by, found.aggregate_with) == (("node", "pod"), Aggregation.mean)
