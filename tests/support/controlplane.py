@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -44,8 +45,12 @@ class ControlPlaneMissingError(Exception):
     """The programs are not there; the message is one line that says how to get them."""
 
 
+@functools.cache
 def find(*names: str) -> Path:
-    """The folder of the named programs, or with the name `crds` that of OCM's CRDs; nothing is built or downloaded."""
+    """The folder of the named programs, or with the name `crds` that of OCM's CRDs; nothing is built or downloaded.
+
+    What is there is asked for once by each test process; what is missing, each time.
+    """
     answer = subprocess.run(
         [sys.executable, str(_SCRIPT), "--no-build", *names], capture_output=True, text=True, check=False
     )
