@@ -17,7 +17,7 @@ from dsf.hub import health
 from tests.integration.http.hostile import MAX_BYTES, TABLE, Hostile, RawServer
 
 #: Seconds that an exchange has, and seconds after which nothing of it may go on; machines are busy.
-_SECONDS = 1.0
+_SECONDS = 0.4
 _GRACE = 8.0
 #: Bytes that an exchange may need; compressed and decompressed, in pieces and joined, and what the server holds.
 _MEMORY = 40 * MAX_BYTES
