@@ -6,6 +6,7 @@ Most files have servers of their own, whose tests follow each other. pytest-xdis
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -13,9 +14,32 @@ from xdist.scheduler import LoadScopeScheduling
 
 #: Folders whose files must not run at the same time: they take well-known ports.
 _TOGETHER = ("tests/integration/demo/",)
+#: Folder of files that each run a whole fleet and look at the clock: beside each other they would be late.
+_FLEETS = "tests/faults/"
+#: Of so many files that begin, one is of that folder.
+_APART = 8
+
+
+class Spread(OrderedDict[str, dict[str, bool]]):
+    """Tests by file, given out in the order of names, but for files of fleets, which are spread over the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given = 0
+
+    def popitem(self, last: bool = True) -> tuple[str, dict[str, bool]]:
+        """The next file; always from the front, as the scheduler does it."""
+        is_turn = self._given % _APART == 0
+        self._given += 1
+        file = next((name for name in self if name.startswith(_FLEETS) == is_turn), "") or next(iter(self))
+        return file, self.pop(file)
 
 
 class _ByFile(LoadScopeScheduling):
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        self.workqueue = Spread()
+
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return next((folder for folder in _TOGETHER if file.startswith(folder)), file)

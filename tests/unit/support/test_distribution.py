@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.distribution import Spread
+
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = """
 import os, pathlib, pytest
@@ -42,3 +44,15 @@ def test_files_are_not_split(tmp_path: Path) -> None:
     # These two want the same ports.
     assert workers["test_c"] == workers["test_d"]
     assert set.union(*workers.values()) == {"gw0", "gw1"}
+
+
+def test_fleets_are_spread_over_the_other_files_and_all_are_given_out_once() -> None:
+    fleets = [f"tests/faults/test_{name}.py" for name in "abc"]
+    others = [f"tests/unit/test_{number:02}.py" for number in range(12)]
+    queue = Spread()
+    for name in fleets + others:
+        queue[name] = {}
+    given = [queue.popitem(last=False)[0] for _ in range(15)]
+    assert [given.index(name) for name in fleets] == [0, 8, 14]
+    assert [name for name in given if name not in fleets] == others
+    assert not queue
