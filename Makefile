@@ -18,8 +18,8 @@ NODE ?=
 # Of `make soak`: how long, and which faults.
 SECONDS ?= 3600
 SEED ?= 7
-# Test processes at once: most tests wait for other processes.
-WORKERS ?= 3
+# Test processes at once: most tests wait for other processes. With three, two cores are idle for half of the time.
+WORKERS ?= 5
 
 .PHONY: help setup demo test test-fast node controlplane soak lint types bench bench-fleet format clean
 
