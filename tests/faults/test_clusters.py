@@ -12,7 +12,7 @@ from dsf import keys
 from tests.faults.fleet import Fleet, scores
 from tests.support.stack import pass_time
 
-pytestmark = [pytest.mark.xdist_group("faults-clusters"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("faults-clusters"), pytest.mark.timeout(300)]
 
 #: Messages in a queue; seconds for which a score may be used.
 QUEUE_LIMIT, VALIDITY = 5, 4

@@ -12,7 +12,7 @@ from tests.faults.fleet import SERIES, Fleet, scores
 from tests.support.httpserver import Gate, matrix
 from tests.support.mail import Sent
 
-pytestmark = [pytest.mark.xdist_group("faults-kills"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("faults-kills"), pytest.mark.timeout(300)]
 
 #: Seconds: interval of `held`, whose stages are held up.
 INTERVAL = 2

@@ -17,7 +17,7 @@ from tests.support.httpserver import Handler, answer, half, half_chunked, hang, 
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
-pytestmark = [pytest.mark.xdist_group("faults-prometheus"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("faults-prometheus"), pytest.mark.timeout(300)]
 
 #: Seconds.
 INTERVAL = 2

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.fleet import Fleet, scores
 
-pytestmark = [pytest.mark.xdist_group("faults-user"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("faults-user"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.integration.demo.test_demo import check_nothing_is_left, make_environ
 from tests.support.child import Child
 from tests.support.wait import wait_for
 
-pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

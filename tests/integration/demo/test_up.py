@@ -21,7 +21,7 @@ from dsf.store.pairs import Pairs
 from tests.support.child import Child
 from tests.support.wait import wait_for
 
-pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
 
 DSF = (sys.executable, "-m", "dsf.cli")
 CLUSTER = """\
