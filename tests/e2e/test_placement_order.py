@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from dsf.api.meta import rfc3339
 from dsf.fleet.placement import PlacementView, WhatIf, explain
@@ -33,13 +34,18 @@ from dsf.kube.resources import (
     Resource,
 )
 from dsf.kube.session import Session
+from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_fixtures import programs_needed
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
+from tests.support.webprocess import WebProcess
 
 pytestmark = [pytest.mark.xdist_group("e2e"), pytest.mark.timeout(300)]
+
+__all__ = ["browser"]
+expect.set_options(timeout=TIMEOUT)
 
 FLEETS = 200
 CLUSTERS = 40
@@ -390,3 +396,44 @@ def test_the_command_explains_it(bench: Bench, monkeypatch: pytest.MonkeyPatch, 
     assert (missing.exit_code, "no namespace has a Placement" in missing.stderr) == (1, True)
     wrong = runner.invoke(app, ["placement", "fleet-001", "--what-if", "nonsense"])
     assert wrong.exit_code == 2
+
+
+def _question(bench: Bench) -> tuple[PlacementView, WhatIf]:
+    """A Placement and a score by which another cluster would come in."""
+    for number in range(FLEETS):
+        name = f"fleet-{number:03}"
+        view = bench.reader.explain(NAMESPACE, name)
+        addon = next((one for one in view.prioritizers if one.resource and one.weight > 0), None)
+        if addon is None or not view.decided or view.decided != view.chosen:
+            continue
+        for cluster in (one.cluster for one in view.ranking if not one.decided):
+            asked = WhatIf(cluster=cluster, resource=addon.resource, score=addon.score, value=100)
+            changed = bench.reader.explain(NAMESPACE, name, [asked]).what_if
+            if changed is not None and changed.enters == [cluster]:
+                return view, asked
+    raise AssertionError("no Placement has such a score")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_browser_shows_the_order_and_what_if(
+    bench: Bench, browser: Browser, redis_url: str, tmp_path: Path, theme: str
+) -> None:
+    wait_for(lambda: all(one.placement.get("status") for one in bench.situations().values()), 20, "OCM's decisions")
+    view, asked = _question(bench)
+    settings = {"backend": "kube", "kubeconfig": bench.plane.kubeconfig, "namespace": NAMESPACE}
+    with WebProcess(redis_url, tmp_path / "log", **settings) as page, Tab(browser, page.url, color_scheme=theme) as tab:
+        tab.open("/placements").get_by_role("link", name=view.name, exact=True).click()
+        shown = tab.page
+        expect(shown.locator("h1")).to_contain_text(f"{view.name} has {len(view.decided)} cluster")
+        rows = shown.locator("#answer tbody tr")
+        assert rows.locator("th").all_inner_texts() == [one.cluster for one in view.ranking]
+        chosen = [one.locator("th").inner_text() for one in rows.filter(has_text="has it").all()]
+        assert set(chosen) == set(view.decided)
+        assert tab.violations() == []
+        shown.locator("#if-cluster").select_option(asked.cluster)
+        shown.locator("#if-score").select_option(f"{asked.resource}/{asked.score}")
+        shown.locator("#if-value").press("End")
+        shown.locator("#if-value").blur()
+        expect(shown.locator("#answer [role=status]")).to_contain_text(f"{asked.cluster} would come in")
+        assert tab.wrong == []
+        assert tab.strangers == []
