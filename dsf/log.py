@@ -75,6 +75,9 @@ def setup(settings: Settings) -> None:
     root.setLevel(settings.log_level)
     # urllib3 logs every retried request with its URL; the reasons are in our own messages.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
+    # The libraries of clouds log requests with tokens in them, at level DEBUG.
+    for library in ("azure", "botocore", "google", "msal"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     # watchfiles logs every change that it sees; what a change means is in our own messages.
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     structlog.configure(

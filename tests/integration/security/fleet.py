@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import ssl
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 import redis
 import yaml
+from joserfc.jwk import RSAKey
 
 from dsf import celerycommands
 from dsf.keys import spoke_queue
@@ -36,6 +38,8 @@ from tests.support.wait import wait_for
 SCORER = "sample"
 #: Asks with every other method of authentication.
 OTHER = "other-methods"
+#: Asks with the keys of clouds.
+CLOUDS = "cloud-methods"
 CLUSTERS = ("c1", "c10")
 #: Nothing that the framework writes, shows or sends may have one of these in it. The master secret is one, too.
 CANARIES = {
@@ -46,6 +50,9 @@ CANARIES = {
     "password": "canary-password-77b1e09c",
     "client secret": "canary-client-c0a8116f",
     "access token": "canary-access-5d20e7b3",
+    "amazon key": "canary-amazon-e60b7d15",
+    "amazon session": "canary-session-19d4c2fa",
+    "google token": "canary-google-8a3f60d1",
     **{f"password of {role}": f"canary-redis-{role}-91c4" for role in HUB_ROLES if role != "probe"},
     "master secret": "ca4a5ec2" * 8,
 }
@@ -100,6 +107,9 @@ class Fleet:
         for cluster in CLUSTERS:
             self.until(lambda c=cluster: self.state(c).count("ok") >= 1, f"a score of {cluster}", 60)
             self.until(lambda c=cluster: Pairs(self.admin).state(c, OTHER).count("ok") >= 1, f"other of {cluster}", 60)
+            self.until(
+                lambda c=cluster: Pairs(self.admin).state(c, CLOUDS).count("ok") >= 1, f"clouds of {cluster}", 60
+            )
         return self
 
     def _start_others(self) -> None:
@@ -120,6 +130,15 @@ class Fleet:
             ScriptedServer(answer({"access_token": CANARIES["access token"], "token_type": "Bearer", "expires_in": 5}))
         )
         self.scorer.script(_asks_for(f"Bearer {CANARIES['access token']}", answer(_RESULTS)), path="/other")
+
+        # Servers of clouds: one that is asked with Amazon's signature, and those of Google's tokens.
+        self._google_key = RSAKey.generate_key(2048).as_pem(private=True).decode()
+        CANARIES["google key"] = self._google_key.splitlines()[1]
+        self.amazon = self._stack.enter_context(ScriptedServer(matrix(_SERIES)))
+        self.google = self._stack.enter_context(
+            ScriptedServer(answer({"access_token": CANARIES["google token"], "token_type": "Bearer", "expires_in": 5}))
+        )
+        self.scorer.script(_asks_for(f"Bearer {CANARIES['google token']}", answer(_RESULTS)), path="/clouds")
 
     def stop(self) -> None:
         """End everything."""
@@ -244,7 +263,9 @@ class Fleet:
         for name in ("source", "scorer"):
             replace(folder / name / "token", CANARIES[f"{name} token"])
             replace(folder / name / "usable-for", "127.0.0.1")
-        for key in ("header", "parameter", "password", "client secret"):
+        google = {"client_email": "agents@fleet.example", "private_key": self._google_key, "token_uri": "https://x"}
+        replace(folder / "others" / "google", json.dumps(google))
+        for key in ("header", "parameter", "password", "client secret", "amazon key", "amazon session"):
             replace(folder / "others" / key.replace(" ", "-"), CANARIES[key])
         replace(folder / "others" / "usable-for", "127.0.0.1")
         replace(folder / "client" / "tls.crt", self._client.cert.read_text())
@@ -299,7 +320,28 @@ class Fleet:
                 },
             },
         }
-        replace(self.manifests / "all.yaml", yaml.safe_dump_all([*clusters, config, scorer, self._other(group)]))
+        replace(
+            self.manifests / "all.yaml",
+            yaml.safe_dump_all([*clusters, config, scorer, self._other(group), self._clouds(group)]),
+        )
+
+    def _clouds(self, group: str) -> dict[str, Any]:
+        """The scorer that asks with keys of clouds."""
+        aws = {
+            "region": "eu-west-1",
+            "accessKeyID": {"value": "AKIDEXAMPLE"},
+            "secretAccessKey": {"name": "others", "key": "amazon-key"},
+            "sessionToken": {"name": "others", "key": "amazon-session"},
+        }
+        gcp = {"key": {"name": "others", "key": "google"}, "tokenURL": f"{self.google.url}/token"}
+        manifest = self._other(group)
+        source, scoring = manifest["spec"]["source"], manifest["spec"]["scoring"]
+        manifest["metadata"]["name"] = CLOUDS
+        del source["tls"]
+        source |= {"host": self.amazon.url, "auth": {"aws": aws}}
+        scoring |= {"path": "/clouds", "auth": {"gcp": gcp}}
+        scoring["params"] = {"name": "clouds-score", "interval": 1}
+        return manifest
 
     def _other(self, group: str) -> dict[str, Any]:
         """The scorer that asks with every other method."""

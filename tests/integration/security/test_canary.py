@@ -20,7 +20,7 @@ import pytest
 from dsf.redisacl.rules import hub_user
 from dsf.settings import ENV_PREFIX
 from dsf.text import WITHHELD
-from tests.integration.security.fleet import CANARIES, OTHER, SCORER, Fleet
+from tests.integration.security.fleet import CANARIES, CLOUDS, OTHER, SCORER, Fleet
 from tests.integration.security.traces import contents, files, pages
 from tests.support.httpserver import Exchange, answer
 from tests.support.wait import wait_for
@@ -40,6 +40,7 @@ COMMANDS = (
     ("history", SCORER, "--cluster", "c1"),
     ("explain", SCORER, "--cluster", "c1"),
     ("explain", OTHER, "--cluster", "c1"),
+    ("explain", CLOUDS, "--cluster", "c1"),
     ("credentials", "list"),
 )
 
