@@ -83,9 +83,11 @@ class Collector:
                     next_sweep = time.monotonic() + SWEEP_EVERY
                     for cluster in self._mail.waiting():
                         self._ringing.setdefault(cluster, {}).update(dict.fromkeys(_ALL))
-                self._hear(bells)
+                is_quiet = self._hear(bells)
                 if self._ringing:
-                    self._await_others(bells)
+                    # In a flood of bells those of the other clusters are behind it: no time to wait.
+                    if is_quiet:
+                        self._await_others(bells)
                     if not self.collect():
                         self._stopping.wait(_NO_ROOM_PAUSE)
 
@@ -104,15 +106,19 @@ class Collector:
             self._hear(bells)
         self._collected_at = time.monotonic()
 
-    def _hear(self, bells: Any) -> None:
-        """Note what the bells say that have rung by now; wait for one if nothing is to be done."""
+    def _hear(self, bells: Any) -> bool:
+        """Note what the bells say that have rung by now; wait for one if nothing is to be done.
+
+        Says whether these were all.
+        """
         wait = 0.0 if self._ringing else _LONGEST_WAIT
         for _ in range(_MOST_BELLS):
             message = bells.get_message(timeout=wait)
             if message is None:
-                return
+                return True
             self.ring(str(message["channel"]).removeprefix(keys.MAIL_PREFIX), str(message["data"]))
             wait = 0.0
+        return False
 
     def ring(self, cluster: str, slot: str) -> None:
         """Something may be in this slot. What comes from a channel is not trusted."""

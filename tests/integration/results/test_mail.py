@@ -111,6 +111,9 @@ def test_who_rings_soon_after_a_collection_is_collected_with_others(bed: Bed) ->
     collector._await_others(Bells())
     assert list(collector._ringing) == ["c1", "c2"]
     assert [0 < wait <= PACE for wait in waits] == [True]
+    # In a flood not all are heard at once, which says that there is no time to wait.
+    bells.extend({"channel": keys.mail_bell("c1"), "data": "0"} for _ in range(1500))
+    assert (collector._hear(Bells()), collector._hear(Bells())) == (False, True)
 
 
 def test_only_one_collects_at_a_time(bed: Bed, mail: Mail) -> None:
