@@ -57,13 +57,15 @@ def spoke(spoke: Spoke) -> Spoke:
 
 
 @pytest.fixture
-def environment(spoke: Spoke) -> dict[str, str]:
-    """The environment of the agent's container. Only the account is in a kubeconfig instead of the pod."""
+def environment(spoke: Spoke, tmp_path: Path) -> dict[str, str]:
+    """The environment of the agent's container. The account is in a kubeconfig instead of the pod, and the volume of
+    trusted CAs is an empty folder."""
     (container,) = chart.containers(chart.one(_agent_objects(), "Deployment"))
     found = chart.environment(container)
     assert found["DSF_AGENT_KUBE"] == "true"
     own = {"DSF_AGENT_NAMESPACE": spoke.namespace, "DSF_CLUSTER": CLUSTER, "DSF_KUBECONFIG": str(spoke.kubeconfig)}
-    return found | own
+    (volume := tmp_path / "trusted-ca").mkdir()
+    return found | own | {"DSF_TRUSTED_CA_DIR": str(volume)}
 
 
 @pytest.fixture
