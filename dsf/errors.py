@@ -9,6 +9,7 @@
     +-- ScoreObjectTooLargeError an AddOnPlacementScore would not fit into the API server
     +-- CycleError               a cycle ended without a score, with stage and reason
     +-- HttpError                one HTTP exchange failed, with a reason and whether a retry may help
+    |   +-- SourceError          a plug-in cannot use what its source answered
     +-- MessageRejectedError     a result message is refused by the hub
     |   +-- SchemaMismatchError  its sender is too old or too new
     +-- BackendError             the hub's store of objects (folder or Kubernetes) failed
@@ -122,6 +123,13 @@ class HttpError(DsfError):
         self.status = status
         self.retryable = retryable
         self.retry_after = retry_after
+
+
+class SourceError(HttpError):
+    """A plug-in cannot use what its source answered, or with `is_query` what the scorer asks of it."""
+
+    def __init__(self, message: str, *, is_query: bool = False) -> None:
+        super().__init__("bad_query" if is_query else "bad_answer", message)
 
 
 class MessageRejectedError(DsfError):

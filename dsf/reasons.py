@@ -92,6 +92,18 @@ class FailureReason(Reason):
         "[sources.md](sources.md); an older agent: upgrade it",
         "fetch",
     )
+    PLUGIN_FAILED = (
+        "plugin_failed",
+        "the plug-in that has the source's type cannot be loaded, or made a mistake; the message has its words",
+        "mend or replace the plug-in in the agent's image ([sources.md](sources.md#plug-ins))",
+        "fetch",
+    )
+    BAD_OPTIONS = (
+        "bad_options",
+        "the plug-in that has the source's type refused `options`; the message says which",
+        "mend `spec.source.options`; the plug-in's own documentation says what it takes",
+        "fetch",
+    )
     SPOOL_FAILED = (
         "spool_failed",
         "the agent could not keep the data between two steps",

@@ -16,6 +16,7 @@ from dsf.errors import SettingsError
 from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
 from dsf.sources.held import Held
+from dsf.sources.registry import plugins
 from dsf.sources.window import Budget
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class SourceState:
         return self._receiver.port if self._receiver is not None else None
 
     def start(self) -> None:
-        """Receive metrics, if that is wanted. Raises SettingsError."""
+        """Say which plug-ins there are, and receive metrics, if that is wanted. Raises SettingsError."""
+        if plugins():
+            log.info("source plug-ins are installed", types=list(plugins()))
         settings, received = self._settings, self._received
         if received is None or settings.otlp_port is None:
             return

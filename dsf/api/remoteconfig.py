@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from dsf.api.meta import ApiModel
 from dsf.api.problems import explain, head
+from dsf.api.sourcetype import AnySourceType
 from dsf.api.types import SourceType
 from dsf.errors import RemoteConfigError
 
@@ -66,7 +67,7 @@ class RemoteSourceParams(_RemoteModel):
 class RemoteSource(_RemoteModel):
     """Where the time series come from."""
 
-    type: Annotated[SourceType | None, BeforeValidator(_any_letter_case)] = Field(
+    type: Annotated[AnySourceType | None, BeforeValidator(_any_letter_case)] = Field(
         default=None, description="Kind of source."
     )
     host: str = Field(default="", description="URL of the source without its path.")

@@ -107,6 +107,7 @@ def resolve(
         source_query=source.query,
         source_range=source.range,
         source_step=source.step,
+        source_options=source.options,
         scoring_endpoint=scoring_endpoint,
         scoring_interval=interval,
         scoring_endpoint_auth_name=scoring_secret.name,
@@ -175,7 +176,14 @@ def _interval(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> int:
 def _check_size(summary: ScorerSummary) -> None:
     size = len(dump_summaries([summary]))
     if size > MAX_SUMMARY_BYTES:
-        names = ("source_query", "score_name", "source_endpoint", "scoring_endpoint", "score_dimension_format")
+        names = (
+            "source_query",
+            "source_options",
+            "score_name",
+            "source_endpoint",
+            "scoring_endpoint",
+            "score_dimension_format",
+        )
         name = max(("sources", *names), key=lambda name: len(str(getattr(summary, name) or "")))
         raise ResolutionError(
             Reason.TooLarge,

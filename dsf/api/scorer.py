@@ -18,6 +18,7 @@ from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel, Time
 from dsf.api.ratelimit import RATE_PATTERN, parse_rate
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig, distinct
 from dsf.api.selector import ClusterSelector
+from dsf.api.sourcetype import AnySourceType, SourceOptions
 from dsf.api.types import (
     API_VERSION,
     MAX_SECONDS,
@@ -30,7 +31,6 @@ from dsf.api.types import (
     HealthStatus,
     Location,
     ScoreDestination,
-    SourceType,
 )
 
 #: Most failures kept in a status, newest first.
@@ -85,12 +85,17 @@ class SourceParams(SpecModel):
 class Source(SpecModel):
     """Where the time series come from."""
 
-    type: SourceType | None = Field(
-        default=None, description="Kind of source. Unset: Prometheus when there is a query, else None."
+    type: AnySourceType | None = Field(
+        default=None,
+        description="Kind of source: a built-in one, or that of a plug-in in the agents' image, such as "
+        "csv.example.com. Unset: Prometheus when there is a query, else None.",
     )
     host: str = Field(default="", description="URL of the source without its path; unset: the host of configURL.")
     path: str = Field(default="", description="Path below host; unset, for Prometheus: /api/v1/query_range.")
     params: SourceParams | None = Field(default=None, description="What to ask the source.")
+    options: SourceOptions | None = Field(
+        default=None, description="Options of a plug-in's type; its documentation says which. No secrets: see auth."
+    )
     auth: Auth | None = Field(default=None, description="How to authenticate to the source; unset: not at all.")
     tls: Tls | None = Field(default=None, description="How the source proves who it is; unset: as all servers.")
 

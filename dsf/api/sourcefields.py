@@ -11,6 +11,7 @@ from dsf.api.resolvereason import Reason
 from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, Source
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.servers import Stage, endpoint, secret
+from dsf.api.sourcetype import is_plugin_type
 from dsf.api.summary import SourceSummary
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import SourceType
@@ -21,7 +22,7 @@ from dsf.errors import ResolutionError
 DEFAULT_PROMETHEUS_PATH: Final = "/api/v1/query_range"
 #: The path at which an OpenTelemetry collector serves Prometheus' format.
 DEFAULT_OPENTELEMETRY_PATH: Final = "/metrics"
-_DEFAULT_PATHS: Final = {
+_DEFAULT_PATHS: Final[Mapping[str, str]] = {
     SourceType.Prometheus: DEFAULT_PROMETHEUS_PATH,
     SourceType.OpenTelemetry: DEFAULT_OPENTELEMETRY_PATH,
 }
@@ -104,9 +105,14 @@ def _source(
     spec, synced, params = said.spec, said.synced, said.spec.params
     query = synced.params.query or (params.query if params else "")
     kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
+    if spec.options and not is_plugin_type(kind):
+        raise ResolutionError(
+            Reason.InvalidSources,
+            f"spec.{said.field}.options: the type is {kind}, and only the types of plug-ins have options",
+        )
     if kind is SourceType.None_:
         # Nothing is fetched, so nothing is said about it and no token is looked for.
-        return SourceFields(SourceSummary(name=said.name, type=kind.value))
+        return SourceFields(SourceSummary(name=said.name, type=str(kind)))
     range_ = first_positive(synced.params.range, params.range if params else 0)
     step = first_positive(synced.params.step, params.step if params else 0)
     if kind is SourceType.Prometheus:
@@ -116,7 +122,9 @@ def _source(
             raise missing(Reason.MissingRange, f"{said.field}.params.range", elsewhere)
         if not step:
             raise missing(Reason.MissingStep, f"{said.field}.params.step", elsewhere)
-    told = SourceSummary(name=said.name, type=kind.value, query=query, range=range_, step=step)
+    told = SourceSummary(
+        name=said.name, type=str(kind), query=query, range=range_, step=step, options=spec.options or None
+    )
     if kind is SourceType.Kubernetes:
         # The agent's own cluster, with the agent's own account.
         return SourceFields(told)

@@ -54,6 +54,7 @@ class SourceSummary(BaseModel):
     range: StrictInt = Field(default=0, ge=0)
     step: StrictInt = Field(default=0, ge=0)
     access: Annotated[Access | None, BeforeValidator(_access)] = None
+    options: dict[str, Any] | None = None
 
 
 class ScorerSummary(BaseModel):
@@ -98,6 +99,8 @@ class ScorerSummary(BaseModel):
     # Only there with several sources: the name of the first, which is the one above, and the others.
     source_name: str | None = None
     sources: tuple[SourceSummary, ...] | None = None
+    # Only there for a plug-in's type that has some.
+    source_options: dict[str, Any] | None = None
 
     @property
     def each_source(self) -> tuple[ScorerSummary, ...]:

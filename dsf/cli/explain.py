@@ -146,7 +146,7 @@ def _steps(page: _Page, report: ExplainReport) -> None:
             page.line("source", shown)
         if query.query:
             page.line("query", query.query)
-        page.line("GET", query.url)
+        page.line(query.method, query.url)
         for sent in query.sent:
             page.line("with", sent)
         page.line("answer", f"{_answer(query.status, query.seconds, query.bytes)}, {query.series} series")

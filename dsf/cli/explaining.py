@@ -42,6 +42,7 @@ class QueryView(View):
 
     source: str = Field(default="", description="Name of the source, where there are several.")
     query: str
+    method: str = "GET"
     url: str
     sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
     status: int | None = None
@@ -157,6 +158,7 @@ class _Seen(Observer):
         return QueryView(
             source=question.source or "",
             query=question.query,
+            method=question.method,
             url=_url(question),
             sent=self.sent.get(("fetch", question.source), []) if "://" in question.url else [],
             head=self.head(question.pieces),

@@ -26,7 +26,7 @@ from dsf.http.deadline import made_for
 from dsf.http.failures import place
 from dsf.messages import MESSAGE_LIMIT, Stage
 from dsf.settings import Settings
-from dsf.sources import SOURCES, Context, Payload
+from dsf.sources import Context, Payload, source_of
 from dsf.sources.base import Question, joined
 from dsf.sources.held import Held
 from dsf.text import cleaned, masked
@@ -78,12 +78,11 @@ class Stages:
 
     def _ask(self, cycle: Cycle, summary: ScorerSummary, deadline: float, max_bytes: int) -> Payload:
         """Ask one source: the one of `summary`."""
-        source, held = SOURCES.get(summary.source_type), self._held
-        if source is None:
-            known = ", ".join(SOURCES)
-            raise CycleError(
-                "fetch", "unsupported_source", f"source type {summary.source_type!r} is not one of {known}"
-            )
+        held = self._held
+        try:
+            source = source_of(summary.source_type)
+        except HttpError as error:
+            raise CycleError("fetch", error.reason, cleaned(str(error), MESSAGE_LIMIT)) from None
         with self._asking(cycle, summary, "fetch", deadline) as access:
             context = Context(
                 deadline,

@@ -37,6 +37,7 @@ class Question:
     error: HttpError | None = None
     #: The name of the source; None where it has none.
     source: str | None = None
+    method: str = "GET"
 
     def answered(self, received: int, pieces: Sequence[bytes | memoryview], series: int = 0) -> None:
         """There is a good answer."""
@@ -78,9 +79,11 @@ class Context:
     source: str | None = None
 
     @contextmanager
-    def asking(self, query: str, url: str, params: Mapping[str, str | int] | None = None) -> Iterator[Question]:
+    def asking(
+        self, query: str, url: str, params: Mapping[str, str | int] | None = None, *, method: str = "GET"
+    ) -> Iterator[Question]:
         """A question, to be filled in with the answer."""
-        question = Question(query, url, params or {}, source=self.source)
+        question = Question(query, url, params or {}, source=self.source, method=method)
         with question.asked_for(self.observe):
             yield question
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -94,6 +95,8 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
         pick(f"source type{mark}", theirs.type, ours.type, "Prometheus" if has_query else "None")
         pick(f"source host{mark}", theirs.host, ours.host, _host(spec.config_url))
         pick(f"source path{mark}", theirs.path, ours.path, "that of the source's type")
+        if ours.options:
+            pick(f"source options{mark}", None, json.dumps(ours.options, ensure_ascii=False))
         pick(f"query{mark}", theirs.params.query, params and params.query)
         pick(f"range (s){mark}", theirs.params.range, params and params.range)
         pick(f"step (s){mark}", theirs.params.step, params and params.step)

@@ -14,6 +14,7 @@ from dsf.cli import context
 from dsf.http.transport import set_aliases
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.support.httpserver import ScriptedServer, answer, matrix
+from tests.support.plugins import forget, install_sample
 
 TOKEN = "s3same-s3same"
 SERIES = {"metric": {"node": "n1"}, "values": [[1, "1"], [2, "2"]]}
@@ -178,6 +179,47 @@ def test_an_unknown_source(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer
     result = dsf("explain", "sample-scorer", "--cluster", "worker01")
     assert result.exit_code == 1
     assert "error: fetch failed (unsupported_source): source type 'Carbon' is not one of" in result.stdout
+
+
+def test_a_plug_in_s_source_is_asked_with_the_scorer_s_token(
+    dsf: Dsf,
+    folder: Path,
+    servers: tuple[ScriptedServer, ScriptedServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    install_sample(tmp_path / "packages")
+    secret = folder.parents[2] / "_secrets" / "worker01" / "files"
+    secret.mkdir(parents=True)
+    (secret / "token").write_text(TOKEN)
+    (secret / "usable-for").write_text("127.0.0.1")
+    # Whatever it says of its token must not be shown.
+    servers[0].script(answer(f"time,value,node\n1,2,n1\n1,3,{TOKEN}\n"), answer(f"time\n{TOKEN}\n"))
+    servers[1].script(answer({"results": [{"metric": {"node": "n1"}, "score": 1}]}))
+    reference = {"source_endpoint_auth_name": "files", "source_endpoint_auth_key": "token"}
+    deliver(folder, servers, source_type="csv.example.com", source_query="", source_step=0, source_range=0, **reference)
+    forget()
+    try:
+        result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+        assert result.exit_code == 0, result.output
+        assert "1. Fetch from source csv.example.com" in result.stdout
+        assert f"GET      {servers[0].url}/api/v1/query_range" in result.stdout
+        assert "with     Authorization: Bearer ***" in result.stdout
+        assert "2 series" in result.stdout
+        assert servers[0].requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
+        data = servers[1].requests[0].json()["data"]
+        assert data[0] == {"metric": {"node": "n1"}, "values": [[1, "2"]]}
+        failed = dsf("explain", "sample-scorer", "--cluster", "worker01")
+        assert "error: fetch failed (bad_answer): the first line has no column value" in failed.stdout
+        deliver(folder, servers, source_type="csv.example.com", source_options={"separator": ";"}, **reference)
+        refused = dsf("explain", "sample-scorer", "--cluster", "worker01")
+        assert "error: fetch failed (bad_options): source type 'csv.example.com' (dsf_csv_source 1.0" in refused.stdout
+        assert "options.separator: is not a known field" in refused.stdout
+        assert len(servers[0].requests) == 2
+        assert TOKEN not in result.output + failed.output + refused.output
+    finally:
+        forget()
 
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])

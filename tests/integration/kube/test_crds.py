@@ -173,7 +173,13 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ),
         (
             {"source": {"type": "prometheus"}},
-            'supported values: "Prometheus", "OpenTelemetry", "Kubernetes", "None"',
+            "must be one of Prometheus, OpenTelemetry, Kubernetes, None; that of a plug-in has a dot, as csv.example",
+        ),
+        ({"source": {"type": "csv..com"}}, "that of a plug-in has a dot"),
+        ({"sources": [{"name": "a", "type": "Csv.example.com"}]}, "spec.sources[0].type: Invalid value"),
+        (
+            {"source": {"type": "csv.example.com", "options": ["a"]}},
+            "spec.source.options in body must be of type object",
         ),
         ({"scoring": TOKEN_WITHOUT_KEY}, "spec.scoring.auth.tokenSecretRef.key: Required value"),
         ({"source": TOKEN_WITHOUT_KEY}, "spec.source.auth.tokenSecretRef.key: Required value"),
@@ -254,6 +260,16 @@ def test_the_several_sources_of_the_page_apply(control_plane: ControlPlane, sess
     read = DynamicScorer.from_manifest(session.get(DYNAMIC_SCORERS.path(namespace, "sample"))).spec.sources
     assert read is not None
     assert [source.name for source in read] == ["load", "power", "free"]
+
+
+def test_the_plug_in_of_the_page_applies_with_all_its_options(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    text = PAGE.partition("## Plug-ins")[2].partition("```yaml\n")[2].partition("```")[0]
+    source = yaml.safe_load(text)["source"]
+    source["options"]["nested"] = [{"anything": [1, True, {"x": "y"}]}]
+    assert "created" in _apply(control_plane, scorer(namespace, source=source))
+    read = DynamicScorer.from_manifest(session.get(DYNAMIC_SCORERS.path(namespace, "sample"))).spec.source
+    assert (read.type, read.options) == ("csv.example.com", source["options"])
 
 
 @pytest.mark.parametrize("name", AUTHENTICATIONS)

@@ -8,7 +8,7 @@ from typing import Any
 
 from dsf.api.summary import ScorerSummary
 from dsf.http.access import PLAIN, Access
-from dsf.sources import SOURCES, Context
+from dsf.sources import Context, source_of
 from dsf.sources.held import Held
 from dsf.sources.window import Budget
 
@@ -36,7 +36,7 @@ def ask(
 ) -> list[dict[str, Any]]:
     """The series that a scoring API would be sent. Raises HttpError."""
     context = Context(time.monotonic() + seconds, max_bytes, time.time() if now is None else now, access, kept)
-    payload = SOURCES[one.source_type](one, context)
+    payload = source_of(one.source_type)(one, context)
     document = json.loads(b"".join(payload.pieces))
     assert list(document) == ["data"]
     assert len(document["data"]) == payload.series

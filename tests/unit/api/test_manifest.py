@@ -152,7 +152,10 @@ def test_all_mistakes_of_a_document_with_their_lines() -> None:
             "execution; "
             "did you mean location?"
         ),
-        "f.yaml:10: spec.source.type: 'prometheus' is not one of Prometheus, OpenTelemetry, Kubernetes, None",
+        (
+            "f.yaml:10: spec.source.type: 'prometheus' is not one of Prometheus, OpenTelemetry, Kubernetes, None; "
+            "that of a plug-in has a dot, as csv.example.com"
+        ),
         "f.yaml:11: spec.source.params.query: is required",
         "f.yaml:12: spec.source.params.range: -1 is less than 0",
         "f.yaml:14: spec.scoring.params.interval: '30' is not a whole number",

@@ -95,7 +95,8 @@ def test_the_schema_says_what_the_crd_needs() -> None:
     assert spec["properties"]["configURL"]["pattern"] == "^[hH][tT][tT][pP][sS]?://.+$"
     assert schema["ScoringParams"]["required"] == ["name", "interval"]
     assert schema["ScoringParams"]["properties"]["interval"]["minimum"] == 1
-    assert schema["SourceType"]["enum"] == ["Prometheus", "OpenTelemetry", "Kubernetes", "None"]
+    (rule,) = schema["Source"]["properties"]["type"]["anyOf"][0]["x-kubernetes-validations"]
+    assert rule["rule"].startswith("self in ['Prometheus', 'OpenTelemetry', 'Kubernetes', 'None'] || self.matches(")
     assert schema["WhenFailing"]["x-kubernetes-validations"][0]["rule"] == (
         "(self.behavior == 'Value') == has(self.value)"
     )

@@ -166,3 +166,42 @@ def test_a_newer_hub_names_a_type_that_this_agent_does_not_know() -> None:
     assert other.source_type == "Magic"
     assert other.source_access is not None
     assert "spell" in other.source_access.problem
+
+
+PLUGIN = {"type": "csv.example.com", "host": "http://files.example", "options": {"delimiter": ";", "deep": [{"a": 1}]}}
+
+
+def test_a_plug_in_s_type_needs_no_query_and_its_options_reach_the_agents() -> None:
+    document = merged(SYNCED, {"source": {}})
+    found = resolve(scorer({"source": {**PLUGIN, "path": "/power.csv"}}, document)).summary
+    assert (found.source_type, found.source_endpoint) == ("csv.example.com", "http://files.example/power.csv")
+    assert (found.source_query, found.source_options) == ("", PLUGIN["options"])
+    assert parse_summaries(dump_summaries([found])) == [found]
+    assert "sourceOptions" not in dump_summaries([resolve(scorer(synced=SYNCED)).summary])
+
+
+def test_each_source_has_its_own_options() -> None:
+    found = resolve(several([one("load"), {**PLUGIN, "name": "power"}], None)).summary
+    assert [part.source_options for part in found.each_source] == [None, PLUGIN["options"]]
+    assert parse_summaries(dump_summaries([found])) == [found]
+
+
+def test_config_may_name_the_type_and_never_the_options() -> None:
+    document = {**SYNCED, "source": {"type": "csv.example.com", "options": {"delimiter": "x"}}}
+    found = resolve(scorer({"source": {"host": "http://files.example", "options": {"a": 1}}}, document)).summary
+    assert (found.source_type, found.source_options) == ("csv.example.com", {"a": 1})
+
+
+def test_built_in_types_have_no_options() -> None:
+    with pytest.raises(ResolutionError) as caught:
+        resolve(scorer({"source": {"options": {"a": 1}}}, SYNCED))
+    assert caught.value.reason == Reason.InvalidSources
+    assert str(caught.value) == (
+        "spec.source.options: the type is Prometheus, and only the types of plug-ins have options"
+    )
+
+
+def test_options_that_are_too_large_are_named() -> None:
+    source = {**PLUGIN, "options": {"a": "x" * MAX_SUMMARY_BYTES}}
+    with pytest.raises(ResolutionError, match="most of it is sourceOptions"):
+        resolve(scorer({"source": source}, merged(SYNCED, {"source": {}})))

@@ -46,7 +46,7 @@ def test_every_change_of_a_newcomer_has_a_row() -> None:
     rows = re.findall(r"^\| ([^|`-][^|]*?) \|", PAGE, re.MULTILINE)
     wanted = {
         *("source type", "command of `dsf`", "metric", "setting", "failure reason", "status condition"),
-        *("field of a CRD", "backend of the hub", "MCP tool", "alert", "header for a source"),
+        *("field of a CRD", "backend of the hub", "MCP tool", "alert", "header for a source", "source plug-in"),
     }
     assert wanted <= set(rows)
 

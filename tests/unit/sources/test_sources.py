@@ -13,7 +13,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import Access
-from dsf.sources import SOURCES, Context
+from dsf.sources import SOURCES, Context, source_of
 from dsf.sources.prometheus import _explain
 
 ACCESS = Access(secrets=("canary-1",))
@@ -42,7 +42,7 @@ def summary(**values: Any) -> ScorerSummary:
 
 def fetch(prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch, context: Context, **values: Any) -> bytes:
     monkeypatch.setattr(http, "get", prometheus)
-    payload = SOURCES["Prometheus"](summary(**values), context)
+    payload = source_of("Prometheus")(summary(**values), context)
     body = b"".join(payload.pieces)
     assert payload.size == len(body)
     return body
@@ -110,7 +110,7 @@ def test_prometheus_own_words(status: int, body: bytes, expected: tuple[str, str
 
 def test_none_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "get", Prometheus())
-    payload = SOURCES["None"](summary(), Context(0.0, 0, 0.0))
+    payload = source_of("None")(summary(), Context(0.0, 0, 0.0))
     assert b"".join(payload.pieces) == b'{"data":[]}'
     assert (payload.series, payload.received) == (0, 0)
 

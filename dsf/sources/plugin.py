@@ -1,0 +1,179 @@
+"""The protocol for source types of third parties: all that a plug-in needs from here. docs/sources.md explains it.
+
+    from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError
+
+It stays as it is while PROTOCOL does. Who asks, TLS, deadline and bounds are the agent's, as for built-in types.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import ValidationError
+
+from dsf import http
+from dsf.api.meta import SpecModel
+from dsf.api.problems import explain
+from dsf.api.summary import ScorerSummary
+from dsf.errors import HttpError, SourceError
+from dsf.http.failures import EXCERPT
+from dsf.sources.base import HEAD, TAIL, Context, Payload, Question
+from dsf.sources.window import number
+from dsf.text import cleaned, masked
+
+__all__ = ["PROTOCOL", "Options", "Plugin", "Request", "Series", "SourceError"]
+
+#: Version of the protocol; a plug-in of another one is refused.
+PROTOCOL: Final = 1
+
+
+class Options(SpecModel):
+    """Base of a plug-in's model of `options`: camelCase outside, and a field that is not in the model is refused."""
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One time series."""
+
+    labels: Mapping[str, str]
+    #: (unix seconds, value), ascending in time.
+    samples: Iterable[tuple[float, float]]
+
+
+class Request(Generic[OptionsT]):
+    """What a scorer asks of a source, and the way to its server."""
+
+    def __init__(self, summary: ScorerSummary, options: OptionsT, context: Context) -> None:
+        """For tests of a plug-in: `summary` is of a scorer, `context` of a cycle."""
+        self.options = options
+        #: `params.query`, as it is written; may be empty.
+        self.query = summary.source_query
+        #: The range of time that is asked for, in whole unix seconds, and seconds between two samples (0 is unset).
+        self.end = int(context.now)
+        self.start = self.end - summary.source_range
+        self.step = summary.source_step
+        #: `host` and `path`; that of configURL where there is no host.
+        self.url = summary.source_endpoint
+        self._context = context
+        #: What was asked last, and the bytes of all answers.
+        self._question: Question | None = None
+        self._received = 0
+
+    def get(self, path: str | None = None, params: Mapping[str, str | int] | None = None) -> bytes:
+        """The body of the answer to a GET of `url`, or of another path of that server.
+
+        Raises HttpError, which a plug-in lets pass: it says what went wrong and whether another try may help.
+        """
+        return self._send("GET", path, params, lambda url, **way: http.get(url, params=params, **way))
+
+    def post(self, body: bytes, path: str | None = None, *, content_type: str = "application/json") -> bytes:
+        """The body of the answer to a POST of `body`; else as `get`."""
+        return self._send("POST", path, None, lambda url, **way: http.post(url, body, content_type=content_type, **way))
+
+    def check(self) -> None:
+        """For long work between requests: raises HttpError when its time is over."""
+        self._context.check()
+
+    def _send(
+        self, method: str, path: str | None, params: Mapping[str, str | int] | None, send: Callable[..., bytes]
+    ) -> bytes:
+        context, url = self._context, self._at(path)
+        with context.asking(self.query, url, params, method=method) as question:
+            left = context.max_bytes - self._received
+            body = send(url, access=context.access, deadline=context.deadline, max_bytes=left)
+            self._received += len(body)
+            question.answered(len(body), (body,))
+        self._question = question
+        return body
+
+    def _at(self, path: str | None) -> str:
+        """On the same server, whatever the path is: what goes along with a request is for this one alone."""
+        if path is None:
+            return self.url
+        if not path.startswith("/"):
+            raise ValueError(f"the path {path!r} does not begin with /")
+        server = urlsplit(self.url)
+        return urlunsplit((server.scheme, server.netloc, path, "", ""))
+
+    def made(self, found: Iterable[Series]) -> Payload:
+        """The scoring request of these series. For the framework. Raises HttpError (too_large, timeout)."""
+        pieces: list[bytes] = []
+        series, left = 0, self._context.max_bytes
+        for one in found:
+            self.check()
+            head = b'%s{"metric":%s,"values":[' % (b"," * bool(pieces), _labels(one))
+            samples = []
+            left -= len(head)
+            for sample in _samples(one):
+                samples.append(sample)
+                left -= len(sample) + 1
+                if left < 0:
+                    text = f"the series are more than the {self._context.max_bytes} bytes allowed; ask for less"
+                    raise HttpError("too_large", text)
+            if samples:
+                pieces.append(head + b",".join(samples) + b"]}")
+                series += 1
+        payload = Payload((HEAD, *pieces, TAIL), series, self._received)
+        if self._question is not None:
+            # For `dsf explain`: what became of the answers.
+            self._question.answered(self._question.received, payload.inside, series)
+        else:
+            with self._context.asking(self.query, "what the plug-in knows without a request") as question:
+                question.answered(0, payload.inside, series)
+        return payload
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin(Generic[OptionsT]):
+    """What an entry point of the group `dsf.sources` leads to; its name is the source type."""
+
+    #: The version of the protocol that the plug-in was written for, as a number and not as PROTOCOL.
+    protocol: int
+    #: The model of `options` of a source.
+    options: type[OptionsT]
+    #: The series that a scorer asks for, by several threads at once. Raises SourceError.
+    fetch: Callable[[Request[OptionsT]], Iterable[Series]]
+
+
+def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: Context) -> Payload:
+    """A cycle's question to a plug-in; `who` names it. Raises HttpError."""
+    said = summary.source_options or {}
+    try:
+        options = plugin.options.model_validate(said, by_alias=True, by_name=False)
+    except ValidationError as error:
+        mistakes = "; ".join(f"options.{mistake}" for mistake in explain(error, plugin.options, said))
+        raise HttpError("bad_options", f"{who}: {mistakes}") from None
+    request = Request(summary, options, context)
+    try:
+        return request.made(plugin.fetch(request))
+    except HttpError:
+        raise
+    except Exception as error:  # noqa: BLE001 (other people's code; whoever installed it has to hear of it)
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        text = cleaned(masked(str(error), *context.access.secrets), EXCERPT)
+        raise HttpError(
+            "plugin_failed", f"{who}: {type(error).__name__} in {PurePath(last.filename).name}:{last.lineno}: {text}"
+        ) from None
+
+
+def _samples(one: Series) -> Iterator[bytes]:
+    for time, value in one.samples:
+        if not math.isfinite(time):
+            raise ValueError(f"{time!r} is the time of a sample")
+        yield f'[{number(float(time))},"{number(float(value))}"]'.encode()
+
+
+def _labels(one: Series) -> bytes:
+    if not all(isinstance(text, str) for label in one.labels.items() for text in label):
+        raise TypeError(f"the labels {dict(one.labels)!r} are not all texts")
+    return json.dumps(dict(one.labels), separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,88 @@
+"""Source types: those that are built in, and those of installed plug-ins. Each is loaded when first asked for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+import dsf.log
+from dsf.api.sourcetype import is_plugin_type
+from dsf.api.types import SourceType
+from dsf.errors import HttpError
+from dsf.http.failures import EXCERPT
+from dsf.sources.base import Source
+from dsf.sources.plugin import PROTOCOL, Options, Plugin, ask
+from dsf.text import cleaned
+
+#: Built-in type -> the module whose `fetch` asks it.
+SOURCES: Final[Mapping[str, str]] = {
+    SourceType.Prometheus: "dsf.sources.prometheus",
+    SourceType.OpenTelemetry: "dsf.sources.opentelemetry",
+    SourceType.Kubernetes: "dsf.sources.kubernetes",
+    SourceType.None_: "dsf.sources.nothing",
+}
+#: The group of entry points in which packages name their types.
+GROUP: Final = "dsf.sources"
+
+log = dsf.log.get(__name__)
+
+
+def source_of(name: str) -> Source:
+    """What asks sources of this type. Raises HttpError (unsupported_source, plugin_failed)."""
+    if name in SOURCES:
+        fetch: Source = importlib.import_module(SOURCES[name]).fetch
+        return fetch
+    if name not in plugins():
+        text = f"source type {name!r} is not one of {', '.join([*SOURCES, *plugins()])}"
+        if is_plugin_type(name):
+            text += f"; install the package that has it in the agent's image (an entry point {GROUP!r})"
+        raise HttpError("unsupported_source", text)
+    found = _loaded(name)
+    if isinstance(found, str):
+        raise HttpError("plugin_failed", f"source type {name!r}: {found}")
+    return found
+
+
+@functools.cache
+def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
+    """The types of installed plug-ins, and who has them. One whose name is not for plug-ins is left out and logged."""
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for entry in sorted(entry_points(group=GROUP), key=_of):
+        if is_plugin_type(entry.name):
+            found[entry.name] = (*found.get(entry.name, ()), entry)
+        else:
+            why = (
+                "it is the name of a built-in type"
+                if entry.name in SOURCES
+                else "that of a plug-in is a DNS name with a dot"
+            )
+            log.error("a source plug-in is not used for its name", name=entry.name, package=_of(entry), why=why)
+    return found
+
+
+@functools.cache
+def _loaded(name: str) -> Source | str:
+    """The plug-in, or why it cannot be used, for as long as the process lives. `name` is one of `plugins`."""
+    entry, *others = plugins()[name]
+    if others:
+        return f"several packages have it: {', '.join(map(_of, (entry, *others)))}; uninstall all but one"
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (other people's code)
+        return f"{_of(entry)} cannot be loaded: {type(error).__name__}: {cleaned(str(error), EXCERPT)}"
+    if not isinstance(found, Plugin) or not (isinstance(found.options, type) and issubclass(found.options, Options)):
+        return f"{_of(entry)} is no dsf.sources.plugin.Plugin with a model of options made from its class Options"
+    if found.protocol != PROTOCOL:
+        return (
+            f"{_of(entry)} is for version {found.protocol} of the plug-ins' protocol and this agent has {PROTOCOL}: "
+            "install the version of the plug-in that is for it"
+        )
+    return functools.partial(ask, found, f"source type {name!r} ({_of(entry)})")
+
+
+def _of(entry: EntryPoint) -> str:
+    package = f"{entry.dist.name} {entry.dist.version}, " if entry.dist is not None else ""
+    return f"{package}{entry.value}"

@@ -1,0 +1,60 @@
+"""The source type `csv.example.com`: time series in CSV that a server has, with one sample in each line.
+
+    time,value,node
+    1718600000,210.5,n1
+
+One column is the time in unix seconds, one the value; all others are labels.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError
+
+
+class CsvOptions(Options):
+    """`options` of a source; in the manifest they are written `timeColumn` and so on."""
+
+    time_column: str = "time"
+    value_column: str = "value"
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+
+
+def fetch(request: Request[CsvOptions]) -> Iterator[Series]:
+    """One series for each set of labels, with the samples in the range; without a range the newest one."""
+    series: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
+    for line, row in _rows(request.get(), request.options):
+        try:
+            sample = float(row.pop(request.options.time_column)), float(row.pop(request.options.value_column))
+        except ValueError:
+            raise SourceError(f"line {line}: time and value must be numbers") from None
+        series.setdefault(tuple(row.items()), []).append(sample)
+        request.check()
+    is_range = request.start < request.end
+    for labels, samples in series.items():
+        known = sorted(sample for sample in samples if sample[0] <= request.end)
+        yield Series(dict(labels), [one for one in known if one[0] >= request.start] if is_range else known[-1:])
+
+
+def _rows(body: bytes, options: CsvOptions) -> Iterator[tuple[int, dict[str, str]]]:
+    """Each line with its number. A message never quotes the answer: a server may repeat in it what it was sent."""
+    try:
+        rows = csv.DictReader(io.StringIO(body.decode("utf-8-sig")), delimiter=options.delimiter)
+        missing = {options.time_column, options.value_column} - set(rows.fieldnames or ())
+        if missing:
+            raise SourceError(f"the first line has no column {' and no column '.join(sorted(missing))}")
+        for row in rows:
+            if None in row or None in row.values():
+                raise SourceError(f"line {rows.line_num}: it has not as many fields as the first line")
+            yield rows.line_num, row
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"the answer is no CSV in UTF-8: {type(error).__name__}") from None
+
+
+# The first argument is the version of the protocol that this was written for.
+CSV = Plugin(1, CsvOptions, fetch)

@@ -1,0 +1,345 @@
+"""Source types of third parties: what is loaded, what a plug-in is given, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf import http
+from dsf.api.summary import ScorerSummary
+from dsf.api.types import SourceType
+from dsf.errors import HttpError
+from dsf.http.access import PLAIN, Access
+from dsf.sources import Context, registry, source_of
+from dsf.sources.base import Question
+from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError, ask
+from tests.support.plugins import forget, install, install_sample
+
+CSV = "csv.example.com"
+BODY = b"time,value,node\n1000,1,n1\n1060,2.5,n1\n1060,nan,n2\n1120,3,n1\n"
+GOOD = "from dsf.sources.plugin import Options, Plugin\nit = Plugin(1, Options, lambda request: ())\n"
+#: Modules are loaded once for each name.
+NAMES = (f"dsf_test_plugin_{number:03}" for number in itertools.count())
+
+Install = Callable[..., str]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """`package(module, entry="csv.example.com")`: installs a module with the plug-in `it`, and says its name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget()
+    names = []
+
+    def make(module: str, entry: str = CSV) -> str:
+        names.append(name := next(NAMES))
+        install(tmp_path, name, {entry: f"{name}:it"}, module)
+        forget()
+        return name
+
+    yield make
+    for name in names:
+        sys.modules.pop(name, None)
+    forget()
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package in samples/csv-source is installed."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install_sample(tmp_path)
+    forget()
+    yield
+    sys.modules.pop("dsf_csv_source", None)
+    forget()
+
+
+def summary(kind: str = CSV, options: dict[str, Any] | None = None, span: int = 0) -> ScorerSummary:
+    return ScorerSummary(
+        name="s",
+        score_name="s",
+        source_type=kind,
+        source_endpoint="http://files.example:8080/power.csv",
+        source_query="q",
+        source_range=span,
+        source_step=60,
+        source_options=options,
+    )
+
+
+def context(access: Access = PLAIN, *, most: int = 10_000, seen: list[Question] | None = None) -> Context:
+    observe = (lambda _: None) if seen is None else seen.append
+    return Context(time.monotonic() + 60, most, 1120.7, access, observe=observe)
+
+
+def data(one: ScorerSummary, with_: Context) -> Any:
+    payload = source_of(one.source_type)(one, with_)
+    document = json.loads(b"".join(payload.pieces))
+    assert len(document["data"]) == payload.series
+    return document["data"]
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, body: bytes) -> list[dict[str, Any]]:
+    """Every request is answered with this; what was asked is noted."""
+    asked: list[dict[str, Any]] = []
+
+    def get(url: str, **way: Any) -> bytes:
+        asked.append({"url": url, **way})
+        return body
+
+    monkeypatch.setattr(http, "get", get)
+    return asked
+
+
+def refusal(kind: str = CSV) -> tuple[str, str]:
+    with pytest.raises(HttpError) as caught:
+        source_of(kind)
+    return caught.value.reason, str(caught.value)
+
+
+@pytest.mark.usefixtures("sample")
+def test_the_sample_reads_csv(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = serve(monkeypatch, BODY)
+    seen: list[Question] = []
+    assert data(summary(span=60), context(seen=seen)) == [
+        {"metric": {"node": "n1"}, "values": [[1060, "2.5"], [1120, "3"]]},
+        {"metric": {"node": "n2"}, "values": [[1060, "NaN"]]},
+    ]
+    assert data(summary(), context())[0] == {"metric": {"node": "n1"}, "values": [[1120, "3"]]}
+    assert [one["url"] for one in asked] == ["http://files.example:8080/power.csv"] * 2
+    (question,) = seen
+    assert (question.query, question.received, question.series) == ("q", len(BODY), 2)
+    assert b"".join(question.pieces).startswith(b'{"metric":{"node":"n1"}')
+
+
+@pytest.mark.usefixtures("sample")
+def test_the_sample_takes_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(monkeypatch, b"at;watts\n1000;7\n")
+    options = {"timeColumn": "at", "valueColumn": "watts", "delimiter": ";"}
+    assert data(summary(options=options), context()) == [{"metric": {}, "values": [[1000, "7"]]}]
+
+
+@pytest.mark.usefixtures("sample")
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"at,value\n", "the first line has no column time"),
+        (b"", "the first line has no column time and no column value"),
+        (b"time,value,node\n1,2\n", "line 2: it has not as many fields as the first line"),
+        (b"time,value\n1,2,3\n", "line 2: it has not as many fields as the first line"),
+        (b"time,value\n1,2\n1,high\n", "line 3: time and value must be numbers"),
+        (b"time,value\n\xff,1\n", "the answer is no CSV in UTF-8: UnicodeDecodeError"),
+    ],
+)
+def test_what_the_sample_says_of_a_bad_answer(monkeypatch: pytest.MonkeyPatch, body: bytes, said: str) -> None:
+    serve(monkeypatch, body)
+    with pytest.raises(HttpError) as caught:
+        data(summary(), context())
+    assert (caught.value.reason, str(caught.value)) == ("bad_answer", said)
+
+
+@pytest.mark.usefixtures("sample")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"delimeter": ";"},
+            "options.delimeter: is not a known field; allowed are timeColumn, valueColumn, delimiter; ",
+        ),
+        ({"delimeter": ";"}, "did you mean delimiter?"),
+        ({"delimiter": ";;"}, "options.delimiter: is longer than 1 characters"),
+        ({"timeColumn": 5}, "options.timeColumn: 5 is not text"),
+        ({"time_column": "t"}, "options.time_column: is not a known field"),
+    ],
+)
+def test_options_that_a_plug_in_does_not_have_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(HttpError) as caught:
+        data(summary(options=options), context())
+    assert caught.value.reason == "bad_options"
+    assert str(caught.value).startswith(f"source type {CSV!r} (dsf_csv_source 1.0, dsf_csv_source:CSV): options.")
+    assert said in str(caught.value)
+
+
+def test_a_type_that_nothing_has(package: Install) -> None:
+    package(GOOD, "other.example.com")
+    reason, said = refusal("nobody.example.com")
+    assert reason == "unsupported_source"
+    assert said == (
+        "source type 'nobody.example.com' is not one of Prometheus, OpenTelemetry, Kubernetes, None, "
+        "other.example.com; install the package that has it in the agent's image (an entry point 'dsf.sources')"
+    )
+    assert refusal("Carbon")[1].endswith("None, other.example.com")
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (
+            "import nothing_of_this_name",
+            "cannot be loaded: ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        ),
+        ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero"),
+        ("that = 1", "cannot be loaded: AttributeError: "),
+        ("def it(request): return []", "is no dsf.sources.plugin.Plugin"),
+        (GOOD.replace("Options, lambda", "dict, lambda"), "with a model of options made from its class Options"),
+        (GOOD.replace("1, Options", "2, Options"), "is for version 2 of the plug-ins' protocol and this agent has 1"),
+    ],
+)
+def test_a_plug_in_that_is_no_good_says_why_each_time(package: Install, module: str, said: str) -> None:
+    name = package(module)
+    for _ in range(2):
+        reason, message = refusal()
+        assert reason == "plugin_failed"
+        assert message.startswith(f"source type {CSV!r}: {name} 1.0, {name}:it ")
+        assert said in message
+    # Others are as they were.
+    assert callable(source_of(SourceType.Prometheus))
+
+
+def test_two_packages_of_one_type_are_both_refused(package: Install) -> None:
+    first, second = package(GOOD), package(GOOD)
+    reason, said = refusal()
+    assert reason == "plugin_failed"
+    assert said.endswith(
+        f"several packages have it: {first} 1.0, {first}:it, {second} 1.0, {second}:it; uninstall all but one"
+    )
+    assert first not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Prometheus", "it is the name of a built-in type"),
+        ("None", "built-in"),
+        ("csv", "with a dot"),
+        ("A.b", "DNS name"),
+    ],
+)
+def test_a_name_that_is_no_plug_in_s_is_never_used(
+    package: Install, monkeypatch: pytest.MonkeyPatch, name: str, why: str
+) -> None:
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(registry.log, "error", lambda _, **values: said.append(values))
+    module = package("raise SystemExit", name)
+    assert registry.plugins() == {}
+    assert (said[0]["name"], said[0]["package"]) == (name, f"{module} 1.0, {module}:it")
+    assert why in said[0]["why"]
+    if name in set(SourceType):
+        assert source_of(name).__module__.startswith("dsf.sources.")
+    else:
+        assert refusal(name)[0] == "unsupported_source"
+    assert module not in sys.modules
+
+
+def asking(fetch: Callable[[Request[Options]], Any], with_: Context, **values: Any) -> Any:
+    payload = ask(Plugin(1, Options, fetch), "mine", summary(**values), with_)
+    return json.loads(b"".join(payload.pieces))["data"]
+
+
+def test_a_plug_in_is_told_what_the_scorer_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    posted: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        http, "post", lambda url, body, **way: posted.append({"url": url, "body": body, **way}) or b"12345"
+    )
+    access, seen = Access(secrets=("canary",)), list[Question]()
+    with_ = context(access, seen=seen)
+
+    def fetch(request: Request[Options]) -> Iterator[Series]:
+        assert (request.query, request.start, request.end, request.step) == ("q", 1060, 1120, 60)
+        request.post(b"{}", "/search?x=1", content_type="application/x")
+        request.get()
+        yield Series({"a": "é\n"}, [(request.start + 0.5, 1), (request.end, float("-inf"))])
+        yield Series({"empty": "yes"}, [])
+
+    asked = serve(monkeypatch, b"123")
+    expected = [{"metric": {"a": "é\n"}, "values": [[1060.5, "1"], [1120, "-Inf"]]}]
+    assert asking(fetch, with_, span=60) == expected
+    way = {"access": access, "deadline": with_.deadline}
+    assert posted == [
+        {
+            "url": "http://files.example:8080/search?x=1",
+            "body": b"{}",
+            "content_type": "application/x",
+            **way,
+            "max_bytes": 10_000,
+        }
+    ]
+    # The limit is for all answers together.
+    assert asked == [{"url": "http://files.example:8080/power.csv", "params": None, **way, "max_bytes": 9_995}]
+    assert [(one.method, one.received, one.series) for one in seen] == [("POST", 5, 0), ("GET", 3, 1)]
+
+
+@pytest.mark.parametrize("path", ["//evil.example/x", "/@evil.example/", "/\\evil.example", "/..//evil.example"])
+def test_no_path_leads_to_another_server(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    asked = serve(monkeypatch, b"")
+    asking(lambda request: [Series({}, [(1, len(request.get(path)))])], context())
+    assert asked[0]["url"].startswith("http://files.example:8080/")
+
+
+@pytest.mark.parametrize("path", ["http://evil.example/x", "@evil.example", ".evil.example", ":1/", ""])
+def test_what_is_no_path_is_refused(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    asked = serve(monkeypatch, b"")
+    with pytest.raises(HttpError, match="does not begin with /"):
+        asking(lambda request: [Series({}, [(1, len(request.get(path)))])], context())
+    assert asked == []
+
+
+def wrong(error: Exception) -> Callable[[Request[Options]], Any]:
+    def fetch(request: Request[Options]) -> Any:
+        raise error
+
+    return fetch
+
+
+@pytest.mark.parametrize(
+    ("fetch", "reason", "said"),
+    [
+        (wrong(SourceError("no such index")), "bad_answer", "no such index"),
+        (wrong(SourceError("no such field", is_query=True)), "bad_query", "no such field"),
+        (wrong(HttpError("timeout", "late", retryable=True)), "timeout", "late"),
+        (wrong(KeyError("x")), "plugin_failed", "mine: KeyError in test_plugins.py:"),
+        (wrong(ValueError("got canary-1!")), "plugin_failed", ": got ***!"),
+        (lambda _: None, "plugin_failed", "TypeError"),
+        (lambda _: [("a", 1)], "plugin_failed", "AttributeError"),
+        (lambda _: [Series({"a": 1}, [(1, 1)])], "plugin_failed", "the labels {'a': 1} are not all texts"),
+        (lambda _: [Series({"a": "\ud800"}, [(1, 1)])], "plugin_failed", "UnicodeEncodeError"),
+        (lambda _: [Series({}, [(float("nan"), 1)])], "plugin_failed", "nan is the time of a sample"),
+        (lambda _: [Series({}, [(1, "high")])], "plugin_failed", "ValueError"),
+        (lambda _: [Series({}, [(time, 1) for time in range(2000)])], "too_large", "more than the 10000 bytes"),
+        (lambda _: [Series({"a": "x" * 9_990}, [(1, 1)])], "too_large", "more than the 10000 bytes"),
+        (lambda _: (Series({"a": str(n)}, [(1, 1)]) for n in itertools.count()), "too_large", "10000 bytes"),
+    ],
+)
+def test_whatever_goes_wrong_is_a_reason(fetch: Any, reason: str, said: str) -> None:
+    with pytest.raises(HttpError) as caught:
+        asking(fetch, context(Access(secrets=("canary-1",))))
+    assert caught.value.reason == reason
+    assert said in str(caught.value)
+    assert caught.value.retryable is (reason == "timeout")
+
+
+def test_work_without_end_ends_with_the_deadline() -> None:
+    late = Context(time.monotonic() - 1, 1000, 1120.0)
+
+    def fetch(request: Request[Options]) -> Iterator[Series]:
+        while True:
+            request.check()
+            yield Series({}, [])
+
+    for endless in (fetch, lambda _: (Series({}, []) for _ in itertools.count())):
+        with pytest.raises(HttpError) as caught:
+            asking(endless, late)
+        assert caught.value.reason == "timeout"
+
+
+def test_a_plug_in_may_ask_nobody() -> None:
+    seen: list[Question] = []
+    assert asking(lambda _: [Series({}, [(1, 2)])], context(seen=seen)) == [{"metric": {}, "values": [[1, "2"]]}]
+    assert [(one.url, one.series) for one in seen] == [("what the plug-in knows without a request", 1)]
