@@ -141,6 +141,12 @@ OTLP_SAMPLES = Metric(
     "Samples pushed to the agent: kept, unwanted (no scorer selects it), or why it was rejected.",
     ("result",),
 )
+OBJECT_VALUES = Metric(
+    "dynamic_scoring_object_values",
+    "counter",
+    "Fields of objects that the agent read: kept, absent, or why their value was refused.",
+    ("result",),
+)
 VALIDITY_FACTOR = Metric(
     "dynamic_scoring_validity_factor",
     "gauge",

@@ -104,6 +104,12 @@ class FailureReason(Reason):
         "mend `spec.source.options`; the plug-in's own documentation says what it takes",
         "fetch",
     )
+    UNKNOWN_KIND = (
+        "unknown_kind",
+        "the cluster has no such kind of object",
+        "is its CRD there, are `apiVersion` and `kind` right",
+        "fetch",
+    )
     SPOOL_FAILED = (
         "spool_failed",
         "the agent could not keep the data between two steps",

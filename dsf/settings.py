@@ -180,6 +180,11 @@ class Settings(BaseSettings):
         description="JSON object, name of a Secret -> servers (host, host:port or https://host[:port]) that its tokens "
         "may be sent to, besides those that the Secret names itself. A Secret without any is sent nowhere.",
     )
+    agent_objects: list[str] = Field(
+        default=[],
+        description="JSON array: kinds of objects that scorers with the source Object may have read, by plural and API "
+        "group such as deployments.apps, or pods. The agent's account must have the right to list them, too.",
+    )
     agent_host_aliases: dict[str, str] = Field(
         default={},
         description="JSON object, `name:port` of a URL -> `address:port` to connect to: one name is another server on "

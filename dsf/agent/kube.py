@@ -77,7 +77,7 @@ class KubeObjects:
         self._session = Session.load(settings.kubeconfig)
         namespace = settings.agent_namespace
         self.secrets = KubeSecrets(self._session, namespace, release)
-        self.cluster = KubeCluster(self._session)
+        self.cluster = KubeCluster(self._session, settings.agent_objects)
         self.config = KubeConfig(self._session, namespace, on_change=self._on_change, on_stop=self._stop)
 
     def _on_change(self, summaries: Summaries) -> None:

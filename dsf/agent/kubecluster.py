@@ -1,4 +1,4 @@
-"""The nodes and pods of the agent's own cluster, for scorers with the source type `Kubernetes`.
+"""The agent's own cluster: its nodes and pods, for scorers with the source type `Kubernetes`, and other objects.
 
 Both are watched from the first cycle of such a scorer on until the last such scorer is gone. What is kept of a pod is
 its node and its requests: some hundred bytes.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
+from dsf.agent.kubelisting import KubeListing
+from dsf.api.objectsource import ObjectSource
 from dsf.errors import HttpError
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import Resource
@@ -34,8 +36,10 @@ _FORBIDDEN: Final = (": 401: ", ": 403: ")
 class KubeCluster:
     """A view of the cluster. Thread-safe."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, objects: Collection[str] = ()) -> None:
+        """`objects` are the kinds that the source Object may read, such as `deployments.apps`."""
         self._session = session
+        self._objects = objects
         self._reflectors: tuple[Reflector, Reflector] | None = None
         # Guards _reflectors.
         self._lock = threading.Lock()
@@ -58,6 +62,10 @@ class KubeCluster:
         return ClusterState(
             [found[_REDUCED] for found in nodes.store.list()], [found[_REDUCED] for found in pods.store.list()]
         )
+
+    def listing(self, wanted: ObjectSource, deadline: float) -> KubeListing:
+        """See the protocol."""
+        return KubeListing(self._session, self._objects, wanted, deadline)
 
     def stop(self) -> None:
         """Forget everything; the next call of `state` begins anew."""

@@ -107,6 +107,10 @@ class _Collector(Collector):
         samples.add_metric((), self._held.budget.samples)
         yield series
         yield samples
+        objects = names.OBJECT_VALUES.counter()
+        for result, number in list(self._held.object_values.items()):
+            objects.add_metric((result,), number)
+        yield objects
         if self._held.received is not None:
             pushed = names.OTLP_SAMPLES.counter()
             for result, number in list(self._held.received.counts.items()):

@@ -14,6 +14,7 @@ class Reason(StrEnum):
     MissingQuery = "MissingQuery"
     MissingRange = "MissingRange"
     MissingStep = "MissingStep"
+    MissingObject = "MissingObject"
     InvalidSources = "InvalidSources"
     InvalidURL = "InvalidURL"
     InvalidTokenSecretRef = "InvalidTokenSecretRef"

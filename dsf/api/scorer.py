@@ -15,6 +15,7 @@ from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import Auth, Tls
 from dsf.api.dimension import DEFAULT_FORMAT
 from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel, Time
+from dsf.api.objectsource import ObjectSource
 from dsf.api.ratelimit import RATE_PATTERN, parse_rate
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig, distinct
 from dsf.api.selector import ClusterSelector
@@ -31,6 +32,7 @@ from dsf.api.types import (
     HealthStatus,
     Location,
     ScoreDestination,
+    SourceType,
 )
 
 #: Most failures kept in a status, newest first.
@@ -47,6 +49,7 @@ _HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
 _VALUE_RULE: Final = "value goes with behavior Value and only with it"
 _EMPTY_RULE: Final = "behavior Value goes with either value or items, and only it does"
 _SOURCES_RULE: Final = "either source or sources; several stand in sources, the one for data first"
+_OBJECT_RULE: Final = "object goes with type Object and only with it"
 _LABEL_PATTERN: Final = r"\$\{(" + "|".join(USED_LABELS) + r")\}"
 _LABEL_RULE: Final = "only ${cluster} and ${scoreName} are known without results; write the labels out"
 
@@ -85,6 +88,10 @@ class SourceParams(SpecModel):
 class Source(SpecModel):
     """Where the time series come from."""
 
+    model_config = ConfigDict(
+        json_schema_extra=_rule("(has(self.type) && self.type == 'Object') == has(self.object)", _OBJECT_RULE)
+    )
+
     type: AnySourceType | None = Field(
         default=None,
         description="Kind of source: a built-in one, or that of a plug-in in the agents' image, such as "
@@ -98,6 +105,15 @@ class Source(SpecModel):
     )
     auth: Auth | None = Field(default=None, description="How to authenticate to the source; unset: not at all.")
     tls: Tls | None = Field(default=None, description="How the source proves who it is; unset: as all servers.")
+    object: ObjectSource | None = Field(
+        default=None, description="Which objects of the managed cluster are read; only with type Object."
+    )
+
+    @model_validator(mode="after")
+    def _object_goes_with_its_type(self) -> Self:
+        if (self.type is SourceType.Object) != (self.object is not None):
+            raise ValueError(_OBJECT_RULE)
+        return self
 
 
 SourceName = Annotated[str, Field(pattern=SOURCE_NAME_PATTERN)]

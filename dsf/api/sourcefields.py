@@ -122,10 +122,15 @@ def _source(
             raise missing(Reason.MissingRange, f"{said.field}.params.range", elsewhere)
         if not step:
             raise missing(Reason.MissingStep, f"{said.field}.params.step", elsewhere)
+    if kind is SourceType.Object:
+        if spec.object is None:
+            raise ResolutionError(Reason.MissingObject, f"{said.field}.object is not set; /config cannot say it")
+        # An agent that does not know a part of it fails this scorer alone, as with a query.
+        query = spec.object.model_dump_json(by_alias=True, exclude_unset=True, exclude_none=True)
     told = SourceSummary(
         name=said.name, type=str(kind), query=query, range=range_, step=step, options=spec.options or None
     )
-    if kind is SourceType.Kubernetes:
+    if kind in (SourceType.Kubernetes, SourceType.Object):
         # The agent's own cluster, with the agent's own account.
         return SourceFields(told)
     url, way = endpoint(stage, _DEFAULT_PATHS.get(kind, ""), scorer, authentications)

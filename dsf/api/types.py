@@ -120,6 +120,7 @@ class SourceType(StrEnum):
     Prometheus = "Prometheus"
     OpenTelemetry = "OpenTelemetry"
     Kubernetes = "Kubernetes"
+    Object = "Object"
     None_ = "None"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,10 @@ class ExpiredError(ApiError):
 
 class UnreachableError(BackendError):
     """The API server could not be reached or did not answer in time."""
+
+
+class TooLargeError(BackendError):
+    """The answer is larger than the caller takes."""
 
 
 class Watch:
@@ -152,15 +157,44 @@ class Session:
             response.release_conn()
         if response.status >= 300:
             raise _api_error(method, path, response.status, data, response.headers)
+        return self._parsed(method, path, response.status, data)
+
+    def read(
+        self, path: str, query: Mapping[str, str], *, max_bytes: int, deadline: float
+    ) -> tuple[dict[str, Any], int]:
+        """GET of an answer that may be large: it, and its bytes. `deadline` is on the clock of time.monotonic().
+
+        Raises TooLargeError beyond `max_bytes`, UnreachableError after `deadline`, and as `request` does.
+        """
+        left = max(deadline - time.monotonic(), 0.001)
+        response = self._send(self._client, "GET", path, query, None, "", (min(_TIMEOUT[0], left), left))
+        data = bytearray()
+        try:
+            for chunk in response.stream(_CHUNK, decode_content=True):
+                data += chunk
+                if len(data) > max_bytes:
+                    raise TooLargeError(f"GET {path}: the answer has more than the {max_bytes} bytes allowed")
+                if time.monotonic() >= deadline:
+                    raise UnreachableError(f"GET {path}: {self.host} did not answer in time")
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnreachableError(f"GET {path}: the answer of {self.host} broke off: {_cause(error)}") from None
+        except BackendError:
+            response.close()  # What is left of it is not for the next request.
+            raise
+        finally:
+            response.release_conn()
+        if response.status >= 300:
+            raise _api_error("GET", path, response.status, bytes(data), response.headers)
+        return self._parsed("GET", path, response.status, data), len(data)
+
+    def _parsed(self, method: str, path: str, status: int, data: bytes | bytearray) -> dict[str, Any]:
         try:
             parsed = json.loads(data) if data else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             parsed = None
         if not isinstance(parsed, dict):
             # A proxy in front of the API server, or not an API server at all.
-            raise ApiError(
-                f"{method} {path}: {self.host} answered something that is not a JSON object", response.status
-            )
+            raise ApiError(f"{method} {path}: {self.host} answered something that is not a JSON object", status)
         return parsed
 
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> Watch:

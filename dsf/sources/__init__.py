@@ -6,10 +6,11 @@ A new kind of source is one module with a function `fetch(summary, context) -> P
     prometheus      range queries of a Prometheus, with `matrix`
     opentelemetry   a collector's Prometheus exporter, with `scrape`; or pushed to the agent, with `otlp`
     kubernetes      what is left of the cluster, with `requests`
+    objects         fields of any objects of the cluster
     nothing         no source
     plugin          what third parties write a type with
     held            what sources keep between cycles: `window`; read with `selector`
-    cluster         what `kubernetes` looks at
+    cluster         what `kubernetes` and `objects` look at
 """
 
 from dsf.sources.base import Context, Payload, Source

@@ -1,12 +1,13 @@
-"""The agent's own cluster, reduced to what the source `Kubernetes` looks at."""
+"""The agent's own cluster, reduced to what the sources `Kubernetes` and `Object` look at."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Protocol
 
+from dsf.api.objectsource import ObjectSource
 from dsf.sources.requests import quantity
 
 #: What is looked at. cpu is in cores, memory in bytes, the others are numbers of devices.
@@ -39,8 +40,28 @@ class ClusterState:
     pods: Sequence[Pod]
 
 
+class Listing(Protocol):
+    """Objects of one kind, as the API server lists them."""
+
+    #: What is asked, for people.
+    url: str
+
+    def pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
+        """Some objects after another, and the bytes that they took.
+
+        Raises HttpError: unauthorized without the right, too_large beyond `max_bytes` for all pages, timeout,
+        connection_failed, unknown_kind, http_error.
+        """
+
+
 class ClusterView(Protocol):
     """The agent's own cluster."""
+
+    def listing(self, wanted: ObjectSource, deadline: float) -> Listing:
+        """Where the objects of a kind are. Asks the API server which kinds it has, at most until `deadline`.
+
+        Raises HttpError: unknown_kind, bad_query for a kind that is never read, and as `Listing.pages`.
+        """
 
     def state(self, deadline: float) -> ClusterState:
         """Nodes and pods as of now. Waits until they are known, at most until `deadline` (time.monotonic()).

@@ -43,6 +43,8 @@ class Held:
         self.received: Pushed | None = None
         #: None: the agent does not run on Kubernetes.
         self.cluster: ClusterView | None = None
+        #: What became of fields that were read from objects -> how many.
+        self.object_values: Counter[str] = Counter()
         self._summaries = summaries
         #: By the names of scorer and source.
         self._windows: dict[tuple[str, str | None], _Kept] = {}
@@ -72,6 +74,11 @@ class Held:
                 return False
             largest.clear()
             return True
+
+    def count(self, object_values: Counter[str]) -> None:
+        """Add to what became of fields of objects."""
+        with self._lock:
+            self.object_values.update(object_values)
 
     def knows(self, scorer: str) -> bool:
         """Whether the scorer's summary is still in force."""

@@ -22,6 +22,7 @@ SOURCES: Final[Mapping[str, str]] = {
     SourceType.Prometheus: "dsf.sources.prometheus",
     SourceType.OpenTelemetry: "dsf.sources.opentelemetry",
     SourceType.Kubernetes: "dsf.sources.kubernetes",
+    SourceType.Object: "dsf.sources.objects",
     SourceType.None_: "dsf.sources.nothing",
 }
 #: The group of entry points in which packages name their types.

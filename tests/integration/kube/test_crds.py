@@ -155,6 +155,7 @@ def test_explain_describes_a_field(control_plane: ControlPlane) -> None:
     assert "the last score until it expires" in text.replace("\n", " ")
 
 
+OBJECT = {"apiVersion": "apps/v1", "kind": "Deployment", "fields": [{"name": "a", "path": "spec.replicas"}]}
 TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
 
 
@@ -173,13 +174,22 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ),
         (
             {"source": {"type": "prometheus"}},
-            "must be one of Prometheus, OpenTelemetry, Kubernetes, None; that of a plug-in has a dot, as csv.example",
+            "must be one of Prometheus, OpenTelemetry, Kubernetes, Object, None; that of a plug-in has a dot",
         ),
         ({"source": {"type": "csv..com"}}, "that of a plug-in has a dot"),
         ({"sources": [{"name": "a", "type": "Csv.example.com"}]}, "spec.sources[0].type: Invalid value"),
         (
             {"source": {"type": "csv.example.com", "options": ["a"]}},
             "spec.source.options in body must be of type object",
+        ),
+        ({"source": {"type": "Object"}}, "spec.source: Invalid value: object goes with type Object and only with it"),
+        (
+            {"source": {"type": "Object", "object": OBJECT | {"apiVersion": "v1", "kind": "Secret"}}},
+            "spec.source.object: Invalid value: objects of this kind hold secrets and are never read",
+        ),
+        (
+            {"source": {"type": "Object", "object": OBJECT | {"fields": [{"name": "a", "path": "a[*]"}]}}},
+            "spec.source.object.fields[0].path in body should match",
         ),
         ({"scoring": TOKEN_WITHOUT_KEY}, "spec.scoring.auth.tokenSecretRef.key: Required value"),
         ({"source": TOKEN_WITHOUT_KEY}, "spec.source.auth.tokenSecretRef.key: Required value"),

@@ -153,8 +153,8 @@ def test_all_mistakes_of_a_document_with_their_lines() -> None:
             "did you mean location?"
         ),
         (
-            "f.yaml:10: spec.source.type: 'prometheus' is not one of Prometheus, OpenTelemetry, Kubernetes, None; "
-            "that of a plug-in has a dot, as csv.example.com"
+            "f.yaml:10: spec.source.type: 'prometheus' is not one of Prometheus, OpenTelemetry, Kubernetes, Object, "
+            "None; that of a plug-in has a dot, as csv.example.com"
         ),
         "f.yaml:11: spec.source.params.query: is required",
         "f.yaml:12: spec.source.params.range: -1 is less than 0",

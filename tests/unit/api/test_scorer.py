@@ -96,7 +96,8 @@ def test_the_schema_says_what_the_crd_needs() -> None:
     assert schema["ScoringParams"]["required"] == ["name", "interval"]
     assert schema["ScoringParams"]["properties"]["interval"]["minimum"] == 1
     (rule,) = schema["Source"]["properties"]["type"]["anyOf"][0]["x-kubernetes-validations"]
-    assert rule["rule"].startswith("self in ['Prometheus', 'OpenTelemetry', 'Kubernetes', 'None'] || self.matches(")
+    types = ["Prometheus", "OpenTelemetry", "Kubernetes", "Object", "None"]
+    assert rule["rule"].startswith(f"self in {types} || self.matches(")
     assert schema["WhenFailing"]["x-kubernetes-validations"][0]["rule"] == (
         "(self.behavior == 'Value') == has(self.value)"
     )

@@ -46,7 +46,11 @@ EVERYTHING: Values = {
             "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
             "podAnnotations": {"example.com/a": "b"},
             "serviceMonitor": {"enabled": True},
-            "sources": {"kubernetes": True, "otlp": {"enabled": True, "port": 14318, "tokenSecret": "otlp-token"}},
+            "sources": {
+                "kubernetes": True,
+                "objects": [{"apiGroup": "apps", "resource": "deployments"}],
+                "otlp": {"enabled": True, "port": 14318, "tokenSecret": "otlp-token"},
+            },
         }
     },
     "addon": {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dsf.api.objectsource import DENIED
 from dsf.redisacl.rules import hub_user
 from dsf.settings import ENV_PREFIX, Settings
 from tests.unit.deploy import chart
@@ -44,6 +45,39 @@ def test_rights_for_the_source_kubernetes_are_those_of_the_manifest() -> None:
     elsewhere = {"spokeSetting": {"namespace": "elsewhere", "agent": {"sources": {"kubernetes": True}}}}
     (subject,) = chart.one(chart.agent_objects(chart.render(elsewhere)), "ClusterRoleBinding")["subjects"]
     assert subject["namespace"] == "elsewhere"
+
+
+def test_rights_for_the_source_object_are_those_that_are_named() -> None:
+    named = [{"apiGroup": "apps", "resource": "deployments"}, {"apiGroup": "", "resource": "persistentvolumeclaims"}]
+    objects = _agent({"objects": named})
+    role = chart.one(objects, "ClusterRole", "dynamic-scoring-agent-object-source")
+    assert role["rules"] == [
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list"]},
+    ]
+    binding = chart.one(objects, "ClusterRoleBinding", "dynamic-scoring-agent-object-source")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert [subject["name"] for subject in binding["subjects"]] == ["dynamic-scoring-agent-sa"]
+    told = json.loads(chart.environment(_container(objects))["DSF_AGENT_OBJECTS"])
+    assert told == ["deployments.apps", "persistentvolumeclaims"]
+    assert "DSF_AGENT_OBJECTS" not in chart.environment(_container(_agent({})))
+
+
+@pytest.mark.parametrize(
+    ("group", "resource"), [(group, plural) for group, kinds in DENIED.items() for plural in kinds.values()]
+)
+def test_kinds_with_secrets_are_not_given_to_the_source_object(group: str, resource: str) -> None:
+    with pytest.raises(chart.RenderError, match="hold secrets; the source Object never reads them"):
+        _agent({"objects": [{"apiGroup": group, "resource": resource}]})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"apiGroup": "*", "resource": "a"}, {"apiGroup": "", "resource": "*"}, {"apiGroup": "", "resource": "pods/log"}],
+)
+def test_only_whole_kinds_are_given_to_the_source_object(entry: dict[str, str]) -> None:
+    with pytest.raises(chart.RenderError, match="objects"):
+        _agent({"objects": [entry]})
 
 
 def test_otlp_is_offered_as_in_the_manifest() -> None:

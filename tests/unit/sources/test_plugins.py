@@ -172,7 +172,7 @@ def test_a_type_that_nothing_has(package: Install) -> None:
     reason, said = refusal("nobody.example.com")
     assert reason == "unsupported_source"
     assert said == (
-        "source type 'nobody.example.com' is not one of Prometheus, OpenTelemetry, Kubernetes, None, "
+        "source type 'nobody.example.com' is not one of Prometheus, OpenTelemetry, Kubernetes, Object, None, "
         "other.example.com; install the package that has it in the agent's image (an entry point 'dsf.sources')"
     )
     assert refusal("Carbon")[1].endswith("None, other.example.com")

@@ -1,0 +1,99 @@
+"""Objects of the agent's own cluster, listed in pages, for scorers with the source type `Object`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from dsf.api.objectsource import DENIED, DENIED_RULE, ObjectSource
+from dsf.api.types import AGENT_ACCOUNT
+from dsf.errors import BackendError, HttpError, ObjectNotFoundError
+from dsf.kube.resources import Resource
+from dsf.kube.session import ApiError, ExpiredError, Session, TooLargeError
+
+#: Objects of one answer: few, as parsed ones are many times as large as their text.
+_PAGE: Final = 100
+#: Bytes of the kinds of one API group and version.
+_MAX_KINDS: Final = 4 * 1024 * 1024
+
+
+class KubeListing:
+    """The objects of one kind. See the protocol."""
+
+    def __init__(self, session: Session, released: Collection[str], wanted: ObjectSource, deadline: float) -> None:
+        """Asks which kinds there are; those in `released` may be read. Raises HttpError."""
+        self._session = session
+        self._resource = _resource(session, wanted, deadline)
+        if str(self._resource) not in released:
+            # A right alone is not enough: that to read pods is also given for numbers that tell nothing of them.
+            raise HttpError(
+                "unauthorized", f"this agent may not read {self._resource}: {_how_to_grant(self._resource)}"
+            )
+        self._path = self._resource.path(wanted.namespace)
+        selector = wanted.label_selector
+        self._query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
+        self.url = f"{self._path}?{urlencode(self._query)} of this cluster"
+
+    def pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
+        """See the protocol."""
+        more = ""
+        while True:
+            query = self._query | ({"continue": more} if more else {})
+            page, size = _read(self._session, self._path, query, max_bytes, deadline, self._resource)
+            max_bytes -= size
+            yield page.get("items") or (), size
+            more = (page.get("metadata") or {}).get("continue") or ""
+            if not more:
+                return
+
+
+def _resource(session: Session, wanted: ObjectSource, deadline: float) -> Resource:
+    """How the API server calls the kind in its paths."""
+    prefix = f"/apis/{wanted.api_version}" if wanted.group else f"/api/{wanted.api_version}"
+    answer, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, wanted.api_version)
+    version = wanted.api_version.rpartition("/")[2]
+    for found in answer.get("resources") or ():
+        if found["kind"] != wanted.kind or "/" in found["name"] or "list" not in found["verbs"]:
+            continue
+        if found["name"] in DENIED.get(wanted.group, {}).values():
+            raise HttpError("bad_query", f"{wanted.kind}: {DENIED_RULE}")
+        if wanted.namespace and not found["namespaced"]:
+            raise HttpError("bad_query", f"a {wanted.kind} is in no namespace; leave out source.object.namespace")
+        return Resource(wanted.group, version, found["name"], wanted.kind, found["namespaced"])
+    raise HttpError(
+        "unknown_kind", f"this cluster has no kind {wanted.kind} in {wanted.api_version} that can be listed"
+    )
+
+
+def _read(
+    session: Session, path: str, query: Mapping[str, str], max_bytes: int, deadline: float, what: Resource | str
+) -> tuple[dict[str, Any], int]:
+    """One answer and its bytes. Raises HttpError, whose words say who has to do what."""
+    try:
+        return session.read(path, query, max_bytes=max_bytes, deadline=deadline)
+    except ObjectNotFoundError as error:
+        raise HttpError("unknown_kind", f"this cluster has no {what}: {error}", status=404) from None
+    except TooLargeError as error:
+        raise HttpError("too_large", f"{error}; select fewer objects by namespace or selector") from None
+    except ExpiredError as error:
+        raise HttpError("connection_failed", str(error), status=error.status, retryable=True) from None
+    except ApiError as error:
+        if error.status in (401, 403):
+            raise HttpError("unauthorized", f"{_how_to_grant(what)}: {error}", status=error.status) from None
+        reason = "bad_query" if error.status == 400 else "http_error"
+        raise HttpError(reason, str(error), status=error.status, retryable=not error.is_refusal) from None
+    except BackendError as error:
+        reason = "timeout" if time.monotonic() >= deadline else "connection_failed"
+        raise HttpError(reason, str(error), retryable=True) from None
+
+
+def _how_to_grant(what: Resource | str) -> str:
+    if isinstance(what, str):
+        return f"the source Object needs the right to see which kinds {what} has (ClusterRole system:discovery)"
+    return (
+        f"the source Object needs the right to list {what}; on the hub add {{apiGroup: {what.group or repr('')}, "
+        f"resource: {what.plural}}} to the chart's spokeSetting.agent.sources.objects; of an agent installed by hand, "
+        f"name {what} in DSF_AGENT_OBJECTS and bind a ClusterRole with list of it to ServiceAccount {AGENT_ACCOUNT}"
+    )

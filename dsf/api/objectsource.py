@@ -1,0 +1,198 @@
+"""What the source type `Object` reads: fields of Kubernetes objects of the managed cluster."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, StrictInt, model_validator
+from pydantic.config import JsonDict
+
+from dsf.api.meta import SpecModel
+from dsf.api.selector import ClusterSelector, Operator
+
+#: Kinds that are never read, whatever rights there are, since secrets are in them: by API group, kind -> plural.
+DENIED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "": {"Secret": "secrets"},
+        "work.open-cluster-management.io": {
+            "ManifestWork": "manifestworks",
+            "ManifestWorkReplicaSet": "manifestworkreplicasets",
+        },
+        "oauth.openshift.io": {
+            "OAuthAccessToken": "oauthaccesstokens",
+            "OAuthAuthorizeToken": "oauthauthorizetokens",
+            "OAuthClient": "oauthclients",
+            "UserOAuthAccessToken": "useroauthaccesstokens",
+        },
+    }
+)
+DENIED_RULE: Final = (
+    "objects of this kind hold secrets and are never read: Secret, ManifestWork, ManifestWorkReplicaSet, and "
+    "OpenShift's OAuth tokens and clients"
+)
+MAX_FIELDS: Final = 16
+MAX_LABELS: Final = 8
+#: Labels that each series has.
+_OWN_LABELS: Final = ("__name__", "namespace", "name")
+_LABEL_RULE: Final = f"each series has {', '.join(_OWN_LABELS)} already; choose another name"
+_SELECTOR_RULE: Final = "a selector's keys and values have letters, digits, - _ . and / only"
+_KEY = r"[A-Za-z0-9_-]+"
+_PATH: Final = rf"^\.?{_KEY}(\.{_KEY}|\[[0-9]{{1,4}}\]|\['[^'\\]+'\])*$"
+_STEP = re.compile(rf"\.?({_KEY})|\[([0-9]+)\]|\['([^']+)'\]")
+_SELECTED = re.compile(r"[A-Za-z0-9_./-]*")
+
+
+def _denied_in_cel() -> str:
+    """The same, for the API server."""
+    groups = (
+        f"self.kind in {list(kinds)} && "
+        + (f"self.apiVersion.startsWith('{group}/')" if group else "!self.apiVersion.contains('/')")
+        for group, kinds in DENIED.items()
+    )
+    return f"!({' || '.join(f'({one})' for one in groups)})"
+
+
+def _distinct(named: tuple[Any, ...]) -> tuple[Any, ...]:
+    names = [one.name for one in named]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        msg = f"the name {twice!r} stands there twice"
+        raise ValueError(msg)
+    return named
+
+
+def _some(named: tuple[Any, ...]) -> tuple[Any, ...]:
+    # Not by the field's min_length, which says of elements with mistakes that there are none.
+    if not named:
+        raise ValueError("must not be empty")
+    return named
+
+
+_BY_NAME: Final[JsonDict] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+Path = Annotated[str, Field(pattern=_PATH, max_length=512)]
+
+
+class ObjectLabel(SpecModel):
+    """A label of the series, read from the object."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [{"rule": f"!(self.name in {list(_OWN_LABELS)})", "message": _LABEL_RULE}]
+        }
+    )
+
+    name: str = Field(description="Name of the label.", pattern="^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=63)
+    path: Path = Field(description="Where its value is; a label that an object does not have is left out.")
+
+    @model_validator(mode="after")
+    def _is_not_one_of_ours(self) -> Self:
+        if self.name in _OWN_LABELS:
+            raise ValueError(_LABEL_RULE)
+        return self
+
+
+class ObjectField(SpecModel):
+    """A field of each object: one series for each object."""
+
+    name: str = Field(description="Name of the series.", pattern="^[a-zA-Z_:][a-zA-Z0-9_:]*$", max_length=200)
+    path: Path = Field(
+        description="Where the value is, such as status.readyReplicas, spec.containers[0].resources.limits.cpu or "
+        "status.allocatable['nvidia.com/gpu']: a number, a quantity, or true or false, which are 1 and 0."
+    )
+    labels: Annotated[tuple[ObjectLabel, ...], AfterValidator(_distinct)] = Field(
+        default=(),
+        description="Labels of the series beside namespace and name.",
+        max_length=MAX_LABELS,
+        json_schema_extra=_BY_NAME,
+    )
+    default: StrictInt | None = Field(
+        default=None, description="The value for objects without the field; unset: they have no series."
+    )
+
+
+class ObjectSource(SpecModel):
+    """Which objects are read, and what of them."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"x-kubernetes-validations": [{"rule": _denied_in_cel(), "message": DENIED_RULE}]}
+    )
+
+    api_version: str = Field(
+        description="API group and version, such as apps/v1; v1 for the core group.",
+        pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[0-9][a-z0-9]*$",
+        max_length=317,
+    )
+    kind: str = Field(description="The kind, such as Deployment.", pattern="^[A-Z][A-Za-z0-9]*$", max_length=63)
+    namespace: str = Field(
+        default="",
+        description="Only objects of this namespace; unset: of all.",
+        pattern="^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
+        max_length=63,
+    )
+    selector: ClusterSelector | None = Field(
+        default=None, description="Only objects with these labels; unset: whatever their labels."
+    )
+    fields: Annotated[tuple[ObjectField, ...], AfterValidator(_some), AfterValidator(_distinct)] = Field(
+        description="What is read of each object.",
+        max_length=MAX_FIELDS,
+        json_schema_extra=_BY_NAME | {"minItems": 1},
+    )
+
+    @model_validator(mode="after")
+    def _may_be_read(self) -> Self:
+        if self.kind in DENIED.get(self.group, {}):
+            raise ValueError(DENIED_RULE)
+        if self.selector is not None and not all(map(_SELECTED.fullmatch, _texts(self.selector))):
+            raise ValueError(_SELECTOR_RULE)
+        return self
+
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def label_selector(self) -> str:
+        """The selector as a query of the API server has it; empty without one."""
+        if self.selector is None:
+            return ""
+        words = {Operator.Exists: "{}", Operator.DoesNotExist: "!{}", Operator.In: "{} in ({})"}
+        return ",".join(
+            [
+                *(f"{key}={value}" for key, value in (self.selector.match_labels or {}).items()),
+                *(
+                    words.get(one.operator, "{} notin ({})").format(one.key, ",".join(one.values))
+                    for one in self.selector.match_expressions
+                ),
+            ]
+        )
+
+
+def at(document: Any, path: str) -> Any:
+    """What is at a path; None where there is nothing."""
+    step: Any
+    for step in _steps(path):
+        if not isinstance(document, list if isinstance(step, int) else dict):
+            return None
+        try:
+            document = document[step]
+        except LookupError:
+            return None
+    return document
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(path: str) -> tuple[str | int, ...]:
+    return tuple(int(index) if index else key or quoted for key, index, quoted in _STEP.findall(path))
+
+
+def _texts(selector: ClusterSelector) -> list[str]:
+    labels = selector.match_labels or {}
+    found = [*labels, *labels.values()]
+    for one in selector.match_expressions:
+        found += [one.key, *one.values]
+    return found

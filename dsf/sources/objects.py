@@ -1,0 +1,150 @@
+"""The source type `Object`: chosen fields of Kubernetes objects of the agent's own cluster.
+
+Objects are listed anew in each cycle and not watched: nothing of them stays in memory but the numbers that were chosen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from dsf.api.objectsource import ObjectField, ObjectSource, at
+from dsf.api.problems import explain
+from dsf.api.summary import ScorerSummary
+from dsf.errors import HttpError
+from dsf.sources.base import Context, Payload
+from dsf.sources.cluster import Listing
+from dsf.sources.held import keep, retention, window_of
+from dsf.sources.opentelemetry import checked_grid, payload
+from dsf.sources.requests import quantity
+from dsf.sources.window import WindowFullError
+
+#: Conditions write booleans so.
+_WORDS: Final = {"True": 1.0, "true": 1.0, "False": 0.0, "false": 0.0}
+#: Characters of a quantity; the API server bounds them, but not those of a text that is none.
+_MAX_QUANTITY: Final = 64
+_Samples = dict[Hashable, tuple[Mapping[str, str], float, float]]
+
+
+class RefusedValueError(ValueError):
+    """A value that is no number; the message is the word it is counted by."""
+
+
+def fetch(summary: ScorerSummary, context: Context) -> Payload:
+    """One series for each object and field, for the range of time as far as this agent has seen it."""
+    wanted = _wanted(summary)
+    grid = checked_grid(summary, context.now)
+    held = context.held
+    if held is None or held.cluster is None:
+        raise HttpError(
+            "unsupported_source",
+            "the source Object is the agent's own cluster: it needs an agent that runs with DSF_AGENT_KUBE=true",
+        )
+    window = window_of(summary, held)
+    now = float(grid.end)
+    counts: Counter[str] = Counter()
+    with context.asking(summary.source_query, f"{wanted.kind} of {wanted.api_version} of this cluster") as question:
+        try:
+            listing = held.cluster.listing(wanted, context.deadline)
+            question.url = listing.url
+            samples, received = _samples(wanted, listing, context, now, counts)
+            window.forget(lambda _: now - retention(summary))
+            keep(window, samples, now, held)
+        except HttpError:
+            # What is not seen must not go on: the next cycles show a gap.
+            window.end_all(now)
+            raise
+        except (WindowFullError, ValueError) as error:
+            window.end_all(now)
+            raise HttpError("too_large", str(error)) from None
+        finally:
+            held.count(counts)
+        found = payload(window, (), grid, context, received)
+        question.answered(received, found.inside, found.series)
+    return found
+
+
+def number(value: Any) -> float:
+    """A number, a quantity, or a boolean as 1 or 0. Raises RefusedValueError."""
+    if isinstance(value, (dict, list)):
+        raise RefusedValueError("no_single_value")
+    if isinstance(value, str) and value in _WORDS:
+        return _WORDS[value]
+    try:
+        if isinstance(value, str) and len(value) > _MAX_QUANTITY:
+            raise ValueError
+        found = float(quantity(value)) if isinstance(value, str) else float(value)
+    except OverflowError:
+        found = math.inf
+    except ValueError:
+        raise RefusedValueError("no_number") from None
+    if not math.isfinite(found):
+        raise RefusedValueError("infinite")
+    return found
+
+
+def _wanted(summary: ScorerSummary) -> ObjectSource:
+    try:
+        document = json.loads(summary.source_query)
+    except (ValueError, RecursionError):
+        document = None
+    try:
+        return ObjectSource.model_validate(document, by_alias=True, by_name=False)
+    except ValidationError as error:
+        mistakes = "; ".join(str(mistake) for mistake in explain(error, ObjectSource, document))
+        raise HttpError("bad_query", f"source.object cannot be used by this agent: {mistakes}") from None
+
+
+def _samples(
+    wanted: ObjectSource, listing: Listing, context: Context, now: float, counts: Counter[str]
+) -> tuple[_Samples, int]:
+    """What the fields of all objects are, and the bytes that were read."""
+    samples: _Samples = {}
+    received = 0
+    #: By the field's name, of the first one; and the fields with a good value.
+    refused: dict[str, str] = {}
+    good: set[str] = set()
+    for objects, size in listing.pages(context.max_bytes, context.deadline):
+        received += size
+        for found in objects:
+            context.check()
+            for field in wanted.fields:
+                labels = _labels(field, found)
+                value = at(found, field.path)
+                if value is None and (value := field.default) is None:
+                    counts["absent"] += 1
+                    continue
+                try:
+                    samples[tuple(sorted(labels.items()))] = (labels, now, number(value))
+                except RefusedValueError as error:
+                    counts[str(error)] += 1
+                    where = f"{labels.get('namespace', '')}/{labels.get('name', '')}".lstrip("/")
+                    refused.setdefault(field.name, f"{where} ({error})")
+                else:
+                    counts["kept"] += 1
+                    good.add(field.name)
+    for field in wanted.fields:
+        if field.name in refused and field.name not in good:
+            raise HttpError(
+                "bad_answer",
+                f"{field.path} is no number in any object that has it, such as {refused[field.name]}; it must be a "
+                "number, a quantity, or true or false",
+            )
+    return samples, received
+
+
+def _labels(field: ObjectField, found: Mapping[str, Any]) -> dict[str, str]:
+    """Labels of a series. A list or an object is no label."""
+    metadata = found.get("metadata") or {}
+    labels = {"__name__": field.name}
+    labels |= {key: str(metadata[key]) for key in ("namespace", "name") if metadata.get(key)}
+    for label in field.labels:
+        value = at(found, label.path)
+        if isinstance(value, (str, bool, int, float)):
+            labels[label.name] = value if isinstance(value, str) else json.dumps(value)
+    return labels

@@ -1,0 +1,303 @@
+"""The source Object: what a scorer may say, paths, values, and what becomes of objects. No API server is asked."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dsf.api.objectsource import DENIED, DENIED_RULE, ObjectSource, at
+from dsf.api.resolve import resolve
+from dsf.api.resolvereason import Reason
+from dsf.api.scorer import DynamicScorer
+from dsf.api.summary import ScorerSummary, parse_summaries
+from dsf.errors import HttpError, ResolutionError
+from dsf.sources.base import Context, Question
+from dsf.sources.cluster import ClusterState
+from dsf.sources.held import Held
+from dsf.sources.objects import RefusedValueError, fetch, number
+from dsf.sources.window import Budget
+from tests.unit.sources.test_resolution import summary as resolved
+
+OBJECT: dict[str, Any] = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "fields": [{"name": "ready", "path": "status.ready"}],
+}
+
+
+def wanted(**changes: Any) -> ObjectSource:
+    return ObjectSource.model_validate(OBJECT | changes, by_alias=True, by_name=False)
+
+
+def found(name: str, namespace: str = "shop", **rest: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": namespace, "labels": {"a/b.c": "x"}}, **rest}
+
+
+class View:
+    """A cluster with these objects, one a page; it is a listing of them, too."""
+
+    url = "/apis/apps/v1/deployments?limit=100 of this cluster"
+
+    def __init__(self, *objects: Mapping[str, Any]) -> None:
+        self.objects = objects
+        self.asked: list[ObjectSource] = []
+
+    def state(self, deadline: float) -> ClusterState:
+        raise NotImplementedError
+
+    def listing(self, wanted: ObjectSource, deadline: float) -> View:
+        self.asked.append(wanted)
+        return self
+
+    def pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
+        for one in self.objects:
+            yield [one], 100
+
+
+class Agent:
+    """What an agent with one scorer keeps."""
+
+    def __init__(self, view: View | None, source: Mapping[str, Any] = OBJECT, **fields: Any) -> None:
+        self.summary = ScorerSummary(
+            name="s",
+            score_name="s",
+            source_type="Object",
+            scoring_interval=30,
+            source_query=json.dumps(source),
+            **fields,
+        )
+        self.held = Held(Budget(100, 1000), lambda: {"s": self.summary})
+        self.held.cluster = view
+        self.questions: list[Question] = []
+
+    def ask(self, now: float = 1000.0) -> dict[tuple[str, ...], list[list[Any]]]:
+        """Values by the labels' values, the metric's name first."""
+        context = Context(time.monotonic() + 60, 100_000, now, held=self.held, observe=self.questions.append)
+        payload = fetch(self.summary, context)
+        data = json.loads(b"".join(payload.pieces))["data"]
+        assert len(data) == payload.series
+        return {tuple(one["metric"].values()): one["values"] for one in data}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("status.ready", 2),
+        (".status.ready", 2),
+        ("status.allocatable['nvidia.com/gpu']", "4"),
+        ("items[1].cpu", "1"),
+        ("items[7].cpu", None),
+        ("items.cpu", None),
+        ("status[0]", None),
+        ("status.text[0]", None),
+        ("status.none.ready", None),
+    ],
+)
+def test_a_path_leads_to_one_value(path: str, value: object) -> None:
+    assert wanted(fields=[{"name": "a", "path": path}]).fields[0].path == path
+    document = {
+        "status": {"ready": 2, "allocatable": {"nvidia.com/gpu": "4"}, "text": "word", "none": None},
+        "items": [{"cpu": "0"}, {"cpu": "1"}],
+    }
+    assert at(document, path) == value
+
+
+@pytest.mark.parametrize(
+    "path", ["", "a..b", "a[*]", "a[?(@.b==1)]", "a['b'", "{.a}", "a b", "a.", "${cluster}", "a\n"]
+)
+def test_what_is_no_path(path: str) -> None:
+    with pytest.raises(ValidationError):
+        wanted(fields=[{"name": "a", "path": path}])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (3, 3),
+        (0.5, 0.5),
+        (True, 1),
+        (False, 0),
+        ("True", 1),
+        ("false", 0),
+        ("500m", 0.5),
+        ("2Gi", 2 * 2**30),
+        ("1e3", 1000),
+    ],
+)
+def test_numbers_quantities_and_booleans(value: object, expected: float) -> None:
+    assert number(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("Running", "no_number"),
+        ("", "no_number"),
+        ("1" * 100, "no_number"),
+        ("2026-01-01T00:00:00Z", "no_number"),
+        ([1], "no_single_value"),
+        ({}, "no_single_value"),
+        (10**400, "infinite"),
+        ("1e999", "infinite"),
+    ],
+)
+def test_anything_else_is_refused(value: object, reason: str) -> None:
+    with pytest.raises(RefusedValueError, match=f"^{reason}$"):
+        number(value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        *(
+            ({"apiVersion": f"{group}/v1" if group else "v1", "kind": kind}, DENIED_RULE)
+            for group, kinds in DENIED.items()
+            for kind in kinds
+        ),
+        ({"fields": []}, "must not be empty"),
+        ({"fields": OBJECT["fields"] * 2}, "the name 'ready' stands there twice"),
+        (
+            {"fields": [{**OBJECT["fields"][0], "labels": [{"name": "namespace", "path": "a"}]}]},
+            "has __name__, namespace",
+        ),
+        ({"selector": {"matchLabels": {"a": "b,c=d"}}}, "keys and values have letters"),
+        ({"selector": {}}, "set matchLabels or matchExpressions"),
+        ({"namespace": "../secrets"}, "pattern"),
+        ({"apiVersion": "../v1"}, "pattern"),
+        ({"kind": "deployments/scale"}, "pattern"),
+    ],
+)
+def test_what_a_scorer_may_not_say(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        wanted(**changes)
+    assert words in str(caught.value)
+
+
+def test_a_secret_of_another_group_is_another_kind() -> None:
+    assert wanted(apiVersion="example.com/v1", kind="Secret").group == "example.com"
+
+
+def test_a_selector_as_the_api_server_has_it() -> None:
+    expressions = [
+        {"key": "a", "operator": "In", "values": ["b", "c"]},
+        {"key": "d", "operator": "NotIn", "values": ["e"]},
+        {"key": "f/g", "operator": "Exists"},
+        {"key": "h", "operator": "DoesNotExist"},
+    ]
+    selector = {"matchLabels": {"x": "y"}, "matchExpressions": expressions}
+    assert wanted(selector=selector).label_selector == "x=y,a in (b,c),d notin (e),f/g,!h"
+    assert wanted().label_selector == ""
+
+
+def test_object_goes_with_its_type() -> None:
+    for source in ({"type": "Object"}, {"object": OBJECT}, {"type": "Kubernetes", "object": OBJECT}):
+        with pytest.raises(ValidationError, match="object goes with type Object and only with it"):
+            resolved(**source)
+
+
+def test_agents_are_told_the_object_as_a_query() -> None:
+    told = resolved(type="Object", host="http://ignored", object=OBJECT, params={"query": "q", "range": 60, "step": 30})
+    assert (told.source_type, told.source_endpoint) == ("Object", "")
+    assert json.loads(told.source_query) == OBJECT
+    assert (told.source_range, told.source_step) == (60, 30)
+    assert (
+        parse_summaries(json.dumps([told.model_dump(mode="json", by_alias=True)]))[0].source_query == told.source_query
+    )
+
+
+def test_config_cannot_say_what_is_read() -> None:
+    scorer = DynamicScorer.from_manifest(
+        {
+            "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
+            "kind": "DynamicScorer",
+            "metadata": {"name": "s"},
+            "spec": {"description": "d", "configURL": "http://scorer/config", "configSyncMode": "Full"},
+            "status": {
+                "lastSyncedConfig": {
+                    "source": {"type": "Object", "object": OBJECT, "params": {"query": json.dumps(OBJECT)}},
+                    "scoring": {"params": {"name": "n", "interval": 30}},
+                }
+            },
+        }
+    )
+    with pytest.raises(ResolutionError, match=r"source\.object is not set; /config cannot say it") as caught:
+        resolve(scorer)
+    assert caught.value.reason == Reason.MissingObject
+
+
+def test_a_series_for_each_object_and_field() -> None:
+    fields = [
+        {"name": "ready", "path": "status.ready", "default": 0},
+        {
+            "name": "cpu",
+            "path": "spec.cpu",
+            "labels": [
+                {"name": "app", "path": "metadata.labels['a/b.c']"},
+                {"name": "paused", "path": "spec.paused"},
+                {"name": "none", "path": "metadata.labels"},
+            ],
+        },
+    ]
+    view = View(
+        found("cart", spec={"cpu": "500m", "paused": True}),
+        found("web", "", status={"ready": 3}),
+        found("odd", status={"ready": "many"}),
+    )
+    agent = Agent(view, OBJECT | {"fields": fields})
+    assert agent.ask() == {
+        ("ready", "shop", "cart"): [[1000, "0"]],
+        ("cpu", "shop", "cart", "x", "true"): [[1000, "0.5"]],
+        ("ready", "web"): [[1000, "3"]],
+    }
+    assert agent.held.object_values == {"kept": 3, "absent": 2, "no_number": 1}
+    (question,) = agent.questions
+    assert (question.url, question.received, question.series) == (View.url, 300, 3)
+
+
+def test_cycles_fill_the_range() -> None:
+    view = View(found("cart", status={"ready": 1}))
+    agent = Agent(view, source_range=60, source_step=30)
+    agent.ask(1000)
+    view.objects = (found("cart", status={"ready": 2}),)
+    assert agent.ask(1030) == {("ready", "shop", "cart"): [[1000, "1"], [1030, "2"]]}
+    view.objects = ()
+    agent.ask(1060)
+    assert agent.ask(1090) == {("ready", "shop", "cart"): [[1030, "2"]]}
+
+
+def test_a_field_that_is_a_number_nowhere_fails_the_cycle() -> None:
+    agent = Agent(View(found("cart", status={"ready": "many"})))
+    with pytest.raises(
+        HttpError, match=r"status\.ready is no number in any object .* shop/cart \(no_number\)"
+    ) as caught:
+        agent.ask()
+    assert caught.value.reason == "bad_answer"
+    assert agent.held.object_values == {"no_number": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({}, "apiVersion: is required"),
+        (OBJECT | {"newer": 1}, "newer: is not a known field"),
+        (OBJECT | {"apiVersion": "v1", "kind": "Secret"}, DENIED_RULE),
+    ],
+)
+def test_an_agent_trusts_no_summary(source: dict[str, Any], words: str) -> None:
+    view = View(found("cart"))
+    with pytest.raises(HttpError) as caught:
+        Agent(view, source).ask()
+    assert caught.value.reason == "bad_query"
+    assert words in str(caught.value)
+    assert view.asked == []
+
+
+def test_outside_of_kubernetes_it_is_refused() -> None:
+    with pytest.raises(HttpError, match="DSF_AGENT_KUBE") as caught:
+        Agent(None).ask()
+    assert caught.value.reason == "unsupported_source"
