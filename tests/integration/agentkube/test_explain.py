@@ -21,6 +21,7 @@ from tests.integration.sources.cluster import NODES, RULES, add_node
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer
 from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
 from tests.unit.deploy import chart
 
 Explain = Callable[..., Result]
@@ -181,6 +182,37 @@ def test_what_is_left_of_the_cluster(
         assert sent == {"": "4", "n1": "4"}
     finally:
         spoke.session.delete(NODES.path(name="n1"))
+
+
+def test_fields_of_objects(
+    explain: Explain, spoke: Spoke, summarise: SummaryFactory, control_plane: ControlPlane, scorer: ScriptedServer
+) -> None:
+    wanted = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "namespace": spoke.namespace,
+        "fields": [{"name": "cpu_quota", "path": "spec.hard['requests.cpu']"}],
+    }
+    spoke.deliver(summarise(sourceType="Object", sourceEndpoint="", sourceQuery=json.dumps(wanted)))
+    said = failed(explain("sample"))
+    assert "(unauthorized): this agent may not read resourcequotas: " in said
+    assert "{apiGroup: '', resource: resourcequotas} to the chart's spokeSetting.agent.sources.objects" in said
+    control_plane.set_rules(
+        spoke.namespace, "agent", [{"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]}]
+    )
+    path = f"/api/v1/namespaces/{spoke.namespace}/resourcequotas"
+    spoke.session.create(path, {"metadata": {"name": "team"}, "spec": {"hard": {"requests.cpu": "1500m"}}})
+
+    def works() -> Result | None:
+        result = explain("sample", DSF_AGENT_OBJECTS='["resourcequotas"]')
+        return result if result.exit_code == 0 else None
+
+    result = wait_for(works, 60, "the right works")
+    (request,) = [line.strip() for line in result.stdout.splitlines() if line.strip().startswith("GET")]
+    assert request == f"GET      {path}?limit=100 of this cluster"
+    (series,) = scorer.requests[-1].json()["data"]
+    assert series["metric"] == {"__name__": "cpu_quota", "namespace": spoke.namespace, "name": "team"}
+    assert series["values"][-1][1] == "1.5"
 
 
 def test_what_was_pushed_is_only_in_the_agent(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
