@@ -59,6 +59,11 @@ class Tab:
         self.page.goto(self.base + path, wait_until="load")
         return self.page
 
+    def picture(self, name: str) -> None:
+        """Save what is seen as web-NAME.png in the folder DSF_PICTURES, if that is set: for docs/web.md."""
+        if folder := os.environ.get("DSF_PICTURES"):
+            self.page.screenshot(path=f"{folder}/web-{name}.png")
+
     @property
     def nodes(self) -> int:
         """Elements of the page."""
