@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dsf.api.summary import ScorerSummary
+from dsf.errors import HttpError
 from dsf.sources.cluster import ClusterView
 from dsf.sources.window import LOOKBACK, Budget, Grid, Window, WindowFullError
 
@@ -102,6 +103,16 @@ def window_of(summary: ScorerSummary, held: Held | None) -> Window:
     if held is None or not summary.source_step:
         return Window(Budget(sys.maxsize, sys.maxsize))
     return held.window(summary)
+
+
+def own_cluster(held: Held | None, source: str) -> tuple[Held, ClusterView]:
+    """The agent's own cluster, for a source that is nothing else. Raises HttpError where the agent has none."""
+    if held is None or held.cluster is None:
+        raise HttpError(
+            "unsupported_source",
+            f"the source {source} is the agent's own cluster: it needs an agent that runs with DSF_AGENT_KUBE=true",
+        )
+    return held, held.cluster
 
 
 def keep(

@@ -14,7 +14,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.sources.base import Context, Payload
 from dsf.sources.cluster import RESOURCES, ClusterState
-from dsf.sources.held import keep, retention, window_of
+from dsf.sources.held import keep, own_cluster, retention, window_of
 from dsf.sources.opentelemetry import checked_grid, payload, selectors_of
 from dsf.sources.window import WindowFullError
 
@@ -28,17 +28,12 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
     """What is available, for the range of time as far as this agent has seen it."""
     selectors = selectors_of(summary, required=False)
     grid = checked_grid(summary, context.now)
-    held = context.held
-    if held is None or held.cluster is None:
-        raise HttpError(
-            "unsupported_source",
-            "the source Kubernetes is the agent's own cluster: it needs an agent that runs with DSF_AGENT_KUBE=true",
-        )
+    held, cluster = own_cluster(context.held, "Kubernetes")
     window = window_of(summary, held)
     now = float(grid.end)
     with context.asking(summary.source_query, _CLUSTER) as question:
         try:
-            state = held.cluster.state(context.deadline)
+            state = cluster.state(context.deadline)
             window.forget(lambda _: now - retention(summary))
             keep(
                 window,

@@ -19,7 +19,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.sources.base import Context, Payload
 from dsf.sources.cluster import Listing
-from dsf.sources.held import keep, retention, window_of
+from dsf.sources.held import keep, own_cluster, retention, window_of
 from dsf.sources.opentelemetry import checked_grid, payload
 from dsf.sources.requests import quantity
 from dsf.sources.window import WindowFullError
@@ -39,18 +39,13 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
     """One series for each object and field, for the range of time as far as this agent has seen it."""
     wanted = _wanted(summary)
     grid = checked_grid(summary, context.now)
-    held = context.held
-    if held is None or held.cluster is None:
-        raise HttpError(
-            "unsupported_source",
-            "the source Object is the agent's own cluster: it needs an agent that runs with DSF_AGENT_KUBE=true",
-        )
+    held, cluster = own_cluster(context.held, "Object")
     window = window_of(summary, held)
     now = float(grid.end)
     counts: Counter[str] = Counter()
     with context.asking(summary.source_query, f"{wanted.kind} of {wanted.api_version} of this cluster") as question:
         try:
-            listing = held.cluster.listing(wanted, context.deadline)
+            listing = cluster.listing(wanted, context.deadline)
             question.url = listing.url
             samples, received = _samples(wanted, listing, context, now, counts)
             window.forget(lambda _: now - retention(summary))
