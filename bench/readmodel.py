@@ -11,22 +11,15 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
-import redis
 import requests
 
 from bench.commands import cost
 from bench.common import Figure, Measurement, cpu, highest_memory, process, run
-from bench.seeded import seed
-from dsf.demo.embedded_redis import EmbeddedRedis
-from dsf.demo.ports import Ports
-from dsf.demo.supervisor import Supervisor
-from dsf.settings import child_environment
+from bench.seeded import redis_of_its_own, seed
 
 CLUSTERS, QUICK_CLUSTERS = 3500, 1000
 SCORERS, ITEMS = 10, 6
@@ -49,33 +42,22 @@ COMMANDS = ("status", "status scorer-03", "scores", "schedule list", "scores --s
 def measure(quick: bool) -> Measurement:
     """A row for the dearest answer of each kind."""
     clusters = QUICK_CLUSTERS if quick else CLUSTERS
-    with tempfile.TemporaryDirectory() as folder:
-        supervisor = Supervisor(Path(folder), lambda _: None)
-        ports = Ports(lambda _: None)
-        server = EmbeddedRedis(Path(folder) / "redis", ports.any())
-        try:
-            supervisor.start(server.program())
-            supervisor.wait_ready(30)
-            client: redis.Redis = redis.Redis.from_url(server.url, decode_responses=True)
-            seed(client, FULL_CLUSTERS, SCORERS, FULL_ITEMS)
-            full = _full_scrape(server.url, folder, ports.any())
-            client.flushall()
-            seed(client, clusters, SCORERS, ITEMS)
-            memory = int(client.info("memory")["used_memory"])
-            port = ports.any()
-            environment = child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
-            # As pip and the images have it: with compiled bytecode.
-            environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
-            environment |= {"DSF_ROLE": "exporter", "DSF_EXPORTER_HOST": "127.0.0.1", "DSF_EXPORTER_PORT": str(port)}
-            command = [sys.executable, "-m", "dsf.exporter"]
-            with process(command, environment, Path(folder) / "exporter.log") as exporter:
-                url = f"http://127.0.0.1:{port}"
-                _wait(url)
-                raw = _answers(exporter, url)
-                highest = highest_memory(exporter.pid)
-            shown = {words: min(cost(words, environment) for _ in range(ROUNDS)) for words in COMMANDS}
-        finally:
-            supervisor.stop_all()
+    with redis_of_its_own() as (client, ports, environment, folder):
+        seed(client, FULL_CLUSTERS, SCORERS, FULL_ITEMS)
+        port = ports.any()
+        environment |= {"DSF_ROLE": "exporter", "DSF_EXPORTER_HOST": "127.0.0.1", "DSF_EXPORTER_PORT": str(port)}
+        command, url = [sys.executable, "-m", "dsf.exporter"], f"http://127.0.0.1:{port}"
+        with process(command, environment, folder / "full.log") as exporter:
+            _wait(url)
+            full = _answers(exporter, url, ())["/metrics"]
+        client.flushall()
+        seed(client, clusters, SCORERS, ITEMS)
+        memory = int(client.info("memory")["used_memory"])
+        with process(command, environment, folder / "exporter.log") as exporter:
+            _wait(url)
+            raw = _answers(exporter, url)
+            highest = highest_memory(exporter.pid)
+        shown = {words: min(cost(words, environment) for _ in range(ROUNDS)) for words in COMMANDS}
     pairs = clusters * SCORERS
     slowest = max((path for path in raw if path != "/metrics"), key=lambda path: raw[path][0])
     longest = max((path for path in raw if path != "/metrics"), key=lambda path: raw[path][1])
@@ -122,16 +104,6 @@ def measure(quick: bool) -> Measurement:
         Figure("Redis per pair, with 50 past cycles", f"{memory / pairs:,.0f} B", memory / pairs, "B"),
     ]
     return figures, {"answers": raw, "commands": shown, "memory": highest}
-
-
-def _full_scrape(redis_url: str, folder: str, port: int) -> tuple[float, int, int]:
-    """CPU-seconds and bytes of a scrape of the largest fleet that has every series."""
-    environment = child_environment(redis_url=redis_url) | {"XDG_STATE_HOME": folder, "DSF_ROLE": "exporter"}
-    environment |= {"DSF_EXPORTER_HOST": "127.0.0.1", "DSF_EXPORTER_PORT": str(port)}
-    with process([sys.executable, "-m", "dsf.exporter"], environment, Path(folder) / "full.log") as exporter:
-        url = f"http://127.0.0.1:{port}"
-        _wait(url)
-        return _answers(exporter, url, ())["/metrics"]
 
 
 def _wait(url: str) -> None:

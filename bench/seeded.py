@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import redis
 
 from dsf import keys
+from dsf.demo.embedded_redis import EmbeddedRedis
+from dsf.demo.ports import Ports
+from dsf.demo.supervisor import Supervisor
 from dsf.messages import new_run_id
+from dsf.settings import child_environment
 from dsf.store.client import batched
 from dsf.store.history import HistoryEntry
 from dsf.store.model import ModelKeeper
@@ -20,6 +27,25 @@ from dsf.store.schedule import Entry
 INTERVAL = 30
 #: One pair in so many fails, is empty, or never ran.
 ODD = 20
+
+
+@contextmanager
+def redis_of_its_own() -> Iterator[tuple[redis.Redis, Ports, dict[str, str], Path]]:
+    """A client of an empty Redis, free ports, the environment of processes that use it, and a folder for their logs."""
+    with tempfile.TemporaryDirectory() as folder:
+        supervisor = Supervisor(Path(folder), lambda _: None)
+        ports = Ports(lambda _: None)
+        server = EmbeddedRedis(Path(folder) / "redis", ports.any())
+        try:
+            supervisor.start(server.program())
+            supervisor.wait_ready(30)
+            environment = child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
+            # As pip and the images have it: with compiled bytecode.
+            environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
+            client: redis.Redis = redis.Redis.from_url(server.url, decode_responses=True)
+            yield client, ports, environment, Path(folder)
+        finally:
+            supervisor.stop_all()
 
 
 def seed(client: redis.Redis, clusters: int, scorers: int, items: int) -> None:

@@ -15,23 +15,17 @@ import re
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import psutil
 import redis
 import requests
 
 from bench.common import Figure, Measurement, cpu, highest_memory, process, run
-from bench.seeded import seed
+from bench.seeded import redis_of_its_own, seed
 from dsf import keys
-from dsf.demo.embedded_redis import EmbeddedRedis
-from dsf.demo.ports import Ports
-from dsf.demo.supervisor import Supervisor
-from dsf.settings import child_environment
 from dsf.store.model import ModelKeeper
 
 CLUSTERS, QUICK_CLUSTERS = 3500, 1000
@@ -42,7 +36,7 @@ OPEN, WATCHED, QUICK_WATCHED = 200, 20.0, 8.0
 #: Pairs that get a newer score each second meanwhile.
 CHANGES = 100
 #: What is to be reached: seconds of CPU and of waiting, elements, bytes, part of a core.
-VIEW_CPU, FIRST_VIEW, NODES, MEMORY, LIVE_CPU = 0.05, 1.0, 5000, 150 * 1024 * 1024, 0.1
+VIEW_CPU, FIRST_VIEW, NODES, MEMORY, LIVE_CPU = 0.05, 1.0, 5000, 150_000_000, 0.1
 PATHS = (
     *("/", "/scorers/scorer-03", "/clusters/cluster-0007", "/clusters/cluster-0003/scorers/scorer-02"),
     *("/find?q=state:failing", "/find?q=cluster:cluster-00*", "/find?q=reason:bad_query", "/changes", "/plans"),
@@ -52,29 +46,17 @@ PATHS = (
 def measure(quick: bool) -> Measurement:
     """A row for the dearest page, and those of what runs beside."""
     clusters = QUICK_CLUSTERS if quick else CLUSTERS
-    with tempfile.TemporaryDirectory() as folder:
-        supervisor = Supervisor(Path(folder), lambda _: None)
-        ports = Ports(lambda _: None)
-        server = EmbeddedRedis(Path(folder) / "redis", ports.any())
-        try:
-            supervisor.start(server.program())
-            supervisor.wait_ready(30)
-            client: redis.Redis = redis.Redis.from_url(server.url, decode_responses=True)
-            seed(client, clusters, SCORERS, ITEMS)
-            port = ports.any()
-            environment = child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
-            # As pip and the images have it: with compiled bytecode.
-            environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
-            environment |= {"DSF_ROLE": "web", "DSF_WEB_PORT": str(port), "DSF_BACKEND": "dir"}
-            with process([sys.executable, "-m", "dsf.web"], environment, Path(folder) / "web.log") as page:
-                url = f"http://127.0.0.1:{port}"
-                _wait(url)
-                first = _asked(page, url, "/")[1]
-                views = {path: _view(page, url, path) for path in PATHS}
-                following = _followed(page, url, port, client, QUICK_WATCHED if quick else WATCHED)
-                highest = highest_memory(page.pid)
-        finally:
-            supervisor.stop_all()
+    with redis_of_its_own() as (client, ports, environment, folder):
+        seed(client, clusters, SCORERS, ITEMS)
+        port = ports.any()
+        environment |= {"DSF_ROLE": "web", "DSF_WEB_PORT": str(port), "DSF_BACKEND": "dir"}
+        with process([sys.executable, "-m", "dsf.web"], environment, folder / "web.log") as page:
+            url = f"http://127.0.0.1:{port}"
+            _wait(url)
+            first = _asked(page, url, "/")[1]
+            views = {path: _view(page, url, path) for path in PATHS}
+            following = _followed(page, url, port, client, QUICK_WATCHED if quick else WATCHED)
+            highest = highest_memory(page.pid)
     pairs = clusters * SCORERS
     dearest = max(views, key=lambda path: views[path][0])
     slowest = max(views, key=lambda path: views[path][1])
@@ -85,7 +67,7 @@ def measure(quick: bool) -> Measurement:
         _figure("dearest page, CPU", views[dearest][0], dearest, VIEW_CPU),
         _figure("slowest page", views[slowest][1], slowest, FIRST_VIEW),
         Figure("largest page, elements", f"{views[largest][2]:,}, {largest}", views[largest][2], "", most=NODES),
-        Figure("highest memory", f"{highest / 2**20:.0f} MiB", highest, "B", most=MEMORY),
+        Figure("highest memory", f"{highest / 1e6:.0f} MB", highest, "B", most=MEMORY),
         Figure(
             f"{OPEN} open pages, {CHANGES} changes a second",
             f"{100 * used:.1f} % of a core, {news:,} messages",
