@@ -40,6 +40,7 @@ VIEW_CPU, FIRST_VIEW, NODES, MEMORY, LIVE_CPU = 0.05, 1.0, 5000, 150_000_000, 0.
 PATHS = (
     *("/", "/scorers/scorer-03", "/clusters/cluster-0007", "/clusters/cluster-0003/scorers/scorer-02"),
     *("/find?q=state:failing", "/find?q=cluster:cluster-00*", "/find?q=reason:bad_query", "/changes", "/plans"),
+    *("/find?q=set:set-03", "/parts", "/?set=set-03"),
 )
 
 

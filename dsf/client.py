@@ -54,7 +54,7 @@ class Client:
         self._timeout = timeout
 
     def summary(self) -> FleetOverview:
-        """The whole fleet in numbers."""
+        """The whole fleet in numbers, with its 200 worst scorers; `scorers` has all."""
         return self._get(FleetOverview, "summary")
 
     def scorers(self, scorer: str | None = None) -> ScorerList:
@@ -135,9 +135,9 @@ class Client:
         """One scorer on one cluster, with its newest cycles."""
         return self._get(PairDetail, f"pairs/{quote(cluster, safe='')}/{quote(scorer, safe='')}")
 
-    def updates(self, since: int) -> Changes:
-        """What changed after the change of this number (`sequence` of the summary)."""
-        return self._get(Changes, "updates", since=since)
+    def updates(self, since: int, *, limit: int | None = None) -> Changes:
+        """What changed after the change of this number (`sequence` of the summary), at most 5,000 or `limit` of it."""
+        return self._get(Changes, "updates", since=since, limit=limit)
 
     def scores(
         self,
@@ -172,7 +172,13 @@ class Client:
 
     def history(self, cluster: str, scorer: str) -> HistoryList:
         """The newest cycles of one pair and its books."""
-        return self._get(HistoryList, f"history/{quote(cluster, safe='')}/{quote(scorer, safe='')}")
+        path = f"history/{quote(cluster, safe='')}/{quote(scorer, safe='')}"
+        found = self._get(HistoryList, path)
+        cycles, cursor = list(found.cycles), found.cursor
+        while cursor is not None:
+            page = self._get(HistoryList, path, cursor=cursor)
+            cycles, cursor = [*cycles, *page.cycles], page.cursor
+        return found.model_copy(update={"cycles": cycles, "cursor": None})
 
     def _scores(self, limit: int | None, after: str | None, **asked: str | list[str] | None) -> ScoreList:
         found = self._get(ScoreList, "scores", limit=_few(limit), cursor=after, **asked)

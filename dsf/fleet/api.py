@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import redis
@@ -28,6 +29,7 @@ from dsf.fleet.overviews import (
     PairDetail,
     PairPage,
     ScorerDetail,
+    SettingView,
 )
 from dsf.fleet.places import states_of
 from dsf.fleet.reader import FleetReader
@@ -43,10 +45,11 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     422: {"model": Problem, "description": "A parameter cannot be used; the detail says which and why."},
     503: {"model": Problem, "description": "Redis cannot be read."},
 }
-# What is another number at every moment. What it is counted from is in the answer too, and counts.
-_VOLATILE: Final = re.compile(
-    rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds|overdue|pending)":[^,}]*|"ages":\{.*?\]\}', re.DOTALL
-)
+# What is another number at every moment. What it is counted from is in the answer too, and counts. Only numbers: a
+# label or a scorer may have such a name, and its value is a string.
+_VOLATILE: Final = re.compile(rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds)":[-+.0-9eE]+|"ages":\{.*?\]\}', re.DOTALL)
+#: Most changes in one answer.
+MAX_CHANGED: Final = 5000
 #: Most entries of the schedule in one answer.
 MAX_ENTRIES: Final = 500
 #: Answers that are smaller are not worth packing.
@@ -65,15 +68,21 @@ Limit = Annotated[
     int, Query(ge=1, le=10_000, description="Most scorers on clusters in one answer; large ones have fewer.")
 ]
 Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows in one answer.")]
+Changed = Annotated[int, Query(ge=1, le=MAX_CHANGED, description="Most changes in one answer.")]
+Cycles = Annotated[int, Query(ge=1, le=500, description="Most cycles in one answer.")]
 Cursor = Annotated[str | None, Query(description="`cursor` of the answer before this one.")]
 After = Annotated[str | None, Query(alias="continue", description="`continue` of the answer before this one.")]
 
 
-def make_router(client: redis.Redis) -> APIRouter:
+#: The settings of a registered scorer by its name; None where they cannot be read.
+SettingsReader = Callable[[str], list[SettingView] | None]
+
+
+def make_router(client: redis.Redis, settings: SettingsReader = lambda _: None) -> APIRouter:
     """The endpoints over one Redis client. They are plain functions, so FastAPI runs them in its thread pool."""
     router = APIRouter(prefix="/api/v1", tags=["api"], responses=ERRORS)
     model = FleetModel(client)
-    _add_sums(router, model)
+    _add_sums(router, model, settings)
     _add_pairs(router, model)
     _add_lists(router, FleetReader(client))
     return router
@@ -107,16 +116,22 @@ def problem(status: int, title: str, detail: str) -> JSONResponse:
     return JSONResponse(body, status_code=status, media_type=_PROBLEM)
 
 
-def _add_sums(router: APIRouter, model: FleetModel) -> None:
+def _add_sums(router: APIRouter, model: FleetModel, settings: SettingsReader) -> None:
     @router.get("/summary", response_model=FleetOverview)
-    def summary(request: Request) -> Response:
-        """The whole fleet: how many scorers on clusters are in each state, why, and how old scores are."""
-        return _answer(request, model.fleet())
+    def summary(request: Request, limit: Rows = MAX_ROWS) -> Response:
+        """The whole fleet: how many scorers on clusters are in each state, why, and how old scores are.
+
+        With the `limit` worst scorers, and as many that could not run yet; sums are of all.
+        """
+        found = model.fleet()
+        cut = {"scorers": found.scorers[:limit], "unready": found.unready[:limit]}
+        return _answer(request, found.model_copy(update=cut))
 
     @router.get("/scorers/{scorer}", response_model=ScorerDetail)
     def scorer(request: Request, scorer: str) -> Response:
-        """One scorer on all its clusters: states, reasons, ages, and how its scores are spread."""
-        return _answer(request, model.scorer(scorer))
+        """One scorer on all its clusters: states, reasons, ages, the spread of its scores, and its settings."""
+        found = model.scorer(scorer)
+        return _answer(request, found.model_copy(update={"settings": settings(scorer)}))
 
     @router.get("/clusters", response_model=ClusterPage)
     def clusters(request: Request, cluster: ClusterGlob = None, limit: Rows = 100, cursor: Cursor = None) -> Response:
@@ -130,9 +145,12 @@ def _add_sums(router: APIRouter, model: FleetModel) -> None:
         return _answer(request, model.cluster(cluster))
 
     @router.get("/updates", response_model=Changes)
-    def updates(request: Request, since: Annotated[int, Query(ge=0)]) -> Response:
-        """Which scorers on which clusters changed after the change of this number (`sequence` of the summary)."""
-        return _answer(request, model.changes(since))
+    def updates(request: Request, since: Annotated[int, Query(ge=0)], limit: Changed = MAX_CHANGED) -> Response:
+        """Which scorers on which clusters changed after the change of this number (`sequence` of the summary).
+
+        While `more` is true there are more: ask again with the `sequence` of the answer.
+        """
+        return _answer(request, model.changes(since, limit))
 
 
 def _add_pairs(router: APIRouter, model: FleetModel) -> None:
@@ -203,9 +221,9 @@ def _add_lists(router: APIRouter, fleet: FleetReader) -> None:
         return _answer(request, fleet.schedule(cluster, scorer, limit=min(limit, MAX_ENTRIES), after=cursor or after))
 
     @router.get("/history/{cluster}/{scorer}", response_model=HistoryList)
-    def history(request: Request, cluster: str, scorer: str) -> Response:
+    def history(request: Request, cluster: str, scorer: str, limit: Cycles = 100, cursor: Cursor = None) -> Response:
         """The newest cycles of one scorer on one cluster, and its books."""
-        return _answer(request, fleet.history(cluster, scorer))
+        return _answer(request, fleet.history(cluster, scorer, limit=limit, after=cursor))
 
 
 def _answer(request: Request, view: View) -> Response:

@@ -5,6 +5,7 @@ answer, not by the fleet; a page has at most 200 rows.
 from __future__ import annotations
 
 import fnmatch
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Final
 import redis
 
 from dsf import keys
-from dsf.errors import CursorError, QueryError
+from dsf.errors import QueryError
 from dsf.fleet import pairindex
 from dsf.fleet.overviews import (
     Bucket,
@@ -34,7 +35,7 @@ from dsf.fleet.overviews import (
     UnreadyScorer,
 )
 from dsf.fleet.pairindex import Place, Source
-from dsf.fleet.places import Cursor, judged, segments
+from dsf.fleet.places import Cursor, judged, no_cursor, segments
 from dsf.fleet.reasongroups import reason_groups
 from dsf.fleet.rows import pair_detail, pair_row
 from dsf.fleet.verdict import Verdict
@@ -58,14 +59,17 @@ _ENDS: Final = 10
 
 @dataclass(frozen=True)
 class PairFilter:
-    """Which pairs are meant: all that fit everything that is said. `clusters` are names; `reason` and `stage` are those
-    of failing pairs, and of pairs whose ticks were not sent."""
+    """Which pairs are meant: all that fit everything that is said. `scorers` and `clusters` are names; `reason` and
+    `stage` are those of failing pairs, and of pairs whose ticks were not sent; `why` says of a stage and a reason
+    whether they are meant."""
 
     scorer: str | None = None
+    scorers: Collection[str] | None = None
     clusters: Collection[str] | None = None
     states: Collection[Verdict] | None = None
     stage: str | None = None
     reason: str | None = None
+    why: Callable[[str, str], bool] | None = None
 
 
 class FleetModel:
@@ -94,6 +98,7 @@ class FleetModel:
             pipe.hgetall(keys.BEAT_STATS)
             sequence, pending, clusters, overdue, stats = pipe.execute()
         scorers = self.scorers()
+        unready = self._unready({one.name for one in scorers})
         states = _sum(scorer.states for scorer in scorers)
         return FleetOverview(
             at=now,
@@ -105,7 +110,9 @@ class FleetModel:
             overdue=overdue,
             lags=_lags(stats, "lag:"),
             scorers=scorers,
-            unready=self._unready({one.name for one in scorers}),
+            scorers_total=len(scorers),
+            unready=unready,
+            unready_total=len(unready),
         )
 
     def scorers(self) -> list[ScorerOverview]:
@@ -142,9 +149,15 @@ class FleetModel:
         )
 
     def clusters(
-        self, *, limit: int = MAX_ROWS, cursor: str | None = None, names: Collection[str] | None = None
+        self,
+        *,
+        limit: int = MAX_ROWS,
+        cursor: str | None = None,
+        names: Collection[str] | None = None,
+        paired: bool = False,
     ) -> ClusterPage:
-        """Accepted clusters, worst first, each with the state of its pairs; `names`: only these."""
+        """Accepted clusters, worst first, each with the state of its pairs; `names`: only these, `paired`: only those
+        that have pairs."""
         limit = _limit(limit)
         now = self._clock()
         with self._redis.pipeline(transaction=False) as pipe:
@@ -156,6 +169,8 @@ class FleetModel:
         wanted = {str(name) for name in known}
         if names is not None:
             wanted &= set(names)
+        if paired:
+            wanted = self._paired(sorted(wanted), [str(name) for name in scorers])
         order = sorted((-badness.get(name, 0.0), name) for name in wanted)
         if cursor is not None:
             after = _cluster_cursor(cursor)
@@ -224,6 +239,7 @@ class FleetModel:
             queue=queue,
             mail=mail,
             key_ids=list(record.key_ids),
+            key_since=record.key_since or None,
             used_key_id=int(used) if used else None,
             labels=notice.labels if notice else {},
             absent=notice.absent if notice else {},
@@ -245,6 +261,10 @@ class FleetModel:
         if len(rows) > limit:
             following = str(Cursor(*rows[limit - 1][:4]))
         return PairPage(at=now, total=total, cursor=following, pairs=self._rows(rows[:limit], now))
+
+    def reasons(self, scorers: Collection[str]) -> set[str]:
+        """Every reason for which pairs of these scorers have no new score."""
+        return {group.split(":", 2)[2] for _, group in self._groups(scorers)}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
         """One pair with its newest cycles. Never ran: empty books."""
@@ -351,23 +371,38 @@ class FleetModel:
             for name, found in states.items()
         ]
 
+    def _paired(self, names: list[str], scorers: Iterable[str]) -> set[str]:
+        """Those of the clusters on which one of the scorers runs."""
+        if not names:
+            return set()
+        with self._redis.pipeline(transaction=False) as pipe:
+            for scorer in scorers:
+                pipe.zmscore(keys.model_states(scorer), names)
+            answers = pipe.execute()
+        return {name for name, *places in zip(names, *answers, strict=True) if any(one is not None for one in places)}
+
     def _sources(self, wanted: PairFilter) -> list[Source]:
         if wanted.scorer is not None:
             scorers = [self._registry.scorer(wanted.scorer).name]
         else:
             scorers = sorted(str(name) for name in self._redis.smembers(keys.MODEL_SCORERS))
-        if wanted.reason is None and wanted.stage is None:
+        if wanted.scorers is not None:
+            scorers = [name for name in scorers if name in wanted.scorers]
+        if wanted.reason is None and wanted.stage is None and wanted.why is None:
             return pairindex.every(scorers)
+        return [
+            Source(scorer, keys.model_group(scorer, group))
+            for scorer, group in self._groups(scorers)
+            if _fits(group, wanted)
+        ]
+
+    def _groups(self, scorers: Collection[str]) -> list[tuple[str, str]]:
+        """All groups of pairs without a new score, by scorer: `<state>:<stage>:<reason>`."""
         with self._redis.pipeline(transaction=False) as pipe:
             for scorer in scorers:
                 pipe.hkeys(keys.model_groups(scorer))
             groups = pipe.execute()
-        return [
-            Source(scorer, keys.model_group(scorer, str(group)))
-            for scorer, some in zip(scorers, groups, strict=True)
-            for group in some
-            if _fits(str(group), wanted)
-        ]
+        return [(scorer, str(group)) for scorer, some in zip(scorers, groups, strict=True) for group in some]
 
     def _rows(self, places: Sequence[Place], now: float) -> list[PairRow]:
         names = [(place.cluster, place.scorer) for place in places]
@@ -389,6 +424,8 @@ def _unready(notice: ScorerNotice) -> UnreadyScorer:
 
 def _fits(group: str, wanted: PairFilter) -> bool:
     _, stage, reason = group.split(":", 2)
+    if wanted.why is not None and not wanted.why(stage, reason):
+        return False
     return wanted.stage in (None, stage) and wanted.reason in (None, reason)
 
 
@@ -401,9 +438,13 @@ def _limit(limit: int) -> int:
 def _cluster_cursor(text: str) -> tuple[float, str]:
     number, _, name = text.partition("/")
     try:
-        return float(number), name
+        badness = float(number)
     except ValueError:
-        raise CursorError("not a cursor of this list; take `cursor` of the answer before, or none") from None
+        raise no_cursor() from None
+    # One of pairs has more parts.
+    if not math.isfinite(badness) or not name or "/" in name:
+        raise no_cursor()
+    return badness, name
 
 
 def _sum(counts: Iterable[StateCounts]) -> StateCounts:

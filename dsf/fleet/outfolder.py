@@ -1,15 +1,19 @@
-"""What a hub on a folder wrote there: conditions of scorers, and mistakes in manifests."""
+"""What a hub wrote, in its folder or in Redis: conditions of scorers, and mistakes in manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dsf.fleet.views import View
+from dsf.store.notices import ScorerNotice
 
 #: Bytes of a file that are read at most.
 _MAX_FILE = 10 * 1024 * 1024
+
+
+_SCORING: Final = "Scoring"
 
 
 class ConditionView(View):
@@ -49,9 +53,18 @@ def conditions_in(out: Path | None) -> Iterator[ConditionView]:
         listed = status.get("conditions") if isinstance(status, dict) else None
         for condition in _dicts(listed):
             # How cycles go is known better, and newer, from Redis.
-            if condition.get("status") == "False" and condition.get("type") != "Scoring":
+            if condition.get("status") == "False" and condition.get("type") != _SCORING:
                 words = {name: str(condition.get(name, "")) for name in ("type", "status", "reason", "message")}
                 yield ConditionView(scorer=file.stem, **words)
+
+
+def conditions_told(notices: Mapping[str, ScorerNotice]) -> Iterator[ConditionView]:
+    """The same of a hub without a folder, which tells Redis."""
+    for name, notice in sorted(notices.items()):
+        for said in notice.conditions:
+            if said.status == "False" and said.type != _SCORING:
+                words = said.model_dump(include={"type", "status", "reason", "message"})
+                yield ConditionView(scorer=name, **words)
 
 
 def problems_in(out: Path | None) -> Iterator[ProblemView]:

@@ -103,6 +103,15 @@ class ScorerOverview(View):
     reasons_total: int = Field(default=0, description="How many there are.")
 
 
+class SettingView(View):
+    """One setting in force, and where it comes from."""
+
+    name: str
+    value: str = Field(description="`-` when there is none.")
+    origin: str = Field(description="spec, /config, default, override or not set.")
+    instead: str = Field(default="", description="Of an override: whose it is, and what would hold without it.")
+
+
 class ScorerDetail(ScorerOverview):
     """One scorer with what only its own page shows."""
 
@@ -115,6 +124,9 @@ class ScorerDetail(ScorerOverview):
     bottom: list[ClusterValue] = Field(default=[], description="Lowest first, at most 10.")
     lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
     conditions: list[ConditionView] = Field(default=[], description="Of its DynamicScorer.")
+    settings: list[SettingView] | None = Field(
+        default=None, description="null where the DynamicScorer itself cannot be read, as by the exporter."
+    )
 
 
 class FleetOverview(View):
@@ -128,8 +140,10 @@ class FleetOverview(View):
     states: StateCounts
     overdue: int = Field(description="Pairs that are due and whose tick was not sent within five seconds.")
     lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
-    scorers: list[ScorerOverview] = Field(description="Worst first.")
+    scorers: list[ScorerOverview] = Field(description="Worst first; /api/v1/scorers has all of them.")
+    scorers_total: int = Field(default=0, description="How many there are.")
     unready: list[UnreadyScorer] = Field(default=[], description="DynamicScorers that could not run yet.")
+    unready_total: int = Field(default=0, description="How many there are.")
 
 
 class ClusterOverview(View):
@@ -164,6 +178,7 @@ class ClusterDetail(ClusterOverview):
     queue: int = Field(description="Ticks that wait for its agent.")
     mail: int = Field(description="Results of it that wait in its mailbox.")
     key_ids: list[int] = Field(description="Credentials that the hub takes, the current one first.")
+    key_since: Time | None = Field(default=None, description="When the current credential was made, where known.")
     used_key_id: int | None = Field(default=None, description="What the newest result was signed with.")
     labels: dict[str, str] = Field(default={}, description="Of its ManagedCluster, without those of addons.")
     absent: dict[str, str] = Field(

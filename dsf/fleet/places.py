@@ -95,9 +95,17 @@ class Cursor(NamedTuple):
         """Raises CursorError."""
         try:
             segment, place, scorer, cluster = text.split("/")
-            return cls(int(segment), float(place), scorer, cluster)
+            found = cls(int(segment), float(place), scorer, cluster)
         except ValueError:
-            raise CursorError("not a cursor of this list; take `cursor` of the answer before, or none") from None
+            raise no_cursor() from None
+        if not (0 <= found.segment < len(_STATES) and 0 <= found.place < len(RANKS) * SPAN):
+            raise no_cursor()
+        return found
+
+
+def no_cursor() -> CursorError:
+    """What to say of a text that is no cursor."""
+    return CursorError("not a cursor of this list; take `cursor` of the answer before, or none")
 
 
 def _whole(state: Verdict) -> tuple[Verdict, str, str]:

@@ -145,34 +145,42 @@ class FleetReader:
     def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerList:
         """Every registered scorer by name, or one; at most `limit` of them, after the one of the name `after`."""
         self._check(None, scorer)
-        if self._has_model():
-            every = sorted(self._registry.scorers().items())
-            asked = [one for name, one in every if scorer in (None, name)]
-            records = [one for one in asked if after is None or one.name > after][:limit]
-            now = self._clock()
-            more = bool(records) and records[-1] is not asked[-1]
-            views = scorer_views(self._redis, records, self._schedule.overrides(), now)
-            return ScorerList(
-                at=now, scorers=views, total=len(asked), cursor=records[-1].name if records and more else None
-            )
-        by_scorer: defaultdict[str, list[PairState]] = defaultdict(list)
-        for state in self._pairs.states(self._pairs_of(None, scorer)):
-            by_scorer[state.scorer].append(state)
+        every = sorted(self._registry.scorers().items())
+        asked = [one for name, one in every if scorer in (None, name)]
+        records = [one for one in asked if after is None or one.name > after][:limit]
         overrides = self._schedule.overrides()
         now = self._clock()
-        views = [
-            scorer_view(record, by_scorer[name], overrides, now)
-            for name, record in sorted(self._registry.scorers().items())
-            if scorer in (None, name)
-        ]
-        return ScorerList(at=now, scorers=views, total=len(views))
+        if self._has_model():
+            views = scorer_views(self._redis, records, overrides, now)
+        else:
+            by_scorer: defaultdict[str, list[PairState]] = defaultdict(list)
+            shown = {one.name for one in records}
+            for state in self._pairs.states(pair for pair in self._pairs_of(None, scorer) if pair[1] in shown):
+                by_scorer[state.scorer].append(state)
+            views = [scorer_view(record, by_scorer[record.name], overrides, now) for record in records]
+        more = bool(records) and records[-1] is not asked[-1]
+        return ScorerList(at=now, scorers=views, total=len(asked), cursor=records[-1].name if more else None)
 
-    def history(self, cluster: str, scorer: str) -> HistoryList:
-        """The newest cycles of one pair and its books; both are empty when it never ran."""
+    def history(self, cluster: str, scorer: str, *, limit: int | None = None, after: str | None = None) -> HistoryList:
+        """The newest cycles of one pair and its books; both are empty when it never ran.
+
+        At most `limit` of them (None: all), those that come after the run `after`.
+        """
         self._check(cluster, scorer)
-        cycles = [cycle_view(entry) for entry in self._pairs.history(cluster, scorer)]
+        found = self._pairs.history(cluster, scorer)
+        earlier = found
+        if after is not None:
+            place = next((number for number, one in enumerate(found) if one.run == after), None)
+            # One that is not kept any more: earlier runs have smaller ids.
+            earlier = [one for one in found if one.run < after] if place is None else found[place + 1 :]
+        shown = earlier[:limit]
         return HistoryList(
-            cluster=cluster, scorer=scorer, books=books_of(self._pairs.state(cluster, scorer)), cycles=cycles
+            cluster=cluster,
+            scorer=scorer,
+            books=books_of(self._pairs.state(cluster, scorer)),
+            cycles=[cycle_view(one) for one in shown],
+            total=len(found),
+            cursor=shown[-1].run if len(shown) < len(earlier) else None,
         )
 
     def _page(

@@ -245,6 +245,8 @@ class HistoryList(View):
     scorer: str
     books: Books
     cycles: list[CycleView]
+    total: int = Field(default=0, description="How many are kept.")
+    cursor: str | None = Field(default=None, description="Ask again with it for earlier ones; null on the last page.")
 
 
 class Problem(View):

@@ -69,13 +69,30 @@ def read_row(row: str) -> HistoryEntry | None:
         return None
 
 
+def run_of(row: str) -> str:
+    """The run of this row alone; empty when it cannot be read."""
+    if row.startswith("{"):
+        entry = read_row(row)
+        return entry.run if entry else ""
+    try:
+        return _run(row.partition(" ")[0])[0]
+    except ValueError:
+        return ""
+
+
+def _run(packed: str) -> tuple[str, int]:
+    """A run id, and its milliseconds."""
+    milliseconds, bits = (int(part, 36) for part in packed.split("-"))
+    return f"{milliseconds:013d}-{bits:08x}", milliseconds
+
+
 def _unpacked(row: str) -> HistoryEntry:
     run, outcome, timings, counts, value, *why = row.split(" ", _BEFORE_MESSAGE)
-    milliseconds, bits = (int(part, 36) for part in run.split("-"))
+    run, milliseconds = _run(run)
     stage, reason, message = why or ("", "", "")
     seconds = {name: number / _MICRO for name, number in _numbers(_STAGES, timings)}
     return HistoryEntry(
-        run=f"{milliseconds:013d}-{bits:08x}",
+        run=run,
         at=milliseconds / 1000,
         outcome=outcome,
         stage=stage,

@@ -38,7 +38,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
 from dsf.store.client import batched, lua
-from dsf.store.history import HistoryEntry, read_row
+from dsf.store.history import HistoryEntry, read_row, run_of
 from dsf.store.skips import FIELDS as SKIP_FIELDS
 from dsf.store.skips import Skips
 
@@ -308,3 +308,12 @@ class Pairs:
         """The newest cycles, newest first; without those of a version to come."""
         rows: list[str] = self._redis.lrange(keys.history_key(cluster, scorer), 0, -1)  # type: ignore[assignment]
         return [entry for row in rows if (entry := read_row(row)) is not None]
+
+    def past_runs(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[str]]:
+        """The runs of the newest cycles of each pair, newest first."""
+        for batch in batched(pairs, self._BATCH):
+            with self._redis.pipeline(transaction=False) as pipe:
+                for pair in batch:
+                    pipe.lrange(keys.history_key(*pair), 0, -1)
+                for rows in pipe.execute():
+                    yield [run for row in rows if (run := run_of(row))]

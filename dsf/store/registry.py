@@ -84,6 +84,8 @@ class ClusterRecord(BaseModel):
     uid: str = ""
     #: Ids of the signing keys the hub takes: the current one and, during a rotation, the one before.
     key_ids: tuple[int, ...] = (1,)
+    #: Unix seconds at which the current one was made; 0 where that is not known.
+    key_since: float = 0.0
 
 
 _Record = TypeVar("_Record", ScorerRecord, ClusterRecord)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,13 +20,15 @@ from dsf.fleet.actions import Actions
 from dsf.fleet.changes import Actor
 from dsf.fleet.rescore import RunView
 from dsf.settings import Settings
-from dsf.store.history import HistoryEntry
-from dsf.store.pairs import Pairs
+from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import Caller
 from dsf.web.reading import Reading
 
 #: Seconds for which the outcome of a request is kept.
 _KEPT: Final = 3600
+#: Seconds for which an outcome that was read is shown to all who look at it, and how many are remembered.
+_SHOWN: Final = 1.0
+_MOST_SHOWN: Final = 20
 #: Runs of one request that are followed; more are only counted.
 MAX_RUNS: Final = 200
 _LONGEST_NOTE: Final = 500
@@ -72,7 +75,9 @@ class Acting:
         self._redis = client
         self._settings = settings
         self._reading = reading
-        self._pairs = Pairs(client)
+        self._lock = threading.Lock()
+        #: Outcomes by id, with the monotonic time at which each is read again.
+        self._outcomes: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def affected(self, target: Target) -> list[str]:
         """The clusters on which something would be done."""
@@ -115,21 +120,38 @@ class Acting:
 
     def outcome(self, ident: str) -> dict[str, Any] | None:
         """What became of the runs of a request; None for one that is not known any more."""
+        with self._lock:
+            until, known = self._outcomes.get(ident, (0.0, None))
+        if known is not None and time.monotonic() < until:
+            return known
         text = self._redis.get(keys.web_outcome(ident))
         if text is None:
             return None
         stored = json.loads(str(text))
-        scorer = stored["scorer"]
-        runs = [self._followed(scorer, run) for run in stored["runs"]]
+        ended = {run["run"]: run["cycle"] for run in known["runs"] if run["cycle"]} if known else {}
+        ended |= self._ended(stored["scorer"], [run for run in stored["runs"] if run["run"] not in ended])
+        runs = [{**run, "cycle": ended.get(run["run"])} for run in stored["runs"]]
         open_runs = sum(run["run"] != "" and run["cycle"] is None for run in runs)
-        return {**stored, "runs": runs, "open": open_runs}
+        found = {**stored, "runs": runs, "open": open_runs}
+        with self._lock:
+            if len(self._outcomes) >= _MOST_SHOWN:
+                self._outcomes.clear()
+            self._outcomes[ident] = (time.monotonic() + _SHOWN, found)
+        return found
 
-    def _followed(self, scorer: str, run: dict[str, str]) -> dict[str, Any]:
-        cycle: HistoryEntry | None = None
-        if run["run"]:
-            history = self._pairs.history(run["cluster"], scorer)
-            cycle = next((one for one in history if one.run == run["run"]), None)
-        return {**run, "cycle": cycle}
+    def _ended(self, scorer: str, runs: Sequence[Mapping[str, str]]) -> dict[str, HistoryEntry]:
+        """The cycles of those of the runs that have ended, by run id: one round trip, and no older cycle is parsed."""
+        sent = [run for run in runs if run["run"]]
+        with self._redis.pipeline(transaction=False) as pipe:
+            for run in sent:
+                pipe.lrange(keys.history_key(run["cluster"], scorer), 0, -1)
+            histories = pipe.execute()
+        found = {}
+        for run, rows in zip(sent, histories, strict=True):
+            cycles = (cycle for row in rows if (cycle := read_row(row)) is not None)
+            if (cycle := next((one for one in cycles if one.run == run["run"]), None)) is not None:
+                found[run["run"]] = cycle
+        return found
 
 
 def _seconds(text: str) -> int:

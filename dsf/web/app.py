@@ -33,15 +33,13 @@ from dsf.web.forms import add_forms
 from dsf.web.guard import Guard
 from dsf.web.jsonapi import add_api, is_api, problem_for
 from dsf.web.rendering import link, prepare
-from dsf.web.site import LoginNeededError, Options, Site, assets, static_files
+from dsf.web.site import LONGEST_QUERY, LoginNeededError, Options, Site, assets, static_files
 from dsf.web.views import VIEWS, Sources, View
 
 log = dsf.log.get(__name__)
 
 #: Seconds between two signs of life of an event stream, so that proxies keep it open.
 _PING: Final = 15
-#: Characters of a page's query that count: a longer one is nobody's bookmark.
-_LONGEST_QUERY: Final = 2000
 
 
 def make_app(sources: Sources, options: Options, access: Access, client: redis.Redis, acting: Acting) -> FastAPI:
@@ -54,7 +52,15 @@ def make_app(sources: Sources, options: Options, access: Access, client: redis.R
         yield
         await site.live.close()
 
-    app = FastAPI(title="Dynamic scoring", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    # A redirect to the same address without its slash would lead out of the path that a proxy has before it.
+    app = FastAPI(
+        title="Dynamic scoring",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
     _add_probes(app, sources)
     _add_static(app)
     for view in VIEWS:
@@ -109,25 +115,35 @@ def _add_live(app: FastAPI, site: Site) -> None:
 
     @app.get("/live")
     async def live(request: Request, path: str, query: str = "", digest: str = "") -> Response:
-        await run_in_threadpool(site.allow, request, "look")
+        caller = await run_in_threadpool(site.allow, request, "look")
         found = next(((match, view) for regex, view in patterns if (match := regex.fullmatch(path))), None)
-        if found is None or len(query) > _LONGEST_QUERY:
+        if found is None or len(query) > LONGEST_QUERY:
             return PlainTextResponse("no such page\n", status_code=404)
-        if site.live.is_full:
-            return PlainTextResponse("too many pages are open\n", status_code=503, headers={"Retry-After": "30"})
         match, view = found
-        root, asked = request.scope["dsf.root"], _parsed(query)
+        root, asked = request.scope["dsf.root"], view.asked(parse_qsl(query, keep_blank_values=True))
+        key = f"{root} {path} {sorted(asked.items())}"
+        # Where nobody is told from others by name, at least by address.
+        who = f"{caller.name} {request.client.host if request.client else ''}"
+        if not site.live.has_room(who, key):
+            return PlainTextResponse("too many pages are open\n", status_code=503, headers={"Retry-After": "30"})
 
         def make() -> str:
             return site.live_part(view, view.build(site.sources, match.groupdict(), asked), root, asked)
 
+        def allowed() -> bool:
+            request.scope.pop("dsf.caller", None)
+            try:
+                site.allow(request, "look")
+            except (LoginNeededError, AccessError):
+                return False
+            except (BackendError, redis.RedisError):
+                # Not known now: it is asked again, and no other page is opened meanwhile.
+                return True
+            return True
+
         last_id = request.headers.get("last-event-id", "")
-        events = site.live.follow(f"{root} {path} {sorted(asked.items())}", make, digest, last_id)
+        events = site.live.follow(who, key, make, allowed, digest, last_id)
         return EventSourceResponse(events, ping=_PING, headers={"X-Accel-Buffering": "no"})
-
-
-def _parsed(query: str) -> dict[str, str]:
-    return dict(parse_qsl(query, max_num_fields=20))
 
 
 def _add_errors(app: FastAPI, site: Site) -> None:

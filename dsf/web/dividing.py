@@ -3,28 +3,71 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from dsf.fleet.overviews import StateCounts
 from dsf.store.notices import CLUSTER_SET
+from dsf.web import search
+from dsf.web.finding import labelled
 from dsf.web.reading import Reading
 from dsf.web.search import quoted
 
-#: Rows of a page, and labels by which it offers to divide.
-_ROWS: Final = 200
+#: Rows of a page, of some 45 elements at most, and labels by which it offers to divide.
+_ROWS: Final = 90
 _KEYS: Final = 20
+#: ClusterSets, and labels with their values, that the first page offers to choose from.
+_CHOICES: Final = 40
 
 
 @dataclass(frozen=True)
 class Part:
-    """The clusters with one value of a label; `query` finds them, empty for those without the label."""
+    """The clusters with one value of a label.
+
+    `query` finds their pairs, `only` is the query with which the first page shows them alone; both are empty for those
+    without the label.
+    """
 
     value: str
     query: str
+    only: dict[str, str]
     clusters: int
     states: StateCounts
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which clusters somebody wants to see; `clusters` is None where nothing was said: all of them."""
+
+    set: str = ""
+    label: str = ""
+    clusters: list[str] | None = None
+    #: What there is to choose from, most clusters first.
+    sets: Sequence[str] = ()
+    labels: Sequence[str] = ()
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What was said, as the query of a page."""
+        return {name: text for name, text in (("set", self.set), ("label", self.label)) if text}
+
+
+EVERYTHING: Final = Chosen()
+
+
+def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
+    """The clusters of the ClusterSet and with the label (KEY=VALUE) that `set` and `label` of the query say; `*` is any
+    text in both."""
+    known = [one for one, _ in reading.label_values().most_common()]
+    said = {name: " ".join(query.get(name, "").replace('"', "").split()) for name in ("set", "label")}
+    asked = search.parse(" ".join(f'{name}:"{text}"' for name, text in said.items() if text))
+    return Chosen(
+        **said,
+        clusters=labelled(reading, asked, reading.cluster_names()) if asked else None,
+        sets=[value for key, value in known if key == CLUSTER_SET][:_CHOICES],
+        labels=[f"{key}={value}" for key, value in known if key != CLUSTER_SET][:_CHOICES],
+    )
 
 
 def divided(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
@@ -37,17 +80,24 @@ def divided(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
         value = labels.get(name, {}).get(by, "")
         clusters[value] += 1
         if name in states:
-            sums[value].update(states[name].model_dump())
-    parts = [Part(value, _query(by, value), number, StateCounts(**sums[value])) for value, number in clusters.items()]
+            for state, number in states[name]:
+                if number:
+                    sums[value][state] += number
+    parts = [
+        Part(value, _query(by, value), _only(by, value), number, StateCounts(**sums[value]))
+        for value, number in clusters.items()
+    ]
     parts.sort(key=lambda one: (-one.states.failing, -(one.states.total - one.states.ok), one.value))
+    start = int(said) if (said := query.get("cursor", "")).isdecimal() and len(said) < 8 else 0
     known = Counter(key for own in labels.values() for key in own if key != CLUSTER_SET)
     return {
         "title": "ClusterSets" if by == CLUSTER_SET else f"Clusters by {by}",
         "by": by,
         "is_set": by == CLUSTER_SET,
         "keys": [key for key, _ in known.most_common(_KEYS)],
-        "parts": parts[:_ROWS],
-        "more": max(0, len(parts) - _ROWS),
+        "parts": parts[start : start + _ROWS],
+        "total": len(parts),
+        "following": start + _ROWS if start + _ROWS < len(parts) else None,
     }
 
 
@@ -55,3 +105,9 @@ def _query(by: str, value: str) -> str:
     if not value:
         return ""
     return f"set:{quoted(value)}" if by == CLUSTER_SET else f"label:{quoted(f'{by}={value}')}"
+
+
+def _only(by: str, value: str) -> dict[str, str]:
+    if not value:
+        return {}
+    return {"set": value} if by == CLUSTER_SET else {"label": f"{by}={value}"}

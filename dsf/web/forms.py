@@ -26,13 +26,16 @@ _MAX_TOKEN: Final = 16 * 1024
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form. Raises AccessError (413) for one that is too large."""
+    """The fields of a form. Raises AccessError (413) for one that is too large or has too many."""
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MAX_FORM:
             raise AccessError("this form is too large", 413)
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=30))
+    try:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=30))
+    except ValueError:
+        raise AccessError("this form has too many fields", 413) from None
 
 
 def add_forms(app: FastAPI, site: Site, acting: Acting) -> None:
@@ -42,8 +45,6 @@ def add_forms(app: FastAPI, site: Site, acting: Acting) -> None:
 
 
 def _add_login(app: FastAPI, site: Site) -> None:
-    tries = site.tries
-
     def page(request: Request, status: int, problem: str, to: str) -> Response:
         cookie = sessions.cookie_of(request) or sessions.Sessions.fresh()
         answer = site.respond(
@@ -64,12 +65,9 @@ def _add_login(app: FastAPI, site: Site) -> None:
     def answer(request: Request, form: Mapping[str, str]) -> Response:
         to, address = _own(form.get("to", "/")), request.client.host if request.client else ""
         try:
-            tries.check(address)
             sessions.check_form(request, form.get("secret", ""))
-            caller = site.access.login(form.get("token", "").strip()[:_MAX_TOKEN])
+            caller = site.tries.login(site.access, address, form.get("token", "").strip()[:_MAX_TOKEN])
         except AccessError as error:
-            if error.status == 401:
-                tries.note(address)
             log.warning("login refused", client=address, reason=str(error))
             return page(request, error.status, str(error), to)
         except (BackendError, SettingsError) as error:

@@ -34,6 +34,13 @@ _HEADERS: Final = {
 }
 #: Probes come by the address of the pod.
 PROBES: Final = ("/healthz", "/readyz")
+#: How the page's own addresses begin: no prefix can begin so, for it could not be told whether a proxy took it away.
+# fmt: off
+OWN: Final = frozenset((
+    "act", "api", "changes", "clusters", "docs", "find", "healthz", "live", "login", "logout", "openapi.json",
+    "outcomes", "parts", "placements", "plans", "readyz", "scorers", "static",
+))
+# fmt: on
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -95,7 +102,7 @@ class Guard:
         scope["dsf.root"] = self._root_path
         host = headers.get("host", "")
         if trusted:
-            host = _last(headers.get("x-forwarded-host", "")) or host
+            host = _last(headers, "x-forwarded-host") or host
             self._believe(scope, headers)
         scope["dsf.host"] = host
 
@@ -119,16 +126,15 @@ class Guard:
         await self._app(scope, receive, answer)
 
     def _believe(self, scope: Scope, headers: Headers) -> None:
-        scheme = _last(headers.get("x-forwarded-proto", ""))
+        scheme = _last(headers, "x-forwarded-proto")
         if scheme in ("http", "https"):
             scope["scheme"] = scheme
         # The nearest address that is none of the proxies'.
-        chain = [one.strip() for one in headers.get("x-forwarded-for", "").split(",") if one.strip()]
-        for one in reversed(chain):
+        for one in reversed([_address(one) for one in _all(headers, "x-forwarded-for")]):
             scope["client"] = (one, 0)
             if not is_within(one, self._proxies):
                 break
-        prefix = headers.get("x-forwarded-prefix", "").rstrip("/")
+        prefix = _last(headers, "x-forwarded-prefix").rstrip("/")
         if prefix and is_prefix(prefix):
             scope["dsf.root"] = prefix
 
@@ -138,8 +144,9 @@ class Guard:
 
 
 def is_prefix(text: str) -> bool:
-    """Whether this can be put before the path of a link: `/a/b`, and never another server."""
-    return text.startswith("/") and not text.startswith("//") and all(c.isalnum() or c in "/-._~" for c in text)
+    """Whether this can be put before the path of a link: `/a/b`, never another server or an address of the page."""
+    first = text[1:].partition("/")[0]
+    return text.startswith("/") and first not in ("", *OWN) and all(c.isalnum() or c in "/-._~" for c in text)
 
 
 def host_name(host: str) -> str:
@@ -150,5 +157,15 @@ def host_name(host: str) -> str:
         return ""
 
 
-def _last(header: str) -> str:
-    return header.rpartition(",")[2].strip()
+def _all(headers: Headers, name: str) -> list[str]:
+    """The entries of a header, which may be in several lines: a proxy adds to the last one, or a line of its own."""
+    return [one.strip() for line in headers.getlist(name) for one in line.split(",") if one.strip()]
+
+
+def _last(headers: Headers, name: str) -> str:
+    return (_all(headers, name) or [""])[-1]
+
+
+def _address(text: str) -> str:
+    """An entry of X-Forwarded-For without a port and brackets, as some proxies write them."""
+    return text if text.count(":") > 1 and not text.startswith("[") else host_name(text) or text

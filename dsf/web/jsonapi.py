@@ -6,10 +6,10 @@ by its digest for some seconds, as rights are.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 import time
-from functools import cache
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -22,6 +22,7 @@ from dsf.http.apidocs import add_docs
 from dsf.web.access import Access, Caller
 from dsf.web.sessions import Tries
 from dsf.web.site import LoginNeededError, Site
+from dsf.web.views import settings_in_force
 
 PREFIX: Final = "/api/v1"
 _MAX_TOKEN: Final = 16 * 1024
@@ -51,13 +52,7 @@ class Holders:
         if known is not None and time.monotonic() < until:
             return known
         address = request.client.host if request.client else ""
-        self._tries.check(address)
-        try:
-            known = self._access.login(token)
-        except AccessError as error:
-            if error.status == 401:
-                self._tries.note(address)
-            raise
+        known = self._tries.login(self._access, address, token)
         with self._lock:
             if len(self._known) >= _MOST_REMEMBERED:
                 self._known.clear()
@@ -97,9 +92,9 @@ def add_api(app: FastAPI, site: Site) -> None:
             request.scope["dsf.caller"] = caller
         site.allow(request, "look")
 
-    router = make_router(site.redis)
+    router = make_router(site.redis, functools.partial(settings_in_force, site.sources))
 
-    @cache
+    @functools.cache
     def described() -> dict[str, Any]:
         summary = "Latest scores, scorers and schedule of the whole fleet; read-only."
         return get_openapi(title=app.title, version=site.version, summary=summary, routes=router.routes)

@@ -12,6 +12,7 @@ import contextlib
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,9 +31,18 @@ ROOT: Final = "live"
 _SECOND: Final = 1.0
 #: Share of the time in which the process may render: one part in ten.
 _REST: Final = 9.0
+#: Seconds for which a page that nobody looks at any more is remembered: a connection that broke goes on within them.
+_REMEMBERED: Final = 60.0
+#: Seconds after which it is asked again whether somebody may still see an open page.
+_RIGHTS: Final = 10.0
 #: Pages that are open at a time, and different ones among them.
 MAX_CLIENTS: Final = 2000
 MAX_TOPICS: Final = 500
+#: The same, of one viewer.
+MAX_OWN_CLIENTS: Final = 250
+MAX_OWN_TOPICS: Final = 50
+#: Pages that are remembered though nobody looks at them.
+_MAX_IDLE: Final = 10
 
 
 @dataclass
@@ -48,9 +58,13 @@ class Topic:
     trouble: str = ""
     version: int = 0
     changes: dict[str, int] = field(default_factory=dict)
+    #: What those who know a version have not got, as the text of an event: written once for all of them.
+    texts: dict[int, str] = field(default_factory=dict)
     #: Monotonic time of the next rendering.
     due: float = 0.0
     clients: int = 0
+    #: Monotonic time at which the last one left.
+    left: float = 0.0
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
 
@@ -59,71 +73,97 @@ class Live:
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
+        #: Connections by viewer and topic.
+        self._open: Counter[tuple[str, str]] = Counter()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def clients(self) -> int:
         """Open pages."""
-        return sum(topic.clients for topic in self._topics.values())
+        return self._open.total()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no other page may be followed."""
-        return self.clients >= MAX_CLIENTS or len(self._topics) >= MAX_TOPICS
+    def has_room(self, who: str, key: str) -> bool:
+        """Whether this viewer may follow one more page, this one."""
+        own = {topic: number for (one, topic), number in self._open.items() if one == who}
+        topics = {topic for _, topic in self._open}
+        return (
+            self.clients < MAX_CLIENTS
+            and sum(own.values()) < MAX_OWN_CLIENTS
+            and (key in topics or len(topics) < MAX_TOPICS)
+            and (key in own or len(own) < MAX_OWN_TOPICS)
+        )
 
     async def follow(
-        self, key: str, render: Callable[[], str], seen: str, last_id: str
+        self, who: str, key: str, render: Callable[[], str], allowed: Callable[[], bool], seen: str, last_id: str
     ) -> AsyncIterator[dict[str, str]]:
-        """Events for one open page.
+        """Events for one open page, until it is not `allowed` any more.
 
-        `render` makes the live part; `seen` is the digest of what the page was loaded with, `last_id` the id of the
-        newest event that it got before its connection broke.
+        `who` looks at it: see `has_room`. `render` makes the live part; `seen` is the digest of what the page was
+        loaded with, `last_id` the id of the newest event that it got before its connection broke. Both functions block.
         """
+        self._forget()
         topic = self._topics.setdefault(key, Topic(render))
         topic.clients += 1
+        self._open[who, key] += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_rendering())
         try:
             known, told = _version(topic, last_id), ""
-            if topic.version == 0:
+            if topic.clients == 1:
+                # Nobody looked at it: what is known of it is older than what this page was loaded with.
                 await self._news(topic)
-            first = True
+            first, due = True, time.monotonic() + _RIGHTS
             while True:
+                if time.monotonic() >= due:
+                    if not await run_in_threadpool(allowed):
+                        return
+                    due = time.monotonic() + _RIGHTS
                 if topic.trouble != told:
                     told = topic.trouble
                     yield {"event": "trouble", "data": json.dumps({"text": told})}
                 if topic.version and (first or known != topic.version):
-                    wanted = self._missed(topic, known, seen if first else "")
+                    # What it was loaded with says nothing of a page that has got something since.
+                    wanted = self._missed(topic, known, seen if first and not last_id else "")
                     known, first = topic.version, False
-                    if wanted is not None:
-                        yield {"event": "patch", "id": f"{topic.epoch}-{known}", "data": json.dumps(wanted)}
+                    if wanted:
+                        yield {"event": "patch", "id": f"{topic.epoch}-{known}", "data": wanted}
                 else:
-                    await self._news(topic)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                            await self._news(topic)
         finally:
             topic.clients -= 1
-            if topic.clients == 0:
-                self._topics.pop(key, None)
+            self._open[who, key] -= 1
+            if not self._open[who, key]:
+                del self._open[who, key]
+            topic.left = time.monotonic()
 
     @staticmethod
-    def _missed(topic: Topic, known: int, seen: str) -> dict[str, str] | None:
-        """Ids and HTML of what a page that knows this version has not got; None when it has everything."""
-        if seen and seen == topic.digest:
-            return None
-        if not known or known > topic.version:
-            return {ROOT: topic.blocks[ROOT].html}
-        late = [name for name, version in topic.changes.items() if version > known and name in topic.blocks]
-        inner = {child for name in late for child in _below(topic.blocks, name)}
-        return {name: topic.blocks[name].html for name in late if name not in inner}
+    def _missed(topic: Topic, known: int, seen: str) -> str:
+        """Ids and HTML of what a page that knows this version has not got, as JSON; empty when it has everything."""
+        if known == topic.version or (seen and seen == topic.digest):
+            return ""
+        if known not in topic.texts:
+            topic.texts[known] = json.dumps(_late(topic, known))
+        return topic.texts[known]
 
     @staticmethod
     async def _news(topic: Topic) -> None:
         async with topic.news:
             await topic.news.wait()
 
+    def _forget(self) -> None:
+        """Drop what nobody has looked at for a while, and at once where there is much of it."""
+        idle = [(one.left, key) for key, one in self._topics.items() if not one.clients]
+        since = time.monotonic() - _REMEMBERED
+        for number, (left, key) in enumerate(sorted(idle, reverse=True)):
+            if left < since or number >= _MAX_IDLE:
+                del self._topics[key]
+
     async def _keep_rendering(self) -> None:
-        while self._topics:
+        while watched := [one for one in self._topics.values() if one.clients]:
             now = time.monotonic()
-            topic = min(self._topics.values(), key=lambda one: one.due)
+            topic = min(watched, key=lambda one: one.due)
             if topic.due > now:
                 await asyncio.sleep(min(_SECOND, topic.due - now))
                 continue
@@ -144,7 +184,18 @@ class Live:
 
 def _version(topic: Topic, last_id: str) -> int:
     epoch, _, number = last_id.partition("-")
-    return int(number) if epoch == topic.epoch and number.isascii() and number.isdigit() and len(number) < 12 else 0
+    if epoch != topic.epoch or not (number.isascii() and number.isdigit() and len(number) < 12):
+        return 0
+    return int(number) if int(number) <= topic.version else 0
+
+
+def _late(topic: Topic, known: int) -> dict[str, str]:
+    """Ids and HTML of the blocks that changed after a version; all in one for a page that knows none."""
+    if not known:
+        return {ROOT: topic.blocks[ROOT].html}
+    late = [name for name, version in topic.changes.items() if version > known and name in topic.blocks]
+    inner = {child for name in late for child in _below(topic.blocks, name)}
+    return {name: topic.blocks[name].html for name in late if name not in inner}
 
 
 def _below(found: dict[str, Block], name: str) -> list[str]:
@@ -185,4 +236,5 @@ def _take(topic: Topic, rendered: _Rendered) -> None:
         topic.version += 1
         topic.changes = {name: version for name, version in topic.changes.items() if name in rendered.blocks}
         topic.changes.update(dict.fromkeys(names, topic.version))
+        topic.texts.clear()
         topic.digest = digest(topic.blocks[ROOT].html)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 import dsf.log
+from dsf import memory
 from dsf.errors import SettingsError
 from dsf.http.protocol import PatientProtocol
 from dsf.http.serving import end_on_signals, listen
@@ -41,6 +42,7 @@ def run(settings: Settings) -> int:
     Raises SettingsError for settings that cannot be used and an address that cannot be taken.
     """
     dsf.log.setup(settings)
+    memory.share_heap()
     options = _options(settings)
     quick = settings.model_copy(
         update={
@@ -68,6 +70,7 @@ def run(settings: Settings) -> int:
         )
         server = uvicorn.Server(config)
         end_on_signals(server)
+        memory.settle()
         log.info("page listens", host=host, port=port, auth=settings.web_auth)
         try:
             server.run(sockets=[listener])
@@ -80,7 +83,7 @@ def run(settings: Settings) -> int:
 def _options(settings: Settings) -> Options:
     root = settings.web_root_path.rstrip("/")
     if root and not is_prefix(root):
-        raise SettingsError(f"DSF_WEB_ROOT_PATH: {root!r} is no path such as /scores")
+        raise SettingsError(f"DSF_WEB_ROOT_PATH: {root!r} is no path such as /scores, or begins as the page's own")
     return Options(
         hosts=tuple(settings.web_hosts),
         proxies=parse_networks(settings.web_trusted_proxies),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -14,26 +13,14 @@ from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scorer import DynamicScorer, Execution
 from dsf.api.sourcefields import said_sources
-from dsf.api.types import ConfigSyncMode
+from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import base_url
+from dsf.fleet.overviews import SettingView
 from dsf.store.entries import Override
 
 INTERVAL: Final = "interval (s)"
 #: Bytes of a file that are read at most.
 _MAX_FILE: Final = 2 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One value in force, and where it comes from: spec, /config, default, override, or `-` when there is none.
-
-    `instead`: what would hold without the override, and where that comes from; or what else there is to say.
-    """
-
-    name: str
-    value: str
-    origin: str
-    instead: str = ""
 
 
 class HubObjects(Protocol):
@@ -77,7 +64,7 @@ def parsed(manifest: Any) -> DynamicScorer | None:
         return None
 
 
-def settings_of(scorer: DynamicScorer, override: Override | None = None, validity: int = 0) -> list[Setting]:
+def settings_of(scorer: DynamicScorer, override: Override | None = None, validity: int = 0) -> list[SettingView]:
     """The scorer's settings in the order in which a cycle needs them, as `dsf.api.resolve` decides them.
 
     `override` is what a person set for all clusters, `validity` the seconds in force.
@@ -91,8 +78,11 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     for said in said_sources(spec, synced or RemoteConfig()):
         theirs, ours, params = said.synced, said.spec, said.spec.params
         mark = f" of {said.name}" if said.name else ""
-        has_query = bool(theirs.params.query or (params and params.query))
-        pick(f"source type{mark}", theirs.type, ours.type, "Prometheus" if has_query else "None")
+        kind = SourceType.Prometheus if theirs.params.query or (params and params.query) else SourceType.None_
+        pick(f"source type{mark}", theirs.type, ours.type, kind)
+        if (theirs.type or ours.type or kind) is SourceType.None_:
+            # Nothing is fetched: nothing else of it is in force.
+            continue
         pick(f"source host{mark}", theirs.host, ours.host, _host(spec.config_url))
         pick(f"source path{mark}", theirs.path, ours.path, "that of the source's type")
         if ours.options:
@@ -120,11 +110,12 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     return [_overridden(one, override) for one in pick.found]
 
 
-def _overridden(one: Setting, override: Override | None) -> Setting:
+def _overridden(one: SettingView, override: Override | None) -> SettingView:
     if override is None or override.interval is None or one.name != INTERVAL:
         return one
     by = f"set by {override.by or 'somebody'}{': ' if override.note else ''}{override.note}"
-    return Setting(one.name, str(override.interval), "override", f"{by}; declared: {one.value} in {one.origin}")
+    declared = f"{by}; declared: {one.value} in {one.origin}"
+    return SettingView(name=one.name, value=str(override.interval), origin="override", instead=declared)
 
 
 def _host(config_url: str) -> str:
@@ -138,14 +129,15 @@ class _Pick:
     """Collects settings: the first value that is set, and where it stands."""
 
     def __init__(self) -> None:
-        self.found: list[Setting] = []
+        self.found: list[SettingView] = []
 
     def __call__(self, name: str, synced: object, spec: object, default: object = None) -> None:
         for value, origin in ((synced, "/config"), (spec, "spec"), (default, "default")):
             if _is_set(value):
-                self.found.append(Setting(name, str(getattr(value, "value", value)), origin))
+                text = str(getattr(value, "value", value))
+                self.found.append(SettingView(name=name, value=text, origin=origin))
                 return
-        self.found.append(Setting(name, "-", "not set"))
+        self.found.append(SettingView(name=name, value="-", origin="not set"))
 
 
 def _is_set(value: object) -> bool:

@@ -9,9 +9,13 @@ from typing import Any, Final
 from dsf.fleet.plans import PlanBlock, PlanColumn, PlanComparison
 from dsf.web.reading import Reading
 
-#: Clusters in the picture, and rows of each table: a page may have 5,000 elements.
+#: A page may have 5,000 elements. Clusters in the picture, workloads that one column and the whole picture name; rows
+#: of the table, and places that one of its cells names.
 PICTURED: Final = 48
+_NAMED: Final = 12
+_ALL_NAMED: Final = 400
 ROWS: Final = 100
+PLACES: Final = 3
 #: Units of a column of the picture.
 HEIGHT: Final = 96.0
 _SMALLEST: Final = 5.0
@@ -40,8 +44,14 @@ class Pictured:
 
 
 def picture(plan: PlanComparison) -> list[Pictured]:
-    """The first clusters, those that change before the others."""
-    shown = plan.clusters[:PICTURED]
+    """The first clusters, those that change before the others; few where they have many workloads."""
+    shown, named = [], 0
+    for one in plan.clusters[:PICTURED]:
+        now, proposed = _few(one.now), _few(one.proposed)
+        named += len(now.blocks) + len(proposed.blocks)
+        if named > _ALL_NAMED:
+            break
+        shown.append(one.model_copy(update={"now": now, "proposed": proposed}))
     scores = [block.score for one in shown for column in (one.now, one.proposed) for block in column.blocks]
     low, high = (min(scores), max(scores)) if scores else (0.0, 0.0)
     return [
@@ -55,6 +65,16 @@ def picture(plan: PlanComparison) -> list[Pictured]:
         )
         for one in shown
     ]
+
+
+def _few(column: PlanColumn) -> PlanColumn:
+    """A column whose last block stands for all that it does not name."""
+    named, others = column.blocks[:_NAMED], column.blocks[_NAMED:]
+    if others:
+        mean = sum(one.score for one in others) / len(others)
+        share = sum(one.share for one in others)
+        named.append(PlanBlock(workload=f"{len(others)} others, on average", replicas=1, score=mean, share=share))
+    return column.model_copy(update={"blocks": named})
 
 
 def _bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
@@ -75,14 +95,16 @@ def plans(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
     chosen = next((one for one in found if one.namespace == wanted), None)
     if chosen is None and found and not wanted:
         chosen = max(found, key=lambda one: one.at)
+    pictured = picture(chosen) if chosen else []
     return {
         "title": f"Plan of {chosen.namespace}" if chosen else "Plans",
         "plans": found,
         "wanted": wanted,
         "plan": chosen,
-        "picture": picture(chosen) if chosen else [],
+        "picture": pictured,
         "height": HEIGHT,
+        "max_places": PLACES,
         "moves": chosen.moves[:ROWS] if chosen else [],
         "more_moves": chosen.more_moves + max(0, len(chosen.moves) - ROWS) if chosen else 0,
-        "more_clusters": chosen.more_clusters + max(0, len(chosen.clusters) - PICTURED) if chosen else 0,
+        "more_clusters": chosen.more_clusters + len(chosen.clusters) - len(pictured) if chosen else 0,
     }

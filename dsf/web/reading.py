@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 import redis
@@ -27,10 +28,13 @@ from dsf.fleet.plans import PlanComparison, read_plans
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import EntryView
+from dsf.messages import run_time
 from dsf.store.agents import Agents
+from dsf.store.entries import interval_in_force
 from dsf.store.pairs import Pairs, PairState, Score
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import Override, ScheduleStore
+from dsf.store.slots import TOLERANCE, is_slot
 from dsf.web.states import RANK, STATES, State
 
 Pair = tuple[str, str]
@@ -131,6 +135,7 @@ class Reading:
         self._fleet: FleetOverview | None = None
         self._until = 0.0
         self._labels: _Shared[dict[str, dict[str, str]]] = _Shared()
+        self._values: _Shared[Counter[tuple[str, str]]] = _Shared()
         self._states: _Shared[dict[str, StateCounts]] = _Shared()
 
     def ping(self) -> None:
@@ -162,7 +167,7 @@ class Reading:
                 if number and wordless < _MAX_WORDLESS:
                     wordless += 1
                     some = self.page(PairFilter(scorer=one.name, states=[state]), 1).rows
-                    why = (some[0].why if some else None) or _plain(STATES[state.value])
+                    why = (some[0].why if some else None) or Why("", "", STATES[state.value].help, 0.0)
                     newest = some[0].cluster if some else ""
                     found.append(Group(one.name, STATES[state.value], why, newest, number))
         return sorted(found, key=lambda group: (RANK[group.state.name], -group.clusters, group.scorer))
@@ -171,6 +176,10 @@ class Reading:
         """Pairs that fit, worst first."""
         page = self._model.pairs(wanted, limit=limit, cursor=cursor)
         return Rows(self.rows(page.pairs), page.total, page.cursor)
+
+    def reasons(self, scorers: Collection[str]) -> set[str]:
+        """Every reason for which pairs of these scorers have no new score."""
+        return self._model.reasons(scorers)
 
     def rows(self, found: Iterable[PairRow]) -> list[Row]:
         """Lines of tables, in their order: what the model says, and the scores and entries themselves."""
@@ -191,13 +200,17 @@ class Reading:
             rows.append(Row(*pair, state=state, why=why, score=score, expired=expired, entry=view, data=data))
         return rows
 
-    def clusters(self, limit: int) -> ClusterPage:
-        """Clusters with the states of their pairs, worst first."""
-        return self._model.clusters(limit=limit)
+    def clusters(self, limit: int, names: Collection[str] | None = None, cursor: str | None = None) -> ClusterPage:
+        """Clusters that have pairs, with their states, worst first; `names`: only these."""
+        return self._model.clusters(limit=limit, names=names, cursor=cursor, paired=True)
 
     def labels(self) -> dict[str, dict[str, str]]:
         """The labels of each cluster, as of some seconds ago."""
         return self._labels.get(self._model.labels)
+
+    def label_values(self) -> Counter[tuple[str, str]]:
+        """Labels with their values, and how many clusters have each, as of some seconds ago."""
+        return self._values.get(lambda: Counter(one for own in self.labels().values() for one in own.items()))
 
     def cluster_states(self) -> dict[str, StateCounts]:
         """The states of the pairs of each cluster, as of some seconds ago."""
@@ -241,10 +254,38 @@ class Reading:
         detail = self._model.pair(cluster, scorer)
         return self.rows([detail])[0], detail
 
-    def runs(self, row: Row) -> list[str]:
-        """The run ids that are known of a pair: past cycles and that of its score."""
-        past = [cycle.run for cycle in self._pairs.history(row.cluster, row.scorer)]
-        return [*past, row.data.last_run, *([row.score.run] if row.score else [])]
+    def runs(self, rows: Iterable[Row]) -> list[list[str]]:
+        """The run ids that are known of each of these pairs: past cycles and that of its score."""
+        rows = list(rows)
+        past = self._pairs.past_runs((row.cluster, row.scorer) for row in rows)
+        return [
+            [*runs, row.data.last_run, *([row.score.run] if row.score else [])]
+            for row, runs in zip(rows, past, strict=True)
+        ]
+
+    def of_run(self, run: str, wanted: PairFilter) -> list[Row]:
+        """The pair with this run, where it was sent on its schedule: the id says when, and few pairs are due then."""
+        at = run_time(run) + TOLERANCE / 2
+        records, overrides = self._registry.scorers(), self._schedule.overrides()
+        due = [
+            (cluster, scorer)
+            for cluster, scorer in self._pairs.names()
+            if scorer in records
+            and is_slot(
+                keys.pair(cluster, scorer),
+                interval_in_force(scorer, cluster, records[scorer].interval, overrides),
+                at,
+            )
+        ]
+        rows: list[Row] = []
+        for (cluster, scorer), runs in zip(due, self._pairs.past_runs(due), strict=True):
+            if (
+                run in runs
+                and (wanted.scorers is None or scorer in wanted.scorers)
+                and (wanted.clusters is None or cluster in wanted.clusters)
+            ):
+                rows += self.page(replace(wanted, scorer=scorer, clusters=[cluster]), 1).rows
+        return rows
 
     def plans(self) -> list[PlanComparison]:
         """The optimiser's newest proposal for each namespace."""
@@ -262,10 +303,6 @@ def states_named(names: Collection[str]) -> list[Verdict]:
     return [state for state in Verdict if state.value in names]
 
 
-def _plain(state: State) -> Why:
-    return Why("", "", state.help, 0.0)
-
-
 def _why(state: State, model: PairRow, record: ScorerRecord | None, entry: EntryView | None) -> Why | None:
     """Why a pair is not ok; None when it is."""
     if state.name == "ok":
@@ -280,7 +317,7 @@ def _why(state: State, model: PairRow, record: ScorerRecord | None, entry: Entry
     if record is not None and record.problem:
         reason, _, text = record.problem.partition(": ")
         return Why("", reason, text or reason, 0.0)
-    return _plain(state)
+    return Why("", "", state.help, 0.0)
 
 
 def _paused_by(view: EntryView) -> str:

@@ -195,6 +195,7 @@ def environment() -> jinja2.Environment:
         "drawing": drawing,
         "block": lambda name: Markup("<!--b {}-->").format(ident(name)),
         "ident": ident,
+        "in_flower": in_flower,
         "end": Markup("<!--e-->"),
     }
     return made
@@ -216,6 +217,11 @@ def link(root: str, place: str, /, **query: object) -> str:
     """The address of a page below the root path; segments of `place` are quoted by their maker with `segment`."""
     given = {name: str(value) for name, value in query.items() if value not in (None, "")}
     return root + place + (f"?{urlencode(given)}" if given else "")
+
+
+def in_flower(flower: str, run: str) -> str:
+    """Where Flower lists the tasks of a run. Its page takes no words to search for but after a task's name."""
+    return f"{flower.rstrip('/')}/tasks?name={quote(f'dsf. {run}')}"
 
 
 def segment(text: str) -> str:

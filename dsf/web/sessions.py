@@ -13,8 +13,8 @@ import secrets
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
 
 import redis
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -23,17 +23,20 @@ from starlette.responses import Response
 
 from dsf import keys
 from dsf.errors import AccessError
-from dsf.web.access import Caller
+from dsf.web.access import Access, Caller
 from dsf.web.guard import host_name
 
 COOKIE: Final = "dsf_page"
 #: Seconds of a login.
 LIFETIME: Final = 8 * 3600
 _LENGTH: Final = 43
-#: Failed logins of one address, and of all together, within so many seconds.
+#: Failures of one token, and tokens of one address that failed, within so many seconds.
 _TRIES: Final = 5
-_ALL_TRIES: Final = 50
 _WINDOW: Final = 60.0
+#: Seconds between the failures of an address with more of them.
+_PAUSE: Final = 1.0
+#: Tokens that are remembered as good.
+_MOST_GOOD: Final = 2000
 
 
 class _Stored(BaseModel):
@@ -111,7 +114,7 @@ def form_secret(cookie: str) -> str:
 def check_form(request: Request, given: str) -> None:
     """Raises AccessError (403) for a form that did not come from this page."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-    if origin is not None and host_name(urlsplit(origin).netloc) != host_name(request.scope["dsf.host"]):
+    if origin is not None and host_name(origin.partition("//")[2]) != host_name(request.scope["dsf.host"]):
         raise AccessError(f"forms of {origin[:100]!r} are not taken", 403)
     if site not in ("same-origin", "none"):
         raise AccessError("forms of other sites are not taken", 403)
@@ -121,21 +124,51 @@ def check_form(request: Request, given: str) -> None:
 
 
 class Tries:
-    """Counts failed logins. Thread-safe; each process counts for itself."""
+    """Logins by token, and a limit to those that fail. Thread-safe; each process counts for itself.
 
-    def __init__(self) -> None:
+    Many people may have one address, as behind a port-forward: a token that failed counts once for its address however
+    often it comes, one that was good before is asked about whatever failed, and another one at least each second.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
-        self._failed: deque[tuple[float, str]] = deque(maxlen=1000)
+        #: When, from where, and the digest of which token.
+        self._failed: deque[tuple[float, str, str]] = deque(maxlen=1000)
+        #: Digests of tokens that were good at the last login with them, the newest last.
+        self._good: dict[str, None] = {}
 
-    def check(self, address: str) -> None:
-        """Raises AccessError (429) for an address with too many failed logins."""
+    def login(self, access: Access, address: str, token: str) -> Caller:
+        """Who holds a token. Raises AccessError (429) where too many have failed, and what `access` raises."""
+        digest = hashlib.sha256(token.encode()).hexdigest()
         with self._lock:
-            while self._failed and self._failed[0][0] < time.monotonic() - _WINDOW:
-                self._failed.popleft()
-            if sum(one == address for _, one in self._failed) >= _TRIES or len(self._failed) >= _ALL_TRIES:
-                raise AccessError("too many logins have failed: wait a minute", 429)
+            self._check(address, digest)
+        try:
+            caller = access.login(token)
+        except AccessError as error:
+            if error.status == 401:
+                with self._lock:
+                    self._good.pop(digest, None)
+                    self._failed.append((self._clock(), address, digest))
+            raise
+        with self._lock:
+            self._good.pop(digest, None)
+            self._good[digest] = None
+            if len(self._good) > _MOST_GOOD:
+                del self._good[next(iter(self._good))]
+        return caller
 
-    def note(self, address: str) -> None:
-        """A login failed."""
-        with self._lock:
-            self._failed.append((time.monotonic(), address))
+    def _check(self, address: str, digest: str) -> None:
+        now = self._clock()
+        while self._failed and self._failed[0][0] < now - _WINDOW:
+            self._failed.popleft()
+        if digest in self._good:
+            return
+        if sum(one == digest for _, _, one in self._failed) >= _TRIES:
+            raise AccessError("this token has failed too often: wait a minute", 429)
+        first: dict[str, float] = {}
+        for at, place, one in self._failed:
+            if place == address:
+                first.setdefault(one, at)
+        if digest not in first and len(first) >= _TRIES and max(first.values()) > now - _PAUSE:
+            raise AccessError("too many logins from this address have failed: try again in a second", 429)

@@ -14,7 +14,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 
 import dsf.log
-from dsf.errors import AccessError
+from dsf.errors import AccessError, BackendError, QueryError
 from dsf.web.access import Access, Caller, Doing, NobodyKnown
 from dsf.web.acting import ACTS, Target
 from dsf.web.guard import Network
@@ -27,6 +27,10 @@ log = dsf.log.get(__name__)
 
 #: File of `static` -> its type.
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+#: Characters of a page's query.
+LONGEST_QUERY: Final = 2000
+#: Characters of a name in the log: what is asked for by somebody unknown may be anything.
+_LONGEST_NAME: Final = 253
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,21 @@ class Site:
         return known
 
     def allow(self, request: Request, doing: Doing, act: str = "", target: Target | None = None) -> Caller:
-        """Who sends a request, if they may do this. Raises LoginNeededError and AccessError (403)."""
-        caller = self.caller(request)
-        if caller is None:
-            raise LoginNeededError
-        if not self.access.allows(caller, doing):
+        """Who sends a request, if they may do this. Raises LoginNeededError and AccessError.
+
+        Also BackendError and redis.RedisError when that cannot be known.
+        """
+        caller = None
+        try:
+            caller = self.caller(request)
+            if caller is None:
+                raise LoginNeededError("nobody is logged in")
+            allowed = self.access.allows(caller, doing)
+        except (AccessError, LoginNeededError, BackendError, redis.RedisError) as error:
+            if doing == "act":
+                self.note_refusal(request, caller.name if caller else "", act, target, str(error))
+            raise
+        if not allowed:
             needed = {"look": "get dynamicscorers", "act": "update dynamicscorers"}.get(doing, "list placements")
             reason = f"{caller.name} may not do this: it takes the right to `{needed}`"
             if isinstance(self.access, NobodyKnown):
@@ -89,8 +103,8 @@ class Site:
             "act refused",
             caller=name,
             act=act,
-            scorer=target.scorer if target else "",
-            cluster=(target.cluster or "*") if target else "",
+            scorer=target.scorer[:_LONGEST_NAME] if target else "",
+            cluster=(target.cluster or "*")[:_LONGEST_NAME] if target else "",
             client=request.client.host if request.client else "",
             reason=reason,
         )
@@ -105,7 +119,9 @@ class Site:
         caller = self.allow(request, "look")
         if view.needs != "look":
             self.allow(request, view.needs)
-        root, query = request.scope["dsf.root"], dict(request.query_params)
+        if len(request.url.query) > LONGEST_QUERY:
+            raise QueryError(f"a question has at most {LONGEST_QUERY} characters")
+        root, query = request.scope["dsf.root"], view.asked(request.query_params.items())
         context = view.build(self.sources, names, query)
         inner = self.live_part(view, context, root, query)
         html = blocks(inner)[ROOT].html

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.scorer import DynamicScorer
-from dsf.errors import UnknownScorerError
+from dsf.errors import CursorError, UnknownScorerError
 from dsf.fleet.model import PairFilter
-from dsf.fleet.overviews import ConditionView
+from dsf.fleet.overviews import ClusterPage, ConditionView, FleetOverview, SettingView
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import scorer_target
 from dsf.web import placing
 from dsf.web.access import Doing
-from dsf.web.dividing import divided
+from dsf.web.dividing import EVERYTHING, Chosen, chosen, divided
 from dsf.web.finding import find
 from dsf.web.objects import HubObjects, settings_of
 from dsf.web.planning import plans
-from dsf.web.reading import Reading, Row
+from dsf.web.reading import Reading, Row, Rows
 
 if TYPE_CHECKING:
     from dsf.fleet.placementreader import PlacementReader
@@ -32,12 +32,18 @@ PAGE_ROWS: Final = 100
 _FEW_PAIRS: Final = 60
 _MATRIX_ROWS: Final = 200
 _MATRIX_CELLS: Final = 2000
-#: Failure groups of a page.
+#: Scorers that the first page lists, and elements that a page has at most.
+_SCORERS: Final = 60
+_NODES: Final = 4998
+#: Failure groups of a page, overrides of a scorer, and past cycles of a pair.
 _GROUPS: Final = 30
+_OVERRIDES: Final = 30
+_CYCLES: Final = 50
 #: What needs a person.
 _BAD: Final = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
 
 Query = Mapping[str, str]
+_Page = TypeVar("_Page", ClusterPage, Rows)
 
 
 @dataclass(frozen=True)
@@ -63,21 +69,60 @@ class View:
     needs: Doing = "look"
     #: Whether what it is about can be acted on: a scorer, or one on one cluster.
     acts: bool = False
+    #: Parameters of its query; others are no part of it, so that the same page is rendered once.
+    knows: tuple[str, ...] = ("cursor",)
+
+    def asked(self, query: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """What of a query counts for this page."""
+        return {name: text for name, text in query if name in self.knows}
 
 
 def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     reading = sources.reading
     fleet, groups = reading.fleet(), reading.groups()
     context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_GROUPS]}
-    context |= {"more_groups": max(0, len(groups) - _GROUPS), "page": None, "lines": []}
+    context |= {"more_groups": max(0, len(groups) - _GROUPS), "max_scorers": _SCORERS, "page": None, "lines": []}
     scorers = sorted(one.name for one in fleet.scorers if one.pairs)
+    # A large fleet has a page of its own for that, and its labels take a while to read.
+    only = chosen(reading, query) if fleet.clusters <= _MATRIX_ROWS or {"set", "label"} & set(query) else EVERYTHING
+    clusters = fleet.clusters if only.clusters is None else len(only.clusters)
+    context["only"] = only
     if fleet.pairs <= _FEW_PAIRS:
-        return context | {"mode": "pairs", "page": reading.page(PairFilter(), _FEW_PAIRS)}
-    if fleet.clusters <= _MATRIX_ROWS and fleet.clusters * len(scorers) <= _MATRIX_CELLS:
-        lines = [one for one in reading.clusters(_MATRIX_ROWS).clusters if one.pairs]
-        return context | {"mode": "matrix", "columns": scorers, "lines": lines}
-    page = reading.page(PairFilter(states=_BAD), PAGE_ROWS, query.get("cursor"))
-    return context | {"mode": "large", "page": page}
+        return context | {"mode": "pairs", "page": reading.page(PairFilter(clusters=only.clusters), _FEW_PAIRS)}
+    room = _matrix_rows(fleet, min(len(groups), _GROUPS), len(scorers), only)
+    if clusters <= _MATRIX_ROWS and clusters * len(scorers) <= _MATRIX_CELLS and room > 0:
+        page = _first_if_other(lambda cursor: reading.clusters(room, only.clusters, cursor), query)
+        return context | {"mode": "matrix", "columns": scorers, "lines": page.clusters, "page": page}
+    wanted = PairFilter(clusters=only.clusters, states=_BAD)
+    worst = _first_if_other(lambda cursor: reading.page(wanted, PAGE_ROWS, cursor), query)
+    return context | {"mode": "large", "page": worst}
+
+
+def _first_if_other(read: Callable[[str | None], _Page], query: Query) -> _Page:
+    """The page after the cursor; the first one where the cursor is of the other list, which the fleet has outgrown."""
+    try:
+        return read(query.get("cursor") or None)
+    except CursorError:
+        return read(None)
+
+
+def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) -> int:
+    """How many clusters the matrix may have, so that all of the page stays below `_NODES` elements.
+
+    0 or less: it has no room.
+    """
+    bars: int = sum(15 + sum(number > 0 for _, number in one.states) for one in fleet.scorers[:_SCORERS])
+    above = 185 + bars + 13 * groups + 8 * min(len(fleet.unready), _GROUPS) + len(only.sets) + len(only.labels)
+    return min(_MATRIX_ROWS, (_NODES - above - 2 * columns) // (3 + 2 * columns))
+
+
+def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
+    """The settings of a registered scorer; None where its DynamicScorer cannot be read. Raises UnknownScorerError."""
+    found = sources.objects.scorer(name)
+    if found is None:
+        return None
+    override = sources.reading.overrides(name).get(scorer_target(name))
+    return settings_of(found, override, sources.reading.record(name).validity)
 
 
 def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
@@ -90,25 +135,26 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
         unready = sources.reading.unready(name)
         if unready is None:
             raise
-        settings = settings_of(found) if found else []
         return {"title": f"Scorer {name}", "template": "unready.html", "unready": unready, "object": found} | {
             "conditions": unready.conditions,
-            "settings": settings,
+            "settings": settings_of(found) if found else [],
             "config": config,
         }
     scorer = sources.reading.scorer(name)
-    overrides = sources.reading.overrides(name)
+    # What holds everywhere is first.
+    overrides = sorted(sources.reading.overrides(name).items(), key=lambda one: (one[0] != scorer_target(name), one[0]))
     return {
         "title": f"Scorer {name}",
         "record": record,
         "scorer": scorer,
         "object": found,
-        "settings": settings_of(found, overrides.get(scorer_target(name)), record.validity) if found else [],
+        "settings": settings_in_force(sources, name) or [],
         "conditions": _told(found) if found else scorer.conditions,
         "config": config,
         "groups": sources.reading.groups(name)[:_GROUPS],
-        "overrides": overrides,
-        "page": sources.reading.page(PairFilter(scorer=name), PAGE_ROWS, query.get("cursor")),
+        "overrides": overrides[:_OVERRIDES],
+        "more_overrides": max(0, len(overrides) - _OVERRIDES),
+        "page": sources.reading.page(PairFilter(scorer=name), PAGE_ROWS, query.get("cursor") or None),
     }
 
 
@@ -136,7 +182,7 @@ def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
         "title": f"Cluster {name}",
         "cluster": cluster,
         "messages": sources.reading.agent_version(name),
-        "page": sources.reading.page(PairFilter(clusters=[name]), PAGE_ROWS, query.get("cursor")),
+        "page": sources.reading.page(PairFilter(clusters=[name]), PAGE_ROWS, query.get("cursor") or None),
         "not_here": [
             (one, cluster.absent.get(one.name) or one.problem or "not distributed yet")
             for one in sources.reading.fleet().scorers
@@ -147,14 +193,15 @@ def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
 
 def _pair(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     row, detail = sources.reading.pair(names["cluster"], names["scorer"])
+    cycles = detail.cycles[:_CYCLES]
     return {
         "title": f"{names['scorer']} on {names['cluster']}",
         "row": row,
         "pair": detail,
-        "cycles": detail.cycles,
+        "cycles": cycles,
         "items": detail.score_items[:PAGE_ROWS],
         "more_items": max(0, len(detail.score_items) - PAGE_ROWS),
-        "spark": [one.value for one in reversed(detail.cycles) if one.value is not None],
+        "spark": [one.value for one in reversed(cycles) if one.value is not None],
         "commands": _commands(sources.objects.scorer(names["scorer"]), row),
         "asked_for": query.get("run", ""),
     }
@@ -203,15 +250,22 @@ def _find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str,
 
 
 VIEWS: Final = (
-    View("/", "fleet.html", _fleet),
+    View("/", "fleet.html", _fleet, knows=("cursor", "set", "label")),
     View("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
     View("/clusters/{cluster}", "cluster.html", _cluster),
-    View("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True),
+    View("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),
     # Read from the API server: loaded anew, not followed.
     View("/placements", "placements.html", _placements, live=False, needs="placements"),
-    View("/placements/{namespace}/{name}", "placement.html", _placement, live=False, needs="placements"),
-    View("/plans", "plan.html", _plans),
-    View("/changes", "changes.html", _changes),
-    View("/find", "find.html", _find),
-    View("/parts", "parts.html", _parts),
+    View(
+        "/placements/{namespace}/{name}",
+        "placement.html",
+        _placement,
+        live=False,
+        needs="placements",
+        knows=("cluster", "score", "value"),
+    ),
+    View("/plans", "plan.html", _plans, knows=("namespace",)),
+    View("/changes", "changes.html", _changes, knows=("cursor", "scorer", "cluster")),
+    View("/find", "find.html", _find, knows=("cursor", "q")),
+    View("/parts", "parts.html", _parts, knows=("cursor", "by")),
 )

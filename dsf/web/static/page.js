@@ -34,18 +34,21 @@
     said = said && Date.now() - spoken <= 10000 && text !== said ? said : text;
   };
   announce();
+  const places = "a,button,input,select,[tabindex]";
   const replace = (id, html) => {
     const old = $(id);
     if (!old) return;
     const active = document.activeElement;
-    const place = old.contains(active) ? [...old.querySelectorAll("a,button,[tabindex]")].indexOf(active) : -1;
+    const place = old.contains(active) ? [...old.querySelectorAll(places)].indexOf(active) : -1;
+    const typed = [...old.querySelectorAll("input,select")].map((one) => one.value);
     const scrolled = [...old.querySelectorAll(".scroll")].map((one) => [one.getAttribute("aria-label"), one.scrollLeft]);
     const template = document.createElement("template");
     template.innerHTML = html;
     count(template.content);
     old.replaceWith(template.content);
     const made = $(id);
-    if (place >= 0) [...made.querySelectorAll("a,button,[tabindex]")][place]?.focus({ preventScroll: true });
+    made.querySelectorAll("input,select").forEach((one, number) => { one.value = typed[number] ?? one.value; });
+    if (place >= 0) [...made.querySelectorAll(places)][place]?.focus({ preventScroll: true });
     for (const one of made.querySelectorAll(".scroll")) {
       const left = scrolled.find(([name]) => name === one.getAttribute("aria-label"));
       if (left) one.scrollLeft = left[1];
@@ -66,9 +69,14 @@
     });
     source.onopen = () => { clearTimeout(lost); lost = 0; say(""); document.documentElement.dataset.open = "yes"; };
     source.onerror = () => {
-      lost ||= setTimeout(() => say("What you see is old: the connection is lost. The page tries again by itself."), 1500);
-      // A browser does not try again after an answer that is no stream.
-      if (source.readyState === EventSource.CLOSED) setTimeout(() => location.reload(), 10000);
+      if (source.readyState !== EventSource.CLOSED) {
+        lost ||= setTimeout(() => say("What you see is old: the connection is lost. The page tries again by itself."), 1500);
+        return;
+      }
+      // A browser does not try again after an answer that is no stream: too many pages are open, or nobody is logged in.
+      clearTimeout(lost);
+      say("This page cannot be followed now. It loads itself anew every 30 seconds.");
+      setTimeout(() => location.reload(), 30000);
     };
     addEventListener("pagehide", () => source.close());
   }

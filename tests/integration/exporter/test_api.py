@@ -15,8 +15,11 @@ from dsf.client import Client
 from dsf.errors import ApiError, HttpError, QueryError, UnknownClusterError, UnknownScorerError
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.verdict import Verdict
+from dsf.messages import new_run_id
 from dsf.store.model import ModelKeeper
-from tests.integration.exporter.fleet import SAMPLE, Fleet, good_fleet
+from dsf.store.notices import ClusterNotice, Notices, Said, ScorerNotice
+from dsf.store.registry import ScorerRecord
+from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 from tests.integration.exporter.server import ExporterProcess
 
 
@@ -106,6 +109,70 @@ def test_what_changed_is_told_once(client: Client, fleet: Fleet) -> None:
     assert client.updates(changed.sequence).pairs == []
 
 
+def test_past_cycles_come_in_pages_while_others_end(client: Client, exporter: ExporterProcess, fleet: Fleet) -> None:
+    history = keys.history_key("edge0", SAMPLE)
+    runs = [new_run_id(fleet.now + number) for number in range(7)]
+    for run in runs[:6]:
+        fleet.cycle("edge0", run=run)
+
+    def page(cursor: str = "") -> tuple[list[str], str | None]:
+        asked = f"&cursor={cursor}" if cursor else ""
+        answer = exporter.get(f"/api/v1/history/edge0/{SAMPLE}?limit=2{asked}").json()
+        return [one["runId"] for one in answer["cycles"]], answer["cursor"]
+
+    shown, cursor = page()
+    assert (shown, cursor) == (runs[5:3:-1], runs[4])
+    # One more ends, and the oldest of the first page is kept no more: nothing is given twice, nothing is left out.
+    fleet.cycle("edge0", run=runs[6])
+    assert page(runs[4]) == (runs[3:1:-1], runs[2])
+    fleet.redis.lrem(history, 1, fleet.redis.lindex(history, 4) or "")
+    assert page(runs[2]) == (runs[1::-1], None)
+    fleet.redis.delete(history)
+    for number in range(120):
+        fleet.cycle("edge0", run=new_run_id(fleet.now + number))
+    found = client.history("edge0", SAMPLE)
+    assert (len({one.run_id for one in found.cycles}), found.total, found.cursor) == (120, 120, None)
+
+
+def test_changes_come_in_pages(exporter: ExporterProcess, client: Client) -> None:
+    first = exporter.get("/api/v1/updates?since=0&limit=5").json()
+    assert (len(first["pairs"]), first["more"]) == (5, True)
+    again = client.updates(0, limit=5)
+    assert ([list(one) for one in again.pairs], again.more) == (first["pairs"], True)
+    rest = client.updates(first["sequence"])
+    assert {tuple(one) for one in first["pairs"]} | set(rest.pairs) == set(client.updates(0).pairs)
+
+
+def test_scorers_come_in_pages_with_and_without_a_model(
+    client: Client, exporter: ExporterProcess, fleet: Fleet
+) -> None:
+    names = sorted([SAMPLE, STATIC, *(f"more-{number}" for number in range(203))])
+    for name in names:
+        if name.startswith("more"):
+            fleet.registry.put_scorer(ScorerRecord(name=name, score_name=name, interval=10, validity=300))
+    for number in range(3):
+        why = Said(type="Healthy", status="False", reason="Unreachable", since=1.0)
+        Notices(fleet.redis).tell_scorer(ScorerNotice(name=f"unready-{number}", conditions=(why,)))
+    found = client.summary()
+    assert (len(found.scorers), found.scorers_total, found.states.total) == (200, 205, 12)
+    # The worst is first.
+    short = exporter.get("/api/v1/summary?limit=1").json()
+    assert [one["name"] for one in short["scorers"]] == [SAMPLE]
+    assert ([one["name"] for one in short["unready"]], short["unreadyTotal"]) == (["unready-0"], 3)
+    assert exporter.get("/api/v1/summary?limit=0").status_code == 422
+    for _ in range(2):
+        first = exporter.get("/api/v1/scorers?limit=2").json()
+        assert [one["name"] for one in first["scorers"]] == names[:2]
+        assert (first["total"], first["cursor"]) == (205, names[1])
+        assert [one.name for one in client.scorers().scorers] == names
+        last = exporter.get(f"/api/v1/scorers?cursor={names[202]}").json()
+        assert ([one["name"] for one in last["scorers"]], last["cursor"]) == (names[203:], None)
+        [sample] = client.scorers(SAMPLE).scorers
+        assert sample.clusters.desired == 12
+        # As before results workers have counted.
+        fleet.redis.delete(keys.MODEL_VERSION)
+
+
 def test_scorers_are_the_same_from_the_model_as_from_all_pairs(client: Client, fleet: Fleet) -> None:
     by_model = client.scorers()
     fleet.redis.delete(keys.MODEL_VERSION)
@@ -156,6 +223,26 @@ def test_an_etag_stays_while_nothing_changes(exporter: ExporterProcess, fleet: F
         assert exporter.get(path, **{"If-None-Match": tag}).status_code == 200
 
 
+def test_an_etag_changes_with_what_only_looks_like_an_age(exporter: ExporterProcess, fleet: Fleet) -> None:
+    def tag_of(path: str) -> str:
+        return exporter.get(path).headers["ETag"]
+
+    summary = tag_of("/api/v1/summary")
+    fleet.entry("edge5", due_in=-60)
+    assert exporter.get("/api/v1/summary").json()["overdue"] == 1
+    late = tag_of("/api/v1/summary")
+    assert late != summary
+    fleet.redis.hincrby(keys.MODEL_MARKED, f"edge5/{SAMPLE}", 1)
+    assert exporter.get("/api/v1/summary").json()["pending"] == 1
+    assert tag_of("/api/v1/summary") != late
+    for name in ("pending", "overdue", "ageSeconds", "lagSeconds"):
+        tags = set()
+        for value in ("1", "2"):
+            Notices(fleet.redis).tell_cluster(ClusterNotice(name="edge5", labels={name: value}))
+            tags.add(tag_of("/api/v1/clusters/edge5"))
+        assert len(tags) == 2, name
+
+
 def test_answers_are_packed_when_asked_for(exporter: ExporterProcess, fleet: Fleet) -> None:
     assert fleet
     packed = exporter.get("/api/v1/pairs", **{"Accept-Encoding": "gzip"})
@@ -170,6 +257,15 @@ def test_answers_are_packed_when_asked_for(exporter: ExporterProcess, fleet: Fle
         (lambda client: client.cluster("nowhere"), UnknownClusterError),
         (lambda client: client.pairs(state=["fine"]), QueryError),
         (lambda client: client.pairs(cursor="nonsense"), QueryError),
+        (lambda client: client.pairs(cursor="0/nan/a/b"), QueryError),
+        (lambda client: client.pairs(cursor="0/-inf/a/b"), QueryError),
+        (lambda client: client.pairs(cursor="-1/0.0/a/b"), QueryError),
+        (lambda client: client.pairs(cursor="9/0.0/a/b"), QueryError),
+        (lambda client: client.pairs(cursor="0/1e11/a/b"), QueryError),
+        (lambda client: client.pairs(cursor="-3.0/c-0100"), QueryError),
+        (lambda client: client.clusters(cursor="0/1.7e9/s/c"), QueryError),
+        (lambda client: client.clusters(cursor="nan/c"), QueryError),
+        (lambda client: client.clusters(cursor="0.0/"), QueryError),
         (lambda client: client.pairs(limit=0), QueryError),
         (lambda _: Client("http://127.0.0.1:1").summary(), HttpError),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,12 @@ import redis
 
 from dsf import keys
 from dsf.fleet import changes
+from dsf.settings import Settings
+from dsf.web.access import Caller
+from dsf.web.acting import Acting, Target
+from dsf.web.reading import Reading
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
-from tests.support.redisserver import RedisServer
+from tests.support.redisserver import RedisServer, free_port
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
@@ -71,10 +76,46 @@ def test_score_now_and_what_came_of_it(acting: WebProcess, redis_client: redis.R
     [change] = changes.read(redis_client).changes
     assert (change.action, change.way, change.note, change.claimed) == ("rescore", "page", "look again", True)
     fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no", run=change.reference)
-    html = visitor.get(place)
-    assert "1 of 1 run has ended" in html
-    assert "fetch: bad_query" in html
+    # One reading of it is shown for a second.
+    wait_for(lambda: "1 of 1 run has ended" in visitor.get(place), 10)
+    assert "fetch: bad_query" in visitor.get(place)
     assert "look again" in visitor.get("/changes")
+
+
+def test_an_outcome_is_read_once_for_all_who_look_at_it(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by many at once, and what has ended is not looked for again."""
+    fleet = good_fleet(redis_client)
+    asked = Acting(redis_client, Settings(), Reading(redis_client))
+    ident = asked.do("rescore", Target(SAMPLE, None), {}, Caller("ann"))
+
+    def read() -> int:
+        redis_client.config_resetstat()
+        found = [asked.outcome(ident) for _ in range(5)]
+        assert all(one == found[0] for one in found)
+        return int(redis_client.info("commandstats").get("cmdstat_lrange", {}).get("calls", 0))
+
+    monkeypatch.setattr("dsf.web.acting._SHOWN", 3600.0)
+    assert read() == 2
+    assert read() == 0
+    outcome = asked.outcome(ident)
+    assert outcome is not None
+    assert outcome["open"] == 2
+    run = next(one["run"] for one in outcome["runs"] if one["cluster"] == "worker01")
+    fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no", run=run)
+    fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no")
+    # Each is read anew: both runs at first, then only the one that is still under way.
+    monkeypatch.setattr("dsf.web.acting._SHOWN", 0.0)
+    again = Acting(redis_client, Settings(), Reading(redis_client))
+    counted = []
+    for _ in range(2):
+        redis_client.config_resetstat()
+        outcome = again.outcome(ident)
+        assert outcome is not None
+        assert outcome["open"] == 1
+        counted.append(int(redis_client.info("commandstats")["cmdstat_lrange"]["calls"]))
+    assert counted == [2, 1]
 
 
 def test_a_pause_has_an_end_and_a_reason(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -121,6 +162,20 @@ def test_forms_of_other_sites(acting: WebProcess, redis_client: redis.Redis, hea
     visitor.headers = headers
     assert visitor.post("/act/rescore", form)[0] == 403
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "//", ""])
+def test_forms_of_nowhere(acting: WebProcess, redis_client: redis.Redis, origin: str) -> None:
+    visitor = Visitor(acting)
+    form = visitor.get("/login")
+    visitor.headers = {"Origin": origin}
+    assert visitor.post("/login", form, token="x")[0] == 403
+
+
+def test_forms_with_too_many_fields(acting: WebProcess, redis_client: redis.Redis) -> None:
+    visitor = Visitor(acting)
+    form = visitor.get("/login")
+    assert visitor.post("/login", form, **{f"x{number}": "1" for number in range(40)})[0] == 413
 
 
 def test_forms_without_their_secret(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -192,13 +247,59 @@ def test_a_login_leads_nowhere_else(closed: WebProcess, redis_client: redis.Redi
     assert (status, place) == (303, "/")
 
 
+@pytest.mark.parametrize("mode", ["token", "proxy"])
+def test_an_act_of_nobody_is_denied_and_logged(
+    redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path, mode: str
+) -> None:
+    good_fleet(redis_client)
+    (tmp_path / "token").write_text(TOKEN)
+    settings = {"web_auth": mode, "web_token_file": tmp_path / "token", "web_trusted_proxies": '["127.0.0.1"]'}
+    with WebProcess(redis_server.url, tmp_path / "log", **settings, web_operators='["sre"]') as page:
+        assert Visitor(page).post("/act/rescore", "", scorer=SAMPLE)[0] == (303 if mode == "token" else 401)
+        [line] = [line for line in page.log.splitlines() if "act refused" in line]
+        assert "rescore" in line
+        assert SAMPLE in line
+    assert redis_client.llen(keys.spoke_queue("worker01")) == 0
+
+
+def test_an_act_is_denied_and_logged_when_rights_cannot_be_asked(
+    redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    good_fleet(redis_client)
+    named = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
+    context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        json.dumps(
+            {"apiVersion": "v1", "kind": "Config", "clusters": [named], "contexts": [context], "current-context": "a"}
+            | {"users": [{"name": "a", "user": {"token": TOKEN}}]}
+        )
+    )
+    settings = {"web_auth": "proxy", "web_trusted_proxies": '["127.0.0.1"]', "kubeconfig": kubeconfig}
+    with WebProcess(redis_server.url, tmp_path / "log", **settings) as page:
+        visitor = Visitor(page, **{"X-Forwarded-User": "ann"})
+        assert visitor.post("/act/rescore", "", scorer=SAMPLE)[0] == 503
+        [line] = [line for line in page.log.splitlines() if "act refused" in line]
+        assert all(said in line for said in ("ann", "rescore", SAMPLE))
+    assert redis_client.llen(keys.spoke_queue("worker01")) == 0
+
+
+def test_names_of_somebody_unknown_are_cut_in_the_log(closed: WebProcess, redis_client: redis.Redis) -> None:
+    assert Visitor(closed).post("/act/rescore", "", scorer="s" * 9000, cluster="c" * 9000)[0] == 303
+    refused = [line for line in closed.log.splitlines() if "act refused" in line]
+    assert refused
+    assert max(map(len, refused)) < 1500
+
+
 def test_logins_are_throttled(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     with WebProcess(redis_server.url, tmp_path / "log", web_auth="token", web_token_file=tmp_path / "token") as page:
         visitor = Visitor(page)
         form = visitor.get("/login")
         assert [visitor.post("/login", form, token="no")[0] for _ in range(6)] == [401] * 5 + [429]
-        assert visitor.post("/login", form, token=TOKEN)[0] == 429
+        # Others have the same address: a port-forward, or a proxy that is not trusted.
+        assert visitor.post("/login", form, token=TOKEN)[0] == 303
+        assert page.get("/api/v1/summary", Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
 def test_cookies_are_for_this_page_alone(closed: WebProcess, redis_client: redis.Redis) -> None:
@@ -228,6 +329,20 @@ def test_a_proxy_that_knows_people(redis_server: RedisServer, redis_client: redi
         assert (change.by, change.claimed) == ("bob", False)
 
 
+def test_nobody_but_a_trusted_proxy_names_people(
+    redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    good_fleet(redis_client)
+    settings = {"web_auth": "proxy", "web_trusted_proxies": '["10.9.9.9"]', "web_operators": '["bob"]'}
+    with WebProcess(redis_server.url, tmp_path / "log", **settings) as page:
+        for name in ("X-Forwarded-User", "X-Auth-Request-User", "Remote-User"):
+            visitor = Visitor(page, **{name: "bob"})
+            visitor.get("/")
+            assert visitor.status == 401
+            assert visitor.post("/act/rescore", "", scorer=SAMPLE)[0] == 401
+    assert redis_client.llen(keys.spoke_queue("worker01")) == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -236,6 +351,7 @@ def test_a_proxy_that_knows_people(redis_server: RedisServer, redis_client: redi
         ({"web_auth": "proxy"}, "DSF_WEB_TRUSTED_PROXIES"),
         ({"web_auth": "open", "web_allow_actions": "true"}, "DSF_WEB_ALLOW_ACTIONS"),
         ({"web_root_path": "//x"}, "DSF_WEB_ROOT_PATH"),
+        ({"web_root_path": "/scorers"}, "DSF_WEB_ROOT_PATH"),
     ],
 )
 def test_what_would_be_open_to_others_does_not_start(

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import redis
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from dsf import keys
 from dsf.store.model import ModelKeeper, is_whole
+from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice
 from dsf.store.schedule import Entry
+from dsf.web.acting import ACTS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
+from tests.integration.web.test_acts import TOKEN
 from tests.support.browser import TIMEOUT, Tab
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -39,6 +42,9 @@ def failing_fleet(client: redis.Redis) -> Fleet:
     fleet.entry("worker01", STATIC)
     fleet.skips("worker01", "inactive", 5, scorer=STATIC)
     fleet.cycle("worker02", outcome="error", stage="fetch", reason="bad_query", message=PROBE)
+    why = Said(type="ConfigSynced", status="False", reason="MissingInterval", message=PROBE, since=1.0)
+    Notices(client).tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
+    Notices(client).tell_cluster(ClusterNotice(name="worker02", labels={CLUSTER_SET: "eu", "env": "prod"}))
     return fleet
 
 
@@ -53,6 +59,9 @@ def failing_fleet(client: redis.Redis) -> Fleet:
         "/changes",
         "/find?q=sample",
         "/parts",
+        "/plans",
+        "/placements",
+        "/scorers/broken",
         "/nothing",
     ],
 )
@@ -68,6 +77,35 @@ def test_axe_finds_nothing(
         assert tab.strangers == []
         assert shown.title() != "broken"
         assert tab.nodes < 5000
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_where_people_act(
+    browser: Browser, redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path, theme: str
+) -> None:
+    good_fleet(redis_client)
+    (tmp_path / "token").write_text(TOKEN)
+    with (
+        WebProcess(redis_server.url, tmp_path / "log", web_auth="token", web_token_file=tmp_path / "token") as page,
+        Tab(browser, page.url, color_scheme=theme) as tab,
+    ):
+        shown = tab.open(f"/act/pause?scorer={SAMPLE}")
+        assert tab.violations() == []
+        shown.get_by_label("Token").fill("wrong")
+        shown.get_by_role("button", name="Log in").click()
+        expect(shown.locator("main")).to_contain_text("not the token")
+        assert tab.violations() == []
+        shown.get_by_label("Token").fill(TOKEN)
+        shown.get_by_role("button", name="Log in").click()
+        expect(shown.get_by_role("button", name="Log out")).to_be_visible()
+        for act in ACTS:
+            tab.open(f"/act/{act}?scorer={SAMPLE}")
+            assert tab.violations() == [], act
+        tab.open(f"/act/rescore?scorer={SAMPLE}")
+        shown.get_by_role("button", name="Score now on 2 clusters").click()
+        expect(shown.locator("h1")).to_contain_text("under way")
+        assert tab.violations() == []
+        assert tab.strangers == []
 
 
 @pytest.mark.parametrize("width", [320, 768, 1280, 3840])
@@ -120,6 +158,14 @@ def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
             assert shown.evaluate("window.same")
 
 
+def test_a_page_that_cannot_be_followed_says_so(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    with Tab(browser, page.url) as tab:
+        tab.page.route("**/live?**", lambda route: route.fulfill(status=503, body="too many pages are open"))
+        shown = tab.open("/")
+        expect(shown.locator("#banner")).to_contain_text("loads itself anew every 30 seconds")
+
+
 def test_keys(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     many(redis_client, clusters=40, scorers=3)
     with Tab(browser, page.url) as tab:
@@ -141,6 +187,68 @@ def test_keys(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> 
         expect(shown.locator("#keys")).to_be_visible()
         shown.keyboard.press("Escape")
         expect(shown.locator("#keys")).to_be_hidden()
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_the_matrix_of_a_part(page: WebProcess, browser: Browser, redis_client: redis.Redis, script: bool) -> None:
+    labelled(redis_client)
+    with Tab(browser, page.url, java_script_enabled=script) as tab:
+
+        def rows(shown: int) -> Locator:
+            found = tab.page.locator(".matrix tbody tr")
+            expect(found).to_have_count(shown)
+            return found
+
+        open_counted(tab)
+        rows(100)
+        tab.page.get_by_label("ClusterSet").select_option("eu")
+        tab.page.get_by_role("button", name="Show").click()
+        assert sorted(rows(10).locator("th").all_inner_texts()) == [f"c-{number:04}" for number in range(10)]
+        tab.page.get_by_label("Label").fill("env=prod")
+        tab.page.get_by_role("button", name="Show").click()
+        rows(5)
+        expect(tab.page.locator("#choose")).to_contain_text("5 clusters")
+        if script:
+            assert tab.violations() == []
+            assert tab.nodes < 5000
+        # What was chosen is in the address, and the way to it on the page of the parts.
+        tab.open("/parts").get_by_role("link", name="The 90 clusters of us east").click()
+        rows(90)
+        expect(tab.page.get_by_label("ClusterSet")).to_have_value("us east")
+        tab.page.get_by_role("link", name="all", exact=True).click()
+        rows(100)
+
+
+def test_what_is_typed_stays_while_things_happen(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+    labelled(redis_client)
+    with Tab(browser, page.url) as tab:
+        open_counted(tab)
+        shown = tab.page
+        expect(shown.locator("html")).to_have_attribute("data-open", "yes")
+        shown.get_by_label("Label").fill("env=x")
+        # Another choice appears, so that the form itself is replaced.
+        Notices(redis_client).tell_cluster(ClusterNotice(name="c-0000", labels={CLUSTER_SET: "eu", "site": "new"}))
+        expect(shown.locator('#labels option[value="site=new"]')).to_be_attached()
+        expect(shown.get_by_label("Label")).to_have_value("env=x")
+        expect(shown.get_by_label("Label")).to_be_focused()
+
+
+@pytest.mark.parametrize("width", [320, 480])
+def test_the_newest_cycle_is_seen_first(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis, width: int
+) -> None:
+    fleet = good_fleet(redis_client)
+    while redis_client.llen(keys.history_key("worker01", SAMPLE)) < 50:
+        fleet.cycle("worker01", timings={"fetch": 0.02})
+    with Tab(browser, page.url, viewport={"width": width, "height": 800}) as tab:
+        shown = tab.open(PAIR)
+        place = shown.get_by_role("region", name="Cycles as bars")
+        seen = """(one) => [...one.querySelectorAll("g")].map(cycle => cycle.getBoundingClientRect()).map(
+            cycle => cycle.right > one.getBoundingClientRect().left && cycle.right <= one.getBoundingClientRect().right
+        )"""
+        found = place.evaluate(seen)
+        assert len(found) == 50
+        assert (found[0], found[-1]) == (False, True)
 
 
 def test_score_now(browser: Browser, redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
@@ -227,6 +335,24 @@ def many(client: redis.Redis, *, clusters: int, scorers: int) -> None:
         # All of it is counted once it is there.
         pipe.delete(keys.MODEL_VERSION)
         pipe.execute()
+
+
+def labelled(client: redis.Redis) -> None:
+    """A hundred clusters with labels, and ten scorers on each."""
+    many(client, clusters=100, scorers=10)
+    for number in range(100):
+        labels = {CLUSTER_SET: "eu" if number < 10 else "us east", "env": "prod" if number % 2 else "test"}
+        Notices(client).tell_cluster(ClusterNotice(name=f"c-{number:04}", labels=labels))
+
+
+def open_counted(tab: Tab) -> None:
+    """Open the first page once all of that fleet is counted, and its labels are read."""
+
+    def counted() -> bool:
+        shown = tab.open("/")
+        return shown.locator(".matrix tbody tr").count() == 100
+
+    wait_for(lambda: counted() and tab.page.get_by_label("ClusterSet").count() == 1, 60, "the fleet to be counted")
 
 
 def count(client: redis.Redis) -> None:

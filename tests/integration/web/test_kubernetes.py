@@ -33,6 +33,19 @@ def own_rules() -> list[dict[str, Any]]:
     return found
 
 
+def own_settings() -> dict[str, Any]:
+    """What the chart sets of the page's own settings, but where it listens."""
+    [pod] = [
+        one["spec"]["template"]["spec"]
+        for one in chart.of_kind(chart.render({}), "Deployment")
+        if one["metadata"]["name"].endswith("-web")
+    ]
+    [container] = pod["containers"]
+    assert container["args"][:1] == ["web"]
+    found = {one["name"].lower().removeprefix("dsf_"): one["value"] for one in container["env"] if "value" in one}
+    return {name: value for name, value in found.items() if name.startswith("web_") and name != "web_port"}
+
+
 @pytest.mark.xdist_group("web-kubernetes")
 def test_the_api_server_says_who_may_what(
     control_plane: ControlPlane, redis_client: redis.Redis, redis_url: str, tmp_path: Path
@@ -45,7 +58,8 @@ def test_the_api_server_says_who_may_what(
         "viewer": token_of(control_plane.service_account(namespace, "viewer", [{**SCORERS, "verbs": ["get"]}])),
         "nobody": token_of(control_plane.service_account(namespace, "nobody", [])),
     }
-    settings = {"backend": "kube", "web_auth": "kubernetes", "kubeconfig": page_account, "namespace": namespace}
+    settings = own_settings() | {"backend": "kube", "kubeconfig": page_account, "namespace": namespace}
+    assert settings["web_auth"] == "kubernetes"
     with WebProcess(redis_url, tmp_path / "log", **settings) as page:
 
         def visitor(token: str) -> tuple[Visitor, int]:

@@ -6,14 +6,29 @@ import json
 import re
 import socket
 import time
+from html import unescape
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import redis
 
+from dsf import keys
+from dsf.client import Client
+from dsf.fleet.changes import Action, Actor, Deed, record
+from dsf.messages import new_run_id
+from dsf.store.entries import Override
 from dsf.store.model import ModelKeeper, is_whole
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice
+from dsf.store.pairs import Failure
+from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
+from dsf.store.slots import current_slot
+from dsf.web import finding, views
+from dsf.web.guard import OWN
+from dsf.web.objects import NoObjects
+from dsf.web.reading import Reading
+from dsf.web.views import VIEWS, Sources
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, STATIC, Fleet, good_fleet
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -72,8 +87,30 @@ def test_the_scorer_and_the_cluster(page: WebProcess, redis_client: redis.Redis)
     html = fetch(page, f"/scorers/{STATIC}", "inactive")
     assert "Inactive" in html
     html = fetch(page, "/clusters/worker01", STATIC)
-    assert "key 1" in html
+    assert "key 1</dd>" in html
+    Registry(redis_client).put_cluster(ClusterRecord(name="worker01", key_ids=(3, 2), key_since=time.time() - 7500))
+    text = re.sub(r"<[^>]*>", "", fetch(page, "/clusters/worker01", "key 3"))
+    assert "key 3, made 2 h 5 min ago" in text
+    assert "2 still valid" in text
     assert "spoke.worker01" in html
+
+
+def test_neither_many_overrides_nor_a_long_past_make_a_long_page(page: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    changed = {f"c{number}/{SAMPLE}": Override(interval=7, by="ann").model_dump_json() for number in range(1200)}
+    everywhere = {f"*/{SAMPLE}": Override(interval=9, by="bob").model_dump_json()}
+    redis_client.hset(keys.OVERRIDES, mapping={**changed, **everywhere})
+    html = fetch(page, f"/scorers/{SAMPLE}", "and 1171 more of single clusters")
+    assert "everywhere: every 9 s" in html
+    assert html.count("<") < 10_000
+    counts = dict.fromkeys(("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries"), 1)
+    for number in range(200):
+        run = new_run_id(fleet.now - 200 + number)
+        fleet.cycle("worker01", run=run, timings={"fetch": 1, "score": 1, "publish": 1}, counts=counts)
+    html = fetch(page, PAIR, "Last 50 cycles")
+    assert html.count('<tr id="run-') == 50
+    assert run in html
+    assert len(re.findall("<[a-zA-Z]", html)) < 5000
 
 
 @pytest.mark.parametrize(
@@ -103,6 +140,128 @@ def test_search(page: WebProcess, redis_client: redis.Redis, query: str, found: 
 def test_a_run_is_found(page: WebProcess, redis_client: redis.Redis) -> None:
     run = good_fleet(redis_client).score("worker01")
     fetch(page, f"/find?q=run:{run}", "1 pair ")
+
+
+def test_every_pair_of_many_reasons_is_found_page_by_page(page: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    for number in range(130):
+        cluster = f"edge{number}"
+        fleet.registry.put_cluster(fleet.cluster_record(cluster))
+        fleet.entry(cluster)
+        failure = Failure(run=new_run_id(), stage="fetch", reason=f"odd_{number}", message="no", at=fleet.now)
+        fleet.pair(cluster, failing=1, failure=failure.model_dump_json())
+
+    def walked() -> None:
+        first = page.get("/find?q=reason:odd_*+stage:f*").text
+        following = re.search(r'rel="next" href="([^"]*)"', first)
+        assert following is not None
+        second = page.get(unescape(following[1])).text
+        assert "130 pairs " in first
+        assert "130 pairs " in second
+        seen = re.findall(r'<tr id="pairs-([^/]*)/', first + second)
+        assert sorted(seen) == sorted(f"edge{number}" for number in range(130))
+
+    # All is counted again and again here.
+    wait_for(lambda: walked() is None, 60)
+    # A word that only one of them has.
+    html = fetch(page, "/find?q=odd_129", "1 pair ")
+    assert re.findall(r'<tr id="pairs-([^/]*)/', html) == ["edge129"]
+
+
+def test_words_are_names_of_items_and_runs_too(page: WebProcess, redis_client: redis.Redis) -> None:
+    run = good_fleet(redis_client).score("worker01")
+    assert re.findall(r'<tr id="pairs-([^/]*)/', fetch(page, f"/find?q={run}", "1 pair ")) == ["worker01"]
+    fetch(page, "/find?q=n2+worker02", "1 pair ")
+    assert "Items and runs were looked for in 2 pairs." in fetch(page, "/find?q=nowhere", "0 pairs ")
+
+
+def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "_LOOKED_INTO", 3)
+    monkeypatch.setattr(finding, "MAX_ROWS", 3)
+    fleet = good_fleet(redis_client)
+    for number in range(10):
+        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+        fleet.entry(f"edge{number}")
+        fleet.score(f"edge{number}", valid_for=300 + number)
+        fleet.cycle(f"edge{number}")
+    due = current_slot(f"edge9/{SAMPLE}", 10, fleet.now - 30)
+    run, by_hand = new_run_id(due), new_run_id(due + 0.005)
+    for one in (run, by_hand):
+        fleet.cycle("edge9", run=one)
+    reading = Reading(redis_client)
+
+    def found(text: str) -> tuple[list[str], int, int]:
+        answer = finding.find(reading, text, 100, None)
+        looked = answer["looked"]
+        return [row.cluster for row in answer["page"].rows], looked.read, looked.total
+
+    # The last of all pairs: its run says when it was due, and few are due then.
+    wait_for(lambda: found(f"run:{run}") == (["edge9"], 1, 1), 20)
+    wait_for(lambda: found(run) == (["edge9"], 1, 1), 20)
+    wait_for(lambda: found(f"run:{run} cluster:edge8") == ([], 1, 1), 20)
+    # One that was asked for by hand says nothing of its pair.
+    wait_for(lambda: found(f"run:{by_hand}") == ([], 3, 12), 20)
+    wait_for(lambda: found(f"run:{by_hand} cluster:edge9") == (["edge9"], 1, 1), 20)
+    wait_for(lambda: len(found("item:n1")[0]) == 3, 20)
+
+
+def test_a_cursor_that_the_fleet_has_outgrown_shows_the_first_page(redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    sources = Sources(Reading(redis_client), NoObjects())
+    [view] = [one for one in VIEWS if one.path == "/"]
+
+    def grown(start: int, end: int) -> None:
+        for number in range(start, end):
+            fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+            fleet.entry(f"edge{number}")
+
+    def shown(mode: str, rows: int, cursor: str) -> bool:
+        context = view.build(sources, {}, {"cursor": cursor})
+        return context["mode"] == mode and len(context["lines"] if mode == "matrix" else context["page"].rows) == rows
+
+    grown(0, 198)
+    wait_for(lambda: shown("matrix", 200, ""), 20)
+    # All is counted again and again here.
+    wait_for(lambda: shown("matrix", 200, "3/30000000000.0/a/b"), 20)
+    grown(198, 250)
+    wait_for(lambda: shown("large", 100, ""), 20)
+    wait_for(lambda: shown("large", 100, "-3.0/edge100"), 20)
+
+
+def test_clusters_without_pairs_are_not_counted_in_the_matrix(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = good_fleet(redis_client)
+    for number in range(160):
+        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number:03}"))
+        if number % 2:
+            fleet.entry(f"edge{number:03}")
+    monkeypatch.setattr(views, "_matrix_rows", lambda *_: 50)
+    sources = Sources(Reading(redis_client), NoObjects())
+    sizes: list[int] = []
+
+    def read() -> bool:
+        sizes.clear()
+        query: dict[str, str] = {}
+        while True:
+            found = VIEWS[0].build(sources, {}, query)
+            if found["mode"] != "matrix" or found["page"].total != 82:
+                return False
+            sizes.append(len(found["lines"]))
+            if found["page"].cursor is None:
+                # All is counted again and again here.
+                return sizes == [50, 32]
+            query = {"cursor": found["page"].cursor}
+
+    wait_for(read, 20)
+
+
+def test_a_cursor_that_is_none(page: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    for path in (f"/scorers/{SAMPLE}", "/clusters/worker01", "/find?q=state:ok"):
+        sign = "&" if "?" in path else "?"
+        fetch(page, f"{path}{sign}cursor=", "worker01")
+        assert page.get(f"{path}{sign}cursor=0/nan/a/b").status_code == 400
 
 
 @pytest.mark.parametrize("path", ["/scorers/nothing", "/clusters/nothing", "/clusters/worker01/scorers/x", "/nothing"])
@@ -141,6 +300,43 @@ def test_texts_of_others_stay_texts(page: WebProcess, redis_client: redis.Redis)
         assert "{{7*7}}" in answer.text or path == "/clusters/worker01", path
 
 
+def test_names_of_others_stay_texts(page: WebProcess, redis_client: redis.Redis) -> None:
+    """Whatever may stand in a registry, a schedule and a stream of changes that somebody else has written to."""
+    name = "\"'><img src=x onerror=alert(2)>{{7*7}}"
+    fleet = good_fleet(redis_client)
+    fleet.registry.put_cluster(fleet.cluster_record(name))
+    fleet.registry.put_scorer(ScorerRecord(name=name, score_name=name, interval=10, validity=300))
+    for cluster, scorer in ((name, name), ("worker01", name), (name, SAMPLE)):
+        fleet.entry(cluster, scorer)
+        fleet.failure(cluster, scorer)
+        fleet.cycle(cluster, scorer)
+    Notices(redis_client).tell_cluster(ClusterNotice(name=name, labels={CLUSTER_SET: name, "env": name}))
+    deed = Deed(action=Action.PAUSE, scorer=name, clusters=(name,), note=name, detail=name)
+    record(redis_client, Actor(name=name, claimed=True, way="page"), deed)
+    fetch(page, "/", "&lt;img src=x")
+    there = quote(name, safe="")
+    fetch(page, f"/clusters/{there}", "&lt;img src=x")
+    paths = (f"/scorers/{there}", f"/clusters/{there}/scorers/{there}", f"/find?q={there}", "/changes", "/parts")
+    for path in ("/", *paths, "/parts?by=env", f"/parts?by={there}", f"/?set={there}", f"/changes?scorer={there}"):
+        answer = page.get(path)
+        assert answer.status_code == 200, path
+        assert "<img" not in answer.text, path
+        assert "49" not in re.findall(r"&gt;(\d+)", answer.text), path
+
+
+def test_runs_and_the_page_lead_to_flower_and_grafana(
+    redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    run = new_run_id(time.time())
+    good_fleet(redis_client).cycle("worker01", run=run)
+    places = {"web_flower_url": "https://flower.example/", "web_grafana_url": "https://grafana.example/d/1"}
+    with WebProcess(redis_server.url, tmp_path / "log", **places) as page:
+        html = fetch(page, PAIR, run)
+        assert f'href="https://flower.example/tasks?name=dsf.%20{run}"' in html
+        for place in places.values():
+            assert f'<a href="{place}" rel="noopener">' in html
+
+
 def test_nothing_is_loaded_from_elsewhere(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     html = fetch(page, "/", "All 2 scores")
@@ -165,6 +361,25 @@ def test_behind_a_prefix(
         assert places
         assert all(place.startswith("/dsf/") for place in places)
         assert all(prefixed.get(place.partition("#")[0]).status_code == 200 for place in places if "/live" not in place)
+
+
+def test_an_address_with_a_slash_too_many_leads_nowhere_else(page: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    for path in ("/plans/", "/scorers/", "/api/v1/summary/"):
+        answer = page.get(path)
+        assert answer.status_code == 404
+        assert "location" not in answer.headers
+
+
+def test_no_prefix_can_be_an_address_of_the_page(page: WebProcess, redis_client: redis.Redis) -> None:
+    """What begins each address is in `OWN`."""
+    good_fleet(redis_client)
+    html = fetch(page, "/", "All 2 scores are fresh") + page.get("/docs").text
+    described = list(page.get("/openapi.json").json()["paths"])
+    places = [*re.findall(r'(?:href|src|action|data-live)="(/[^"]*)"', html), *described, *(v.path for v in VIEWS)]
+    begins = {re.split("[/?#]", place)[1] for place in places} - {""}
+    assert begins >= {"scorers", "static", "live", "api", "placements"}
+    assert begins <= OWN
 
 
 def test_redis_away_and_back(tmp_path: Path) -> None:
@@ -221,16 +436,29 @@ def test_where_each_setting_comes_from(redis_server: RedisServer, redis_client: 
     (folder / f"{SAMPLE}.yaml").write_text(MANIFEST)
     with WebProcess(redis_server.url, tmp_path / "log", manifests=tmp_path) as page:
         html = fetch(page, f"/scorers/{SAMPLE}", "Where each setting comes from")
+        told = Client(page.url).scorer(SAMPLE).settings
+        described = page.get("/openapi.json").json()["components"]["schemas"]
+        # As for those that may not read it.
+        (folder / f"{SAMPLE}.yaml").unlink()
+        assert Client(page.url).scorer(SAMPLE).settings is None
     rows = re.findall(
         r'data-name="Setting">([^<]*)</th>.*?<code>([^<]*)</code>.*?class="mark">([^<]*)</span>(.*?)</td>', html
     )
-    settings = {name: (value, origin, re.sub("<[^>]*>", "", rest).strip()) for name, value, origin, rest in rows}
+    settings = {
+        unescape(name): (unescape(value), origin, unescape(re.sub("<[^>]*>", "", rest)).strip())
+        for name, value, origin, rest in rows
+    }
     assert settings["query"] == ("up", "/config", "")
     assert settings["scoring path"] == ("/mine", "spec", "")
     assert settings["retries"] == ("1", "spec", "")
     assert settings["source host"] == ("http://scorer.test", "default", "")
     assert settings["validity (s)"][:2] == ("300 (3 intervals, at least 300)", "default")
     assert settings["interval (s)"] == ("7", "override", "set by ann: load test; declared: 10 in /config")
+    # The same for programs.
+    assert told is not None
+    assert {one.name: (one.value, one.origin, one.instead) for one in told} == settings
+    assert set(described["SettingView"]["properties"]) == {"name", "value", "origin", "instead"}
+    assert "settings" in described["ScorerDetail"]["properties"]
     assert "<b>7 s</b> in force, set by a person; declared are 10 s" in html
     text = re.sub(r"<[^>]*>", "", html)
     assert re.search(r"not good any more since \d+ d ago \(ConfigInvalid\); this is the last good one", text)
@@ -262,10 +490,26 @@ def test_the_fleet_by_cluster_set_and_by_label(page: WebProcess, redis_client: r
     assert html.index(">us east</a>") < html.index(">eu</a>")
     [place] = re.findall(r'href="([^"]*)">us east</a>', html)
     assert re.findall(r'<tr id="pairs-([^/]*)/', fetch(page, place, "1 pair ")) == ["worker02"]
+    assert 'href="/?set=eu#choose"' in html
+    html = fetch(page, "/?label=env%3Dp*&set=eu", "1 cluster;")
+    assert re.findall(r'<tr id="pairs-([^/]*)/', html) == ["worker01"]
+    assert re.findall(r'<tr id="pairs-([^/]*)/', fetch(page, "/?set=asia", "0 clusters;")) == []
     html = fetch(page, "/parts?by=env", "Clusters by env")
+    assert 'href="/?label=env%3Dprod#choose"' in html
     assert 'href="/find?q=label%3Aenv%3Dprod">prod</a>' in html
     fetch(page, "/find?q=label:env=p*+set:eu+state:ok", "1 pair ")
     fetch(page, "/find?q=set:asia", "0 pairs")
+    # Kubernetes has these two apart.
+    for cluster, region in (("worker01", "EU"), ("worker02", "eu")):
+        Notices(redis_client).tell_cluster(ClusterNotice(name=cluster, labels={CLUSTER_SET: region, "Zone": region}))
+    for by, name in (("", "ClusterSets"), ("?by=Zone", "Clusters by Zone")):
+        html = fetch(page, f"/parts{by}", ">EU</a>")
+        assert name in html
+        for region, cluster in (("EU", "worker01"), ("eu", "worker02")):
+            [place] = re.findall(rf'href="([^"]*)">{region}</a>', html)
+            assert re.findall(r'<tr id="pairs-([^/]*)/', fetch(page, unescape(place), "1 pair ")) == [cluster]
+    fetch(page, "/?set=EU", "1 cluster;")
+    fetch(page, "/find?q=LABEL:Zone=E*+cluster:WORKER*", "1 pair ")
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")

@@ -25,9 +25,10 @@ def ask(
     hosts: tuple[str, ...] = (),
     proxies: tuple[str, ...] = (),
     root: str = "",
+    more: tuple[tuple[str, str], ...] = (),
     **headers: str,
 ) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and JSON of an answer; `_` in a header's name stands for `-`."""
+    """Status, headers and JSON of an answer; `_` in a header's name stands for `-`, `more` are lines after those."""
     given = {"host": "localhost:8090"} | {name.replace("_", "-"): value for name, value in headers.items()}
     scope: dict[str, Any] = {
         "type": "http",
@@ -35,7 +36,7 @@ def ask(
         "path": path,
         "scheme": "http",
         "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "headers": [(name.encode(), value.encode()) for name, value in (*given.items(), *more)],
         "client": (peer, 1),
     }
     sent: list[Any] = []
@@ -95,6 +96,32 @@ def test_a_trusted_proxy_is_believed() -> None:
     assert (seen["scheme"], seen["dsf.host"], seen["dsf.root"]) == ("https", "scores.example", "/dsf")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "seen"),
+    [
+        ("1.1.1.1", "203.0.113.9", "203.0.113.9"),
+        ("1.1.1.1", "203.0.113.9, 10.0.0.2", "203.0.113.9"),
+        ("203.0.113.9:4711", "10.0.0.2:80", "203.0.113.9"),
+        ("1.1.1.1", "[2001:db8::9]:4711", "2001:db8::9"),
+        ("1.1.1.1", "2001:db8::9", "2001:db8::9"),
+        ("1.1.1.1", "unknown", "unknown"),
+    ],
+)
+def test_the_line_that_the_proxy_added_counts(first: str, second: str, seen: str) -> None:
+    """A client may send lines of its own before."""
+    more = (
+        ("x-forwarded-for", first),
+        ("x-forwarded-for", second),
+        ("x-forwarded-proto", "http"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "localhost:1"),
+        ("x-forwarded-host", "localhost:2"),
+    )
+    _, _, told = ask(peer="10.0.0.1", proxies=("10.0.0.0/8",), more=more)
+    assert told["client"] == [seen, 0]
+    assert (told["scheme"], told["dsf.host"]) == ("https", "localhost:2")
+
+
 def test_nobody_else_is_believed() -> None:
     _, _, seen = ask(peer="10.0.0.1", proxies=("10.0.0.2",), hosts=("scores.example",), **FORWARDED)
     assert seen["client"] == ["10.0.0.1", 1]
@@ -113,7 +140,7 @@ def test_a_prefix_that_is_left_or_taken_away(path: str, seen: str) -> None:
     assert ask(path, root="/p")[2]["path"] == seen
 
 
-@pytest.mark.parametrize("prefix", ["//evil.example", '/a"b', "javascript:x", "/a b"])
+@pytest.mark.parametrize("prefix", ["//evil.example", '/a"b', "javascript:x", "/a b", "/scorers", "/api/v1"])
 def test_a_prefix_leads_nowhere_else(prefix: str) -> None:
     assert not is_prefix(prefix)
     assert ask(peer="10.0.0.1", proxies=("10.0.0.1",), x_forwarded_prefix=prefix)[2]["dsf.root"] == ""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,10 +27,29 @@ def test_terms_and_words() -> None:
         ("ab", "a[b]", False),
         ("", "*", True),
         ("anything", "", False),
+        ("abab", "ab*ab", True),
+        ("aba", "ab*ba", False),
+        ("a-mid-z", "a*mid*z", True),
+        ("a-z-mid", "a*mid*z", False),
+        ("abcb", "*b*b", True),
+        ("abc", "**b****", True),
+        ("a\nb", "a*b", True),
     ],
 )
 def test_patterns(value: str, pattern: str, expected: bool) -> None:
     assert fits(value, pattern) is expected
+
+
+@given(st.text(alphabet="ab"), st.text(alphabet="ab*"))
+def test_patterns_mean_what_they_say(value: str, pattern: str) -> None:
+    text = re.sub(r"\*+", ".*", pattern)
+    assert fits(value, pattern) is (re.fullmatch(text, value) is not None)
+
+
+@pytest.mark.parametrize("pattern", ["*" * 30 + "~", "*a" * 200 + "~", "a*" * 249 + "~", "*" * 499 + "~"])
+def test_no_pattern_takes_long(pattern: str) -> None:
+    # By backtracking, one of these would take longer than the universe is old.
+    assert not fits("a" * 253, pattern)
 
 
 @given(st.text())

@@ -1,0 +1,213 @@
+"""No first page has more elements than a browser is quick with, whatever the fleet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from dsf.fleet.model import PairFilter
+from dsf.fleet.overviews import (
+    ClusterOverview,
+    ClusterPage,
+    ConditionView,
+    FleetOverview,
+    ScorerOverview,
+    Spread,
+    StateCounts,
+    UnreadyScorer,
+)
+from dsf.fleet.plans import ClusterPlan, Move, Place, PlanBlock, PlanColumn, PlanComparison
+from dsf.fleet.verdict import Verdict
+from dsf.store.notices import CLUSTER_SET
+from dsf.store.pairs import PairState
+from dsf.web.objects import NoObjects
+from dsf.web.reading import Group, Reading, Row, Rows, Why
+from dsf.web.rendering import render
+from dsf.web.site import Options
+from dsf.web.states import STATES
+from dsf.web.views import VIEWS, Sources
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+#: Elements around the live part, with all that settings add to it.
+AROUND = 70
+
+
+class Fleet:
+    """What the first page reads, of any size, and with something wrong in each corner."""
+
+    def __init__(self, clusters: int, scorers: int, groups: int, unready: int, labels: int) -> None:
+        self.names = [f"c{number:03}" for number in range(clusters)]
+        self.scorers = [f"scorer-{number}" for number in range(scorers)]
+        self.group = [Group("s", STATES["failing"], Why("fetch", "bad_query", "no", 1.0, "r"), "c", 3)] * groups
+        self.not_ready = unready
+        self.values = labels
+        self.is_bad = groups > 1
+
+    def fleet(self) -> FleetOverview:
+        bad = dict.fromkeys(("failing", "expired", "skipped", "never", "paused", "empty"), 1)
+        states = StateCounts(ok=len(self.names), **(bad if self.is_bad else {"failing": 1}))
+        said = ConditionView(type="Healthy", status="False", reason="Unreachable", message="no", since=NOW)
+        return FleetOverview(
+            at=NOW,
+            sequence=1,
+            pending=100,
+            clusters=len(self.names),
+            pairs=len(self.names) * len(self.scorers),
+            states=states,
+            overdue=0,
+            scorers=[
+                ScorerOverview(
+                    name=name,
+                    score_name=name,
+                    interval_seconds=30,
+                    effective_interval_seconds=10,
+                    pairs=len(self.names),
+                    states=states,
+                    ages=Spread(count=3, p50=1, p99=2),
+                    problem="why",
+                )
+                for name in self.scorers
+            ],
+            unready=[
+                UnreadyScorer(name=f"u{number}", namespace="n", conditions=[said]) for number in range(self.not_ready)
+            ],
+        )
+
+    def groups(self) -> list[Group]:
+        return self.group
+
+    def label_values(self) -> Any:
+        from collections import Counter
+
+        return Counter((f"key-{number}", "value") for number in range(self.values))
+
+    def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
+        why = Why("fetch", "bad_query", "no", 1.0, "r")
+        row = partial(Row, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
+        rows = [row(f"c{one}", "s", data=PairState(f"c{one}", "s", {})) for one in range(limit)]
+        return Rows(rows, 2 * limit, "next")
+
+    def clusters(self, limit: int, names: object, cursor: str | None) -> ClusterPage:
+        start = int(cursor or 0)
+        return ClusterPage(
+            at=NOW,
+            total=len(self.names),
+            cursor=str(start + limit) if start + limit < len(self.names) else None,
+            clusters=[
+                ClusterOverview(
+                    name=name,
+                    pairs=len(self.scorers),
+                    states=StateCounts(),
+                    scorers=dict.fromkeys(self.scorers, Verdict.OK),
+                )
+                for name in self.names[start : start + limit]
+            ],
+        )
+
+
+def test_parts_of_any_number() -> None:
+    states = StateCounts(failing=1, expired=1, skipped=1, never=1, paused=1, empty=1, ok=1)
+    names = [f"c{number}" for number in range(200)]
+
+    class Parts:
+        def labels(self) -> dict[str, dict[str, str]]:
+            return {name: {CLUSTER_SET: f"of {name}"} for name in names}
+
+        def cluster_states(self) -> dict[str, StateCounts]:
+            return dict.fromkeys(names, states)
+
+        def cluster_names(self) -> list[str]:
+            return names
+
+    [view] = [one for one in VIEWS if one.path == "/parts"]
+    seen: list[str] = []
+    query: dict[str, str] = {}
+    while True:
+        context = view.build(Sources(cast("Reading", Parts()), NoObjects()), {}, query)
+        html = render(view.template, "", {**context, "options": Options(), "query": query})
+        assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
+        seen += re.findall(r">of (c\d+)</a>", html)
+        found = re.search(r'rel="next" href="/parts\?[^"]*cursor=(\d+)"', html)
+        if found is None:
+            break
+        query = {"cursor": found[1]}
+    assert seen == sorted(names)
+
+
+def first_page(fleet: Fleet, query: Mapping[str, str]) -> str:
+    sources = Sources(cast("Reading", fleet), NoObjects())
+    context = VIEWS[0].build(sources, {}, query)
+    return render(VIEWS[0].template, "", {**context, "options": Options(), "query": query})
+
+
+@pytest.mark.parametrize(
+    ("clusters", "scorers", "groups", "unready", "labels"),
+    [(200, 10, 1, 0, 4), (200, 10, 30, 30, 40), (60, 33, 40, 0, 0), (20, 100, 30, 0, 0), (7, 280, 0, 40, 50)],
+)
+def test_the_matrix_of_any_fleet(clusters: int, scorers: int, groups: int, unready: int, labels: int) -> None:
+    fleet = Fleet(clusters, scorers, groups, unready, labels)
+    seen: list[str] = []
+    query: dict[str, str] = {}
+    while True:
+        html = first_page(fleet, query)
+        assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
+        seen += re.findall(r'<tr id="m-([^"]*)"', html)
+        found = re.search(r'rel="next" href="/\?cursor=([^"#]*)', html)
+        if found is None:
+            break
+        query = {"cursor": found[1]}
+    # Nothing is lost by that, and a usual fleet of 200 x 10 is on one page.
+    assert seen == fleet.names
+    if (clusters, groups) == (200, 1):
+        assert query == {}
+
+
+@pytest.mark.parametrize(("clusters", "scorers"), [(1, 1000), (2, 1000), (1, 2000)])
+def test_a_matrix_without_room_is_a_list(clusters: int, scorers: int) -> None:
+    html = first_page(Fleet(clusters, scorers, 30, 30, 40), {})
+    assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
+    assert html.count('<tr id="pairs-') == 100
+
+
+@pytest.mark.parametrize(("blocks", "pictured"), [(1, 48), (12, 16), (50, 15)])
+def test_a_plan_of_any_size(blocks: int, pictured: int) -> None:
+    def column(cluster: str) -> PlanColumn:
+        own = [PlanBlock(workload=f"w{one}", replicas=2, score=one, share=1 / blocks) for one in range(blocks)]
+        return PlanColumn(cluster=cluster, policy="p", device="d", blocks=own)
+
+    places = [Place(cluster=f"c{one}", device="d", replicas=2, score=1.0) for one in range(200)]
+    plan = PlanComparison(
+        namespace="n0",
+        at=NOW,
+        plan_id="p",
+        applied=False,
+        status="Optimal",
+        score_now=1.0,
+        score_proposed=2.0,
+        gap=0.5,
+        clusters=[
+            ClusterPlan(cluster=place.cluster, now=column("c"), proposed=column("c"), changes=True) for place in places
+        ],
+        moves=[Move(workload=f"w{one}", change="moves", now=places, proposed=places, unplaced=1) for one in range(200)],
+        warnings=["w"] * 20,
+    )
+
+    class Plans:
+        def plans(self) -> list[PlanComparison]:
+            return [plan, *(plan.model_copy(update={"namespace": f"n{one}"}) for one in range(1, 100))]
+
+    [view] = [one for one in VIEWS if one.path == "/plans"]
+    query = {"namespace": "n0"}
+    context = view.build(Sources(cast("Reading", Plans()), NoObjects()), {}, query)
+    html = render(view.template, "", {**context, "options": Options(), "query": query})
+    assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
+    # What is left out is counted.
+    assert html.count('class="plan-pair"') == pictured
+    assert f"{200 - pictured} more clusters are not shown" in html
+    assert "and 197 more" in html
+    assert ("38 others, on average" in html) is (blocks == 50)

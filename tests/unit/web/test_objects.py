@@ -1,0 +1,47 @@
+"""Where the settings of a DynamicScorer come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsf.web.objects import parsed, settings_of
+
+
+def settings(source: dict[str, Any], synced: dict[str, Any] | None = None) -> dict[str, tuple[str, str]]:
+    scoring = {"params": {"name": "n", "interval": 30}}
+    found = parsed(
+        {
+            "metadata": {"name": "s", "namespace": "n"},
+            "spec": {
+                "description": "d",
+                "configURL": "http://scorer.test/config",
+                "configSyncMode": "Full",
+                "source": source,
+                "scoring": scoring,
+            },
+            "status": {"lastSyncedConfig": {"name": "s", "source": synced or {}, "scoring": scoring}},
+        }
+    )
+    assert found is not None
+    return {one.name: (one.value, one.origin) for one in settings_of(found)}
+
+
+@pytest.mark.parametrize(
+    ("source", "synced", "origin"),
+    [({}, {}, "default"), ({"type": "None"}, {}, "spec"), ({}, {"type": "None"}, "/config")],
+)
+def test_a_scorer_without_a_source_has_no_settings_of_one(
+    source: dict[str, Any], synced: dict[str, Any], origin: str
+) -> None:
+    found = settings(source, synced)
+    assert found["source type"] == ("None", origin)
+    assert not {"source host", "source path", "query", "range (s)", "step (s)"} & set(found)
+    assert found["scoring host"] == ("http://scorer.test", "default")
+
+
+def test_the_host_of_a_source_is_by_default_that_of_its_config() -> None:
+    found = settings({"params": {"query": "up", "range": 60, "step": 15}})
+    assert found["source type"] == ("Prometheus", "default")
+    assert found["source host"] == ("http://scorer.test", "default")

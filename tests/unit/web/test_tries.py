@@ -1,0 +1,94 @@
+"""Logins that fail are limited, and lock nobody else out."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.requests import Request
+
+from dsf.errors import AccessError
+from dsf.web.access import Caller, Doing
+from dsf.web.sessions import Tries
+
+GOOD = "good"
+HERE, THERE = "127.0.0.1", "10.0.0.1"
+
+
+class Door:
+    """Knows one token."""
+
+    has_login = True
+
+    def __init__(self) -> None:
+        self.good = {GOOD}
+        self.asked = 0
+
+    def login(self, token: str) -> Caller:
+        self.asked += 1
+        if token not in self.good:
+            raise AccessError("no", 401)
+        return Caller("ann")
+
+    def recognise(self, request: Request) -> Caller | None:
+        return None
+
+    def allows(self, caller: Caller, doing: Doing) -> bool:
+        return True
+
+
+class World:
+    """Time is what the test says."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.door = Door()
+        self.tries = Tries(lambda: self.now)
+
+    def status(self, token: str, address: str = HERE) -> int:
+        try:
+            self.tries.login(self.door, address, token)
+        except AccessError as error:
+            return error.status
+        return 200
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_stale_token_locks_only_itself_out(world: World) -> None:
+    """A script that polls every ten seconds, and all others come from its address."""
+    seen = []
+    for _ in range(12):
+        seen.append(world.status("stale"))
+        world.now += 5
+        assert world.status(GOOD) == 200
+    assert seen == [401] * 5 + [429] * 7
+    world.now += 61
+    assert world.status("stale") == 401
+
+
+def test_a_new_token_gets_in_whatever_others_failed(world: World) -> None:
+    for number in range(60):
+        world.status(f"stale{number % 12}")
+        world.now += 0.3
+    assert world.status(GOOD) == 200
+
+
+def test_different_tokens_of_one_address_are_slowed_down(world: World) -> None:
+    assert [world.status(f"guess{number}") for number in range(8)] == [401] * 5 + [429] * 3
+    assert world.door.asked == 5
+    # Of others nothing is held back, whatever many addresses do.
+    for number in range(60):
+        world.status("other", f"10.1.0.{number}")
+        world.status(f"another{number}", f"10.2.0.{number}")
+    assert world.status(GOOD, THERE) == 200
+    assert world.status(GOOD) == 200
+    world.now += 1.1
+    assert [world.status(f"next{number}") for number in range(2)] == [401, 429]
+
+
+def test_a_token_that_was_good_is_limited_when_it_is_not_any_more(world: World) -> None:
+    assert world.status(GOOD) == 200
+    world.door.good.clear()
+    assert [world.status(GOOD) for _ in range(6)] == [401] * 5 + [429]
