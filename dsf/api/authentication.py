@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, S
 
 from dsf.api.clouds import Azure, Gcp
 from dsf.api.meta import SpecModel
-from dsf.api.plain import MAX_PAIRS, Name, Plain, SecretKeyRef, Url, cel_rule
+from dsf.api.plain import MAX_PAIRS, Name, Plain, SecretKeyRef, Url, cel_rule, matches
 
 _HEADER_NAME: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
 #: What HTTP or this framework says itself; a header of such a name would make one request two, or another one.
@@ -26,17 +26,26 @@ RESERVED_HEADERS: Final = frozenset(
     }
 )
 _VALUE_RULE: Final = "either value or secretRef"
+_ONE_VALUE: Final = ("has(self.value) != has(self.secretRef)", _VALUE_RULE)
+_UNRESERVED: Final = (
+    f"!(self.name.lowerAscii() in {sorted(RESERVED_HEADERS)})",
+    "a header of this name is set by HTTP itself and cannot be set here",
+)
 _ONE_RULE: Final = (
     "at most one of tokenSecretRef, basic, oauth2, serviceAccountToken, aws, azure and gcp: each is the header "
     "Authorization"
 )
+_TWICE_RULE: Final = "headers: Authorization is set by another method already"
 #: What says who asks in the header Authorization.
 _AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token", "aws", "azure", "gcp")
 _KEY_OR_ROLE: Final = (
-    "has(self.roleARN) ? !has(self.accessKeyID) && !has(self.secretAccessKey) && !has(self.sessionToken) : "
-    "has(self.accessKeyID) && has(self.secretAccessKey)"
+    "[has(self.roleARN), has(self.podIdentity) && self.podIdentity, has(self.accessKeyID)].filter(given, given)"
+    ".size() == 1 && "
+    "has(self.accessKeyID) == has(self.secretAccessKey) && (!has(self.sessionToken) || has(self.accessKeyID))"
 )
-_KEY_RULE: Final = "either roleARN, or accessKeyID and secretAccessKey"
+_KEY_RULE: Final = "either roleARN, or accessKeyID and secretAccessKey, or podIdentity"
+#: The use of the account for which it asks for no token: EKS puts one into the agent's pod.
+POD_IDENTITY: Final = "aws.podIdentity"
 _NONE_RULE: Final = (
     "names no method: set authenticationRef, tokenSecretRef, basic, oauth2, aws, clientCertificate, headers or "
     "queryParameters"
@@ -61,7 +70,7 @@ class TokenSecretRef(SpecModel):
 class OneValue(SpecModel):
     """A value, or where it is."""
 
-    model_config = ConfigDict(json_schema_extra=cel_rule(("has(self.value) != has(self.secretRef)", _VALUE_RULE)))
+    model_config = ConfigDict(json_schema_extra=cel_rule(_ONE_VALUE))
 
     value: Plain | None = Field(default=None, description="The value itself, when it is no secret.")
     secret_ref: SecretKeyRef | None = Field(default=None, description="Where the value is, when it is a secret.")
@@ -80,8 +89,10 @@ class Value(OneValue):
 class Header(OneValue):
     """A header of each request."""
 
-    name: Annotated[str, AfterValidator(_header_name)] = Field(
-        description="Name of the header, such as X-Scope-OrgID.", json_schema_extra={"pattern": _HEADER_NAME}
+    model_config = ConfigDict(json_schema_extra=cel_rule(_ONE_VALUE, _UNRESERVED))
+
+    name: Annotated[str, AfterValidator(_header_name), matches(_HEADER_NAME, 128)] = Field(
+        description="Name of the header, such as X-Scope-OrgID."
     )
 
 
@@ -95,7 +106,9 @@ class Basic(SpecModel):
     """A user and a password, as `Authorization: Basic`."""
 
     username: Value = Field(description="The user.")
-    password: SecretKeyRef = Field(description="The password.")
+    password: SecretKeyRef | None = Field(
+        default=None, description="The password; unset: an empty one, where the user is an API key."
+    )
 
 
 class ClientCertificate(SpecModel):
@@ -155,6 +168,11 @@ class Aws(SpecModel):
         description="A role that trusts the agent's ServiceAccount, in the place of a key (IRSA).",
         min_length=20,
     )
+    # None and not false: an agent that does not know it yet is told nothing of it.
+    pod_identity: StrictBool | None = Field(
+        default=None,
+        description="The role that EKS Pod Identity associates with the agent's ServiceAccount, in the place of a key.",
+    )
     token_audience: Plain = Field(
         default="sts.amazonaws.com", description="Audience of the ServiceAccount's token, with roleARN.", min_length=1
     )
@@ -164,9 +182,12 @@ class Aws(SpecModel):
 
     @model_validator(mode="after")
     def _is_key_or_role(self) -> Self:
-        keys = (self.access_key_id, self.secret_access_key)
-        given = (*keys, self.session_token)
-        if any(one is not None for one in given) if self.role_arn is not None else any(one is None for one in keys):
+        has_id = self.access_key_id is not None
+        if (
+            (self.role_arn is not None) + bool(self.pod_identity) + has_id != 1
+            or has_id != (self.secret_access_key is not None)
+            or (self.session_token is not None and not has_id)
+        ):
             raise ValueError(_KEY_RULE)
         return self
 
@@ -217,7 +238,12 @@ class Methods(SpecModel):
     client_certificate: ClientCertificate | None = Field(
         default=None, description="A certificate of the client (mTLS)."
     )
-    headers: tuple[Header, ...] = Field(default=(), description="Headers of each request.", max_length=MAX_PAIRS)
+    headers: tuple[Header, ...] = Field(
+        default=(),
+        description="Headers of each request.",
+        max_length=MAX_PAIRS,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
     query_parameters: tuple[Parameter, ...] = Field(
         default=(), description="Parameters of each request's URL.", max_length=MAX_PAIRS
     )
@@ -228,7 +254,7 @@ class Methods(SpecModel):
             raise ValueError(_ONE_RULE)
         names = [header.name.lower() for header in self.headers]
         if "authorization" in names and any(getattr(self, name) is not None for name in _AUTHORIZATION):
-            raise ValueError("headers: Authorization is set by another method already")
+            raise ValueError(_TWICE_RULE)
         if len(set(names)) != len(names):
             raise ValueError("headers: a name is there twice")
         return self
@@ -243,6 +269,8 @@ class Methods(SpecModel):
         """The field for which tokens of the agent's own account are sent to somebody; empty where none is."""
         if self.aws is not None and self.aws.role_arn is not None:
             return "aws.roleARN"
+        if self.aws is not None and self.aws.pod_identity:
+            return POD_IDENTITY
         if self.gcp is not None and self.gcp.audience is not None:
             return "gcp.audience"
         return "azure" if self.azure is not None else "serviceAccountToken" if self.service_account_token else ""
@@ -264,7 +292,11 @@ _ANY: Final = f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) ||
 _AT_MOST_ONE: Final = (f"{_GIVEN}.filter(given, given).size() <= 1", _ONE_RULE)
 _SOME: Final = (f"has(self.authenticationRef) || {_ANY}", _NONE_RULE)
 _REF_ALONE: Final = (f"!has(self.authenticationRef) || !{_ANY}", "authenticationRef says all of it and stands alone")
-METHODS_RULE: Final = cel_rule(_AT_MOST_ONE)
+_NOT_TWICE: Final = (
+    f"!{_GIVEN}.exists(given, given) || !self.headers.exists(one, one.name.lowerAscii() == 'authorization')",
+    _TWICE_RULE,
+)
+METHODS_RULES: Final = (_AT_MOST_ONE, _NOT_TWICE)
 
 
 class AuthenticationRef(SpecModel):
@@ -276,7 +308,7 @@ class AuthenticationRef(SpecModel):
 class Auth(Methods):
     """How the agent authenticates itself."""
 
-    model_config = ConfigDict(json_schema_extra=cel_rule(_AT_MOST_ONE, _SOME, _REF_ALONE))
+    model_config = ConfigDict(json_schema_extra=cel_rule(*METHODS_RULES, _SOME, _REF_ALONE))
 
     authentication_ref: AuthenticationRef | None = Field(
         default=None, description="A ScoringAuthentication that says all of it."

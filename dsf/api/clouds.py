@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -11,6 +11,11 @@ from dsf.api.plain import MAX_PAIRS, HttpsUrl, Plain, SecretKeyRef, Url, cel_rul
 
 _ONE_RULE: Final = "either audience or key"
 _ACCOUNT_RULE: Final = "serviceAccount goes with audience alone"
+
+
+def _matches(pattern: str) -> Any:
+    # Said twice: the API server is told this one, and not that of `Plain`.
+    return Field(pattern=pattern, json_schema_extra={"pattern": pattern})
 
 
 class Azure(SpecModel):
@@ -47,7 +52,7 @@ class Gcp(SpecModel):
         )
     )
 
-    audience: Annotated[Plain, Field(pattern=r"^(//|identitynamespace:)")] | None = Field(
+    audience: Annotated[Plain, _matches(r"^(//|identitynamespace:)")] | None = Field(
         default=None,
         description="The provider of the pool that trusts the agent's ServiceAccount: "
         "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER.",
@@ -55,7 +60,7 @@ class Gcp(SpecModel):
     key: SecretKeyRef | None = Field(
         default=None, description="Key of a service account of Google, in JSON, where there is no workload identity."
     )
-    service_account: Annotated[Plain, Field(pattern=r"^[^/?#\s]+@[^/?#\s]+$")] | None = Field(
+    service_account: Annotated[Plain, _matches(r"^[^/?#\s]+@[^/?#\s]+$")] | None = Field(
         default=None, description="With audience: address of the service account of Google to act as; unset: none."
     )
     scopes: tuple[Plain, ...] = Field(

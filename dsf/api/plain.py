@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 from pydantic.config import JsonDict
@@ -21,9 +21,14 @@ def cel_rule(*rules: tuple[str, str]) -> JsonDict:
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
 
 
+_PLAIN: Final = r"^[!-~](?:[ -~]*[!-~])?$"
+#: What the API server can tell of a URL; the models tell more.
+URL_PATTERN: Final = r"^[hH][tT][tT][pP][sS]?://[a-zA-Z0-9._:\[\]-]+([/?][^\s\\#]*)?$"
+
+
 def is_header_value(value: str) -> bool:
     """Whether this can be a header's value: printable ASCII, with blanks only inside: no line break begins another."""
-    return re.fullmatch(r"[!-~](?:[ -~]*[!-~])?", value) is not None
+    return re.fullmatch(_PLAIN, value) is not None
 
 
 def _plain(value: str) -> str:
@@ -44,9 +49,14 @@ def _https(value: str) -> str:
     return value
 
 
-Plain = Annotated[str, AfterValidator(_plain), Field(max_length=MAX_VALUE)]
-Url = Annotated[str, AfterValidator(_url), Field(max_length=2048)]
-HttpsUrl = Annotated[str, AfterValidator(_https), Field(max_length=2048)]
+def matches(pattern: str, max_length: int) -> Any:
+    """Tells the API server what a validator of the models tells besides."""
+    return Field(max_length=max_length, json_schema_extra={"pattern": pattern})
+
+
+Plain = Annotated[str, AfterValidator(_plain), matches(_PLAIN, MAX_VALUE)]
+Url = Annotated[str, AfterValidator(_url), matches(URL_PATTERN, 2048)]
+HttpsUrl = Annotated[str, AfterValidator(_https), matches(r"^https://\S+$", 2048)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 

@@ -8,7 +8,6 @@ spec alone: a scoring API must not choose it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -22,7 +21,7 @@ from dsf.api.ratelimit import parse_rate
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring
 from dsf.api.resolvereason import Reason
 from dsf.api.scorer import DynamicScorer, Scoring, WhenEmpty, WhenFailing
-from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.scoringauthentication import Authentications
 from dsf.api.servers import Stage, endpoint, secret
 from dsf.api.sourcefields import first_positive, missing, source_fields
 from dsf.api.summary import ScorerSummary, default_validity, dump_summaries
@@ -79,7 +78,7 @@ class ResolvedScorer:
 def resolve(
     scorer: DynamicScorer,
     token_hosts: TokenHosts = NO_HOSTS,
-    authentications: Mapping[str, ScoringAuthentication] = MappingProxyType({}),
+    authentications: Authentications = MappingProxyType({}),
 ) -> ResolvedScorer:
     """What `scorer` comes to; `token_hosts` are the servers that `/config` may name for a token, `authentications` all
     that there are, by `namespace/name`.

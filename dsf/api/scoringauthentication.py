@@ -11,9 +11,10 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from dsf.api.authentication import METHODS_RULE, Methods, Tls
+from dsf.api.authentication import METHODS_RULES, Methods, Tls
 from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel
 from dsf.api.naming import is_dns_subdomain
+from dsf.api.plain import URL_PATTERN, cel_rule, matches
 from dsf.api.selector import ClusterSelector
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import (
@@ -31,7 +32,11 @@ MAX_HOSTS: Final = 64
 MAX_OVERRIDES: Final = 256
 #: Most Secrets that are delivered for one object.
 MAX_DELIVERED: Final = 16
+#: What the API server can tell of these; the models tell more.
+_SERVER: Final = r"^([hH][tT][tT][pP][sS]?://)?[a-zA-Z0-9._:\[\]-]+$"
+_PROXY: Final = r"^[hH][tT][tT][pP]://[a-zA-Z0-9._:\[\]-]+/?$"
 _WHERE_RULE: Final = "names no cluster: set clusters, clusterSets or clusterSelector"
+_SOMEWHERE: Final = "size(self.clusters) > 0 || size(self.clusterSets) > 0 || has(self.clusterSelector)"
 
 
 def _server(value: str) -> str:
@@ -65,6 +70,8 @@ class ClusterFacts(NamedTuple):
 class Override(Methods):
     """Other values on some clusters. What it does not say stays."""
 
+    model_config = ConfigDict(json_schema_extra=cel_rule(*METHODS_RULES, (_SOMEWHERE, _WHERE_RULE)))
+
     clusters: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
         default=(), description="Names of ManagedClusters.", max_length=1024
     )
@@ -72,7 +79,7 @@ class Override(Methods):
         default=(), description="Names of ManagedClusterSets.", max_length=64
     )
     cluster_selector: ClusterSelector | None = Field(default=None, description="ManagedClusters by their labels.")
-    host: Annotated[str, AfterValidator(_host), Field(max_length=2048)] | None = Field(
+    host: Annotated[str, AfterValidator(_host), matches(URL_PATTERN, 2048)] | None = Field(
         default=None, description="URL of the server there, without its path."
     )
     tls: Tls | None = Field(default=None, description="How the server proves who it is there.")
@@ -110,15 +117,15 @@ class DeliveredSecret(SpecModel):
 class ScoringAuthenticationSpec(Methods):
     """What is sent to which servers."""
 
-    model_config = ConfigDict(json_schema_extra=METHODS_RULE)
+    model_config = ConfigDict(json_schema_extra=cel_rule(*METHODS_RULES))
 
-    allowed_hosts: tuple[Annotated[str, AfterValidator(_server), Field(max_length=512)], ...] = Field(
+    allowed_hosts: tuple[Annotated[str, AfterValidator(_server), matches(_SERVER, 512)], ...] = Field(
         description="The servers that are asked with it: host (any port), host:port, or https://host[:port].",
         min_length=1,
         max_length=MAX_HOSTS,
     )
     tls: Tls | None = Field(default=None, description="How the servers prove who they are; unset: as all servers.")
-    proxy_url: Annotated[str, AfterValidator(_proxy), Field(max_length=512)] | None = Field(
+    proxy_url: Annotated[str, AfterValidator(_proxy), matches(_PROXY, 512)] | None = Field(
         default=None,
         alias="proxyURL",
         description="The proxy on the way to the servers, as http://host:port; unset: HTTP_PROXY, HTTPS_PROXY and "
@@ -168,3 +175,7 @@ class ScoringAuthentication(ApiModel):
     def from_manifest(cls, manifest: dict[str, Any]) -> Self:
         """The object in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
         return cls.model_validate(manifest, by_alias=True, by_name=False)
+
+
+#: All that there are, by `namespace/name`; a text is what is wrong with one that cannot be read.
+Authentications = Mapping[str, ScoringAuthentication | str]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from dsf.api.authentication import Auth
 from dsf.api.remoteconfig import RemoteScoring, RemoteSource
 from dsf.api.resolvereason import Reason
 from dsf.api.scorer import DynamicScorer, Scoring, Source
-from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.scoringauthentication import Authentications
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.urls import base_url, join_url, origin
 from dsf.api.ways import Way, authentication_of, check_allowed
@@ -36,7 +35,7 @@ def endpoint(
     stage: Stage,
     default_path: str,
     scorer: DynamicScorer,
-    authentications: Mapping[str, ScoringAuthentication],
+    authentications: Authentications,
 ) -> tuple[str, Way]:
     """The URL of a stage. Raises ResolutionError when it is none, or when it would carry a token to a foreign host."""
     name, config_url, spec, synced, token_hosts = stage

@@ -9,7 +9,7 @@ from dsf.api.promql import split_queries
 from dsf.api.remoteconfig import MAX_SOURCES, RemoteConfig, RemoteSource
 from dsf.api.resolvereason import Reason
 from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, Source
-from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.scoringauthentication import Authentications
 from dsf.api.servers import Stage, endpoint, secret
 from dsf.api.sourcetype import is_plugin_type
 from dsf.api.summary import SourceSummary
@@ -49,7 +49,7 @@ def source_fields(
     scorer: DynamicScorer,
     synced: RemoteConfig,
     token_hosts: TokenHosts,
-    authentications: Mapping[str, ScoringAuthentication],
+    authentications: Authentications,
     elsewhere: str,
 ) -> tuple[SourceFields, ...]:
     """All sources of a scorer, the first one first; it alone, without a name, where there is only `source`.
@@ -99,7 +99,7 @@ def _source(
     said: Said,
     stage: Stage,
     scorer: DynamicScorer,
-    authentications: Mapping[str, ScoringAuthentication],
+    authentications: Authentications,
     elsewhere: str,
 ) -> SourceFields:
     spec, synced, params = said.spec, said.synced, said.spec.params

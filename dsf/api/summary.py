@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic.alias_generators import to_camel
 
-from dsf.api.authentication import Access, CaKind, Reference
+from dsf.api.authentication import POD_IDENTITY, Access, CaKind, Reference
 from dsf.api.problems import Mistake, explain
 from dsf.errors import ManifestError
 
@@ -123,8 +123,8 @@ class ScorerSummary(BaseModel):
 
     @property
     def uses_account(self) -> bool:
-        """Whether tokens of the agent's own account are sent."""
-        return any(access.methods.account_use for access in self.accesses)
+        """Whether it asks for tokens of the agent's own account."""
+        return any(access.methods.account_use not in ("", POD_IDENTITY) for access in self.accesses)
 
     @property
     def accesses(self) -> list[Access]:

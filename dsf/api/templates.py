@@ -37,16 +37,17 @@ class Renderer:
         """PromQL, or any text with strings like its."""
         if "${" not in text:
             return text
-        pieces: list[str] = []
-        for piece, is_string in _strings(text):
-            if not is_string:
-                escape: _Escape = _word
-            elif piece[0] == "`":
-                escape = _in_backquotes
+        filled = code = ""
+        for piece, kind in _pieces(text):
+            if kind == "string":
+                is_regex = re.search(r"[=!]~\s*$", code) is not None
+                _check_backslashes(piece, field, is_regex=is_regex)
+                filled += self._fill(piece, field, _in_string(piece[0], is_regex=is_regex))
             else:
-                escape = _in_quotes(piece[0], is_regex=bool(re.search(r"[=!]~\s*$", "".join(pieces))))
-            pieces.append(self._fill(piece, field, escape))
-        return "".join(pieces)
+                filled += self._fill(piece, field, _word)
+            if kind != "comment":
+                code += piece
+        return filled
 
     def host(self, text: str, field: str) -> str:
         """A URL without its query."""
@@ -102,16 +103,22 @@ def has_template(text: str) -> bool:
     return _TEMPLATE.search(text) is not None
 
 
-def _strings(text: str) -> Iterator[tuple[str, bool]]:
-    """The text in pieces, and of each whether it is a string with its quotes."""
-    position = 0
+def _pieces(text: str) -> Iterator[tuple[str, str]]:
+    """The text in pieces, and of each what it is: `string` (with its quotes), `comment` or something else."""
     for found in TOKEN.finditer(text):
-        if found["string"] is None:
-            continue
-        yield text[position : found.start()], False
-        yield found[0], True
-        position = found.end()
-    yield text[position:], False
+        yield found[0], found.lastgroup or ""
+
+
+def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
+    """Refuse a template behind a backslash that would escape the first character of the value, and not itself."""
+    # Of a value between quotes, and of one in a regular expression, each character stands behind backslashes of ours.
+    even = 2 ** ((piece[0] != "`") + is_regex)
+    for found in _TEMPLATE.finditer(piece):
+        before = piece[: found.start()]
+        if not found["literal"] and (len(before) - len(before.rstrip("\\"))) % even:
+            raise ResolutionError(
+                Reason.UnknownTemplate, f"{field}: {found[0]} stands behind a backslash, which would change the value"
+            )
 
 
 def _word(value: str) -> str:
@@ -120,21 +127,18 @@ def _word(value: str) -> str:
     return value
 
 
-def _in_quotes(quote_mark: str, *, is_regex: bool) -> _Escape:
+def _in_string(mark: str, *, is_regex: bool) -> _Escape:
     def escape(value: str) -> str:
         text = re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", value) if is_regex else value
-        text = text.replace("\\", "\\\\").replace(quote_mark, f"\\{quote_mark}")
-        if not text.isprintable():
+        if mark == "`":
+            if mark in value or not value.isprintable():
+                raise ValueError("has a back quote or a control character, which nothing escapes between back quotes")
+            return text
+        if not value.isprintable():
             raise ValueError("has a control character")
-        return text
+        return text.replace("\\", "\\\\").replace(mark, f"\\{mark}")
 
     return escape
-
-
-def _in_backquotes(value: str) -> str:
-    if "`" in value or not value.isprintable():
-        raise ValueError("has a back quote or a control character, which nothing escapes between back quotes")
-    return value
 
 
 def _host(value: str) -> str:

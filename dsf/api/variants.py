@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from dsf.api.authentication import Access, OneValue
 from dsf.api.remoteconfig import RemoteConfig, RemoteSource
 from dsf.api.resolve import ResolvedScorer, resolve
 from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, Source
-from dsf.api.scoringauthentication import ClusterFacts, Override, ScoringAuthentication
+from dsf.api.scoringauthentication import Authentications, ClusterFacts, Override, ScoringAuthentication
 from dsf.api.summary import ScorerSummary
 from dsf.api.templates import Renderer, has_template
 from dsf.api.tokenhosts import TokenHosts
@@ -43,7 +43,7 @@ _NOWHERE = ClusterFacts("x", _Anything(), _Anything())
 def resolve_everywhere(
     scorer: DynamicScorer,
     token_hosts: TokenHosts,
-    authentications: Mapping[str, ScoringAuthentication],
+    authentications: Authentications,
     clusters: Iterable[ClusterFacts],
 ) -> Everywhere:
     """What the clusters are told. Raises ResolutionError when it can run on none of those that it shall run on."""

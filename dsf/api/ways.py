@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from dsf.api.authentication import Access, CaKind, Methods, Reference, Tls, references
 from dsf.api.naming import is_dns_subdomain
 from dsf.api.resolvereason import Reason
 from dsf.api.scorer import DynamicScorer, Scoring, Source
-from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.scoringauthentication import Authentications, ScoringAuthentication
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
 from dsf.api.urls import base_url
@@ -28,7 +27,7 @@ NO_WAY: Final = Way()
 
 
 def authentication_of(
-    stage: str, spec: Source | Scoring, scorer: DynamicScorer, known: Mapping[str, ScoringAuthentication]
+    stage: str, spec: Source | Scoring, scorer: DynamicScorer, known: Authentications
 ) -> ScoringAuthentication | None:
     """The ScoringAuthentication that a stage names."""
     if spec.auth is None or spec.auth.authentication_ref is None:
@@ -40,6 +39,11 @@ def authentication_of(
             Reason.MissingAuthentication,
             f"spec.{stage}.auth.authenticationRef: there is no ScoringAuthentication {name!r} without mistakes in "
             f"namespace {namespace!r}",
+        )
+    if isinstance(found, str):
+        raise ResolutionError(
+            Reason.InvalidAuthentication,
+            f"spec.{stage}.auth.authenticationRef: the ScoringAuthentication {name!r} has mistakes: {found}",
         )
     if spec.tls is not None:
         raise ResolutionError(

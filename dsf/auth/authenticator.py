@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, Literal, Protocol, cast
 
@@ -70,16 +71,17 @@ class Authenticator:
         return self._access(told, url, deadline, is_direct)
 
     def _access(self, told: Told, url: str, deadline: float, is_direct: bool, refused: str | None = None) -> Access:
-        draft = Draft(url, deadline, self._hosts(told, url), self._source, self._tokens, self._tls(told.tls), refused)
-        if told.tls is not None and told.tls.insecure_skip_verify:
-            draft.shows("the server's certificate is not verified")
+        proxy = None if is_direct else told.proxy_url
+        hosts, tls = self._hosts(told, url), self._tls(told.tls)
+        draft = Draft(url, deadline, hosts, self._source, self._tokens, tls, refused, proxy)
+        draft.is_direct = is_direct
+        for line in _shown(told):
+            draft.shows(line)
         for field, module in METHODS.items():
             if method := getattr(told.methods, field):
                 cast("_Module", importlib.import_module(f"dsf.auth.{module}")).add(method, draft)
         made = draft.done(lambda token, until: self._access(told, url, until, is_direct, token))
-        if is_direct:
-            return replace(made, is_direct=True)
-        return made if told.proxy_url is None else replace(made, proxy=told.proxy_url)
+        return replace(made, is_direct=is_direct, proxy=proxy)
 
     def _hosts(self, told: Told, url: str) -> TokenHosts:
         """The servers that a ScoringAuthentication binds Secrets to."""
@@ -92,13 +94,26 @@ class Authenticator:
                 f"ScoringAuthentication {told.authentication!r} is not for {place('', url).strip()}: nothing was sent",
                 "secret_refused",
             )
-        servers = [base_url(url) for url in told.methods.token_urls]
-        return TokenHosts([*told.allowed_hosts, *servers]) if servers else hosts
+        # Whoever wrote the object named these, too.
+        named = (*told.methods.token_urls, *((told.proxy_url,) if told.proxy_url else ()))
+        return TokenHosts([*told.allowed_hosts, *map(base_url, named)]) if named else hosts
 
     def _tls(self, told: ToldTls | None) -> Tls:
         if told is None:
             return Tls()
         ca = b""
-        if told.ca_ref is not None and not told.insecure_skip_verify:
+        if told.ca_ref is not None:
             ca = self._source.certificates(told.ca_ref.kind, told.ca_ref.name, told.ca_ref.key)
         return Tls(ca, server_name=told.server_name, verify=not told.insecure_skip_verify)
+
+
+def _shown(told: Told) -> Iterator[str]:
+    """What people see of who is taken for the server, and of the way to it."""
+    if told.tls is not None and told.tls.insecure_skip_verify:
+        yield "the server's certificate is not verified"
+    elif told.tls is not None and (ca := told.tls.ca_ref) is not None:
+        yield f"the CA in key {ca.key!r} of {ca.kind} {ca.name!r} is trusted, too"
+    if told.tls is not None and told.tls.server_name:
+        yield f"the server's certificate is for {told.tls.server_name}"
+    if told.proxy_url:
+        yield f"by way of the proxy {place('', told.proxy_url).strip()}"

@@ -6,17 +6,29 @@ Through botocore, which comes with the extra `aws` and is loaded when a scorer w
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
+import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from urllib.parse import urlsplit
 
 import requests
 
+from dsf import http
 from dsf.api.authentication import Aws
+from dsf.api.types import AGENT_ACCOUNT
+from dsf.api.urls import is_valid_url
+from dsf.auth.bearer import parse_token
 from dsf.auth.cloud import Cloud, missing
 from dsf.auth.draft import Draft
+from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
+from dsf.errors import HttpError
+from dsf.http import tokenanswer
+from dsf.http.access import Access
 from dsf.text import MASK
 
 if TYPE_CHECKING:
@@ -27,6 +39,12 @@ _HASH = "X-Amz-Content-SHA256"
 
 #: Who the requests are of, in Amazon's own logs.
 _SESSION: Final = "dynamic-scoring-agent"
+#: What EKS sets in pods whose ServiceAccount has an association: where keys are given, and the token for them.
+_POD_URL: Final = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
+_POD_TOKEN: Final = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"  # noqa: S105 - the name of a variable
+#: EKS's agent on each node. Amazon's libraries take these, those of the machine itself, and no others.
+_POD_AGENTS: Final = frozenset({"169.254.170.23", "fd00:ec2::23"})
+_MAX_BYTES: Final = 64 * 1024
 
 
 class _Key(NamedTuple):
@@ -44,7 +62,10 @@ def add(method: Aws, draft: Draft) -> None:
         from botocore.credentials import Credentials
     except ModuleNotFoundError:
         raise missing("aws", "aws") from None
-    key = _of_secrets(method, draft) if method.role_arn is None else _of_role(method, method.role_arn, draft)
+    if method.pod_identity:
+        key = _of_pod(method, draft)
+    else:
+        key = _of_secrets(method, draft) if method.role_arn is None else _of_role(method, method.role_arn, draft)
     signer = SigV4Auth(Credentials(key.id, key.secret, key.token), method.service, method.region)
     draft.sign = lambda request: _sign(request, signer)
     scope = f"{method.region}/{method.service}/aws4_request"
@@ -81,7 +102,8 @@ def _of_role(method: Aws, role: str, draft: Draft) -> _Key:
 
         def send(request: Any, **_: Any) -> AWSResponse:
             body = request.body.encode() if isinstance(request.body, str) else bytes(request.body or b"")
-            headers = {name: _text(value) for name, value in request.headers.items()}
+            # Amazon answers those that would take JSON in JSON, and botocore reads XML.
+            headers = {name: _text(value) for name, value in request.headers.items()} | {"Accept": "text/xml"}
             answer = cloud.send(request.method, request.url, headers, body)
             return AWSResponse(request.url, 200, {}, _Raw(answer))
 
@@ -89,10 +111,60 @@ def _of_role(method: Aws, role: str, draft: Draft) -> _Key:
         found = client.assume_role_with_web_identity(
             RoleArn=role, RoleSessionName=_SESSION, WebIdentityToken=cloud.assertion(method.token_audience)
         )["Credentials"]
-        value = json.dumps([found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"]])
-        return Token(value, (found["Expiration"] - datetime.now(UTC)).total_seconds())
+        return _token(found, "SessionToken", found["Expiration"])
 
-    value = Cloud("Amazon", draft, []).get((method,), get)
+    return _temporary(Cloud("Amazon", draft, []).get((method,), get), draft)
+
+
+def _of_pod(method: Aws, draft: Draft) -> _Key:
+    """The key of the role that is associated with the agent's ServiceAccount (EKS Pod Identity)."""
+    url, file = os.environ.get(_POD_URL, ""), os.environ.get(_POD_TOKEN, "")
+    if not url or not file:
+        raise SecretError(
+            f"aws.podIdentity: EKS gave the agent's pod no identity ({_POD_URL} and {_POD_TOKEN} are not set): make an "
+            f"association of ServiceAccount {AGENT_ACCOUNT} with a role, then restart the agent"
+        )
+    if not _is_of_eks(url):
+        raise SecretError(f"aws.podIdentity: {_POD_URL} is not EKS's agent on this node", "secret_refused")
+
+    def get() -> Token:
+        try:
+            held = Path(file).read_bytes()
+        except OSError as error:
+            raise SecretError(f"aws.podIdentity: the file of {_POD_TOKEN}: {error.strerror}") from None
+        token = parse_token(held, "EKS Pod Identity", _POD_TOKEN)
+        access = Access((("Authorization", token),), is_direct=True, secrets=(token,))
+        # Over a connection of its own: what is kept open could serve a scorer that names the same address.
+        until = draft.deadline
+        try:
+            answer = http.probe(url, deadline=until, max_bytes=_MAX_BYTES, access=access, is_for_keys=True)
+        except HttpError as error:
+            text, retryable = str(error), error.retryable
+        else:
+            said = tokenanswer.shown(answer.status, answer.content_type, answer.body, [token])
+            text, retryable = f"HTTP {answer.status}: {said}", answer.status >= 500
+            if answer.status == 200:
+                found = json.loads(answer.body)
+                return _token(found, "Token", datetime.fromisoformat(found["Expiration"]))
+        raise HttpError("auth_failed", f"no key from EKS Pod Identity: {text}", retryable=retryable)
+
+    return _temporary(Cloud("Amazon", draft, []).get((method,), get), draft)
+
+
+def _is_of_eks(url: str) -> bool:
+    host = urlsplit(url).hostname or "" if is_valid_url(url) else ""
+    try:
+        return host in _POD_AGENTS or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _token(found: Any, session: str, ends: datetime) -> Token:
+    value = json.dumps([found["AccessKeyId"], found["SecretAccessKey"], found[session]])
+    return Token(value, (ends - datetime.now(UTC)).total_seconds())
+
+
+def _temporary(value: str, draft: Draft) -> _Key:
     user, secret, token = json.loads(value)
     draft.hide(secret, token)
     return _Key(user, secret, token, user)

@@ -12,10 +12,10 @@ from dsf.text import MASK
 
 def add(method: Basic, draft: Draft) -> None:
     """Send both."""
-    password = draft.text(method.password)
+    password = "" if method.password is None else draft.text(method.password)
     user, shown = draft.value(method.username)
     if ":" in user:
         raise SecretError("basic.username has a colon, which ends a user's name in HTTP", "secret_invalid")
     text = base64.b64encode(f"{user}:{password}".encode()).decode()
     draft.hide(text)
-    draft.header("Authorization", f"Basic {text}", shown=f"Basic {shown}:{MASK}")
+    draft.header("Authorization", f"Basic {text}", shown=f"Basic {shown}:{MASK if password else ''}")

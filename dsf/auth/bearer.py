@@ -34,5 +34,7 @@ def parse_token(data: bytes, name: str, key: str) -> str:
     except UnicodeDecodeError:
         text = ""
     if len(data) > MAX_BYTES or _TOKEN.fullmatch(text) is None:
-        raise SecretError(f"key {key!r} of Secret {name!r} holds no token: expected one line of printable ASCII")
+        raise SecretError(
+            f"key {key!r} of Secret {name!r} holds no token: expected one line of printable ASCII", "secret_invalid"
+        )
     return text

@@ -21,7 +21,6 @@ from dsf.auth.draft import Draft
 from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
 from dsf.errors import HttpError
-from dsf.http.access import Access, Tls
 from dsf.text import cleaned, masked
 
 _MAX_BYTES: Final = 256 * 1024
@@ -32,7 +31,7 @@ _MOST_SECONDS: Final = 24 * 3600.0
 _LEAST_SECONDS: Final = 300.0
 #: What the client sets itself.
 _OWN_HEADERS: Final = frozenset(
-    {"host", "content-length", "content-type", "connection", "accept-encoding", "user-agent", "accept"}
+    {"host", "content-length", "content-type", "connection", "accept-encoding", "user-agent"}
 )
 
 
@@ -44,8 +43,6 @@ class Cloud:
         self.name = name
         self._draft = draft
         self._servers = {base_url(url) for url in servers}
-        tls = draft.tls
-        self._tls = None if tls == Tls() else Tls(tls.ca, verify=tls.verify)
 
     def assertion(self, audience: str) -> str:
         """A token of the agent's ServiceAccount. Raises SecretError."""
@@ -96,13 +93,14 @@ class Cloud:
         # What google-auth signs with a key it tells nobody else.
         self._draft.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
         hidden = self._draft.hidden
-        access = Access(sent, tls=self._tls, secrets=hidden)
+        access = self._draft.to_token_server(sent)
         until = self._draft.deadline
         try:
-            if method == "GET":
-                return http.get(url, deadline=until, max_bytes=_MAX_BYTES, access=access)
             kind = named.get("content-type", "application/x-www-form-urlencoded")
-            return http.post(url, body, deadline=until, max_bytes=_MAX_BYTES, access=access, content_type=kind)
+            sent_body = None if method == "GET" else body
+            return http.ask_for_token(
+                url, sent_body, deadline=until, max_bytes=_MAX_BYTES, access=access, content_type=kind
+            ).body
         except HttpError as error:
             text = cleaned(masked(str(error), *hidden), 1000)
             raise HttpError(

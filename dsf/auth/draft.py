@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import quote, quote_plus
 
 import requests
 
@@ -11,7 +12,7 @@ from dsf.api.plain import SecretKeyRef, is_header_value
 from dsf.api.tokenhosts import TokenHosts
 from dsf.auth.secrets import SecretError, SecretSource, Use
 from dsf.auth.tokencache import TokenCache
-from dsf.http.access import Access, Tls
+from dsf.http.access import Access, Pairs, Tls
 from dsf.text import MASK
 
 #: Most characters of a secret that goes into a header or a URL.
@@ -30,9 +31,10 @@ class Draft:
         tokens: TokenCache,
         tls: Tls,
         refused: str | None = None,
+        proxy: str | None = None,
     ) -> None:
         """`url` is what is asked with it, `hosts` are the servers that the Secrets are bound to, `tls` is without a
-        certificate of the client. `refused` is a token that the server did not take."""
+        certificate of the client. `refused` is a token that the server did not take, `proxy` one that is named."""
         self.url = url
         self.deadline = deadline
         self.source = source
@@ -40,10 +42,13 @@ class Draft:
         self.refused = refused
         self.tls = tls
         self.certificate = self.key = b""
+        #: Whether it is asked without any proxy.
+        self.is_direct = False
         self.sign: Callable[[requests.PreparedRequest], None] | None = None
         #: The token in it that can be renewed after a 401; empty where there is none.
         self.renewable = ""
         self._hosts = hosts
+        self._proxy = proxy
         self._headers: list[tuple[str, str]] = []
         self._params: list[tuple[str, str]] = []
         self._secrets: list[str] = []
@@ -65,16 +70,29 @@ class Draft:
 
     def hide(self, *secrets: str) -> None:
         """These are in no message."""
-        self._secrets += [secret for secret in secrets if secret]
+        self._secrets += [secret for secret in secrets if secret and secret not in self._secrets]
 
     @property
     def hidden(self) -> tuple[str, ...]:
         """What is in no message so far."""
         return tuple(self._secrets)
 
+    def to_token_server(self, headers: Pairs, *, is_direct: bool = False) -> Access:
+        """What goes along to a server that gives a token for it: that one always has to prove who it is.
+
+        `is_direct` is whether it is asked without any proxy.
+        """
+        tls = Tls(self.tls.ca) if self.tls.ca else None
+        return Access(headers, tls=tls, proxy=self._proxy, is_direct=is_direct, secrets=self.hidden)
+
     def bytes(self, ref: SecretKeyRef, *also: str, is_sent: bool = True) -> bytes:
         """What a Secret holds, which goes to the server, and to those of the URLs `also`. Raises SecretError."""
-        return self.source.secret(ref.name, ref.key, Use((self.url, *also), self._hosts, is_sent))
+        urls = (self.url, *also)
+        # Over verified TLS a proxy sees nothing but the server's name; else it reads all that is sent.
+        is_hidden = self.tls.verify and all(url.lower().startswith("https://") for url in urls)
+        if is_sent and self._proxy is not None and not is_hidden:
+            urls = (*urls, self._proxy)
+        return self.source.secret(ref.name, ref.key, Use(urls, self._hosts, is_sent))
 
     def text(self, ref: SecretKeyRef, *also: str) -> str:
         """The same as one line of printable ASCII, without what surrounds it; it is in no message."""
@@ -88,7 +106,8 @@ class Draft:
                 f"key {ref.key!r} of Secret {ref.name!r} cannot be sent: expected one line of printable ASCII",
                 "secret_invalid",
             ) from None
-        self.hide(text)
+        # Also as it stands in a form, in a URL, and in OAuth2's header.
+        self.hide(text, quote(text, safe=""), quote_plus(text))
         return text
 
     def value(self, value: OneValue, *also: str) -> tuple[str, str]:
@@ -103,12 +122,19 @@ class Draft:
         if self.certificate:
             tls = Tls(tls.ca, self.certificate, self.key, tls.server_name, tls.verify)
         token = self.renewable
+
+        def renewed(deadline: float) -> Access:
+            newer = renew(token, deadline)
+            # Whoever asked with the older one masks with that one: also what comes of the newer.
+            self.hide(*newer.secrets)
+            return newer
+
         return Access(
             headers=tuple(self._headers),
             params=tuple(self._params),
             tls=tls if tls != Tls() else None,
-            secrets=tuple(self._secrets),
+            secrets=self._secrets,
             shown=tuple(self._shown),
-            renew=(lambda deadline: renew(token, deadline)) if token else None,
+            renew=renewed if token else None,
             sign=self.sign,
         )

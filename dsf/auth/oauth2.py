@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 from typing import Any, Final
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import quote, urlencode
 
 from dsf import http
 from dsf.api.authentication import ClientAuthentication, OAuth2
@@ -15,12 +15,11 @@ from dsf.auth import bearer
 from dsf.auth.draft import Draft
 from dsf.auth.tokencache import Token
 from dsf.errors import HttpError
-from dsf.http.access import Access, Tls
+from dsf.http import tokenanswer
 from dsf.http.failures import place
 from dsf.text import cleaned, masked
 
 _MAX_BYTES: Final = 64 * 1024
-_EXCERPT: Final = 200
 #: Seconds for a token whose server does not say, and the longest that one is kept.
 _DEFAULT_SECONDS: Final = 300.0
 _MOST_SECONDS: Final = 24 * 3600.0
@@ -39,25 +38,25 @@ def add(method: OAuth2, draft: Draft) -> None:
         fields.append(("audience", method.audience))
     headers: tuple[tuple[str, str], ...] = ()
     if method.client_authentication is ClientAuthentication.Basic:
-        both = f"{quote_plus(client)}:{quote_plus(secret)}"
-        headers = (("Authorization", f"Basic {base64.b64encode(both.encode()).decode()}"),)
+        # RFC 6749, 2.3.1. A blank as %20: some servers read + as itself.
+        both = base64.b64encode(f"{quote(client, safe='')}:{quote(secret, safe='')}".encode()).decode()
+        draft.hide(both)
+        headers = (("Authorization", f"Basic {both}"),)
     else:
         fields += [("client_id", client), ("client_secret", secret)]
     body = urlencode(fields).encode()
     # The secret is part of the key: another one in the Secret counts at once. Its hash: no key holds it.
     key = ("oauth2", url, hashlib.sha256(repr((headers, body)).encode()).digest(), draft.tls)
-    hidden = (secret, *draft.hidden)
-    tls = None if draft.tls == Tls() else Tls(draft.tls.ca, verify=draft.tls.verify)
+    hidden = draft.hidden
 
     def get() -> Token:
-        access = Access(headers, tls=tls, secrets=hidden)
         try:
-            answer = http.post(
+            answer = http.ask_for_token(
                 url,
                 body,
                 deadline=draft.deadline,
                 max_bytes=_MAX_BYTES,
-                access=access,
+                access=draft.to_token_server(headers, is_direct=draft.is_direct),
                 content_type="application/x-www-form-urlencoded",
             )
         except HttpError as error:
@@ -66,20 +65,20 @@ def add(method: OAuth2, draft: Draft) -> None:
                 "auth_failed", f"no token from the OAuth2 server: {text}", retryable=error.retryable,
                 retry_after=error.retry_after,
             ) from None  # fmt: skip
-        return _parse(answer, url, hidden)
+        return _parse(answer, url)
 
     draft.renewable = draft.tokens.token(key, get, draft.deadline, draft.refused)
     bearer.send(draft.renewable, draft)
     draft.shows(f"token of {place('POST', url)}")
 
 
-def _parse(answer: bytes, url: str, hidden: tuple[str, ...]) -> Token:
+def _parse(answer: http.Answer, url: str) -> Token:
     where = f"no token from the OAuth2 server: {place('POST', url)}"
     try:
-        document: Any = json.loads(answer)
+        document: Any = json.loads(answer.body)
     except (ValueError, RecursionError):
-        text = cleaned(masked(answer.decode(errors="replace"), *hidden), _EXCERPT)
-        raise HttpError("auth_failed", f"{where}: the answer is not JSON; it starts with {text}") from None
+        text = tokenanswer.shown(answer.status, answer.content_type, answer.body)
+        raise HttpError("auth_failed", f"{where}: HTTP {answer.status}, not JSON: {text}") from None
     token = document.get("access_token") if isinstance(document, dict) else None
     # Not shown: what is wrong with it may be all but the token.
     if not isinstance(token, str) or not is_header_value(token) or " " in token:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from dsf.auth.secrets import SecretError
 from dsf.errors import HttpError
 
 #: A token is renewed when this share of its time is over, or so many seconds before its end if that is later.
@@ -78,7 +79,7 @@ class TokenCache:
             return kept.value
         try:
             value, seconds = get()
-        except HttpError:
+        except (HttpError, SecretError):
             if not kept.is_good(refused):
                 raise
             kept.renewed_at = time.monotonic() + _PAUSE

@@ -1,9 +1,10 @@
 """HTTP with bounds: one request, one answer, a deadline for the whole exchange and a limit on the decoded bytes.
 
-    client     get(), post(), and probe() for health checks
+    client     get(), post(), ask_for_token(), and probe() for health checks
     access     what goes along with a request, and whom it trusts
     identity   a client certificate, in memory
     failures   what went wrong, as an HttpError that a person can act on
+    tokenanswer  what may be said of an answer with a token in it
     transport  connections that know the exchange they serve
     addresses  to which a name may lead
     answer     an answer's bytes, counted, by the rules of HTTP
@@ -19,11 +20,11 @@ that carries a token. Nothing is tried again here: who retries must know the dea
 
 from dsf.errors import SettingsError
 from dsf.http import addresses, transport, trust
-from dsf.http.client import Answer, Stream, get, post, probe
+from dsf.http.client import Answer, Stream, ask_for_token, get, post, probe
 from dsf.http.failures import Explain
 from dsf.settings import Settings
 
-__all__ = ["Answer", "Explain", "Stream", "get", "post", "probe", "use"]
+__all__ = ["Answer", "Explain", "Stream", "ask_for_token", "get", "post", "probe", "use"]
 
 
 def use(settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,8 +37,8 @@ class Access:
     #: The proxy to go through; None is by the variables that all programs know. Direct is without any.
     proxy: str | None = None
     is_direct: bool = False
-    #: What must be in no message: all that is sent of Secrets.
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    #: What must be in no message: all that is sent of Secrets. A renewal adds to it what the newer one sends.
+    secrets: Sequence[str] = field(default=(), repr=False)
     #: For people, one line each: what is sent, with `***` for what is secret.
     shown: tuple[str, ...] = ()
     #: After a 401, once: a newer one, got before the deadline (time.monotonic()). Raises HttpError.

@@ -7,12 +7,13 @@ later gains nothing.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import queue
 import socket
 import threading
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError
@@ -36,14 +37,20 @@ _METADATA: Final = tuple(
         *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
     )
 )
-#: IPv6 prefixes of 96 bits after which an IPv4 address stands: mapped, translated (SIIT; NAT64, that of a site, too),
-#: and compatible.
+#: IPv6 prefixes of 96 bits after which an IPv4 address stands: mapped, translated (SIIT, NAT64), and compatible.
 _EMBEDDING: Final = tuple(
-    ipaddress.IPv6Network(f"{prefix}/96") for prefix in ("::ffff:0:0", "::ffff:0:0:0", "64:ff9b::", "64:ff9b:1::", "::")
+    ipaddress.IPv6Network(f"{prefix}/96") for prefix in ("::ffff:0:0", "::ffff:0:0:0", "64:ff9b::", "::")
 )
+#: For the NAT64 of a site (RFC 8215), which makes its own prefix of 48 to 96 bits from it.
+_SITE_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
 
 #: Names of metadata services that may mean something to a proxy and nothing here.
-_METADATA_NAMES: Final = frozenset({"metadata.google.internal", "metadata.goog", "instance-data.ec2.internal"})
+_METADATA_NAMES: Final = frozenset(
+    {
+        *("metadata.google.internal", "metadata.goog", "metadata"),
+        *("instance-data.ec2.internal", "instance-data", "metadata.tencentyun.com"),
+    }
+)
 
 _ALLOWED: Final = "DSF_ALLOW_LINK_LOCAL=true lets it"
 
@@ -58,19 +65,31 @@ def allow_link_local(allowed: bool) -> None:
 
 def is_refused(address: str) -> bool:
     """Whether an IP address is link-local or a cloud's metadata service, also when IPv4 is written within IPv6."""
-    parsed = _unwrapped(ipaddress.ip_address(address))
-    return parsed.is_link_local or any(parsed in network for network in _METADATA)
+    return any(
+        one.is_link_local or any(one in network for network in _METADATA)
+        for one in _meant(ipaddress.ip_address(address))
+    )
 
 
-def _unwrapped(address: _Address) -> _Address:
-    if isinstance(address, ipaddress.IPv6Address):
-        plain = ipaddress.IPv6Address(int(address))  # without the scope
-        if plain.sixtofour is not None:
-            return plain.sixtofour
-        if any(plain in network for network in _EMBEDDING) and int(plain) > 1:
-            return ipaddress.IPv4Address(int(plain) & 0xFFFFFFFF)
-        return plain
-    return address
+def _meant(address: _Address) -> tuple[_Address, ...]:
+    """Which address this may lead to: itself, or IPv4 within it."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return (address,)
+    bits = int(address)
+    plain = ipaddress.IPv6Address(bits)  # without the scope
+    if plain.sixtofour is not None:
+        return (plain.sixtofour,)
+    if plain in _SITE_NAT64:
+        # As RFC 6052 has it, after 96, 48, 56 or 64 bits, around the ninth octet. Which one a site took is not known.
+        around = (bits >> 64 << 56) | (bits & ((1 << 56) - 1))
+        return tuple(_last_32(found) for found in (bits, around >> 40, around >> 32, around >> 24))
+    if any(plain in network for network in _EMBEDDING) and bits > 1:
+        return (_last_32(bits),)
+    return (plain,)
+
+
+def _last_32(bits: int) -> ipaddress.IPv4Address:
+    return ipaddress.IPv4Address(bits & 0xFFFFFFFF)
 
 
 def connect(connection: HTTPConnection, exchange: Exchange) -> socket.socket:
@@ -81,7 +100,8 @@ def connect(connection: HTTPConnection, exchange: Exchange) -> socket.socket:
     """
     host = connection.host.strip("[]")
     found = _resolve(connection, host, exchange.remaining())
-    _refuse(host, found)
+    if not exchange.is_for_keys:
+        _refuse(host, found)
     last: Exception = OSError(f"{host} has no address")
     for family, kind, protocol, _, address in found:
         candidate = socket.socket(family, kind, protocol)
@@ -104,15 +124,18 @@ def connect(connection: HTTPConnection, exchange: Exchange) -> socket.socket:
 def check(url: str, exchange: Exchange) -> None:
     """Raise HttpError (address_refused) when a proxy is about to be asked for what `connect` refuses.
 
-    A name that cannot be resolved here is for the proxy to judge: where there is one, often only it can.
+    A name that cannot be resolved here is for the proxy to judge: where there is one, often only it can. Names of
+    metadata services and addresses, however they are written, are never left to it.
     """
     parts = urlsplit(url)
-    host = (parts.hostname or "").rstrip(".")
+    host = unquote(parts.hostname or "").lower().rstrip(".")
     if not _is_allowed and host in _METADATA_NAMES:
         raise HttpError("address_refused", f"{host} is a metadata service, which is not asked ({_ALLOWED})")
     try:
         found = _resolve(HTTPConnection(host, parts.port or 0), host, min(CONNECT_TIMEOUT, exchange.remaining()))
     except (NameResolutionError, TimeoutError):
+        # Not where the time is over: then nothing is asked any more.
+        exchange.check()
         return
     _refuse(host, found)
 
@@ -154,8 +177,11 @@ def _resolve(connection: HTTPConnection, host: str, seconds: float) -> _Found:
 
 
 def _is_numeric(host: str) -> bool:
-    try:
+    """Whether no name server is asked for it: an address, also as one number or in octal."""
+    with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return True
+    with contextlib.suppress(ValueError, OSError):
+        socket.inet_aton(host)
+        return True
+    return False

@@ -64,7 +64,7 @@ def get(
     """
 
     def send(access: Access) -> bytes:
-        return _Request("GET", url, deadline, max_bytes, access, explain).send(_ENCODING, params=params)
+        return _Request("GET", url, deadline, max_bytes, access, explain).send(_ENCODING, params=params).body
 
     return _renewed(send, access, deadline)
 
@@ -82,9 +82,22 @@ def post(
     headers = _ENCODING | {"Content-Type": content_type, "Content-Length": str(len(body))}
 
     def send(access: Access) -> bytes:
-        return _Request("POST", url, deadline, max_bytes, access, None).send(headers, data=body)
+        return _Request("POST", url, deadline, max_bytes, access, None).send(headers, data=body).body
 
     return _renewed(send, access, deadline)
+
+
+def ask_for_token(
+    url: str, body: bytes | None, *, deadline: float, max_bytes: int, access: Access, content_type: str
+) -> Answer:
+    """The answer with status 200 to a POST of `body`, or to a GET where it is None, of a server of tokens.
+
+    No error quotes the answer (dsf.http.tokenanswer). Arguments and errors as for `get`.
+    """
+    if body is None:
+        return _Request("GET", url, deadline, max_bytes, access, None, may_hold_token=True).send(_ENCODING)
+    headers = _ENCODING | {"Content-Type": content_type, "Content-Length": str(len(body))}
+    return _Request("POST", url, deadline, max_bytes, access, None, may_hold_token=True).send(headers, data=body)
 
 
 def _renewed(send: Callable[[Access], bytes], access: Access, deadline: float) -> bytes:
@@ -108,23 +121,31 @@ def _renewed(send: Callable[[Access], bytes], access: Access, deadline: float) -
             ) from None
 
 
-def probe(url: str, *, deadline: float, max_bytes: int, body: bytes | None = None, access: Access = PLAIN) -> Answer:
-    """The answer to a GET, or to a POST of `body`, whatever its status.
+def probe(
+    url: str,
+    *,
+    deadline: float,
+    max_bytes: int,
+    body: bytes | None = None,
+    access: Access = PLAIN,
+    is_for_keys: bool = False,
+) -> Answer:
+    """The answer to a GET, or to a POST of `body`, whatever its status. `is_for_keys` is of dsf.http.deadline.Exchange.
 
     Over a new connection: a kept one says nothing of a server's health. Arguments and errors as for `get`, without
     those that a status makes; a redirect is still one.
     """
     headers = _ENCODING | {"Connection": "close"}
     if body is None:
-        return _Request("GET", url, deadline, max_bytes, access, None).probe(headers)
+        return _Request("GET", url, deadline, max_bytes, access, None).probe(headers, is_for_keys)
     headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
-    return _Request("POST", url, deadline, max_bytes, access, None).probe(headers, data=body)
+    return _Request("POST", url, deadline, max_bytes, access, None).probe(headers, is_for_keys, data=body)
 
 
 class _Request:
     """One request: what all steps of the exchange need to know."""
 
-    __slots__ = ("access", "deadline", "explain", "max_bytes", "method", "proxy", "url")
+    __slots__ = ("access", "deadline", "explain", "max_bytes", "may_hold_token", "method", "proxy", "url")
 
     def __init__(
         self,
@@ -134,6 +155,8 @@ class _Request:
         max_bytes: int,
         access: Access,
         explain: failures.Explain | None,
+        *,
+        may_hold_token: bool = False,
     ) -> None:
         self.method = method
         self.url = url
@@ -141,6 +164,7 @@ class _Request:
         self.max_bytes = max_bytes
         self.access = access
         self.explain = explain
+        self.may_hold_token = may_hold_token
         self.proxy: proxies.Proxy | None = None
 
     @property
@@ -148,16 +172,16 @@ class _Request:
         place = failures.place(self.method, self.url)
         return place if self.proxy is None else f"{place} (through the proxy {self.proxy.shown})"
 
-    def send(self, headers: Mapping[str, str], **content: Any) -> bytes:
-        """The body of an answer with status 200. Any other status raises HttpError."""
+    def send(self, headers: Mapping[str, str], **content: Any) -> Answer:
+        """An answer with status 200. Any other status raises HttpError."""
         prepared = self._prepare(headers, content)
         exchange = Exchange(self.deadline, self.max_bytes)
-        return self._run(exchange, transport.begin(exchange, self.access.tls), prepared, self._body_of_good).body
+        return self._run(exchange, transport.begin(exchange, self.access.tls), prepared, self._body_of_good)
 
-    def probe(self, headers: Mapping[str, str], **content: Any) -> Answer:
+    def probe(self, headers: Mapping[str, str], is_for_keys: bool, **content: Any) -> Answer:
         """The answer with any status but a redirect, over a connection of its own."""
         prepared = self._prepare(headers, content)
-        exchange = Exchange(self.deadline, self.max_bytes)
+        exchange = Exchange(self.deadline, self.max_bytes, is_for_keys=is_for_keys)
         with transport.begin_anew(exchange, self.access.tls) as adapter:
             return self._run(exchange, adapter, prepared, self._body_of_any)
 
@@ -253,6 +277,7 @@ class _Request:
             bytes(head[:_REFUSAL_BYTES]),
             self.access.secrets,
             self.explain,
+            may_hold_token=self.may_hold_token,
         )
 
     def _body(self, response: requests.Response) -> bytes:

@@ -36,9 +36,11 @@ def made_for(owner: Timed) -> Iterator[None]:
 class Exchange:
     """One request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
 
-    __slots__ = ("_lock", "_over", "_socket", "deadline", "expired", "max_bytes", "owner")
+    __slots__ = ("_lock", "_over", "_socket", "deadline", "expired", "is_for_keys", "max_bytes", "owner")
 
-    def __init__(self, deadline: float, max_bytes: int) -> None:
+    def __init__(self, deadline: float, max_bytes: int, *, is_for_keys: bool = False) -> None:
+        """`is_for_keys` lets it lead to a metadata address: who made it says which one, and no author of a scorer."""
+        self.is_for_keys = is_for_keys
         self.owner: Timed | None = getattr(_thread, "owner", None)
         self.deadline = deadline if self.owner is None else min(deadline, self.owner.deadline)
         self.max_bytes = max_bytes

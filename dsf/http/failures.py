@@ -13,6 +13,7 @@ import requests
 import urllib3.exceptions
 
 from dsf.errors import HttpError
+from dsf.http import tokenanswer
 from dsf.http.answer import NotHttpError, TooMuchError
 from dsf.http.coding import CodingError, UnfinishedError
 from dsf.text import cleaned, masked
@@ -21,11 +22,18 @@ from dsf.text import cleaned, masked
 EXCERPT = 200
 _EXPLAINED = 1000
 _PLACE_LIMIT = 500
+#: Seconds between a server's clock and this one from which on a refusal says so: more than an answer takes, and no more
+#: than what a token or signature may be off (a minute for tokens, five for Amazon).
+_SKEW = 30.0
+#: The status of those that do not take who asks: 400 is that of servers of tokens.
+_REFUSES_WHO = frozenset({400, 401, 403})
 #: Seconds; a longer Retry-After is cut to this. No cycle waits that long.
 MAX_RETRY_AFTER = 600.0
 
 _CLOSED = "the server closed the connection"
 _RETRYABLE = frozenset({429, 502, 503, 504})
+#: What is said of a server whose certificate is not taken, or who does not take that of the client.
+TLS_FAILED = "TLS failed"
 #: How http.client says that a proxy opened no tunnel.
 _NO_TUNNEL = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
 
@@ -55,6 +63,8 @@ def refusal(
     body: bytes,
     secrets: Iterable[str] = (),
     explain: Explain | None = None,
+    *,
+    may_hold_token: bool = False,
 ) -> HttpError:
     """An answer with another status than 200. `body` is its head, `secrets` are those that were sent."""
     known = explain(status, body) if explain is not None else None
@@ -65,7 +75,13 @@ def refusal(
         reason, text = "redirect", "redirects are not followed; give the final URL"
     else:
         reason = "unauthorized" if status in (401, 403) else "http_error"
-        text = excerpt(body, secrets)
+        if may_hold_token:
+            text = tokenanswer.shown(status, headers.get("Content-Type", ""), body, secrets)
+        else:
+            text = excerpt(body, secrets)
+        if status in _REFUSES_WHO:
+            challenge = "" if "error" in text else _challenge(headers, secrets)
+            text = "; ".join(filter(None, (text, challenge, _skew(headers.get("Date")))))
     message = f"{where}: HTTP {status}" + (f": {text}" if text else "")
     return HttpError(
         reason,
@@ -73,6 +89,26 @@ def refusal(
         status=status,
         retryable=status in _RETRYABLE,
         retry_after=retry_after(headers.get("Retry-After")) if status in _RETRYABLE else None,
+    )
+
+
+def _challenge(headers: Mapping[str, str], secrets: Iterable[str]) -> str:
+    """What a server says of a token in the place that RFC 6750 has for it; it often says it nowhere else."""
+    said = headers.get("WWW-Authenticate", "")
+    return excerpt(said.encode(errors="replace"), secrets) if "error" in said else ""
+
+
+def _skew(date: str | None) -> str:
+    """How far the server's clock is from this one, where that may be why it takes no token and no signature."""
+    try:
+        seconds = email.utils.parsedate_to_datetime(date or "").timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return ""
+    if abs(seconds) < _SKEW:
+        return ""
+    where = "ahead of" if seconds > 0 else "behind"
+    return (
+        f"the server's clock is {abs(seconds):.0f} s {where} that of who asks, so tokens and signatures may not count"
     )
 
 
@@ -134,7 +170,7 @@ def _known(where: str, cause: BaseException, max_bytes: int) -> HttpError | None
             return HttpError("connection_failed", f"{where}: the host name is no name that a host can have")
         case urllib3.exceptions.SSLError():
             # A certificate does not get better within a cycle.
-            return HttpError("connection_failed", f"{where}: TLS failed: {cleaned(str(cause), EXCERPT)}")
+            return HttpError("connection_failed", f"{where}: {TLS_FAILED}: {cleaned(str(cause), EXCERPT)}")
     if found := _NO_TUNNEL.fullmatch(str(cause)):
         code, said = int(found[1]), cleaned(found[2], EXCERPT)
         return HttpError(

@@ -50,7 +50,10 @@ def proxy_for(parts: SplitResult, *, has_token: bool) -> Proxy | None:
 
 
 def named(url: str) -> Proxy:
-    """A proxy that somebody named for the very server, who thereby trusts it with what is sent. Raises HttpError."""
+    """A proxy that somebody named for the very server. Raises HttpError.
+
+    What is read from Secrets comes here only where they are released for a proxy that could read it.
+    """
     return _proxy("proxyURL", url)
 
 

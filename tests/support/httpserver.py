@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import functools
 import gzip
 import json
@@ -183,6 +184,21 @@ def answer(body: object, status: int = 200, **headers: str) -> Handler:
 
     def handle(exchange: Exchange) -> None:
         exchange.send(data, status, **headers)
+
+    return handle
+
+
+def at_another_time(ahead: float, then: Handler) -> Handler:
+    """The same from a machine whose clock is this many seconds ahead, as the header Date says."""
+
+    def handle(exchange: Exchange) -> None:
+        date = email.utils.formatdate(time.time() + ahead, usegmt=True)
+        exchange.http.date_time_string = lambda *_: date  # type: ignore[method-assign]
+        try:
+            then(exchange)
+        finally:
+            # The connection may be used again.
+            del exchange.http.date_time_string
 
     return handle
 

@@ -7,6 +7,7 @@ import hmac
 import re
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from dsf import http
 from dsf.auth.authenticator import Authenticator
 from tests.integration.auth.bed import GOOD, Bed
-from tests.support.httpserver import Exchange, ScriptedServer
+from tests.support.httpserver import Exchange, ScriptedServer, answer, at_another_time
 
 KEY = "s3cret/of+amazon"
 AWS = {
@@ -109,3 +110,32 @@ def test_a_session_and_a_wrong_key(bed: Bed, amazon: ScriptedServer) -> None:
     assert error.reason == "unauthorized"
     assert "SignatureDoesNotMatch" in error.message
     assert "an0ther-key" not in error.message
+
+
+#: As Amazon has it, in seconds.
+WINDOW = 300
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(3600, "ahead of"), (-3600, "behind")])
+def test_a_clock_that_is_off(bed: Bed, amazon: ScriptedServer, ahead: int, said: str) -> None:
+    """The signature is good, and of a time that Amazon's clock does not take."""
+
+    def in_time(exchange: Exchange) -> None:
+        now = datetime.now(UTC) + timedelta(seconds=ahead)
+        signed = datetime.strptime(exchange.request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        if abs((now - signed).total_seconds()) <= WINDOW:
+            checks(exchange)
+            return
+        text = f"Signature expired: {signed:%Y%m%dT%H%M%SZ} is not within 5 min. of {now:%Y%m%dT%H%M%SZ}"
+        answer({"message": text}, 403)(exchange)
+
+    amazon.script(at_another_time(ahead, in_time))
+    error = bed.failure(amazon.url, METHODS)
+    assert error.reason == "unauthorized"
+    assert "Signature expired" in error.message
+    assert f"s {said} that of who asks, so tokens and signatures may not count" in error.message
+    assert KEY not in error.message
+    # Another key is another thing.
+    amazon.script(checks)
+    error = bed.failure(amazon.url, {"aws": {**AWS, "secretAccessKey": {"name": "amazon", "key": "other"}}})
+    assert "that of who asks" not in error.message

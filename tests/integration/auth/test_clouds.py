@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -15,10 +16,12 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import RSAKey
 
-from dsf.auth.secrets import AccountToken
+from dsf.auth import tokencache
+from dsf.auth.secrets import AccountToken, SecretError
+from dsf.http import addresses
 from tests.integration.auth import test_aws
 from tests.integration.auth.bed import GOOD, Bed, asks_for, server_context
-from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, hang
+from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, at_another_time, hang
 from tests.support.tlsca import TestCa
 
 ACCOUNT = "system:serviceaccount:dynamic-scoring:dynamic-scoring-agent"
@@ -34,11 +37,14 @@ class Cluster:
     def __init__(self) -> None:
         self.key = RSAKey.generate_key(2048)
         self.given: list[str] = []
+        #: Seconds that its clock is ahead.
+        self.ahead = 0
 
     def token(self, audience: str, seconds: int) -> AccountToken:
         """A new token."""
-        now = int(time.time())
-        claims = {"iss": "https://cluster1", "sub": ACCOUNT, "aud": [audience], "exp": now + seconds}
+        now = int(time.time()) + self.ahead
+        times = {"iat": now, "nbf": now, "exp": now + seconds}
+        claims = {"iss": "https://cluster1", "sub": ACCOUNT, "aud": [audience], **times}
         self.given.append(jwt.encode({"alg": "RS256"}, claims, self.key))
         return AccountToken(self.given[-1], float(seconds))
 
@@ -59,14 +65,15 @@ class Clouds:
         self.cluster = cluster
         self.given = 0
         self.seconds = 3600
-        self.server = ScriptedServer(self._give, tls=context)
+        self.server = ScriptedServer(self.give, tls=context)
 
     @property
     def token(self) -> str:
         """The newest."""
         return f"cl0ud-token-{self.given}"
 
-    def _give(self, exchange: Exchange) -> None:
+    def give(self, exchange: Exchange) -> None:
+        """A token for who shows a good one."""
         form = {name: values[0] for name, values in parse_qs(exchange.request.body.decode()).items()}
         path = exchange.request.path
         if path == "/tenant/oauth2/v2.0/token":
@@ -77,7 +84,7 @@ class Clouds:
             found = self._google(form)
         elif path == "/v1/projects/-/serviceAccounts/scoring@fleet.iam.gserviceaccount.com:generateAccessToken":
             found = self._impersonated(exchange)
-        elif form.get("Action") == "AssumeRoleWithWebIdentity":
+        elif form.get("Action") == "AssumeRoleWithWebIdentity" and exchange.request.headers.get("Accept") == "text/xml":
             found = self._amazon(form)
         else:
             found = None
@@ -176,6 +183,7 @@ def world(bed: Bed, ca: TestCa, cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     """Clouds that a private CA vouches for."""
     monkeypatch.setattr(bed.secrets, "account_token", cluster.token)
     cluster.given.clear()
+    cluster.ahead = 0
     bed.put("ca", ca_crt=ca.cert.read_bytes())
     clouds = Clouds(cluster, server_context(ca.issue("127.0.0.1")))
     with clouds.server:
@@ -257,6 +265,33 @@ def test_renewed_before_its_end(world: World, cloud: str) -> None:
             assert world.bed.fetch(server.url, world.methods(cloud), world.tls) == 1
 
 
+@pytest.mark.parametrize("cloud", [*CLOUDS, "account"])
+def test_a_good_token_outlives_the_api_server(world: World, cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokencache, "_SHARE", 0.0)
+    world.clouds.seconds = 30
+    asked: list[str] = []
+
+    def down(audience: str, seconds: int) -> AccountToken:
+        asked.append(audience)
+        raise SecretError("the API server is away", "auth_failed")
+
+    def account_token(audience: str, seconds: int) -> AccountToken:
+        return AccountToken(world.clouds.cluster.token(audience, 600).value, 30.0)
+
+    monkeypatch.setattr(world.bed.secrets, "account_token", account_token)
+    is_account = cloud == "account"
+    methods = {"serviceAccountToken": {"audience": "thanos"}} if is_account else world.methods(cloud)
+    with ScriptedServer(GOOD) if is_account else source(world, cloud) as server:
+        assert world.bed.fetch(server.url, methods, None if is_account else world.tls) == 1
+        monkeypatch.setattr(world.bed.secrets, "account_token", down)
+        assert world.bed.fetch(server.url, methods, None if is_account else world.tls) == 1
+        assert len(asked) == 1
+        if cloud != "aws":
+            # One that is refused is no good.
+            server.script(answer("no", 401))
+            assert world.bed.failure(server.url, methods, None if is_account else world.tls).reason == "auth_failed"
+
+
 @pytest.mark.parametrize("cloud", ["azure", "gcp"])
 def test_after_a_401_it_is_got_anew_once(world: World, cloud: str) -> None:
     bed, methods = world.bed, world.methods(cloud)
@@ -284,6 +319,45 @@ def test_a_token_that_is_not_the_clusters(world: World, cloud: str, monkeypatch:
     assert token.split(".")[1] not in error.message
 
 
+@pytest.mark.parametrize("ahead", [7200, -7200])
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_a_cluster_whose_clock_is_off(world: World, cloud: str, ahead: int) -> None:
+    """Its tokens are not good yet, or over. The agent's clock is the cluster's: the cloud's is another one."""
+    world.clouds.cluster.ahead = ahead
+    world.clouds.server.script(at_another_time(-ahead, world.clouds.give))
+    with source(world, cloud) as server:
+        error = world.bed.failure(server.url, world.methods(cloud), world.tls)
+        assert server.requests == []
+    assert (error.reason, world.clouds.given) == ("auth_failed", 0)
+    assert "HTTP 400" in error.message
+    assert f"s {'behind' if ahead > 0 else 'ahead of'} that of who asks" in error.message
+    assert "eyJ" not in error.message
+
+
+@pytest.mark.parametrize("ahead", [7200, -7200])
+def test_a_projected_token_of_a_cluster_whose_clock_is_off(world: World, ahead: int) -> None:
+    cluster = world.clouds.cluster
+    methods = {"serviceAccountToken": {"audience": "thanos"}}
+
+    def check(exchange: Exchange) -> None:
+        said = exchange.request.headers["Authorization"].removeprefix("Bearer ")
+        challenge = 'Bearer error="invalid_token"'
+        (GOOD if cluster.good(said, "thanos") else answer("", 401, WWW_Authenticate=challenge))(exchange)
+
+    with ScriptedServer(at_another_time(-ahead, check)) as server:
+        assert world.bed.fetch(server.url, methods) == 1
+        cluster.ahead = ahead
+        # The kept one is good; what is got after it is not.
+        assert world.bed.fetch(server.url, methods) == 1
+        error = world.bed.failure(server.url, {"serviceAccountToken": {"audience": "thanos", "expirationSeconds": 700}})
+        assert len(cluster.given) == 3
+    assert error.reason == "unauthorized"
+    assert 'error="invalid_token"' in error.message
+    assert f"s {'behind' if ahead > 0 else 'ahead of'} that of who asks" in error.message
+    assert "it was asked with a token that was got anew for it" in error.message
+    assert not [token for token in cluster.given if token in error.message]
+
+
 BAD: dict[str, Handler] = {
     "HTML": answer("<html>log in</html>", Content_Type="text/html"),
     "other JSON": answer([1]),
@@ -307,6 +381,38 @@ def test_a_server_that_gives_none(world: World, cloud: str, what: str, ca: TestC
         assert token not in error.message
 
 
+#: What is given just now and is no good to the agent, so that nobody can mask it.
+NEW = "eyJuZXctdG9rZW4iOiJvZi1jbG91ZCJ9"
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+@pytest.mark.parametrize(
+    "bad",
+    [answer({"access_token": NEW, "error_codes": [NEW]}, 201), answer(f"<SessionToken>{NEW}</SessionToken>", 500)],
+)
+def test_a_token_in_a_bad_answer_is_not_shown(world: World, cloud: str, bad: Handler) -> None:
+    world.clouds.server.script(bad)
+    error = world.bed.failure("http://127.0.0.1:1", world.methods(cloud), world.tls)
+    assert (error.reason, NEW[:8] in error.message) == ("auth_failed", False)
+    assert "that is not shown, as it may hold a token" in error.message
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {"error": {"code": 403, "message": "no such pool", "status": "PERMISSION_DENIED"}},
+        {"error": "403", "error_description": "no such pool", "trace": NEW},
+        f"<Error><Type>Sender</Type><Code>403</Code><Message>no such pool</Message></Error><T>{NEW}</T>",
+    ],
+)
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_the_words_of_a_cloud_are_shown(world: World, cloud: str, refusal: object) -> None:
+    world.clouds.server.script(answer(refusal, 403))
+    error = world.bed.failure("http://127.0.0.1:1", world.methods(cloud), world.tls)
+    assert "HTTP 403: 403: no such pool" in error.message
+    assert NEW[:8] not in error.message
+
+
 def test_a_ca_that_did_not_sign(world: World, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = TestCa(tmp_path_factory.mktemp("other-ca"))
     world.bed.put("ca", ca_crt=other.cert.read_bytes())
@@ -325,3 +431,107 @@ def test_without_its_library(world: World, cloud: str, modules: list[str], monke
     error = world.bed.failure("http://127.0.0.1:1", world.methods(cloud), world.tls)
     assert error.reason == "auth_unsupported"
     assert f"dynamic-scoring-framework[{cloud}]" in error.message
+
+
+#: Of EKS's agent on each node, and the token that EKS puts into a pod.
+POD_TOKEN = "p0d-token-of-eks"
+
+
+def as_pod(monkeypatch: pytest.MonkeyPatch, server: ScriptedServer, file: Path) -> None:
+    """What EKS does for the agent's pod where there is an association."""
+    file.write_text(f"{POD_TOKEN}\n")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/v1/credentials")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(file))
+
+
+def gives_keys(clouds: Clouds) -> Handler:
+    """EKS's agent on the node."""
+
+    def give(exchange: Exchange) -> None:
+        if exchange.request.headers.get("Authorization") != POD_TOKEN:
+            exchange.send(json.dumps(exchange.request.headers).encode(), 400)
+            return
+        clouds.given += 1
+        key, secret, session = AWS_KEY
+        ends = (datetime.now(UTC) + timedelta(seconds=clouds.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        answer({"AccessKeyId": key, "SecretAccessKey": secret, "Token": session, "Expiration": ends})(exchange)
+
+    return give
+
+
+@pytest.fixture
+def pod(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedServer]:
+    """The agent's pod, and EKS's agent."""
+    with ScriptedServer(gives_keys(world.clouds)) as running:
+        as_pod(monkeypatch, running, tmp_path / "eks-pod-identity-token")
+        yield running
+
+
+POD = {"aws": {"region": "eu-west-1", "podIdentity": True}}
+
+
+def test_a_pod_identity_of_eks(world: World, pod: ScriptedServer, tmp_path: Path) -> None:
+    with source(world, "aws") as server:
+        assert [world.bed.fetch(server.url, POD) for _ in range(3)] == [1, 1, 1]
+        assert (world.clouds.given, pod.paths()) == (1, ["/v1/credentials"])
+        shown = "\n".join(world.bed.shown)
+        assert not [secret for secret in (POD_TOKEN, *AWS_KEY[1:]) if secret in shown]
+        # A careless one repeats a token, that is over now, and nobody else does; the kept key is good.
+        (tmp_path / "eks-pod-identity-token").write_text("0ther-token-of-eks")
+        assert world.bed.fetch(server.url, POD) == 1
+        error = world.bed.failure(server.url, {"aws": {**POD["aws"], "service": "other"}})
+    assert (error.reason, "0ther-token" in error.message) == ("auth_failed", False)
+    assert "no key from EKS Pod Identity: HTTP 400" in error.message
+
+
+def test_a_pod_identity_that_is_renewed_before_its_end(world: World, pod: ScriptedServer) -> None:
+    world.clouds.seconds = 2
+    with source(world, "aws") as server:
+        until = time.monotonic() + 60
+        while world.clouds.given < 2:
+            assert time.monotonic() < until
+            assert world.bed.fetch(server.url, POD) == 1
+
+
+def test_a_pod_without_an_identity(world: World, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
+    # Nobody but EKS's agent is asked, whatever is in the environment.
+    for url in ("http://169.254.169.254/latest", "http://192.0.2.1/v1", "file:///etc/passwd", "http://eks.example/"):
+        monkeypatch.setenv(name, url)
+        error = world.bed.failure("http://127.0.0.1:1", POD)
+        assert (error.reason, url in error.message) == ("secret_refused", False)
+    monkeypatch.delenv(name)
+    error = world.bed.failure("http://127.0.0.1:1", POD)
+    assert (error.reason, "make an association of ServiceAccount" in error.message) == ("secret_missing", True)
+    assert pod.requests == []
+
+
+@pytest.mark.parametrize("body", ["<html>", {"AccessKeyId": "a"}, [1]])
+def test_a_pod_identity_with_an_answer_that_is_none(world: World, pod: ScriptedServer, body: object) -> None:
+    pod.script(answer(body))
+    error = world.bed.failure("http://127.0.0.1:1", POD)
+    assert (error.reason, "its answer cannot be used" in error.message) == ("auth_failed", True)
+
+
+def test_a_key_in_a_bad_answer_of_a_pod_identity_is_not_shown(world: World, pod: ScriptedServer) -> None:
+    pod.script(answer({"AccessKeyId": "a", "SecretAccessKey": AWS_KEY[1], "Token": AWS_KEY[2]}, 201))
+    error = world.bed.failure("http://127.0.0.1:1", POD)
+    assert (error.reason, "HTTP 201" in error.message) == ("auth_failed", True)
+    assert not [secret for secret in AWS_KEY[1:] if secret[:8] in error.message]
+
+
+def test_a_pod_identity_that_hangs(world: World, pod: ScriptedServer) -> None:
+    pod.script(hang)
+    world.bed.seconds = 1
+    error = world.bed.failure("http://127.0.0.1:1", POD)
+    assert (error.reason, "no complete answer within" in error.message) == ("auth_failed", True)
+
+
+def test_a_metadata_address_is_asked_for_the_key_alone(
+    world: World, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EKS's agent has a link-local address. A scorer that names it as its source gets nothing, signed or not."""
+    monkeypatch.setattr(addresses, "is_refused", lambda _: True)
+    for _ in range(2):
+        assert world.bed.failure(pod.url, POD).reason == "address_refused"
+    assert (world.clouds.given, pod.paths()) == (1, ["/v1/credentials"])

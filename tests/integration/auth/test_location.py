@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode
 from dsf.auth.authenticator import Authenticator
+from dsf.errors import HttpError
 from dsf.http.access import DIRECT, Access
 from dsf.hub.health import Target, check
 from tests.integration.auth.bed import Bed
@@ -23,7 +25,7 @@ def access(bed: Bed, stage: str, **told: object) -> Access:
     summary = bed.summary("http://127.0.0.1:1", None).model_dump(by_alias=True, exclude_none=True, mode="json")
     summary.pop("sourceAccess")
     made = ScorerSummary.model_validate({**summary, **told})
-    return Authenticator(bed.secrets).access(made, stage, 0.0)  # type: ignore[arg-type]
+    return Authenticator(bed.secrets).access(made, stage, time.monotonic() + 30)  # type: ignore[arg-type]
 
 
 def test_what_an_agent_does(bed: Bed) -> None:
@@ -35,6 +37,33 @@ def test_what_an_agent_does(bed: Bed) -> None:
     assert (found.proxy, found.is_direct) == ("http://proxy.example:3128", False)
     assert access(bed, "score", location="Internal", scoringAccess=BOUND).is_direct
     assert access(bed, "fetch", sourceAccess=BOUND).proxy == "http://proxy.example:3128"
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("location", ["Internal", "External"])
+def test_the_server_of_tokens(bed: Bed, monkeypatch: pytest.MonkeyPatch, location: str, is_named: bool) -> None:
+    """It is asked as what its token is for."""
+    bed.put("client", usable_for="sso.test, 127.0.0.1", secret="s3cret")
+    with Proxy(refuse=502) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+        told: dict[str, object] = {
+            "methods": {
+                "oauth2": {
+                    "tokenURL": "https://sso.test/token",
+                    "clientID": {"value": "a"},
+                    "clientSecret": {"name": "client", "key": "secret"},
+                }
+            },
+            "authentication": "a",
+            "allowedHosts": ["127.0.0.1"],
+        }
+        if is_named:
+            told["proxyURL"] = f"http://{proxy.address}"
+            monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+        # Nobody knows that name: it is either the proxy that says so or the machine.
+        with pytest.raises(HttpError, match="no token from the OAuth2 server"):
+            access(bed, "score", location=location, scoringAccess=told)
+        assert bool(proxy.asked) == (location == "External")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.auth.bed import GOOD, Bed, echo, ref
 from tests.support.httpserver import ScriptedServer
 
+KEY_ALONE = base64.b64encode(b"k3y-of-api:").decode()
 BASIC = base64.b64encode(b"reader:pa55-of-reader").decode()
 
 
@@ -44,6 +45,12 @@ def filled(bed: Bed) -> Bed:
             {"basic": {"username": ref("s", "user"), "password": {"name": "s", "key": "password"}}},
             {"Authorization": f"Basic {BASIC}"},
             "Authorization: Basic ***:***",
+        ),
+        (
+            # An API key as the user, without a password.
+            {"basic": {"username": ref("s", "key")}},
+            {"Authorization": f"Basic {KEY_ALONE}"},
+            "Authorization: Basic ***:",
         ),
         (
             {"headers": [{"name": "X-Scope-OrgID", "value": "team-a|team-b"}]},
@@ -141,6 +148,7 @@ def test_a_method_that_this_agent_does_not_know_ends_that_scorer_alone(filled: B
     [
         {"tokenSecretRef": {"name": "s", "key": "token"}},
         {"basic": {"username": {"value": "reader"}, "password": {"name": "s", "key": "password"}}},
+        {"basic": {"username": ref("s", "key")}},
         {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]},
         {"queryParameters": [{"name": "api_key", **ref("s", "key")}]},
     ],
@@ -149,5 +157,5 @@ def test_a_server_that_sends_back_what_it_got_shows_nothing(filled: Bed, methods
     with ScriptedServer(echo) as source:
         error = filled.failure(source.url, methods)
     assert error.reason == "unauthorized"
-    for secret in ("t0ken-of-source", "pa55-of-reader", "k3y-of-api", BASIC):
+    for secret in ("t0ken-of-source", "pa55-of-reader", "k3y-of-api", BASIC, KEY_ALONE):
         assert secret not in str(error)

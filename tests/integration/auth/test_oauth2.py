@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from dsf.auth import tokencache
 from tests.integration.auth.bed import Bed, TokenServer, asks_for, ref
-from tests.support.httpserver import Handler, ScriptedServer, answer, hang
+from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, hang
 from tests.support.wait import wait_for
 
 
@@ -70,12 +72,17 @@ def test_renewed_before_its_end(bed: Bed, tokens: TokenServer, source: ScriptedS
     assert source.requests[0].headers["Authorization"] == "Bearer token-1-of-server"
 
 
-def test_a_good_token_outlives_its_server(bed: Bed, tokens: TokenServer, source: ScriptedServer) -> None:
+def test_a_good_token_outlives_its_server(
+    bed: Bed, tokens: TokenServer, source: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Renewed from the first moment on.
+    monkeypatch.setattr(tokencache, "_SHARE", 0.0)
     tokens.seconds = 30
     told = methods(tokens)
     assert bed.fetch(source.url, told) == 1
     tokens.server.script(answer("down", 503))
     assert bed.fetch(source.url, told) == 1
+    assert len(tokens.server.requests) == 2
 
 
 def test_after_a_401_it_is_got_anew_once(bed: Bed, tokens: TokenServer, source: ScriptedServer) -> None:
@@ -92,6 +99,26 @@ def test_after_a_401_it_is_got_anew_once(bed: Bed, tokens: TokenServer, source: 
     assert len(tokens.server.requests) == 3
 
 
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_new_token_that_the_source_repeats_is_not_shown(bed: Bed, tokens: TokenServer, as_json: bool) -> None:
+    told = methods(tokens)
+
+    def repeat(exchange: Exchange) -> None:
+        said = exchange.request.headers["Authorization"]
+        if said == "Bearer token-1-of-server":
+            exchange.send(b"", 401)
+        else:
+            text = f"not a good token: {said}"
+            exchange.send(json.dumps({"status": "error", "error": text}).encode() if as_json else text.encode())
+
+    with ScriptedServer(repeat) as source:
+        error = bed.failure(source.url, told)
+        assert [request.headers["Authorization"] for request in source.requests][1:] == ["Bearer token-2-of-server"]
+    assert "token-2" not in error.message
+    assert "token-1" not in error.message
+    assert error.reason == "bad_answer"
+
+
 def test_another_secret_counts_at_once(bed: Bed, tokens: TokenServer, source: ScriptedServer) -> None:
     told = methods(tokens)
     bed.fetch(source.url, told)
@@ -106,9 +133,10 @@ def test_another_secret_counts_at_once(bed: Bed, tokens: TokenServer, source: Sc
     [
         (
             answer("<html>log in</html>", Content_Type="text/html"),
-            "the answer is not JSON; it starts with <html>",
+            "HTTP 200, not JSON: an answer (text/html, 19 bytes) that is not shown",
         ),
-        (answer({"error": "invalid_scope"}, 400), 'HTTP 400: {"error": "invalid_scope"}'),
+        (answer({"error": "invalid_scope", "error_description": "no b"}, 400), "HTTP 400: invalid_scope: no b"),
+        (answer("no", 503), "HTTP 503: an answer ("),
         (answer({"token": "x"}), "the answer has no access_token"),
         (answer({"access_token": "two\nlines"}), "the answer has no access_token"),
         (answer({"access_token": "x", "token_type": "mac"}), "its token_type is not Bearer"),
@@ -126,6 +154,62 @@ def test_a_server_that_gives_none(bed: Bed, server: Handler, said: str) -> None:
         assert (error.reason, source.requests) == ("auth_failed", [])
     assert "no token from the OAuth2 server" in error.message
     assert said in error.message
+
+
+@pytest.mark.parametrize("how", ["Basic", "Post"])
+@pytest.mark.parametrize("as_error", [True, False])
+def test_a_server_that_repeats_a_secret_as_it_was_sent(bed: Bed, how: str, as_error: bool) -> None:
+    secret = "a/b+Zk93 =kd"
+    bed.put("client", id="client", secret=secret)
+
+    def repeat(exchange: Exchange) -> None:
+        said = exchange.request.headers.get("Authorization", "") + exchange.request.body.decode()
+        exchange.send(json.dumps({"error": said} if as_error else said).encode(), 401)
+
+    with ScriptedServer(repeat) as running:
+        # The id is no secret: it must not be what withholds the message.
+        told = methods(running, clientAuthentication=how, clientID={"value": "client"})
+        error = bed.failure("http://127.0.0.1:1", told)
+        (request,) = running.requests
+    sent = request.headers.get("Authorization", "Basic ").removeprefix("Basic ")
+    forms = (secret, "a%2Fb%2BZk93%20%3Dkd", "a%2Fb%2BZk93+%3Dkd", "Zk93")
+    assert [form for form in (*forms, sent) if form and form in error.message] == []
+    assert "HTTP 401" in error.message
+
+
+def test_a_source_that_repeats_a_parameter_as_it_was_sent(bed: Bed) -> None:
+    bed.put("keys", token="k3y of a+b Zk93")
+
+    def repeat(exchange: Exchange) -> None:
+        exchange.send(exchange.http.path.encode(), 400)
+
+    with ScriptedServer(repeat) as source:
+        error = bed.failure(source.url, {"queryParameters": [{"name": "key", **ref("keys")}]})
+    assert (error.stage, "Zk93" in error.message) == ("fetch", False)
+
+
+#: A token that was given just now, so that nobody can mask it.
+NEW = "eyJuZXctdG9rZW4iOiJvZi1zZXJ2ZXIifQ"
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        answer(f"access_token={NEW}&token_type=bearer", Content_Type="application/x-www-form-urlencoded"),
+        answer(f'{{"access_token": "{NEW}"}}x'),
+        answer({"access_token": NEW, "token_type": "Bearer"}, 201),
+        answer({"access_token": NEW, "token_type": "Bearer"}, 400),
+        answer({"error": "server_error", "access_token": NEW}, 500),
+        answer({"error": NEW}, 202),
+        answer({"token": NEW}),
+    ],
+)
+def test_a_token_in_a_bad_answer_is_not_shown(bed: Bed, server: Handler) -> None:
+    bed.put("client", id="client", secret="s3cret-of-client")
+    with ScriptedServer(server) as running:
+        error = bed.failure("http://127.0.0.1:1", methods(running))
+    assert error.reason == "auth_failed"
+    assert NEW[:8] not in error.message
 
 
 def test_a_server_that_repeats_the_secret(bed: Bed, tokens: TokenServer, source: ScriptedServer) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.cycle import Cycle
 from dsf.errors import CycleError
 from tests.integration.auth.bed import GOOD, Bed, TokenServer
-from tests.support.httpserver import ScriptedServer
+from tests.integration.http.test_proxies import Proxy
+from tests.support.httpserver import ScriptedServer, answer
 
 TOKEN = {"tokenSecretRef": {"name": "s", "key": "token"}}
 
 
-def fetch(bed: Bed, url: str, methods: dict[str, Any], *hosts: str) -> str:
-    """The reason why there is no answer, or `ok`."""
+def fetch(bed: Bed, url: str, methods: dict[str, Any], *hosts: str, **more: Any) -> str:
+    """The reason why there is no answer, or `ok`; `more` is of what is told of the source."""
     told = bed.summary(url, methods).model_dump(by_alias=True, exclude_none=True, mode="json")
-    told["sourceAccess"] |= {"authentication": "bound", "allowedHosts": list(hosts)}
+    told["sourceAccess"] |= {"authentication": "bound", "allowedHosts": list(hosts), **more}
     try:
         bed.stages.fetch(Cycle("one", "run", ScorerSummary.model_validate(told), float("inf")))
     except CycleError as error:
@@ -46,6 +49,45 @@ def test_a_secret_with_a_list_of_its_own_has_the_last_word(bed: Bed) -> None:
     with ScriptedServer(GOOD) as server:
         assert fetch(bed, server.url, TOKEN, "127.0.0.1") == "secret_refused"
         assert server.requests == []
+
+
+@pytest.mark.parametrize(("url", "tls"), [("http", {}), ("https", {"insecureSkipVerify": True})])
+@pytest.mark.parametrize("methods", [TOKEN, {"headers": [{"name": "X-A", "secretRef": {"name": "s", "key": "token"}}]}])
+def test_a_proxy_that_could_read_a_secret_must_be_released(
+    bed: Bed, url: str, tls: dict[str, Any], methods: dict[str, Any]
+) -> None:
+    url = f"{url}://prom.test:1"
+    bed.put("s", usable_for="prom.test", token="t0ken")
+    with Proxy() as proxy:
+        through = {"proxyURL": f"http://{proxy.address}", "tls": tls}
+        assert fetch(bed, url, methods, "prom.test", **through) == "secret_refused"
+        assert proxy.asked == []
+        # Who keeps the Secret may trust the proxy; and where nobody says a word of it, the object does.
+        for usable_for in (f"prom.test, {proxy.address}", ""):
+            before = len(proxy.asked)
+            bed.put("s", usable_for=usable_for, token="t0ken")
+            assert fetch(bed, url, methods, "prom.test", **through) != "secret_refused"
+            assert len(proxy.asked) > before
+
+
+def test_a_proxy_that_could_read_what_a_server_of_tokens_gets_must_be_released(bed: Bed) -> None:
+    secret = {"name": "s", "key": "token"}
+    methods = {"oauth2": {"tokenURL": "http://sso.test:1/token", "clientID": {"value": "a"}, "clientSecret": secret}}
+    with ScriptedServer(answer("no", 403)) as proxy:
+        through = {"proxyURL": proxy.url}
+        for usable_for, reason in (("", "secret_refused"), (f", 127.0.0.1:{proxy.port}", "auth_failed")):
+            assert proxy.requests == []
+            bed.put("s", usable_for=f"prom.test, sso.test{usable_for}", token="t0ken")
+            assert fetch(bed, "https://prom.test:1", methods, "prom.test", **through) == reason
+        assert len(proxy.requests) == 1
+
+
+def test_a_proxy_that_sees_no_secret_needs_no_release(bed: Bed) -> None:
+    bed.put("s", usable_for="prom.test", token="t0ken")
+    with Proxy() as proxy:
+        through = {"proxyURL": f"http://{proxy.address}"}
+        assert fetch(bed, "https://prom.test:1", TOKEN, "prom.test", **through) != "secret_refused"
+        assert proxy.asked[0].startswith("CONNECT prom.test:1")
 
 
 def test_the_server_of_tokens_is_bound_by_its_url(bed: Bed) -> None:

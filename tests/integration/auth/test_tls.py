@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.integration.auth.bed import GOOD, Bed, server_context
-from tests.support.httpserver import ScriptedServer
+from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
 
 CA = {"caRef": {"name": "private-ca", "key": "ca.crt"}}
@@ -76,6 +76,17 @@ def test_without_verification(bed: Bed, private: ScriptedServer) -> None:
     assert "the server's certificate is not verified" in bed.shown
     # Whoever verifies does not get that connection.
     assert "TLS failed" in bed.failure(private.url).message
+
+
+def test_a_server_of_tokens_always_proves_who_it_is(bed: Bed, private: ScriptedServer, ca: TestCa) -> None:
+    bed.put("client", secret="s3cret-of-client")
+    given = answer({"access_token": "t0ken", "token_type": "Bearer"})
+    with ScriptedServer(given, tls=server_context(ca.issue("127.0.0.1"))) as tokens:
+        secret = {"name": "client", "key": "secret"}
+        told = {"tokenURL": f"{tokens.url}/token", "clientID": {"value": "a"}, "clientSecret": secret}
+        error = bed.failure(private.url, {"oauth2": told}, {"insecureSkipVerify": True})
+        assert (error.reason, "TLS failed" in error.message, tokens.requests) == ("auth_failed", True, [])
+        assert bed.fetch(private.url, {"oauth2": told}, {**CA, "insecureSkipVerify": True}) == 1
 
 
 def test_a_client_certificate_and_its_rotation(bed: Bed, mutual: ScriptedServer, clients: TestCa) -> None:

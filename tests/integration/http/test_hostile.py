@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,9 +14,10 @@ import pytest
 from dsf import http
 from dsf.api.types import ConfigSyncMode
 from dsf.errors import HttpError
-from dsf.http import transport
+from dsf.http import addresses, transport
 from dsf.hub import health
 from tests.integration.http.hostile import MAX_BYTES, TABLE, Hostile, RawServer
+from tests.support.httpserver import ScriptedServer, answer
 
 #: Seconds that an exchange has, and seconds after which nothing of it may go on; machines are busy.
 _SECONDS = 0.4
@@ -127,3 +130,34 @@ def test_a_name_that_stands_for_a_refused_address_is_refused_at_each_connect(mon
             ask(deadline=time.monotonic() + 5)
         reasons.append(caught.value.reason)
     assert reasons == ["connection_failed", "address_refused"]
+
+
+@pytest.mark.parametrize("ask", [_get, _post, _probe], ids=["agent-get", "agent-post", "hub"])
+def test_the_address_that_was_looked_at_is_the_one_that_is_connected_to(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ScriptedServer(answer("good")) as good, socket.create_server(("127.0.0.2", good.port)) as secret:
+        # In the place of a metadata service, to which nothing can listen here.
+        monkeypatch.setattr(addresses, "_METADATA", (ipaddress.ip_network("127.0.0.2"),))
+        first, then = ((2, 1, 6, "", (address, good.port)) for address in ("127.0.0.1", "127.0.0.2"))
+        looked_up: list[str] = []
+
+        def look_up(host: str, *_: object, **__: object) -> object:
+            looked_up.append(host)
+            return [first] if len(looked_up) == 1 else [then]
+
+        monkeypatch.setattr("socket.getaddrinfo", look_up)
+        url = f"http://rebinding.test:{good.port}/"
+        ask(url, time.monotonic() + 30)
+        assert (looked_up, good.connections) == (["rebinding.test"], 1)
+        transport.close()
+        monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [first, then])
+        for _ in range(2):
+            with pytest.raises(HttpError, match=r"stands for 127\.0\.0\.2") as caught:
+                ask(url, time.monotonic() + 30)
+            assert caught.value.reason == "address_refused"
+            monkeypatch.setattr("socket.getaddrinfo", look_up)
+        assert good.connections == 1
+        secret.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            secret.accept()

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from dsf import http
+from dsf.api.types import ConfigSyncMode
 from dsf.errors import HttpError, SettingsError
 from dsf.http import transport, trust
+from dsf.hub import health
 from tests.support.tlsca import TestCa
 
 
@@ -95,6 +97,17 @@ def test_a_private_ca_is_trusted_while_it_is_in_the_folder(
     (folder / "ca.crt").unlink()
     with pytest.raises(HttpError, match="TLS failed"):
         ask(url)
+
+
+def test_the_hubs_health_check_says_whose_ca_counts_for_it(ca: TestCa, server: int, folder: Path) -> None:
+    target = health.Target(f"https://localhost:{server}/config", ConfigSyncMode.None_)
+    failure = health.check(target, timeout=5).health_failure
+    assert failure is not None
+    assert "TLS failed" in failure.message
+    assert failure.message.endswith("it trusts the CAs of trustedCA (docs/sources.md#what-the-hub-asks)")
+    (folder / "ca.crt").write_text(ca.cert.read_text())
+    trust.use_folder(folder)
+    assert health.check(target, timeout=5).health_failure is None
 
 
 @pytest.mark.parametrize("ask", [by_agent, by_hub])

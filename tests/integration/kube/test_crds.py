@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,12 @@ from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING
 from dsf.kube.session import Session
 from tests.integration.kube.manifests import CONFIG_URL, config, scorer
 from tests.support.controlplane import ControlPlane
+from tests.support.controlplane_crds import create_crds
+from tests.support.wait import wait_for
 from tests.unit.auth.test_methods import AUTHENTICATIONS, MANIFESTS, PAGE
 
+#: The schema of objects that were stored long ago.
+FIRST = Path(__file__).with_name("crds-first.yaml")
 # As the upstream project's samples are written, every field of theirs used.
 UPSTREAM = f"""
 apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
@@ -101,6 +106,46 @@ def test_upstream_manifests_apply_unchanged(control_plane: ControlPlane, session
     assert read.spec.scoring.auth is not None
     masks = session.get(DYNAMIC_SCORING_CONFIGS.path(namespace, "dynamic-scoring-config"))["spec"]
     assert masks == {"mask": [{"clusterName": "cluster1", "scoreName": "manual_score"}]}
+
+
+def test_objects_of_the_first_crds_are_read_and_changed_under_todays(own_control_plane: ControlPlane) -> None:
+    plane = own_control_plane
+    session, namespace = plane.session(), plane.namespace()
+    create_crds(session, list(yaml.safe_load_all(FIRST.read_text())))
+    manifests = UPSTREAM.replace("NAMESPACE", namespace)
+    assert plane.kubectl("apply", "-f", "-", stdin=manifests).count("created") == 2
+    path = DYNAMIC_SCORERS.path(namespace, "manual")
+    status = {
+        "healthStatus": "Active",
+        "lastSyncedConfig": {"name": "manual", "scoring": {"params": {"name": "manual_score", "interval": 30}}},
+        "scoreName": "manual_score",
+        "interval": 30,
+        "clusters": {"desired": 2, "succeeding": 1, "failing": 1},
+    }
+    assert session.merge(f"{path}/status", {"status": status})["status"] == status
+    tls = {"caRef": {"name": "private-ca"}}
+    before = session.merge(path, {"spec": {"source": {"tls": tls}}})
+    assert "tls" not in before["spec"]["source"], "the first schema knows no such field"
+
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=dump_crds())
+    # The server serves the new schema a moment after it took it.
+    wait_for(lambda: "tls" in session.merge(path, {"spec": {"source": {"tls": tls}}})["spec"]["source"])
+    session.merge(path, {"spec": {"source": {"tls": None}}})
+    after = session.get(path)
+    assert after["status"] == status
+    # Nothing is lost; what is new is filled in with its defaults.
+    read = DynamicScorer.from_manifest(after)
+    assert read.spec == DynamicScorer.from_manifest(before).spec
+    assert read.status.clusters.succeeding == 1
+    # By those whose manifest it is, by others, and by the hub.
+    assert plane.kubectl("apply", "-f", "-", stdin=manifests).count("unchanged") == 2
+    changes = {"description": "changed", "scoring": {"params": {"interval": 60}}}
+    changed = DynamicScorer.from_manifest(session.merge(path, {"spec": changes})).spec
+    assert (changed.description, changed.source) == ("changed", read.spec.source)
+    found = read.status.model_copy(update={"declared_interval": 60}).to_manifest()
+    assert apply_status(session, DYNAMIC_SCORERS, namespace, "manual", found)["status"] == found
+    masks = DYNAMIC_SCORING_CONFIGS.path(namespace, "dynamic-scoring-config")
+    assert len(session.merge(masks, {"spec": {"masks": [{"clusterName": "c", "scoreName": "s"}]}})["spec"]) == 2
 
 
 def test_defaults_are_filled_in(control_plane: ControlPlane, session: Session) -> None:
@@ -303,12 +348,46 @@ _REF = {"name": "s", "key": "k"}
         ({"basic": {"username": {}, "password": _REF}}, "either value or secretRef"),
         ({"headers": [{"name": "X-A", "value": "a", "secretRef": _REF}]}, "either value or secretRef"),
         ({"headers": [{"name": "X A", "value": "a"}]}, "should match"),
+        ({"headers": [{"name": "X-A", "value": "a\r\nX-B: c"}]}, "headers[0].value in body should match"),
+        ({"headers": [{"name": "hOst", "value": "a"}]}, "set by HTTP itself"),
+        ({"headers": [{"name": "X-A", "value": "a"}, {"name": "X-A", "value": "b"}]}, "Duplicate value"),
+        ({"headers": [{"name": "authorization", "value": "a"}], "tokenSecretRef": _REF}, "set by another method"),
+        ({"queryParameters": [{"name": "a", "value": "a\nb"}]}, "queryParameters[0].value in body should match"),
         ({"authenticationRef": {"name": "a"}, "tokenSecretRef": _REF}, "stands alone"),
         ({"clientCertificate": {}}, "secretName: Required"),
         ({"aws": {"region": "r"}}, "either roleARN, or accessKeyID and secretAccessKey"),
+        ({"aws": {"region": "r", "podIdentity": True, "sessionToken": _REF}}, "secretAccessKey, or podIdentity"),
         ({"gcp": {}}, "either audience or key"),
     ],
 )
 def test_what_is_said_of_bad_authentication(control_plane: ControlPlane, auth: dict[str, Any], said: str) -> None:
     answer = _apply(control_plane, scorer(control_plane.namespace(), source={"auth": auth}), check=False)
     assert said in answer
+
+
+_HOST = {"allowedHosts": ["thanos.example"]}
+_BASIC = {"username": {"value": "u"}, "password": _REF}
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"allowedHosts": ["ftp://x"]}, "spec.allowedHosts[0] in body should match"),
+        ({"allowedHosts": ["thanos.example/path"]}, "spec.allowedHosts[0] in body should match"),
+        (_HOST | {"proxyURL": "https://proxy.example:3128"}, "spec.proxyURL in body should match"),
+        (_HOST | {"overrides": [{"tokenSecretRef": _REF}]}, "names no cluster"),
+        (_HOST | {"overrides": [{"clusters": ["a"], "host": "thanos.example"}]}, "overrides[0].host in body should"),
+        (_HOST | {"overrides": [{"clusters": ["a"], "tokenSecretRef": _REF, "basic": _BASIC}]}, "at most one of"),
+        (
+            _HOST | {"basic": _BASIC, "headers": [{"name": "Authorization", "value": "a"}]},
+            "Authorization is set by another method already",
+        ),
+    ],
+)
+def test_what_is_said_of_a_bad_authentication_object(
+    control_plane: ControlPlane, spec: dict[str, Any], said: str
+) -> None:
+    manifest = {**AUTHENTICATIONS["thanos"], "metadata": {"name": "bad", "namespace": "default"}, "spec": spec}
+    answer = _apply(control_plane, manifest, "--dry-run=server", check=False)
+    assert said in answer
+    assert "created" not in answer

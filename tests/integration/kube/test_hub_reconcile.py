@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 
 import pytest
 
-from dsf.api.types import CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.api.types import API_VERSION, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.cli.statusreport import read_report
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.settings import Settings
 from tests.integration.hub.world import remote_config, scoring_api
 from tests.integration.kube.hubworld import HubWorld, addon
 from tests.integration.kube.manifests import config, scorer
@@ -64,6 +67,36 @@ def test_kubectl_shows_the_interval_that_is_in_force(running: HubWorld) -> None:
     table = running.plane.kubectl("get", "dsc", "-n", running.namespace, "-o", "wide").splitlines()
     shown = dict(zip(table[0].split(), table[1].split(), strict=False))
     assert (shown["INTERVAL"], shown["SUCCEEDING"], running.status()["declaredInterval"]) == ("5", "0", 30)
+
+
+def test_what_only_the_hub_finds_wrong_is_said(running: HubWorld, settings_factory: Callable[..., Settings]) -> None:
+    cluster = _cluster(running)
+    path = DYNAMIC_SCORERS.path(running.namespace, "cpu-scorer")
+    # The API server tells names apart by their case, HTTP does not.
+    twice = [{"name": "X-A", "value": "a"}, {"name": "x-a", "value": "b"}]
+    running.session.merge(path, {"spec": {"source": {"auth": {"headers": twice}}}})
+    for kind in ("ConfigSynced", "Distributed", "Scoring"):
+        running.until(lambda kind=kind: running.condition(kind) == ("False", "Invalid"), 10)  # type: ignore[misc]
+    assert "headers: a name is there twice" in running.told_by("Scoring")[2]
+    assert {one["type"] for one in running.status()["conditions"]} == {"ConfigSynced", "Distributed", "Scoring"}
+    running.until(lambda: running.told(cluster) == [], 5)
+    report = read_report(running.client, settings_factory(), None)
+    assert ("cpu-scorer", "Invalid") in {(one.scorer, one.reason) for one in report.conditions}
+    assert not report.ok
+    bad = {
+        "apiVersion": API_VERSION,
+        "kind": "ScoringAuthentication",
+        "metadata": {"name": "thanos", "namespace": running.namespace},
+        "spec": {"allowedHosts": ["prometheus.test"], "headers": twice},
+    }
+    running.apply(bad)
+    named = {"headers": None, "authenticationRef": {"name": "thanos"}}
+    running.session.merge(path, {"spec": {"source": {"auth": named}}})
+    running.until(lambda: running.condition("ConfigSynced") == ("False", "InvalidAuthentication"), 10)
+    assert "'thanos' has mistakes: spec: headers: a name is there twice" in running.told_by("ConfigSynced")[2]
+    running.apply({**bad, "spec": {"allowedHosts": ["prometheus.test"], "headers": twice[:1]}})
+    running.until(lambda: running.condition("ConfigSynced") == ("True", "Synced"), 10)
+    running.until(lambda: running.told(cluster) == ["cpu-scorer"], 10)
 
 
 def test_no_status_contradicts_itself(running: HubWorld) -> None:

@@ -37,6 +37,14 @@ FILL = Renderer(ClusterFacts("c1", LABELS, {"id.k8s.io": "0f-1", "dots": "..", "
         ('up{a="${label:quote}"}', r'up{a="x\"} or vector(1) or {a=\""}'),
         ("up{a='${label:single}'}", r"up{a='it\'s'}"),
         ("up{a=`${label:region}`}", "up{a=`eu-west.1`}"),
+        # A comment is no part of what stands before a string.
+        ('up{r=~ # =\n # b\n "${label:region}"}', 'up{r=~ # =\n # b\n "eu-west\\\\.1"}'),
+        ('up{r= # =~\n "${label:region}"}', 'up{r= # =~\n "eu-west.1"}'),
+        ("up{r=~`${label:region}`}", r"up{r=~`eu-west\.1`}"),
+        # What the backslashes escape is each other.
+        (r'up{a="\\${label:quote}"}', r'up{a="\\x\"} or vector(1) or {a=\""}'),
+        (r'up{a=~"\\\\${label:region}"}', r'up{a=~"\\\\eu-west\\.1"}'),
+        (r"up{a=`\${label:region}`}", r"up{a=`\eu-west.1`}"),
         ("sum(${label:word})", "sum(job_total:rate5m)"),
         ('up{a="$${cluster}"}', 'up{a="${cluster}"}'),
         ('up{a="${label:empty}"}', 'up{a=""}'),
@@ -74,6 +82,10 @@ def test_paths_and_values() -> None:
         ("query", "up{a=`${label:back}`}", "UnsafeClusterValue", "has a back quote"),
         ("query", "sum(${label:quote})", "UnsafeClusterValue", "put the template into quotes"),
         ("query", 'up{a="${claim:lines}"}', "UnsafeClusterValue", "has a control character"),
+        ("query", r'up{a="\${label:quote}"}', "UnknownTemplate", "q: ${label:quote} stands behind a backslash"),
+        ("query", r"up{a='x\\\${label:single}'}", "UnknownTemplate", "stands behind a backslash"),
+        ("query", r'up{a=~"\\${label:region}"}', "UnknownTemplate", "stands behind a backslash"),
+        ("query", r"up{a=~`\${label:region}`}", "UnknownTemplate", "stands behind a backslash"),
         ("host", "https://${label:slash}/", "UnsafeClusterValue", "cannot be a part of a host's name"),
         ("host", "https://${label:quote}.example", "UnsafeClusterValue", "cannot be a part of a host's name"),
         ("path", "/a/${claim:dots}/b", "UnsafeClusterValue", "cannot be a part of a path"),
@@ -87,9 +99,10 @@ def test_what_cannot_be_filled_in(how: str, text: str, reason: str, said: str) -
     assert said in str(caught.value)
 
 
-@given(st.text(max_size=30), st.sampled_from(['"', "'", "`"]), st.booleans())
-def test_a_value_never_ends_its_string(value: str, mark: str, is_regex: bool) -> None:
-    query = f"up{{a{'=~' if is_regex else '='}{mark}${{label:x}}{mark}}}; down"
+@given(st.text(max_size=30), st.sampled_from(['"', "'", "`"]), st.booleans(), st.integers(0, 5))
+def test_a_value_never_ends_its_string(value: str, mark: str, is_regex: bool, backslashes: int) -> None:
+    before = "\\" * backslashes
+    query = f"up{{a{'=~' if is_regex else '='}{mark}{before}${{label:x}}{mark}}}; down"
     try:
         filled = Renderer(ClusterFacts("c", {"x": value})).query(query, "q")
     except ResolutionError:

@@ -15,6 +15,7 @@ from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
 from dsf.api.types import CLUSTER_SET_LABEL
+from dsf.api.ways import methods_of
 from dsf.auth.authenticator import METHODS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text(encoding="utf-8")
@@ -68,6 +69,53 @@ def test_each_method_has_a_manifest() -> None:
         where = ClusterFacts("one", {CLUSTER_SET_LABEL: "america"})
         assert all(override.is_any or override.tls for override in filter(None, [found.spec.on(where)]))
     assert shown == set(Methods.model_fields)
+
+
+#: Rows of the table: method, what else the row says of it, and the heading that it leads to.
+ROWS: list[tuple[str, str, str]] = re.findall(
+    r"^\| `(\w+)`(?: with (?:a )?`?(\w+)`?)? \|.*\| \[\w+\]\(#([\w-]+)\) \|$", PAGE, re.MULTILINE
+)
+
+
+@pytest.mark.parametrize(("method", "more", "anchor"), ROWS)
+def test_each_row_leads_to_a_manifest_with_its_method(method: str, more: str, anchor: str) -> None:
+    headings = re.findall(r"^(#{2,3}) (.*)$", PAGE, re.MULTILINE)
+    (level, heading) = next(
+        (level, heading)
+        for level, heading in headings
+        if re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") == anchor
+    )
+    section = re.split(rf"^#{{2,{len(level)}}} ", PAGE.partition(f"\n{level} {heading}\n")[2], flags=re.MULTILINE)[0]
+    shown: list[dict[str, Any]] = []
+    for text in re.findall(r"^```yaml\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+        document = yaml.safe_load(text)
+        spec = document.get("spec") or {}
+        shown += [document.get("source") or {}, (document.get("source") or {}).get("auth") or {}, spec]
+        shown += spec.get("overrides") or []
+    found = [part[method] for part in shown if method in part]
+    assert found
+    assert not more or any(more in part for part in found)
+
+
+def test_the_table_has_every_method() -> None:
+    names = {field.alias for field in Methods.model_fields.values()} | {"tls"}
+    assert {method for method, *_ in ROWS} == names
+
+
+@pytest.mark.parametrize("name", AUTHENTICATIONS)
+def test_the_objects_of_the_page_reach_their_agents(name: str) -> None:
+    found = ScoringAuthentication.from_manifest(AUTHENTICATIONS[name])
+    host = found.spec.allowed_hosts[0]
+    source = {
+        "type": "Prometheus",
+        "host": host,
+        "params": {"query": "up", "range": 60, "step": 15},
+        "auth": {"authenticationRef": {"name": name}},
+    }
+    told = resolve(scorer(source), authentications={f"open-cluster-management/{name}": found}).summary.source_access
+    assert told is not None
+    assert told.methods == methods_of(found.spec)
+    assert (told.authentication, told.allowed_hosts) == (name, found.spec.allowed_hosts)
 
 
 @pytest.mark.parametrize("heading", MANIFESTS)

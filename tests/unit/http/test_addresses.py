@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
+from dsf.errors import HttpError
+from dsf.http import addresses
 from dsf.http.addresses import is_refused
+from dsf.http.deadline import Exchange
 
 
 @pytest.mark.parametrize(
@@ -19,6 +28,12 @@ from dsf.http.addresses import is_refused
         ("fe80::1%eth0", True),
         ("::ffff:0:169.254.169.254", True),
         ("64:ff9b:1::169.254.169.254", True),
+        # The prefix of a site, with 96, 48, 56 and 64 bits.
+        ("64:ff9b:1:1::a9fe:a9fe", True),
+        ("64:ff9b:1:a9fe:a9:fe00::", True),
+        ("64:ff9b:1:1a9:fe:a9fe::", True),
+        ("64:ff9b:1:1:a9:fea9:fe00:0", True),
+        ("64:ff9b:1:1::6464:64c8", True),
         ("fd00:ec2::254", True),
         ("fd00:ec2::23", True),
         ("fd00:42::42", True),
@@ -31,8 +46,58 @@ from dsf.http.addresses import is_refused
         ("::1", False),
         ("::", False),
         ("::ffff:10.0.0.1", False),
+        ("64:ff9b:1::10.0.0.1", False),
+        ("64:ff9b:1:1::a00:1", False),
+        ("64:ff9b:1:a00:0:100::", False),
+        ("64:ff9b:1:10a:0:1::", False),
+        ("64:ff9b:1:1:a:0:100:0", False),
+        ("64:ff9b:2:1::a9fe:a9fe", False),
         ("fd00::1", False),
     ],
 )
 def test_link_local_and_metadata_addresses_are_refused(address: str, expected: bool) -> None:
     assert is_refused(address) is expected
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No name server answers; addresses need none."""
+    known, over = socket.getaddrinfo, threading.Event()
+
+    def look_up(host: str, *rest: Any, **more: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            return known(host, *rest, **more)
+        over.wait(20)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    yield
+    over.set()
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("169.254.169.254", "2852039166", "0xa9fea9fe.", "0251.0376.0251.0376", "169.254.169%2e254"),
+        *("metadata", "instance-data", "METADATA.", "instance-data.ec2.internal", "metadata%2Egoogle.internal"),
+        "[64:ff9b:1:1::a9fe:a9fe]",
+    ],
+)
+def test_a_silent_name_server_lets_no_metadata_service_pass_to_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 0.05)
+    with pytest.raises(HttpError) as caught:
+        addresses.check(f"http://{host}/latest/meta-data", Exchange(time.monotonic() + 60, 100))
+    assert caught.value.reason == "address_refused"
+
+
+@pytest.mark.usefixtures("silent")
+def test_a_name_that_is_not_looked_up_in_time_is_the_proxys_while_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 0.05)
+    addresses.check("http://names.test/", Exchange(time.monotonic() + 60, 100))
+    with pytest.raises(TimeoutError):
+        addresses.check("http://names.test/", Exchange(time.monotonic() + 0.02, 100))

@@ -58,3 +58,38 @@ def test_retry_after_as_a_date() -> None:
     seconds = failures.retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True))
     assert seconds is not None
     assert 57 < seconds <= 60
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds", "said"),
+    [
+        (401, 3600, " 3600 s ahead of that of who asks"),
+        (403, -3600, " 3600 s behind that of who asks"),
+        (400, 86400, " 86400 s ahead of"),
+        # As long as an answer may take; and no refusal of who asks.
+        (401, -20, ""),
+        (500, 3600, ""),
+    ],
+)
+def test_a_refusal_by_another_clock(monkeypatch: pytest.MonkeyPatch, status: int, seconds: int, said: str) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(failures.time, "time", now.timestamp)
+    headers = {"Date": format_datetime(now + timedelta(seconds=seconds), usegmt=True)}
+    text = str(failures.refusal("GET http://a", status, headers, b"no"))
+    assert ("clock" in text) == bool(said)
+    assert said in text
+
+
+@pytest.mark.parametrize("date", ["", "soon", "Wed, 99 Oct 2015 07:28:00 GMT", "\u0667"])
+def test_a_refusal_without_a_date(date: str) -> None:
+    assert str(failures.refusal("GET http://a", 401, {"Date": date}, b"no")).endswith("HTTP 401: no")
+
+
+def test_a_refusal_that_is_in_its_header_alone() -> None:
+    challenge = 'Bearer realm="r", error="invalid_token", error_description="token s3cret-token is over"'
+    text = str(failures.refusal("GET http://a", 401, {"WWW-Authenticate": challenge}, b"", ["s3cret-token"]))
+    assert text.endswith('error="invalid_token", error_description="token *** is over"')
+    # A body that says it is enough, and a challenge without an error says nothing.
+    body = b'{"error": "invalid_token"}'
+    assert str(failures.refusal("GET http://a", 401, {"WWW-Authenticate": challenge}, body)).endswith(body.decode())
+    assert str(failures.refusal("GET http://a", 401, {"WWW-Authenticate": "Basic"}, b"")).endswith("HTTP 401")

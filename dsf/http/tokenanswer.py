@@ -1,0 +1,41 @@
+"""What may be said of an answer of a server of tokens: it may hold a token that is in no list of secrets yet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from dsf.text import cleaned, masked
+
+#: Characters of an error's own words that are shown.
+_MOST: Final = 500
+_MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,60}")
+#: The fields of an error: RFC 6749, 5.2; then those of clouds, for some within `error`. Amazon writes XML.
+_FIELDS: Final = ("error", "error_description", "code", "message")
+_XML_FIELDS: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
+
+
+def shown(status: int, content_type: str, body: bytes, secrets: Iterable[str] = ()) -> str:
+    """The fields of an error without the secrets that were sent, or else kind and length of the answer."""
+    said = _error(body.decode(errors="replace")) if status >= 400 else ""
+    if said:
+        return cleaned(masked(said, *secrets), _MOST)
+    kind = content_type.partition(";")[0].strip().lower()
+    kind = kind if _MEDIA_TYPE.fullmatch(kind) else "of no known type"
+    return f"an answer ({kind}, {len(body)} bytes) that is not shown, as it may hold a token"
+
+
+def _error(text: str) -> str:
+    try:
+        found = _lowered(json.loads(text))
+    except (ValueError, RecursionError):
+        fields = _XML_FIELDS.search(text)
+        return "" if fields is None else ": ".join(fields.groups())
+    found = _lowered(found.get("error")) or found
+    return ": ".join(str(found[name]) for name in _FIELDS if isinstance(found.get(name), str | int))
+
+
+def _lowered(document: Any) -> dict[str, Any]:
+    return {name.lower(): value for name, value in document.items()} if isinstance(document, dict) else {}

@@ -1,0 +1,37 @@
+"""Tokens of the agent's own account, by an API server that is scripted: what real ones do not do at will."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kubernetes import client
+
+from dsf.agent.kube import KubeSecrets
+from dsf.agent.secrets import Release
+from dsf.auth.secrets import SecretError
+from dsf.kube.session import Session
+from dsf.settings import Settings
+from tests.support.httpserver import ScriptedServer, answer
+
+
+def test_the_api_server_says_for_how_long(settings_factory: Callable[..., Settings]) -> None:
+    def given(**spec: object) -> dict[str, object]:
+        return {"spec": spec, "status": {"token": "t0ken", "expirationTimestamp": "2001-01-01T00:00:00Z"}}
+
+    with ScriptedServer(answer(given(expirationSeconds=600), 201)) as server:
+        configuration = client.Configuration()
+        configuration.host = server.url
+        session = Session(configuration)
+        secrets = KubeSecrets(session, "agents", Release(settings_factory()))
+        try:
+            # As with --service-account-max-token-expiration.
+            assert secrets.account_token("thanos", 86_400) == ("t0ken", 600.0)
+            assert server.requests[0].json()["spec"] == {"audiences": ["thanos"], "expirationSeconds": 86_400}
+            for strange in (given(), given(expirationSeconds="soon"), given(expirationSeconds=None), {"spec": {}}):
+                server.script(answer(strange, 201))
+                with pytest.raises(SecretError, match="a strange answer") as caught:
+                    secrets.account_token("thanos", 600)
+                assert "t0ken" not in str(caught.value)
+        finally:
+            session.close()

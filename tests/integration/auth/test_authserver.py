@@ -1,0 +1,154 @@
+"""OAuth2's client credentials against Authlib's server, with signed tokens that the source checks by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import requests
+
+from tests.integration.auth.authserver import CLIENT, SECRET, AuthServer
+from tests.integration.auth.bed import Bed, ref, server_context
+from tests.support.tlsca import TestCa
+from tests.support.wait import wait_for
+
+
+class World(NamedTuple):
+    """An agent, and the server."""
+
+    bed: Bed
+    server: AuthServer
+    ca: TestCa
+
+    def methods(self, **more: Any) -> dict[str, Any]:
+        """The method with this server of tokens."""
+        return {
+            "oauth2": {
+                "tokenURL": f"{self.server.http.url}/token",
+                "clientID": ref("client", "id"),
+                "clientSecret": {"name": "client", "key": "secret"},
+                "scopes": ["read"],
+                **more,
+            }
+        }
+
+    def fetch(self, **more: Any) -> int:
+        """The number of series."""
+        return self.bed.fetch(self.server.http.url, self.methods(**more), _TLS)
+
+    def failure(self, **more: Any) -> tuple[str, str]:
+        """Why there are none: reason and message, which has neither the secret nor a token."""
+        error = self.bed.failure(self.server.http.url, self.methods(**more), _TLS)
+        for secret in (SECRET, *self.server.given):
+            assert secret not in error.message
+        return error.reason, error.message
+
+    def revoke(self, token: str) -> None:
+        """Somebody ends a token, as RFC 7009 has it. A client of another make, too."""
+        answer = requests.post(
+            f"{self.server.http.url}/revoke", {"token": token}, auth=(CLIENT, SECRET.replace("%", "%25")),
+            verify=str(self.ca.cert), timeout=30,
+        )  # fmt: skip
+        assert answer.status_code == 200, answer.text
+
+
+_TLS = {"caRef": {"kind": "Secret", "name": "ca"}}
+
+
+@pytest.fixture
+def world(bed: Bed, ca: TestCa) -> Iterator[World]:
+    """A server that a private CA vouches for, and what its client has."""
+    bed.put("ca", ca_crt=ca.cert.read_bytes())
+    bed.put("client", id=CLIENT, secret=SECRET)
+    server = AuthServer(server_context(ca.issue("127.0.0.1")))
+    with server.http:
+        yield World(bed, server, ca)
+
+
+@pytest.mark.parametrize("how", ["Basic", "Post"])
+def test_one_token_for_all(world: World, how: str) -> None:
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(world.fetch(clientAuthentication=how))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (found, len(world.server.given)) == ([1] * 8, 1)
+    assert world.server.answers == [200] * 8
+
+
+def test_renewed_before_its_end(world: World) -> None:
+    world.server.seconds = 3
+
+    def is_renewed() -> bool:
+        assert world.fetch() == 1
+        return len(world.server.given) >= 3
+
+    wait_for(is_renewed, 30, "a third token")
+
+
+def test_a_wrong_secret(world: World) -> None:
+    world.bed.put("client", secret="wr0ng of:the&cl%ient")
+    reason, message = world.failure()
+    assert (reason, world.server.given, world.server.answers) == ("auth_failed", [], [])
+    assert "no token from the OAuth2 server" in message
+    assert "HTTP 401" in message
+    assert "invalid_client" in message
+    assert "wr0ng" not in message
+    # The right one counts at once.
+    world.bed.put("client", secret=SECRET)
+    assert world.fetch() == 1
+
+
+def test_a_scope_that_the_server_of_tokens_does_not_give(world: World) -> None:
+    reason, message = world.failure(scopes=["read", "admin"])
+    assert (reason, world.server.given) == ("auth_failed", [])
+    assert "HTTP 400" in message
+    assert "invalid_scope" in message
+
+
+def test_a_scope_that_the_source_does_not_take(world: World) -> None:
+    reason, message = world.failure(scopes=["write"])
+    assert reason == "unauthorized"
+    assert "HTTP 403" in message
+    assert "insufficient_scope" in message
+    # Another token would have the same scope.
+    assert (len(world.server.given), world.server.answers) == (1, [403])
+
+
+def test_a_token_that_is_revoked_is_got_anew_once(world: World) -> None:
+    assert world.fetch() == 1
+    world.revoke(world.server.given[0])
+    assert world.fetch() == 1
+    assert (len(world.server.given), world.server.answers) == (2, [200, 401, 200])
+    # The source takes no token of this client any more.
+    world.server.takes_none = True
+    reason, message = world.failure()
+    assert (reason, len(world.server.given), world.server.answers[3:]) == ("unauthorized", 3, [401, 401])
+    assert 'error="invalid_token", error_description="The token was revoked"' in message
+    assert "it was asked with a token that was got anew for it" in message
+
+
+@pytest.mark.parametrize("ahead", [7200, -7200])
+def test_the_clock_of_who_gives_tokens_is_off(world: World, ahead: int) -> None:
+    """A token that is not yet good, or is over: the source's own clock says so."""
+    world.server.ahead = ahead
+    reason, message = world.failure()
+    assert (reason, world.server.answers) == ("unauthorized", [401, 401])
+    assert 'error="invalid_token"' in message
+    assert "is the server's clock right?" in message
+    # The source's is right.
+    assert "that of who asks" not in message
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(7200, "ahead of"), (-7200, "behind")])
+def test_the_clock_of_the_source_is_off(world: World, ahead: int, said: str) -> None:
+    world.server.source_ahead = ahead
+    reason, message = world.failure()
+    assert (reason, world.server.answers) == ("unauthorized", [401, 401])
+    assert f"s {said} that of who asks, so tokens and signatures may not count" in message
+    # Mended, without anything else.
+    world.server.source_ahead = 0.0
+    assert world.fetch() == 1
