@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import NoReturn
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Final, NoReturn
 
 from dsf.errors import CycleError
 from dsf.messages import MESSAGE_LIMIT
 from dsf.sources import Payload
 from dsf.text import cleaned
 
+#: Far more than the stages of an agent ask at the same time: no source waits for those of another scorer.
+_MOST: Final = 1024
+
 
 def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
     """What each gives, by its name. All are over when this returns.
 
-    With threads of their own: in a common pool the sources of one scorer would wait for those of another one. Raises
-    CycleError that names each source which failed.
+    Raises CycleError that names each source which failed.
     """
-    with ThreadPoolExecutor(len(asks), thread_name_prefix="dsf-source") as pool:
-        asked = {name: pool.submit(ask) for name, ask in asks.items()}
+    asked = {name: _threads().submit(ask) for name, ask in asks.items()}
+    wait(asked.values())
     failed: list[tuple[str, CycleError]] = []
     given: dict[str, Payload] = {}
     for name, future in asked.items():
@@ -30,6 +33,13 @@ def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
     if failed:
         _fail(failed)
     return given
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Those that are idle are used first, others come when they are needed. They stay: connections are a thread's own,
+    and a handshake in each cycle costs more than the cycle."""
+    return ThreadPoolExecutor(_MOST, thread_name_prefix="dsf-source")
 
 
 def _fail(failed: list[tuple[str, CycleError]]) -> NoReturn:

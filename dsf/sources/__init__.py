@@ -4,7 +4,8 @@ A new kind of source is one module with a function `fetch(summary, context) -> P
 
     registry        the table: built-in types, and those of plug-ins
     prometheus      range queries of a Prometheus, with `matrix`
-    opentelemetry   a collector's Prometheus exporter, with `scrape`; or pushed to the agent, with `otlp`
+    opentelemetry   a collector's Prometheus exporter, with `scrape`; or pushed to the agent
+    otlp            that: a plug-in of this project
     kubernetes      what is left of the cluster, with `requests`
     objects         fields of any objects of the cluster
     nothing         no source

@@ -5,25 +5,34 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from prometheus_client import Metric
+
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
+from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
 from dsf.sources.window import LOOKBACK, Budget, Grid, Window, WindowFullError
 
 
-class Pushed(Protocol):
-    """What collectors pushed to this agent (`dsf.sources.otlp`)."""
-
-    window: Window
-    #: What became of a point -> number of points.
-    counts: Counter[str]
+class Running(Protocol):
+    """What a source does between cycles, such as to receive."""
 
     def tidy(self) -> None:
         """Drop what is too old, or what no scorer asks for any more."""
+
+    def families(self) -> Iterable[Metric]:
+        """For the agent's /metrics."""
+
+    def stop(self) -> None:
+        """The agent ends."""
+
+
+#: Begins it; called once for each agent.
+Start = Callable[["Held", Settings], Running]
 
 
 @dataclass(slots=True)
@@ -35,21 +44,43 @@ class _Kept:
 
 
 class Held:
-    """Windows of scorers, the OTLP receiver's samples, and the view of the cluster. Thread-safe."""
+    """Windows of scorers, what sources do between cycles, and the view of the cluster. Thread-safe."""
 
     def __init__(self, budget: Budget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
         """`summaries` are those in force, by the scorer's name."""
         self.budget = budget
-        #: None: no receiver runs in this agent.
-        self.received: Pushed | None = None
+        #: Of the agent; None outside of one, where nothing goes on between cycles.
+        self.settings: Settings | None = None
         #: None: the agent does not run on Kubernetes.
         self.cluster: ClusterView | None = None
         #: What became of fields that were read from objects -> how many.
         self.object_values: Counter[str] = Counter()
-        self._summaries = summaries
+        self.summaries = summaries
         #: By the names of scorer and source.
         self._windows: dict[tuple[str, str | None], _Kept] = {}
         self._lock = threading.Lock()
+        self._running: dict[Start, Running] = {}
+        # Guards _running, also while one is started.
+        self._starting = threading.Lock()
+
+    def begun(self, start: Start) -> Running | None:
+        """What `start` gave, which is called for the first who asks; None outside of an agent. Raises what it does."""
+        with self._starting:
+            if start not in self._running and self.settings is not None:
+                self._running[start] = start(self, self.settings)
+            return self._running.get(start)
+
+    @property
+    def running(self) -> tuple[Running, ...]:
+        """All that goes on between cycles."""
+        return tuple(self._running.values())
+
+    def stop(self) -> None:
+        """End all that goes on between cycles."""
+        with self._starting:
+            self.settings = None
+        for one in self.running:
+            one.stop()
 
     def window(self, summary: ScorerSummary) -> Window:
         """The window of the scorer's source."""
@@ -83,17 +114,17 @@ class Held:
 
     def knows(self, scorer: str) -> bool:
         """Whether the scorer's summary is still in force."""
-        return scorer in self._summaries()
+        return scorer in self.summaries()
 
     def tidy(self) -> None:
         """Drop what belongs to scorers and sources that are gone, and what was pushed and is too old by now."""
-        present = self._summaries()
+        present = self.summaries()
         with self._lock:
             known = {(name, source.source_name) for name, one in present.items() for source in one.each_source}
             for key in self._windows.keys() - known:
                 self._windows.pop(key).window.clear()
-        if self.received is not None:
-            self.received.tidy()
+        for one in self.running:
+            one.tidy()
 
 
 def window_of(summary: ScorerSummary, held: Held | None) -> Window:
@@ -136,15 +167,17 @@ def keep(
 
 
 def grid_of(summary: ScorerSummary, now: float) -> Grid:
-    """The points in time that the scorer asks for; without a step only `now`.
-
-    With cycles far apart a sample counts until the next but one is due.
-    """
-    lookback = max(LOOKBACK, 2.0 * summary.scoring_interval)
-    return Grid(int(now), summary.source_range if summary.source_step else 0, summary.source_step, lookback)
+    """The points in time that the scorer asks for; without a step only `now`."""
+    length = summary.source_range if summary.source_step else 0
+    return Grid(int(now), length, summary.source_step, lookback_of(summary.scoring_interval))
 
 
 def retention(summary: ScorerSummary) -> float:
     """Seconds for which the scorer needs a sample."""
     grid = grid_of(summary, 0.0)
     return grid.length + grid.lookback
+
+
+def lookback_of(interval: float) -> float:
+    """Seconds for which a sample counts, where cycles are so many seconds apart: until the next but one is due."""
+    return max(LOOKBACK, 2.0 * interval)

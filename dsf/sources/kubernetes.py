@@ -26,7 +26,7 @@ _CLUSTER: Final = "nodes and pods of this cluster"
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
     """What is available, for the range of time as far as this agent has seen it."""
-    selectors = selectors_of(summary, required=False)
+    selectors = selectors_of(summary.source_query, required=False)
     grid = checked_grid(summary, context.now)
     held, cluster = own_cluster(context.held, "Kubernetes")
     window = window_of(summary, held)

@@ -1,14 +1,13 @@
 """The source type `OpenTelemetry`: what a collector serves for Prometheus, or what it pushes to this agent.
 
-The path decides: `/v1/metrics`, the one that OTLP/HTTP fixes for metrics, is this agent's own receiver: no server is
-asked. Any other path is asked with GET in each cycle, and gives one sample per series and cycle.
+The path decides: `/v1/metrics`, the one that OTLP/HTTP fixes for metrics, is what a collector pushes to this agent, and
+a plug-in of this project (`otlp`): no server is asked. Any other path is asked with GET in each cycle, and gives one
+sample per series and cycle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
-from urllib.parse import urlsplit
 
 from dsf import http
 from dsf.api.summary import ScorerSummary
@@ -16,42 +15,28 @@ from dsf.errors import HttpError
 from dsf.http.failures import place
 from dsf.sources.base import HEAD, TAIL, Context, Payload
 from dsf.sources.held import grid_of, keep, retention, window_of
+from dsf.sources.registry import OTLP, source_of, type_of
 from dsf.sources.scrape import scraped
 from dsf.sources.selector import Selector, SelectorError, parse_selectors
 from dsf.sources.window import MAX_POINTS, Grid, Window, WindowFullError
 
-#: The path of OTLP/HTTP.
-OTLP_PATH: Final = "/v1/metrics"
-
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
     """The selected series for the range of time, in the order of the queries."""
-    selectors = selectors_of(summary, required=True)
+    if type_of(summary) == OTLP:
+        return source_of(OTLP)(summary, context)
+    selectors = selectors_of(summary.source_query, required=True)
     grid = checked_grid(summary, context.now)
-    if is_pushed(summary):
-        if context.held is None or context.held.received is None:
-            raise HttpError(
-                "unsupported_source",
-                f"path {OTLP_PATH} means what a collector pushes to the agent, and no receiver runs in this process: "
-                "start the agent with DSF_OTLP_PORT, or give the path at which a collector serves Prometheus' format "
-                "(`dsf explain` cannot show what is in an agent's memory)",
-            )
-        return payload(context.held.received.window, selectors, grid, context)
     with context.asking(summary.source_query, summary.source_endpoint) as question:
         found = _pull(summary, context, selectors, grid)
         question.answered(found.received, found.inside, found.series)
     return found
 
 
-def is_pushed(summary: ScorerSummary) -> bool:
-    """Whether the scorer's series are pushed to the agent."""
-    return urlsplit(summary.source_endpoint).path.rstrip("/") == OTLP_PATH
-
-
-def selectors_of(summary: ScorerSummary, *, required: bool) -> Sequence[Selector]:
-    """The scorer's queries. Raises HttpError (bad_query)."""
+def selectors_of(query: str, *, required: bool) -> Sequence[Selector]:
+    """The queries of a scorer. Raises HttpError (bad_query)."""
     try:
-        selectors = parse_selectors(summary.source_query)
+        selectors = parse_selectors(query)
     except SelectorError as error:
         raise HttpError("bad_query", str(error)) from None
     if required and not selectors:
@@ -61,7 +46,11 @@ def selectors_of(summary: ScorerSummary, *, required: bool) -> Sequence[Selector
 
 def checked_grid(summary: ScorerSummary, now: float) -> Grid:
     """The scorer's range and step. Raises HttpError when they make too many points."""
-    grid = grid_of(summary, now)
+    return checked(grid_of(summary, now))
+
+
+def checked(grid: Grid) -> Grid:
+    """The grid itself. Raises HttpError when it has too many points."""
     if len(grid.times) > MAX_POINTS:
         raise HttpError(
             "bad_query", f"range {grid.length} s with step {grid.step} s is more than {MAX_POINTS} points per series"

@@ -25,6 +25,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError, SourceError
 from dsf.http.failures import EXCERPT
 from dsf.sources.base import HEAD, TAIL, Context, Payload, Question
+from dsf.sources.held import Start
 from dsf.sources.window import number
 from dsf.text import cleaned, masked
 
@@ -62,8 +63,12 @@ class Request(Generic[OptionsT]):
         self.end = int(context.now)
         self.start = self.end - summary.source_range
         self.step = summary.source_step
+        #: Seconds between two cycles of the scorer.
+        self.interval = summary.scoring_interval
         #: `host` and `path`; that of configURL where there is no host.
         self.url = summary.source_endpoint
+        #: For types of this project: what `Plugin.start` gave; None outside of an agent.
+        self.running: Any = None
         self._context = context
         #: What was asked last, and the bytes of all answers.
         self._question: Question | None = None
@@ -143,27 +148,34 @@ class Plugin(Generic[OptionsT]):
     options: type[OptionsT]
     #: The series that a scorer asks for, by several threads at once. Raises SourceError.
     fetch: Callable[[Request[OptionsT]], Iterable[Series]]
+    #: For types of this project, no part of the protocol: begins what goes on between cycles, when an agent gets its
+    #: first scorer with such a source.
+    start: Start | None = None
 
 
 def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: Context) -> Payload:
     """A cycle's question to a plug-in; `who` names it. Raises HttpError."""
-    said = summary.source_options or {}
     try:
-        options = plugin.options.model_validate(said, by_alias=True, by_name=False)
-    except ValidationError as error:
-        mistakes = "; ".join(f"options.{mistake}" for mistake in explain(error, plugin.options, said))
-        raise HttpError("bad_options", f"{who}: {mistakes}") from None
-    request = Request(summary, options, context)
-    try:
+        request = Request(summary, _options(plugin, who, summary.source_options or {}), context)
+        if plugin.start is not None and context.held is not None:
+            request.running = context.held.begun(plugin.start)
         return request.made(plugin.fetch(request))
-    except HttpError:
+    except (HttpError, KeyboardInterrupt):
         raise
-    except Exception as error:  # noqa: BLE001 (other people's code; whoever installed it has to hear of it)
+    except BaseException as error:  # noqa: BLE001 (other people's code, even sys.exit(); who installed it must hear)
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = cleaned(masked(str(error), *context.access.secrets), EXCERPT)
         raise HttpError(
             "plugin_failed", f"{who}: {type(error).__name__} in {PurePath(last.filename).name}:{last.lineno}: {text}"
         ) from None
+
+
+def _options(plugin: Plugin[OptionsT], who: str, said: Mapping[str, Any]) -> OptionsT:
+    try:
+        return plugin.options.model_validate(said, by_alias=True, by_name=False)
+    except ValidationError as error:
+        mistakes = "; ".join(f"options.{mistake}" for mistake in explain(error, plugin.options, said))
+        raise HttpError("bad_options", f"{who}: {mistakes}") from None
 
 
 def _samples(one: Series) -> Iterator[bytes]:

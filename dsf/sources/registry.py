@@ -6,14 +6,17 @@ import functools
 import importlib
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import dsf.log
 from dsf.api.sourcetype import is_plugin_type
+from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.failures import EXCERPT
 from dsf.sources.base import Source
+from dsf.sources.held import Held
 from dsf.sources.plugin import PROTOCOL, Options, Plugin, ask
 from dsf.text import cleaned
 
@@ -27,6 +30,9 @@ SOURCES: Final[Mapping[str, str]] = {
 }
 #: The group of entry points in which packages name their types.
 GROUP: Final = "dsf.sources"
+#: The path of OTLP/HTTP, and the plug-in of this project that a source `OpenTelemetry` with this path is.
+OTLP_PATH: Final = "/v1/metrics"
+OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
 
 log = dsf.log.get(__name__)
 
@@ -41,10 +47,19 @@ def source_of(name: str) -> Source:
         if is_plugin_type(name):
             text += f"; install the package that has it in the agent's image (an entry point {GROUP!r})"
         raise HttpError("unsupported_source", text)
-    found = _loaded(name)
-    if isinstance(found, str):
-        raise HttpError("plugin_failed", f"source type {name!r}: {found}")
-    return found
+    return functools.partial(ask, _plugin(name), f"source type {name!r} ({_of(plugins()[name][0])})")
+
+
+def type_of(source: ScorerSummary) -> str:
+    """The type of a source as the table knows it: pushed metrics have a plug-in behind a built-in type."""
+    is_pushed = urlsplit(source.source_endpoint).path.rstrip("/") == OTLP_PATH
+    return OTLP if source.source_type == SourceType.OpenTelemetry and is_pushed else source.source_type
+
+
+def begin(name: str, held: Held) -> None:
+    """Begin what sources of this type do between cycles, if anything. Raises HttpError, and what a plug-in does."""
+    if name in plugins() and (start := _plugin(name).start) is not None:
+        held.begun(start)
 
 
 @functools.cache
@@ -65,7 +80,7 @@ def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
 
 
 @functools.cache
-def _loaded(name: str) -> Source | str:
+def _loaded(name: str) -> Plugin[Any] | str:
     """The plug-in, or why it cannot be used, for as long as the process lives. `name` is one of `plugins`."""
     entry, *others = plugins()[name]
     if others:
@@ -81,7 +96,14 @@ def _loaded(name: str) -> Source | str:
             f"{_of(entry)} is for version {found.protocol} of the plug-ins' protocol and this agent has {PROTOCOL}: "
             "install the version of the plug-in that is for it"
         )
-    return functools.partial(ask, found, f"source type {name!r} ({_of(entry)})")
+    return found
+
+
+def _plugin(name: str) -> Plugin[Any]:
+    found = _loaded(name)
+    if isinstance(found, str):
+        raise HttpError("plugin_failed", f"source type {name!r}: {found}")
+    return found
 
 
 def _of(entry: EntryPoint) -> str:

@@ -99,8 +99,8 @@ class Series:
         #: Times of entries that only say that the series ended there.
         self.stale: set[float] = set()
 
-    def points(self, grid: Grid) -> Iterator[str]:
-        """`[time,"value"]` for each point in time at which the series had a value.
+    def points(self, grid: Grid) -> Iterator[tuple[int, float]]:
+        """(unix seconds, value) for each point in time at which the series had a value.
 
         Points are whole seconds, and one shows what was measured until that second was over: else the newest sample
         would be missing until the next second begins.
@@ -113,7 +113,7 @@ class Series:
             while index < last and times[index + 1] < moment + 1:
                 index += 1
             if index >= 0 and moment - times[index] <= grid.lookback and times[index] not in self.stale:
-                yield f'[{moment},"{number(values[index])}"]'
+                yield moment, values[index]
 
 
 class Window:
@@ -195,6 +195,20 @@ class Window:
         """
         pieces: list[bytes] = []
         count = size = 0
+        for series, points in self.selected(wanted, grid, check):
+            text = ",".join(f'[{time},"{number(value)}"]' for time, value in points)
+            piece = b"%s%s%s]}" % (b"," if pieces else b"", series.head, text.encode())
+            size += len(piece)
+            if size > max_bytes:
+                raise OverflowError
+            pieces.append(piece)
+            count += 1
+        return pieces, count
+
+    def selected(
+        self, wanted: Callable[[Mapping[str, str]], bool], grid: Grid, check: Callable[[], None]
+    ) -> Iterator[tuple[Series, list[tuple[int, float]]]]:
+        """The same series with their points."""
         with self._lock:
             held = list(self._series.values())
         for series in held:
@@ -203,16 +217,9 @@ class Window:
             if not wanted(series.labels):
                 continue
             with self._lock:
-                points = ",".join(series.points(grid))
-            if not points:
-                continue
-            piece = b"%s%s%s]}" % (b"," if pieces else b"", series.head, points.encode())
-            size += len(piece)
-            if size > max_bytes:
-                raise OverflowError
-            pieces.append(piece)
-            count += 1
-        return pieces, count
+                points = list(series.points(grid))
+            if points:
+                yield series, points
 
     def _add(self, key: Hashable, labels: Callable[[], Mapping[str, str]], time: float, value: float | None) -> None:
         series = self._series.get(key)

@@ -17,10 +17,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from dsf.api.summary import ScorerSummary
-from dsf.api.types import SourceType
 from dsf.sources.held import retention
-from dsf.sources.opentelemetry import is_pushed
 from dsf.sources.otlp.points import SUFFIXES, Pairs, Point, pairs, points, refusal
+from dsf.sources.registry import OTLP, type_of
 from dsf.sources.selector import Selector, SelectorError, parse_selectors, underscored, with_short_names
 from dsf.sources.window import Budget, OutdatedSampleError, Window, WindowFullError
 
@@ -223,7 +222,7 @@ def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
     any_name: list[Selector] = []
     keep = 0.0
     for summary in (source for one in summaries.values() for source in one.each_source):
-        if summary.source_type != SourceType.OpenTelemetry or not is_pushed(summary):
+        if type_of(summary) != OTLP:
             continue
         try:
             found = parse_selectors(summary.source_query)

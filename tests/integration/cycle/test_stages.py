@@ -140,6 +140,17 @@ def test_several_sources_are_asked_at_the_same_time_and_sent_by_name(
     assert (cycle.counts["series"], payload.size) == (2, len(b"".join(payload.pieces)))
 
 
+def test_connections_to_several_sources_are_used_again(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    stages, cycles = Stages(Settings(), NoSecrets()), 40
+    with ScriptedServer(matrix(SERIES)) as other:
+        for _ in range(cycles):
+            assert stages.fetch(several(servers, other.url, timeout_seconds=60)).series == 2
+        # A few threads are asking in turns, each over connections of its own.
+        for server in (servers[0], other):
+            assert len(server.requests) == cycles
+            assert server.connections <= cycles // 2
+
+
 def test_a_source_that_fails_is_named_and_the_others_are_heard_to_the_end(
     servers: tuple[ScriptedServer, ScriptedServer],
 ) -> None:

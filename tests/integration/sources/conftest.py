@@ -21,7 +21,7 @@ def make() -> Iterator[Make]:
 
     yield start
     for agent in made:
-        agent.receiver.stop()
+        agent.held.stop()
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 
+from dsf.settings import Settings
 from dsf.sources.held import Held
-from dsf.sources.otlp.received import Received
-from dsf.sources.otlp.receiver import Receiver
+from dsf.sources.otlp.plugin import PLUGIN, Pushed
 from tests.integration.sources.common import ask, held, summary
 
 NODE = {"k8s.node.name": "n1", "service.name": "test"}
@@ -42,9 +42,14 @@ class Agent:
         self.scorer = scorer
         self.known = {scorer.name: scorer}
         self.held: Held = held(scorer, **bounds)
-        self.received = self.held.received = Received(self.held.budget, lambda: self.known)
-        self.receiver = Receiver(self.received, "127.0.0.1", 0, max_bytes=max_bytes, token_file=token)
-        self.receiver.start()
+        self.held.summaries = lambda: self.known
+        self.held.settings = Settings(
+            otlp_port=0, otlp_host="127.0.0.1", otlp_max_bytes=max_bytes, otlp_token_file=token
+        )
+        assert PLUGIN.start is not None
+        pushed = self.held.begun(PLUGIN.start)
+        assert isinstance(pushed, Pushed)
+        self.received, self.receiver = pushed.received, pushed.receiver
         self.url = f"http://127.0.0.1:{self.receiver.port}/v1/metrics"
 
     def series(self, **options: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,6 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-from dsf.errors import SettingsError
-from dsf.settings import Settings
-from tests.conftest import SettingsFactory
 from tests.integration.agent.harness import Agent, summary
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import free_port
@@ -76,32 +75,58 @@ def test_a_source_that_this_agent_cannot_have_is_an_error_with_words(
             assert words in result.message
 
 
-def test_the_extra_is_named_when_it_is_missing(
-    settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+def test_a_port_in_use_is_named_and_taken_when_it_is_free(
+    tmp_path: Path, redis_url: str, scorer: ScriptedServer
 ) -> None:
-    from prometheus_client import CollectorRegistry
+    common = {"sourceType": "OpenTelemetry", "sourceQuery": "m"}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        ScriptedServer(answer("m 3\n", Content_Type="text/plain")) as exporter,
+        Agent(tmp_path, redis_url, otlp_port=(port := other.getsockname()[1]), otlp_host="127.0.0.1") as agent,
+    ):
+        agent.configure(
+            summary("pushed", "http://agent/v1/metrics", scorer.url, **common),
+            summary("pulled", f"{exporter.url}/metrics", scorer.url, **common),
+        )
+        agent.tick("pushed")
+        result = agent.result()
+        assert (result.outcome, result.stage, result.reason) == ("error", "fetch", "plugin_failed")
+        assert f"DSF_OTLP_PORT: cannot listen on 127.0.0.1:{port}: Address already in use" in result.message
+        agent.tick("pulled")
+        assert agent.result().outcome == "ok"
+        other.close()
+        agent.tick("pushed")
+        assert agent.result().outcome == "ok"
+        socket.create_connection(("127.0.0.1", port), timeout=30).close()
 
-    from dsf.agent import sources
 
-    def absent(_: str) -> None:
-        raise ModuleNotFoundError
+def test_nothing_listens_and_nothing_is_loaded_until_a_scorer_s_metrics_are_pushed(
+    tmp_path: Path, redis_url: str, scorer: ScriptedServer
+) -> None:
+    port = free_port()
 
-    monkeypatch.setattr(sources.importlib.util, "find_spec", absent)
-    settings: Settings = settings_factory(otlp_port=0)
-    with pytest.raises(SettingsError, match=r"dynamic-scoring-framework\[otel\]"):
-        sources.SourceState(settings, dict, None, CollectorRegistry())
+    def listens() -> bool:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=30):
+            return True
+        return False
+
+    with (
+        ScriptedServer(answer("m 3\n", Content_Type="text/plain")) as exporter,
+        Agent(tmp_path, redis_url, otlp_port=port, otlp_host="127.0.0.1") as agent,
+    ):
+        pulled = summary("pulled", f"{exporter.url}/metrics", scorer.url, sourceType="OpenTelemetry", sourceQuery="m")
+        agent.configure(pulled)
+        agent.tick("pulled")
+        assert agent.result().outcome == "ok"
+        assert (listens(), protobuf(agent)) == (False, False)
+        # Before its first cycle, which would have nothing else.
+        pushed = summary("pushed", "http://agent/v1/metrics", scorer.url, sourceType="OpenTelemetry", sourceQuery="m")
+        agent.configure(pulled, pushed)
+        wait_for(listens, 30, "the receiver")
+        assert protobuf(agent)
 
 
-def test_a_port_in_use_is_named(settings_factory: SettingsFactory) -> None:
-    from prometheus_client import CollectorRegistry
-
-    from dsf.agent.sources import SourceState
-
-    first = SourceState(settings_factory(otlp_port=0, otlp_host="127.0.0.1"), dict, None, CollectorRegistry())
-    first.start()
-    taken = settings_factory(otlp_port=first.otlp_port, otlp_host="127.0.0.1")
-    second = SourceState(taken, dict, None, CollectorRegistry())
-    with pytest.raises(SettingsError, match="DSF_OTLP_PORT: cannot listen"):
-        second.start()
-    first.stop()
-    second.stop()
+def protobuf(agent: Agent) -> bool:
+    """Whether the agent's process has loaded the library that OTLP's messages are read with."""
+    assert agent.process is not None
+    return "google/_upb" in Path(f"/proc/{agent.process.pid}/maps").read_text()

@@ -168,7 +168,7 @@ def test_another_query_and_a_removed_scorer_begin_anew(exporter: ScriptedServer)
     other = otel(exporter, "requests_total", name="other", **times)
     known = {"s": scorer, "other": other}
     kept = held(scorer)
-    kept._summaries = lambda: known
+    kept.summaries = lambda: known
     ask(scorer, kept, now=1000)
     ask(other, kept, now=1000)
     assert kept.budget.series == 2

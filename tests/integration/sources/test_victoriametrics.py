@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import requests
@@ -11,8 +12,12 @@ import requests
 from dsf.demo.binaries import find
 from dsf.demo.stack import http_ready
 from dsf.errors import HttpError
+from dsf.http import transport
+from tests.conftest import SettingsFactory
+from tests.integration.auth.bed import Bed
 from tests.integration.sources.common import ask, summary
 from tests.support.child import Child
+from tests.support.httpserver import Exchange, ScriptedServer
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
@@ -20,11 +25,13 @@ pytestmark = pytest.mark.xdist_group("victoriametrics")
 
 #: Seconds between two samples, and how many there are.
 STEP, COUNT = 15, 5
+#: Tenant -> how many series `up` it has.
+TENANTS = {"team-a": 1, "team-b": 2}
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One server with two series, which end now."""
+    """One server with two series that end now, and some of tenants."""
     folder = tmp_path_factory.mktemp("victoriametrics")
     port = free_port()
     command = [
@@ -38,8 +45,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         wait_for(http_ready(f"{url}/health"), 30, child.tail())
         end = int(time.time())
-        for pod, base in (("a", 0.5), ("b", 10)):
-            samples = (f'load{{pod="{pod}"}} {base + at} {(end - at * STEP) * 1000}\n' for at in range(COUNT))
+        series = [('load{pod="a"}', 0.5), ('load{pod="b"}', 10.0)]
+        series += [(f'up{{tenant="{name}",pod="{pod}"}}', 1) for name, pods in TENANTS.items() for pod in range(pods)]
+        for name, base in series:
+            samples = (f"{name} {base + at} {(end - at * STEP) * 1000}\n" for at in range(COUNT))
             requests.post(f"{url}/api/v1/import/prometheus", "".join(samples), timeout=60).raise_for_status()
         # What was imported is seen after a flush.
         requests.get(f"{url}/internal/force_flush", timeout=60).raise_for_status()
@@ -83,3 +92,24 @@ def test_no_series_is_an_empty_request(url: str) -> None:
         "Prometheus", "nothing_like_it", source_endpoint=f"{url}/api/v1/query_range", source_range=60, source_step=15
     )
     assert ask(scorer) == []
+
+
+def test_tenants_behind_a_gateway_get_their_own(url: str, tmp_path: Path, settings_factory: SettingsFactory) -> None:
+    """Debian's package is the server without tenants: the gateway makes a label of every query from the header."""
+
+    def forward(exchange: Exchange) -> None:
+        tenant = exchange.request.headers.get("X-Scope-Orgid")
+        if tenant is None:
+            exchange.send(b"no org id", 401)
+            return
+        params = {**exchange.request.query, "extra_label": f"tenant={tenant}"}
+        found = requests.get(f"{url}{exchange.request.path}", params, timeout=60)
+        exchange.send(found.content, found.status_code)
+
+    bed = Bed(tmp_path, settings_factory())
+    with ScriptedServer(forward) as gateway:
+        for tenant, number in (*TENANTS.items(), ("team-c", 0)):
+            assert bed.fetch(gateway.url, {"headers": [{"name": "X-Scope-OrgID", "value": tenant}]}) == number
+        failure = bed.failure(gateway.url)
+    assert (failure.reason, "no org id" in failure.message) == ("unauthorized", True)
+    transport.close()

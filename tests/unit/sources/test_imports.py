@@ -16,6 +16,30 @@ def test_a_source_type_is_loaded_when_it_is_first_asked() -> None:
     assert done.stdout.split("\n")[:2] == ["[]", "['dsf.sources.prometheus']"], done.stdout + done.stderr
 
 
+def test_pushed_metrics_are_a_plug_in_that_is_loaded_with_the_first_scorer_of_them() -> None:
+    code = (
+        "import sys, dsf.agent.runtime, dsf.sources;"
+        "from dsf.sources.registry import OTLP, plugins, source_of;"
+        "there = lambda: [name for name in sys.modules if name.startswith(('dsf.sources.otlp', 'google.protobuf'))];"
+        "source_of('OpenTelemetry'); print(OTLP in plugins(), there()); source_of(OTLP);"
+        "print('dsf.sources.otlp.receiver' in there())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split("\n")[:2] == ["True []", "True"], done.stdout + done.stderr
+
+
+def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
+    code = (
+        "import sys; sys.modules['google.protobuf'] = sys.modules['opentelemetry.proto'] = None\n"
+        "from dsf.errors import HttpError; from dsf.sources.registry import OTLP, source_of\n"
+        "try: source_of(OTLP)\n"
+        "except HttpError as error: print(error.reason, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("plugin_failed "), done.stdout + done.stderr
+    assert "needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]'" in done.stdout
+
+
 def test_the_table_of_sources_loads_neither_protobuf_nor_kubernetes() -> None:
     code = (
         "import sys, dsf.sources, dsf.agent.runtime;"

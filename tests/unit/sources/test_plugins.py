@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import field_validator
 
 from dsf import http
 from dsf.api.summary import ScorerSummary
@@ -173,9 +175,10 @@ def test_a_type_that_nothing_has(package: Install) -> None:
     assert reason == "unsupported_source"
     assert said == (
         "source type 'nobody.example.com' is not one of Prometheus, OpenTelemetry, Kubernetes, Object, None, "
-        "other.example.com; install the package that has it in the agent's image (an entry point 'dsf.sources')"
+        f"other.example.com, {registry.OTLP}; "
+        "install the package that has it in the agent's image (an entry point 'dsf.sources')"
     )
-    assert refusal("Carbon")[1].endswith("None, other.example.com")
+    assert refusal("Carbon")[1].endswith(f"None, other.example.com, {registry.OTLP}")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +231,7 @@ def test_a_name_that_is_no_plug_in_s_is_never_used(
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(registry.log, "error", lambda _, **values: said.append(values))
     module = package("raise SystemExit", name)
-    assert registry.plugins() == {}
+    assert set(registry.plugins()) == {registry.OTLP}
     assert (said[0]["name"], said[0]["package"]) == (name, f"{module} 1.0, {module}:it")
     assert why in said[0]["why"]
     if name in set(SourceType):
@@ -291,7 +294,7 @@ def test_what_is_no_path_is_refused(monkeypatch: pytest.MonkeyPatch, path: str) 
     assert asked == []
 
 
-def wrong(error: Exception) -> Callable[[Request[Options]], Any]:
+def wrong(error: BaseException) -> Callable[[Request[Options]], Any]:
     def fetch(request: Request[Options]) -> Any:
         raise error
 
@@ -306,6 +309,8 @@ def wrong(error: Exception) -> Callable[[Request[Options]], Any]:
         (wrong(HttpError("timeout", "late", retryable=True)), "timeout", "late"),
         (wrong(KeyError("x")), "plugin_failed", "mine: KeyError in test_plugins.py:"),
         (wrong(ValueError("got canary-1!")), "plugin_failed", ": got ***!"),
+        (wrong(SystemExit(3)), "plugin_failed", "mine: SystemExit in test_plugins.py:"),
+        (wrong(asyncio.CancelledError()), "plugin_failed", "mine: CancelledError in test_plugins.py:"),
         (lambda _: None, "plugin_failed", "TypeError"),
         (lambda _: [("a", 1)], "plugin_failed", "AttributeError"),
         (lambda _: [Series({"a": 1}, [(1, 1)])], "plugin_failed", "the labels {'a': 1} are not all texts"),
@@ -323,6 +328,24 @@ def test_whatever_goes_wrong_is_a_reason(fetch: Any, reason: str, said: str) -> 
     assert caught.value.reason == reason
     assert said in str(caught.value)
     assert caught.value.retryable is (reason == "timeout")
+
+
+@pytest.mark.parametrize("error", [KeyError("canary-1"), SystemExit(3)])
+def test_options_whose_check_goes_wrong_are_the_plug_in_s_fault(error: BaseException) -> None:
+    class Checked(Options):
+        depth: int
+
+        @field_validator("depth")
+        @classmethod
+        def _check(cls, _: int) -> int:
+            raise error
+
+    plugin = Plugin(1, Checked, lambda _: [])
+    with pytest.raises(HttpError) as caught:
+        ask(plugin, "mine", summary(options={"depth": 1}), context(Access(secrets=("canary-1",))))
+    assert caught.value.reason == "plugin_failed"
+    assert str(caught.value).startswith(f"mine: {type(error).__name__} in test_plugins.py:")
+    assert "canary" not in str(caught.value)
 
 
 def test_work_without_end_ends_with_the_deadline() -> None:

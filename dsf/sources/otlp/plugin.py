@@ -1,0 +1,85 @@
+"""The source plug-in for metrics that are pushed to the agent: its receiver begins with the first such scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import Metric
+
+import dsf.log
+from dsf import metrics as names
+from dsf.errors import HttpError
+from dsf.settings import Settings
+from dsf.sources.held import Held, lookback_of
+from dsf.sources.opentelemetry import checked, selectors_of
+from dsf.sources.plugin import Options, Plugin, Request, Series
+from dsf.sources.registry import OTLP_PATH
+from dsf.sources.window import Grid
+
+try:
+    from dsf.sources.otlp.received import Received
+    from dsf.sources.otlp.receiver import Receiver
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"receiving metrics needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]' ({error})"
+    ) from error
+
+log = dsf.log.get(__name__)
+
+_NO_RECEIVER: Final = (
+    f"path {OTLP_PATH} means what a collector pushes to the agent, and no receiver runs in this process: "
+    "start the agent with DSF_OTLP_PORT, or give the path at which a collector serves Prometheus' format "
+    "(`dsf explain` cannot show what is in an agent's memory)"
+)
+
+
+class Pushed:
+    """The receiver, and what it keeps."""
+
+    def __init__(self, held: Held, settings: Settings) -> None:
+        """Listens. Raises HttpError where the settings have no port, or it is in use."""
+        if settings.otlp_port is None:
+            raise HttpError("unsupported_source", _NO_RECEIVER)
+        host, port = settings.otlp_host, settings.otlp_port
+        self.received = Received(held.budget, held.summaries)
+        try:
+            self.receiver = Receiver(
+                self.received, host, port, max_bytes=settings.otlp_max_bytes, token_file=settings.otlp_token_file
+            )
+        except OSError as error:
+            raise HttpError(
+                "plugin_failed", f"DSF_OTLP_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
+            ) from None
+        self.receiver.start()
+        log.info("metrics are received", host=host, port=self.receiver.port)
+
+    def tidy(self) -> None:
+        """Drop what is too old, or what no scorer asks for any more."""
+        self.received.tidy()
+
+    def families(self) -> Iterator[Metric]:
+        """What became of what was pushed."""
+        pushed = names.OTLP_SAMPLES.counter()
+        for result, number in list(self.received.counts.items()):
+            pushed.add_metric((result,), number)
+        yield pushed
+
+    def stop(self) -> None:
+        """Receive no more."""
+        self.receiver.stop()
+
+
+def fetch(request: Request[Options]) -> Iterator[Series]:
+    """What was pushed of the selected series, in the order of the queries."""
+    pushed: Pushed | None = request.running
+    if pushed is None:
+        raise HttpError("unsupported_source", _NO_RECEIVER)
+    length = request.end - request.start if request.step else 0
+    grid = checked(Grid(request.end, length, request.step, lookback_of(request.interval)))
+    for selector in selectors_of(request.query, required=True):
+        for series, points in pushed.received.window.selected(selector.matches, grid, request.check):
+            yield Series(series.labels, points)
+
+
+PLUGIN: Final = Plugin(1, Options, fetch, Pushed)
