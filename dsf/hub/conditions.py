@@ -22,6 +22,9 @@ IGNORED: Final = "Ignored"
 AGENTS_SUPPORTED: Final = "AgentsSupported"
 #: Reasons that more than one place uses.
 NOT_CHECKED_YET: Final = "NotCheckedYet"
+#: Of a DynamicScorer whose manifest cannot be read, and the conditions that say it.
+INVALID: Final = "Invalid"
+_OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, ConditionType.Scoring)
 #: Characters that the CRD takes.
 _MESSAGE_LIMIT: Final = 32768
 _NO_CONFIG: Final = "NoScoringConfig"
@@ -137,6 +140,16 @@ def stumbled_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: da
     statement = Statement("False", obstacle.reason, obstacle.message)
     conditions = _with_scoring(scorer.status.conditions, statement, scorer.metadata.generation, now)
     return scorer.status.model_copy(update={"conditions": conditions})
+
+
+def unreadable_scorer_status(
+    mistake: str, known: list[Condition], generation: int, *, now: datetime
+) -> DynamicScorerStatus:
+    """The status of a scorer whose manifest cannot be read: it runs nowhere, and all that was known is of another."""
+    conditions = [one for one in known if one.type in _OF_UNREADABLE]
+    for kind in _OF_UNREADABLE:
+        conditions = set_condition(conditions, _condition(kind, Statement("False", INVALID, mistake), generation, now))
+    return DynamicScorerStatus(observed_generation=generation, conditions=conditions)
 
 
 def _with_scoring(known: list[Condition], statement: Statement, generation: int, now: datetime) -> list[Condition]:

@@ -187,7 +187,7 @@ class AgentCredentials:
             if before.current not in ids.valid:
                 # Its user can add nothing any more; and before anything is written, for which there may be no room.
                 self._keys.empty(cluster)
-            self._registrar.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid))
+            self._registrar.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid, key_since=ids.since))
             self._ids[cluster] = ids
         if ids != before:
             log.info("credentials of a cluster changed", cluster=cluster, valid=list(ids.valid), before=before.valid)
@@ -210,7 +210,7 @@ class AgentCredentials:
     def _new(self, cluster: str, now: float) -> KeyIds:
         """Credentials of a new cluster: others than those of one of the same name that is gone."""
         retired = self._keys.last_used(cluster)
-        return KeyIds() if retired is None else KeyIds(retired + 1, None, now)
+        return KeyIds(1 if retired is None else retired + 1, None, now)
 
     def _deliver(self, cluster: str, ids: KeyIds) -> None:
         password = self._users.password(cluster, ids.current) if self._users is not None else ""

@@ -55,7 +55,8 @@ class DesiredState:
         self._health = health
         self._on_new = on_new
         self._lock = threading.RLock()
-        self._parsed: dict[ObjectKey, tuple[str, ApiObject | None]] = {}
+        # Version, what was read, and what is wrong with what cannot be.
+        self._parsed: dict[ObjectKey, tuple[str, ApiObject | None, str]] = {}
         # Scorer -> the error that was logged last.
         self._reported: dict[str, str] = {}
         self._plan = Plan()
@@ -110,6 +111,12 @@ class DesiredState:
         """A ScoringAuthentication as it is stored; None when it is not there or cannot be read."""
         return self._one(ObjectKey(Kind.AUTHENTICATION, namespace, name), ScoringAuthentication)
 
+    def mistake(self, key: ObjectKey) -> str:
+        """What is wrong with an object that is there and cannot be read; empty for all others."""
+        with self._lock:
+            found = self._parsed.get(key)
+        return found[2] if found is not None else ""
+
     @property
     def config_key(self) -> ObjectKey:
         """The one DynamicScoringConfig that counts."""
@@ -137,10 +144,15 @@ class DesiredState:
             {scorer.key: found for scorer in scorers if (found := self._failure(scorer)) is not None},
             self._all(Kind.AUTHENTICATION, ScoringAuthentication),
             self._delivery(),
+            {f"{key.namespace}/{key.name}": text for key, text in self._mistakes(Kind.AUTHENTICATION)},
         )
-        plan = replace(plan, without_addon=without_addon)
+        unreadable = frozenset(key.name for key, _ in self._mistakes(Kind.SCORER) if self.counts(key.namespace))
+        plan = replace(plan, without_addon=without_addon, unreadable=unreadable)
         self._report(plan)
         return plan
+
+    def _mistakes(self, kind: Kind) -> list[tuple[ObjectKey, str]]:
+        return [(key, text) for key, (_, _, text) in self._parsed.items() if key.kind is kind and text]
 
     def _delivery(self) -> Delivery:
         if not self._settings.secret_delivery:
@@ -190,6 +202,7 @@ class DesiredState:
             known = cached[1]
             return known if isinstance(known, model) else None
         parsed: _Object | None
+        text = ""
         try:
             parsed = _read(manifest, model)
         except ValidationError as error:
@@ -203,7 +216,7 @@ class DesiredState:
             text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
             self._backend.event(key, "Warning", INTERNAL_ERROR, text)
             return None
-        self._parsed[key] = (version, parsed)
+        self._parsed[key] = (version, parsed, text)
         return parsed
 
 

@@ -23,7 +23,7 @@ from dsf.api.urls import base_url
 from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
-from dsf.http.failures import place
+from dsf.http.failures import TLS_FAILED, place
 from dsf.hub.workqueue import WorkQueue
 from dsf.settings import Settings
 from dsf.text import cleaned
@@ -39,7 +39,12 @@ MAX_BYTES: Final = 1024 * 1024
 #: Characters of a message.
 _MESSAGE_LIMIT: Final = 1024
 _OK: Final = 200
+_REFUSES_WHO: Final = (401, 403)
 _NOT_FOUND: Final = 404
+#: `auth` and `tls` of a scoring API are of the clusters' Secrets, which the hub does not have. What to do instead:
+_HELP: Final = "(docs/sources.md#what-the-hub-asks)"
+_OPEN: Final = f"; the hub asks without scoring.auth: let it in, or set another configURL {_HELP}"
+_OWN_CA: Final = f"; the hub asks without scoring.tls: it trusts the CAs of trustedCA {_HELP}"
 
 
 class Target(NamedTuple):
@@ -119,7 +124,7 @@ def check(target: Target, *, timeout: float) -> Check:
             # Without the seconds of a timeout: a message that differs at each check would be a new status each time.
             late = error.reason == "timeout"
             message = f"{place('GET', url)}: no complete answer in time" if late else str(error)
-            return CheckFailure(_camel_case(error.reason), message)
+            return CheckFailure(_camel_case(error.reason), message + _OWN_CA * (TLS_FAILED in message))
 
     try:
         healthz = f"{base_url(target.config_url)}/healthz"
@@ -139,9 +144,8 @@ def _failure_of(url: str, answer: http.Answer | CheckFailure) -> CheckFailure | 
     if isinstance(answer, CheckFailure):
         return answer
     if answer.status != _OK:
-        return CheckFailure(
-            "HTTPError", f"{url}: status {answer.status}, not 200; the answer starts with {head(answer.body)}"
-        )
+        text = f"{url}: status {answer.status}, not 200; the answer starts with {head(answer.body)}"
+        return CheckFailure("HTTPError", text + _OPEN * (answer.status in _REFUSES_WHO))
     return None
 
 

@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 
 import redis
+from pydantic import ValidationError
 
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import Location
@@ -13,7 +14,13 @@ from dsf.backends.protocol import Backend, ObjectKey
 from dsf.errors import DsfError
 from dsf.http.access import DIRECT, PLAIN, Access
 from dsf.hub.clusters import ClusterReconciler
-from dsf.hub.conditions import Spread, ignored_scorer_status, scorer_status, stumbled_scorer_status
+from dsf.hub.conditions import (
+    Spread,
+    ignored_scorer_status,
+    scorer_status,
+    stumbled_scorer_status,
+    unreadable_scorer_status,
+)
 from dsf.hub.cycles import Cycles
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Health, HealthMonitor, Target
@@ -73,6 +80,7 @@ class ScorerReconciler:
             plan = self._desired.update()
             self._registrar.sync_scorers(plan)
             self._registrar.notices.keep(plan.scorer_names())
+            self._tell_mistake(key)
             return None
         if not self._desired.counts(key.namespace):
             # It is not even asked for its /config: others than those who may could make the hub send requests.
@@ -116,6 +124,20 @@ class ScorerReconciler:
         # When a pause ends, the registry and the status say so; beat knows the time itself.
         ends = [at for at in (own.suspended_until, pace.pauses.ends if pace else None) if at is not None]
         return max(0.0, min(ends) - time.time()) + 0.05 if ends else None
+
+    def _tell_mistake(self, key: ObjectKey) -> None:
+        """Let the status of a scorer that is there and cannot be read say why."""
+        mistake, manifest = self._desired.mistake(key), self._backend.get(*key)
+        if not mistake or manifest is None or not self._desired.counts(key.namespace):
+            return
+        try:
+            known = DynamicScorerStatus.model_validate(manifest.get("status") or {}, by_alias=True).conditions
+        except ValidationError:
+            known = []
+        generation = manifest["metadata"].get("generation") or 0
+        status = unreadable_scorer_status(mistake, known, generation, now=datetime.now(UTC))
+        write_status(self._backend, key, known, status)
+        self._registrar.notices.tell_scorer(_notice(key, status))
 
     def _access(self, scorer: DynamicScorer) -> Access:
         """How the hub asks its scoring API: no Secret is here, but a proxy may be on the way."""

@@ -17,6 +17,8 @@ from dsf.errors import ResolutionError
 
 #: Characters of all values of one Secret, in base64: it shares a ManifestWork with a cluster's scorers.
 MAX_SIZE: Final = 32 * 1024
+#: The same of all Secrets of a cluster, names of keys included. OCM takes 500 KiB, and the scorers need the rest.
+MAX_OF_CLUSTER: Final = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,19 @@ class Delivery:
 
     #: The hub's own namespace.
     namespace: str = ""
-    #: Name of each Secret there that has the label -> why it is not delivered, empty where it is; None: none at all.
-    secrets: tuple[tuple[str, str], ...] | None = None
+    #: Of each Secret there that has the label its name, why it is not delivered (empty where it is), and its size;
+    #: None: none at all.
+    secrets: tuple[tuple[str, str, int], ...] | None = None
 
     @classmethod
     def of(cls, namespace: str, secrets: Iterable[Manifest]) -> Delivery:
         """Of the Secrets with the label."""
-        return cls(namespace, tuple(sorted((one["metadata"]["name"], _problem(one)) for one in secrets)))
+        return cls(namespace, tuple(sorted((one["metadata"]["name"], _problem(one), _size(one)) for one in secrets)))
+
+    def size(self, names: Iterable[str]) -> int:
+        """Characters of these Secrets together, which can all be delivered."""
+        sizes = {name: size for name, _, size in self.secrets or ()}
+        return sum(sizes[name] for name in names)
 
 
 #: That of a hub that delivers no Secrets.
@@ -44,6 +52,10 @@ def _problem(secret: Manifest) -> str:
     if sum(len(value) for value in (secret.get("data") or {}).values()) > MAX_SIZE:
         return f"has more than {MAX_SIZE // 1024} KiB in base64"
     return ""
+
+
+def _size(secret: Manifest) -> int:
+    return sum(len(key) + len(value) for key, value in (secret.get("data") or {}).items())
 
 
 def wanted(resolved: ResolvedScorer | None) -> frozenset[str]:
@@ -62,12 +74,28 @@ def check(resolved: ResolvedScorer, delivery: Delivery) -> None:
             )
 
 
+def left_out(scorers: Iterable[ResolvedScorer], delivery: Delivery) -> Iterator[tuple[str, str]]:
+    """(name, why) of those of a cluster's scorers whose Secrets it cannot have besides those of the scorers before."""
+    held: frozenset[str] = frozenset()
+    for one in scorers:
+        both = held | wanted(one)
+        if both == held or delivery.size(both) <= MAX_OF_CLUSTER:
+            held = both
+            continue
+        names = ", ".join(map(repr, sorted(both - held)))
+        why = (
+            f"secretDelivery: Secret {names} is not delivered: all Secrets of the hub for this cluster would have more "
+            f"than {MAX_OF_CLUSTER // 1024} KiB in base64, and those of older scorers come first"
+        )
+        yield one.summary.name, why
+
+
 def _refusal(namespace: str, name: str, delivery: Delivery) -> str:
     if delivery.secrets is None:
         return "is not delivered: this hub delivers no Secrets (hubSetting.secretDelivery of the chart)"
     if namespace != delivery.namespace:
         return f"is not delivered: only ScoringAuthentications in namespace {delivery.namespace} may have that"
-    found = dict(delivery.secrets).get(name)
+    found = next((problem for known, problem, _ in delivery.secrets if known == name), None)
     if found is None:
         return (
             f"is not in namespace {namespace} with the label {DELIVER_LABEL}=true: create it, and label it if clusters "

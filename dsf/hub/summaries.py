@@ -12,8 +12,9 @@ from dsf.api.cluster import ManagedCluster
 from dsf.api.conflicts import CONFLICT_REASON, NameClaim, find_conflicts
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.resolve import ResolvedScorer
+from dsf.api.resolvereason import Reason
 from dsf.api.scorer import DynamicScorer
-from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
+from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
@@ -207,6 +208,8 @@ class Plan:
     without_addon: int = 0
     #: Labels of `clusters`, as far as people are told of them.
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: Names of DynamicScorers that are there and cannot be read.
+    unreadable: frozenset[str] = frozenset()
 
     def running(self, cluster: str) -> list[ScorerPlan]:
         """The scorers that run on a cluster, sorted by name."""
@@ -310,7 +313,7 @@ class Plan:
 
     def scorer_names(self) -> frozenset[str]:
         """The names of all scorers that exist, whether they run or not."""
-        return frozenset(plan.name for plan in self.scorers.values())
+        return self.unreadable.union(plan.name for plan in self.scorers.values())
 
 
 class Differences(NamedTuple):
@@ -352,14 +355,18 @@ def make_plan(
     unhealthy: Mapping[str, Obstacle] = MappingProxyType({}),
     authentications: Iterable[ScoringAuthentication] = (),
     delivery: Delivery = NO_DELIVERY,
+    mistaken: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """The desired state. Objects that are being deleted count as gone; `now` decides about pauses with an end.
 
     `token_hosts` are the servers that `/config` may name for a token; `unhealthy` says by the scorer's key why its
-    scoring API is Inactive; `authentications` are all that scorers may name,
-    `delivery` says which Secrets of the hub these may have delivered.
+    scoring API is Inactive; `authentications` are all that scorers may name, `mistaken` says by key what is wrong with
+    those that cannot be read, `delivery` says which Secrets of the hub these may have delivered.
     """
-    known = {one.key: one for one in authentications if one.metadata.deletion_timestamp is None}
+    known: Authentications = {
+        **mistaken,
+        **{one.key: one for one in authentications if one.metadata.deletion_timestamp is None},
+    }
     served = {cluster.metadata.name: cluster for cluster in clusters if cluster.is_served}
     facts = [cluster.facts for cluster in served.values()]
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
@@ -377,20 +384,39 @@ def make_plan(
     ]
     for key, message in find_conflicts(claims).items():
         plans[key] = replace(plans[key], obstacle=Obstacle(CONFLICT_REASON, message))
-    return Plan(
+    plan = Plan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},
         labels={name: told_labels(cluster.metadata.labels) for name, cluster in served.items()},
         masks=MaskIndex(_by_name(config.spec.all_masks if config is not None else (), facts)),
         is_enabled=is_enabled,
     )
+    return _bounded(plan, delivery)
+
+
+def _bounded(plan: Plan, delivery: Delivery) -> Plan:
+    """The plan without scorers whose Secrets are too much for a cluster: its ManifestWork would not arrive any more."""
+    names = frozenset().union(*(secretdelivery.wanted(one.runnable) for one in plan.scorers.values()))
+    if delivery.size(names) <= secretdelivery.MAX_OF_CLUSTER:
+        return plan
+    found = dict(plan.scorers)
+    for cluster in plan.clusters:
+        running = plan.running(cluster)
+        running.sort(key=lambda one: (str(one.scorer.metadata.creation_timestamp), one.name))
+        keys = {one.name: one.scorer.key for one in running}
+        resolved = [one.runnable for one in running if one.runnable is not None]
+        for name, why in secretdelivery.left_out(resolved, delivery):
+            obstacle = Obstacle(str(Reason.SecretNotDelivered), why)
+            old = found[keys[name]]
+            found[keys[name]] = replace(old, variants={**old.variants, cluster: obstacle})
+    return replace(plan, scorers=found)
 
 
 def _plan_scorer(
     scorer: DynamicScorer,
     now: datetime,
     token_hosts: TokenHosts,
-    authentications: Mapping[str, ScoringAuthentication],
+    authentications: Authentications,
     clusters: Iterable[ClusterFacts],
     delivery: Delivery,
 ) -> ScorerPlan:

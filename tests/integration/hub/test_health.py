@@ -76,6 +76,27 @@ def test_the_first_check_decides(
         assert one.pairs() == []
 
 
+def test_a_scoring_api_that_lets_nobody_in_without_a_password_has_its_health_elsewhere(
+    one: World, api: ScriptedServer
+) -> None:
+    basic = {"username": {"value": "u"}, "password": {"name": "s", "key": "k"}}
+    scoring = {"params": {"name": "cpu", "interval": 30}, "auth": {"basic": basic}}
+    with ScriptedServer(answer("who are you?", 401)) as guarded:
+        one.scorer("cpu-scorer", guarded, mode="None", scoring=scoring)
+        one.start()
+        one.until(lambda: health(one) == "Inactive")
+        reason, message = one.condition("cpu-scorer", "Healthy")[1:]
+        assert reason == "HTTPError"
+        assert "the hub asks without scoring.auth: let it in, or set another configURL" in message
+        # As docs/sources.md has it: configURL is of a server that answers, scoring.host of the one that scores.
+        one.scorer("cpu-scorer", api, mode="None", scoring={**scoring, "host": guarded.url})
+        one.until(lambda: health(one) == "Active")
+        one.until(lambda: one.told("a") == ["cpu-scorer"])
+        (told,) = one.summaries("a") or []
+        assert told["scoringEndpoint"] == f"{guarded.url}/scoring"
+        assert told["scoringAccess"]["methods"]["basic"]["password"] == {"name": "s", "key": "k"}
+
+
 def test_a_refused_connection_and_a_url_that_is_none(one: World) -> None:
     one.scorer("away", "http://127.0.0.1:9")
     one.scorer("odd", "http://user@127.0.0.1:9")

@@ -59,6 +59,22 @@ def test_one_that_is_not_there() -> None:
     assert message.startswith("spec.source.auth.authenticationRef: there is no ScoringAuthentication 'thanos'")
 
 
+def test_one_that_cannot_be_read() -> None:
+    found = make_plan(
+        [scorer("s", source=SOURCE), scorer("other")],
+        config(),
+        [cluster("a")],
+        NOW,
+        mistaken={"hub/thanos": "spec: bad"},
+    )
+    why = found.scorers["hub/s"].obstacle
+    assert why is not None
+    assert why.reason == "InvalidAuthentication"
+    assert why.message.endswith("ScoringAuthentication 'thanos' has mistakes: spec: bad")
+    # Nobody else is concerned.
+    assert [one.name for one in found.running("a")] == ["other"]
+
+
 def test_a_server_that_it_is_not_for() -> None:
     reason, message = obstacle(plan(authentication(), host="https://thief.example"))
     assert (reason, "is not for https://thief.example" in message) == ("HostNotAllowed", True)

@@ -66,6 +66,37 @@ def test_why_not(delivery: Delivery, said: str) -> None:
     assert found.delivered("a") == frozenset()
 
 
+def test_all_secrets_of_a_cluster_are_bounded_and_older_scorers_come_first() -> None:
+    names = [f"secret-{number}" for number in range(8)]
+    secrets = [secret(name, size=24_000) for name in names] + [secret("last", size=24_000)]
+    many = authentication(secretDelivery=[{"name": name} for name in names])
+    metadata = many.metadata.model_copy(update={"name": "one"})
+    one = authentication(secretDelivery=[{"name": "last"}]).model_copy(update={"metadata": metadata})
+    other = {**SOURCE, "auth": {"authenticationRef": {"name": "one"}}}
+    scorers = [
+        scorer("a-new", source=other, created="2026-02-01T00:00:00Z"),
+        scorer("b-old", source=SOURCE),
+        scorer("c-new", source=SOURCE, created="2026-03-01T00:00:00Z"),
+        scorer("plain"),
+    ]
+
+    def made(*masks: Any, last: int = 24_000) -> Plan:
+        delivery = Delivery.of("hub", [*secrets[:-1], secret("last", size=last)])
+        clusters = [cluster("x"), cluster("y")]
+        return make_plan(scorers, config(*masks), clusters, NOW, authentications=[many, one], delivery=delivery)
+
+    found = made(("y", "b-old"), ("y", "c-new"))
+    # What is there already costs nothing more.
+    assert [one.name for one in found.running("x")] == ["b-old", "c-new", "plain"]
+    assert found.delivered("x") == set(names)
+    assert [one.name for one in found.running("y")] == ["a-new", "plain"]
+    obstacles = found.scorers["hub/a-new"].obstacles
+    assert obstacles["x"].reason == "SecretNotDelivered"
+    assert obstacles["x"].message.startswith("secretDelivery: Secret 'last' is not delivered")
+    assert obstacles.keys() == {"x"}
+    assert len(made(last=300).running("x")) == 4
+
+
 @pytest.mark.parametrize("name", ["dynamic-scoring-agent-credentials", "hub-registry-secret", "../x", ""])
 def test_what_is_never_delivered(name: str) -> None:
     with pytest.raises(ValidationError, match="name"):

@@ -37,10 +37,10 @@ def test_a_key_added_while_it_is_worked_on_comes_once_more() -> None:
 
 def test_of_several_times_the_earliest_counts_and_now_forgets_them() -> None:
     queue: WorkQueue[str] = WorkQueue()
+    began = time.monotonic()
     queue.add_after("a", 60)
     queue.add_after("a", 0.02)
     queue.add_after("a", 60)
-    began = time.monotonic()
     assert queue.get() == "a"
     assert 0.02 <= time.monotonic() - began < 5
     queue.done("a")
