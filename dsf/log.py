@@ -5,12 +5,12 @@ Everything goes through the standard library, so that Celery, uvicorn and the Ku
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
+from dsf.lean import without
 from dsf.settings import Settings
 from dsf.text import visible
 
@@ -28,25 +28,10 @@ def prepare(settings: Settings) -> None:
     logging.getLogger().setLevel(settings.log_level)
 
 
-@contextlib.contextmanager
-def _without(name: str) -> Iterator[None]:
-    """Have what is imported meanwhile believe that this package is not there, unless somebody uses it already.
-
-    structlog would load rich, which takes 4 MB of every process, for tracebacks in colours.
-    """
-    if name in sys.modules:
-        yield
-        return
-    sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[name]
-
-
 def setup(settings: Settings) -> None:
     """Send all logging of this process to standard error in the chosen format. Calling it again changes the format."""
-    with _without("rich"):
+    # It would load rich, 4 MB, for tracebacks in colours.
+    with without("rich"):
         import structlog
 
     global _prepared  # noqa: PLW0603

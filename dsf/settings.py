@@ -10,10 +10,11 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings import PydanticBaseSettingsSource as _Source
 
 from dsf.errors import SettingsError
@@ -241,7 +242,8 @@ class Settings(BaseSettings):
         default=None,
         ge=0,
         le=65535,
-        description="Receive OTLP/HTTP metrics there (4318 by convention); 0 takes a free port. None: not at all.",
+        description="Receive OTLP/HTTP metrics there (4318 by convention), from the first scorer of them on; "
+        "0 takes a free port. None: not at all.",
     )
     otlp_host: str = Field(
         default="::", description="A collector pushes from another pod. `::` is every address, IPv4 and IPv6."
@@ -554,7 +556,7 @@ class Settings(BaseSettings):
         file_secret_settings: _Source,
     ) -> tuple[_Source, ...]:
         """The environment alone: the sources of files that are not used would be asked for each field."""
-        return init_settings, env_settings
+        return init_settings, _Environment(settings_cls)
 
     @classmethod
     def load(cls) -> Self:
@@ -568,6 +570,15 @@ class Settings(BaseSettings):
                 for item in error.errors(include_url=False, include_input=False)
             )
             raise SettingsError(f"wrong setting: {wrong}") from None
+
+
+class _Environment(EnvSettingsSource):
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """What the JSON says, or the text: the validation then names the field and what it may be."""
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except (ValueError, RecursionError):
+            return value
 
 
 def _secret(value: SecretStr | None, file: Path | None, name: str) -> str | None:

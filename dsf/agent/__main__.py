@@ -2,17 +2,20 @@
 
 import sys
 
-from dsf.agent.main import EXIT_SETTINGS, run
-from dsf.errors import SettingsError
-from dsf.settings import Settings
+from dsf import lean
 
 
 def main() -> int:
     """Run with the settings of the environment."""
+    lean.start()
+    from dsf.agent.main import EXIT_SETTINGS, run
+    from dsf.errors import SettingsError
+    from dsf.settings import Settings
+
     try:
         config = Settings.load()
     except SettingsError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return EXIT_SETTINGS
     return run(config)
 

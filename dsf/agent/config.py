@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -46,6 +46,19 @@ class ConfigSource(Protocol):
         """Unix time at which the summaries in force were read; 0 before the first."""
 
 
+class Watching(ConfigSource, Protocol):
+    """A source of summaries that watches in the background."""
+
+    def on_change(self, listener: Callable[[Summaries], None]) -> None:
+        """Call this with the summaries each time they change, by the thread that sees it."""
+
+    def start(self) -> None:
+        """Begin to watch."""
+
+    def stop(self) -> None:
+        """End the watch."""
+
+
 class InForce:
     """The newest delivery that can be used. One that cannot be used leaves it in force, and is reported once."""
 
@@ -56,16 +69,18 @@ class InForce:
         self.current = NONE
         self.problem = ""
         self.loaded_at = 0.0
+        self.listeners: list[Callable[[Summaries], None]] = []
 
-    def accept(self, found: Summaries) -> bool:
-        """This delivery is in force from now on; says whether it differs from the one before."""
+    def accept(self, found: Summaries) -> None:
+        """This delivery is in force from now on; listeners hear of it if it differs from the one before."""
         with self._lock:
             before, self.current = self.current, found
             self.problem = ""
             self.loaded_at = time.time()
         if before != found:
             log.info("configuration loaded", scorers=sorted(found), **self._place)
-        return before != found
+            for listener in self.listeners:
+                listener(found)
 
     def refuse(self, problem: str) -> None:
         """The newest delivery cannot be used."""
@@ -112,6 +127,9 @@ class FileConfig:
         if found is not self._in_force.current or self.problem:
             self._in_force.accept(found)
         return found
+
+    def on_change(self, listener: Callable[[Summaries], None]) -> None:
+        self._in_force.listeners.append(listener)
 
     def start(self) -> None:
         """Watch the file, so that changes and mistakes are reported when they happen."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container
 from importlib import metadata
 
 import dsf.log
-from dsf.agent import memory
+from dsf import memory
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.running import Running
 from dsf.agent.spool import Spool

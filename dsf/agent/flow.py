@@ -161,7 +161,8 @@ class Flow:
             return work(cycle)
         except CycleError as error:
             failure = error
-        except Exception:
+        except BaseException:
+            # Also what sys.exit() raises: this is a thread of the pool, and the cycle would have no result.
             log.exception("stage failed unexpectedly", stage=stage, scorer=cycle.scorer, run=cycle.run_id)
             failure = CycleError(stage, "internal_error", "a mistake in the agent; its log has the details")
         self._retry(task, cycle, failure)

@@ -34,8 +34,10 @@ _FIRST_LOOK: Final = 5.0
 _POLL: Final = 0.05
 #: How a refusal looks in what a watch says of itself.
 _FORBIDDEN: Final = ": 403: "
-#: Type of the Secrets that hold private keys of servers.
-_TLS: Final = "kubernetes.io/tls"
+#: Types of the Secrets that hold private keys of servers, and passwords of registries.
+_NEVER_SENT: Final = frozenset({"kubernetes.io/tls", "kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"})
+#: Type of the Secrets with a ServiceAccount's rights: only who keeps one releases it.
+_ACCOUNT: Final = "kubernetes.io/service-account-token"
 _RESOURCES: Final = {CaKind.Secret: SECRETS, CaKind.ConfigMap: CONFIG_MAPS}
 
 
@@ -78,7 +80,8 @@ class KubeObjects:
         namespace = settings.agent_namespace
         self.secrets = KubeSecrets(self._session, namespace, release)
         self.cluster = KubeCluster(self._session, settings.agent_objects)
-        self.config = KubeConfig(self._session, namespace, on_change=self._on_change, on_stop=self._stop)
+        self.config = KubeConfig(self._session, namespace, on_stop=self._stop)
+        self.config.on_change(self._on_change)
 
     def _on_change(self, summaries: Summaries) -> None:
         self.secrets.keep({reference for summary in summaries.values() for reference in summary.references})
@@ -95,8 +98,7 @@ class KubeObjects:
 class KubeConfig(_Watched):
     """Summaries in the ConfigMap that OCM delivers. No ConfigMap means no scorers.
 
-    One that cannot be used leaves the last good one in force, and is reported once. `on_change` gets the summaries
-    each time they change.
+    One that cannot be used leaves the last good one in force, and is reported once.
     """
 
     def __init__(
@@ -104,11 +106,9 @@ class KubeConfig(_Watched):
         session: Session,
         namespace: str,
         *,
-        on_change: Callable[[Summaries], None] = lambda _: None,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
-        self._on_change = on_change
         self._on_stop = on_stop
         self._in_force = InForce()
 
@@ -131,6 +131,10 @@ class KubeConfig(_Watched):
         self.wait()
         return self._in_force.current
 
+    def on_change(self, listener: Callable[[Summaries], None]) -> None:
+        """Call this with the summaries each time they change."""
+        self._in_force.listeners.append(listener)
+
     def start(self) -> None:
         """Begin to watch."""
         self.reflector.start()
@@ -147,8 +151,7 @@ class KubeConfig(_Watched):
         except ManifestError as error:
             self._in_force.refuse(str(error))
         else:
-            if self._in_force.accept(found):
-                self._on_change(found)
+            self._in_force.accept(found)
 
 
 class KubeSecrets:
@@ -197,16 +200,16 @@ class KubeSecrets:
             "spec": {"audiences": [audience], "expirationSeconds": seconds},
         }
         try:
-            status = self._session.create(path, body)["status"]
-            # The server decides for how long it is; the agent's own clock may be another one.
-            return AccountToken(status["token"], float(seconds))
+            answer = self._session.create(path, body)
+            # The server decides for how long it is. Not the time of its end: the agent's own clock may be another one.
+            return AccountToken(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))
         except BackendError as error:
             raise SecretError(
                 f"no token of ServiceAccount {AGENT_ACCOUNT} for {audience!r}: {error}; the agent's Role needs create "
                 f"of serviceaccounts/token with resourceNames [{AGENT_ACCOUNT}]",
                 "auth_failed",
             ) from None
-        except (LookupError, TypeError):
+        except (LookupError, TypeError, ValueError):
             raise SecretError(f"no token of ServiceAccount {AGENT_ACCOUNT}: a strange answer", "auth_failed") from None
 
     def keep(self, references: Collection[Reference]) -> None:
@@ -237,10 +240,11 @@ class KubeSecrets:
         """Raise SecretError unless the Secret may be used so."""
         metadata = secret["metadata"]
         labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        if labels.get(MANAGED_BY_LABEL) == MANAGED_BY or (use.is_sent and secret.get("type") == _TLS):
+        kind = secret.get("type")
+        if labels.get(MANAGED_BY_LABEL) == MANAGED_BY or (use.is_sent and kind in _NEVER_SENT):
             raise SecretError(
                 f"{secret_label(name, key)} is never sent anywhere: its label {MANAGED_BY_LABEL} says that it is the "
-                f"framework's own, or its type is {_TLS}",
+                f"framework's own, or its type is one of {', '.join(sorted(_NEVER_SENT))}",
                 "secret_refused",
             )
         said = f"{labels.get(USABLE_FOR, '')} {annotations.get(USABLE_FOR, '')}"
@@ -248,7 +252,7 @@ class KubeSecrets:
             f"its label or annotation {USABLE_FOR} in namespace {self._namespace} of the managed cluster, or on the "
             "hub to the chart's spokeSetting.agent.tokenSecrets"
         )
-        self._release.check(name, key, use, said, how)
+        self._release.check(name, key, use, said, how, is_bindable=kind != _ACCOUNT)
 
     def _watch(self, reference: Reference) -> _Watched:
         with self._lock:

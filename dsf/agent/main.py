@@ -47,7 +47,7 @@ def _own(config: Settings) -> Settings:
         if isinstance(value, SecretStr):
             value = value.get_secret_value()
         if value is not None:
-            os.environ[ENV_PREFIX + name.upper()] = json.dumps(value) if isinstance(value, dict) else str(value)
+            os.environ[ENV_PREFIX + name.upper()] = json.dumps(value) if isinstance(value, (dict, list)) else str(value)
     dsf.settings.settings.cache_clear()
     return dsf.settings.settings()
 
@@ -64,8 +64,8 @@ def _run(config: Settings) -> int:
     # Only now: importing it makes the application, for the role that the settings say.
     from celery import signals
 
-    from dsf import workerprobes
-    from dsf.agent import memory, pool, runtime, steps
+    from dsf import memory, workerprobes
+    from dsf.agent import pool, runtime, steps
     from dsf.celery import app
 
     def _on_revoked(request: Any, *, expired: bool = False, **_: Any) -> None:

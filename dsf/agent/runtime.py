@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import dsf.log
 from dsf import http
 from dsf.agent.clock import HubClock
-from dsf.agent.config import ConfigSource, FileConfig
+from dsf.agent.config import FileConfig, Watching
 from dsf.agent.cycles import Cycles
 from dsf.agent.flow import Flow
 from dsf.agent.handover import HandOver
@@ -26,16 +24,6 @@ from dsf.sources.cluster import ClusterView
 from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
-
-
-class Watching(ConfigSource, Protocol):
-    """A source of summaries that watches in the background."""
-
-    def start(self) -> None:
-        """Begin to watch."""
-
-    def stop(self) -> None:
-        """End the watch."""
 
 
 class Runtime:
@@ -71,7 +59,7 @@ class Runtime:
         self.outbox = Outbox(self.redis, keyring, settings.cluster, settings.max_result_message_bytes)
         self.clock = HubClock(self.redis, line=self.outbox.line)
         #: What sources keep between cycles.
-        self.sources = SourceState(settings, self.config.summaries, cluster, self.metrics.registry)
+        self.sources = SourceState(settings, self.config, cluster, self.metrics.registry)
         self.cycles = Cycles(settings, secrets, self.spool, self.metrics, self.clock.now, held=self.sources.held)
         self.readiness = ScoringProbe(settings.agent_readiness_file, self.config)
         self.flow = Flow(
@@ -102,7 +90,6 @@ class Runtime:
         self._exposition.start()
         self.config.start()
         self.clock.start()
-        self.sources.start()
         self.readiness.start()
         log.info("metrics served", host=host, port=self._exposition.port)
 

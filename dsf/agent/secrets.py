@@ -49,24 +49,27 @@ class Release:
             except ValueError as error:
                 raise SettingsError(f"DSF_AGENT_TOKEN_SECRETS: Secret {name!r}: {error}") from None
 
-    def check(self, name: str, key: str, use: Use, said: str, how: str) -> None:
+    def check(self, name: str, key: str, use: Use, said: str, how: str, *, is_bindable: bool = True) -> None:
         """Raise SecretError unless the Secret may be used for all URLs of `use`.
 
         `said` is the list of servers on the Secret itself, empty where there is none; `how` tells people where it
-        stands. What a ScoringAuthentication binds the Secret to counts unless the Secret has a list of its own.
+        stands. What a ScoringAuthentication binds the Secret to counts only where neither the Secret nor the hub's
+        admin names servers, and for none that is not `is_bindable`.
         """
         label = f"key {key!r} of Secret {name!r}"
         try:
             hosts = TokenHosts.split(said)
         except ValueError as error:
             raise SecretError(f"{label} cannot be sent anywhere: {how}: {error}", "secret_refused") from None
+        listed = self._listed.get(name, NO_HOSTS)
+        is_bindable = is_bindable and not hosts and not listed
         for url in use.urls:
-            if hosts.allow(url) or self._listed.get(name, NO_HOSTS).allow(url) or (not hosts and use.hosts.allow(url)):
+            if hosts.allow(url) or listed.allow(url) or (is_bindable and use.hosts.allow(url)):
                 continue
             where = base_url(url) if is_valid_url(url) else "what is no URL of a server"
             raise SecretError(
                 f"{label} is not released for {where}, so it was not sent there: if it may be, an admin adds the "
-                f"server to {how}, or to allowedHosts of a ScoringAuthentication",
+                f"server to {how}{', or to allowedHosts of a ScoringAuthentication' if is_bindable else ''}",
                 "secret_refused",
             )
 

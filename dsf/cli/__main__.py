@@ -1,5 +1,5 @@
 """`python -m dsf.cli`."""
 
-from dsf.cli.main import run
+from dsf.cli.script import run
 
 run()

@@ -141,12 +141,17 @@ class _Seen(Observer):
     def __init__(self) -> None:
         self.exchanges: defaultdict[str, list[Question]] = defaultdict(list)
         self.sent: dict[tuple[str, str | None], list[str]] = {}
-        self._secrets: list[str] = []
+        #: Of each access; those that can be renewed grow meanwhile.
+        self._all_secrets: list[Sequence[str]] = []
 
     def authenticated(self, stage: str, access: Access, source: str | None) -> None:
         """What is sent, and what of it must not be shown."""
         self.sent[stage, source] = list(access.shown)
-        self._secrets += access.secrets
+        self._all_secrets.append(access.secrets)
+
+    @property
+    def _secrets(self) -> list[str]:
+        return [secret for secrets in self._all_secrets for secret in secrets]
 
     def asked(self, stage: str, question: Question) -> None:
         """Keep it."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-from typing import cast
-
 import typer
 
+from dsf import lean
 from dsf.cli import (
     changes,
     credentials,
@@ -74,8 +71,6 @@ app.command(rich_help_panel=_LOOK)(info.version)
 
 
 def run() -> None:
-    """The console script."""
-    # Where OpenTelemetry's SDK is installed redis-py loads it: a quarter of a command's start, for metrics that no
-    # process of ours makes.
-    sys.modules.setdefault("opentelemetry.sdk", cast("ModuleType", None))
+    """Run the command line."""
+    lean.start()
     app(prog_name="dsf")

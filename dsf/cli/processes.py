@@ -97,9 +97,11 @@ def web(
         role="web", web_host=host, web_port=port, web_auth=auth, web_allow_actions=True if allow_actions else None
     )
     from dsf.settings import Settings
-    from dsf.web.main import run
 
-    raise typer.Exit(run(Settings.load()))
+    # What is wrong with them is said here.
+    Settings.load()
+    # Without the command line around it: it stays as small as it can.
+    _become([sys.executable, "-P", "-m", "dsf.web"])
 
 
 def results() -> None:

@@ -47,10 +47,7 @@ def render_table(lines: Sequence[Line]) -> RenderableType:
         for line in lines
     ]
     headers = ("CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH", "AGE", "NEXT", "FAILED")
-    made = table(headers, rows, right=headers[2:])
-    for column in made.columns:
-        column.no_wrap, column.overflow = True, "ellipsis"
-    return made
+    return table(headers, rows, right=headers[2:], cut=True)
 
 
 def causes(lines: Sequence[Line]) -> list[str]:

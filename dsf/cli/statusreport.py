@@ -1,4 +1,4 @@
-"""What `dsf status` finds out: from Redis, and in a hub on a folder also from what the hub wrote there."""
+"""What `dsf status` finds out: from Redis, and of a hub on a folder from what that wrote there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pydantic import Field
 from dsf.cli.output import TABLE_PAIRS
 from dsf.cli.session import out_dir
 from dsf.errors import UnknownScorerError
-from dsf.fleet.outfolder import ConditionView, ProblemView, conditions_in, problems_in
+from dsf.fleet.outfolder import ConditionView, ProblemView, conditions_in, conditions_told, problems_in
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.views import ScorerView, ScoreView, Time, View
 from dsf.settings import Settings
 from dsf.store.agents import Agents
+from dsf.store.notices import Notices
 
 if TYPE_CHECKING:
     from dsf.client import Client
@@ -39,7 +40,8 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     """
     fleet = FleetReader(client)
     out = out_dir(settings)
-    conditions = [one for one in conditions_in(out) if named in (None, one.scorer)]
+    every = conditions_in(out) if out is not None else conditions_told(Notices(client).scorers())
+    conditions = [one for one in every if named in (None, one.scorer)]
     problems: list[ProblemView] = []
     scores: list[ScoreView] | None = None
     if named is None:

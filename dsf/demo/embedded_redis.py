@@ -46,6 +46,8 @@ class EmbeddedRedis:
             "appendfsync everysec\n"
             "maxmemory-policy noeviction\n"
             "maxmemory 1gb\n"
+            # A pair with its score is one block of memory.
+            "hash-max-listpack-value 2048\nhash-max-listpack-entries 64\n"
             "proto-max-bulk-len 16mb\n",
         )
         return Program("Redis", (str(_server()), str(config)), ready=self._answers, last=True)

@@ -90,6 +90,9 @@ class Collector:
                         self._await_others(bells)
                     if not self.collect():
                         self._stopping.wait(_NO_ROOM_PAUSE)
+                    if self._ringing:
+                        # More is there than was collected: what waits already need not wait for others.
+                        self._collected_at = float("-inf")
 
     def _is_ours(self) -> bool:
         now = time.monotonic()

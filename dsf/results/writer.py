@@ -32,8 +32,11 @@ from dsf.throttle import Throttle
 LEASE = 30.0
 #: Longest sleep between two looks; a change that this process ingests wakes the writer at once.
 LONGEST_SLEEP = 0.5
-# Shortest time between two looks, so that a stream of changes is taken in batches.
-_SHORTEST_SLEEP = 0.02
+# Shortest time from one look with something to do to the next, so that a stream of changes is taken in batches: a look
+# has five round trips whatever it finds. A change that comes alone does not wait.
+_PACE = 0.1
+# Seconds between two times at which this writer offers to audit.
+_OFFER_EVERY = 1.0
 _BATCH = 32
 # Objects of a batch that are written at once. Most of a write is waiting: for the API server, and in a busy worker
 # several times for the thread that takes in results.
@@ -77,6 +80,8 @@ class Writer:
         self._factor = 1.0
         self._throttle = Throttle(_LOG_EVERY)
         self._together = Together(self._writes, self._rate, stopping)
+        # By time.monotonic(): the last look with something to do, and the next time to offer an audit.
+        self._worked_at = self._offer_at = float("-inf")
 
     def run(self) -> None:
         """Write until stopped."""
@@ -88,17 +93,21 @@ class Writer:
 
     def _rest(self, seconds: float) -> None:
         if seconds > 0:
-            self._stopping.wait(_SHORTEST_SLEEP)
+            if (left := self._worked_at + _PACE - time.monotonic()) > 0:
+                self._stopping.wait(left)
             self._wake.wait(min(seconds, LONGEST_SLEEP))
 
     def step(self) -> float:
         """Look at a batch of due pairs; returns the seconds until the next one is due, 0 if there are more now."""
-        if self._writes.begin_audit(_AUDIT_EVERY):
-            self._audit()
+        if time.monotonic() >= self._offer_at:
+            self._offer_at = time.monotonic() + _OFFER_EVERY
+            if self._writes.begin_audit(_AUDIT_EVERY):
+                self._audit()
         # No more than can be written within a fraction of the lease.
         batch = max(1, min(_BATCH, int(self._rate * LEASE / 4)))
         claims, due_in = self._writes.claim(self._clock(), LEASE, batch)
         if claims:
+            self._worked_at = time.monotonic()
             self._factor = self._writes.validity_factor()
         self._look_at_all(deque(zip(claims, self._writes.facts(claims), strict=True)))
         if len(claims) == batch:

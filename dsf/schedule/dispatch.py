@@ -1,4 +1,4 @@
-"""From due times to ticks: one batch in three round trips.
+"""From due times to ticks: one batch in three round trips, one more where results wait.
 
 Read what is due; read entries, overrides and queue lengths of it; decide; commit everything in one script
 (`lua/dispatch.lua`). Every due pair ends in one of: a tick, a skip with its reason, a later due time (rate limit), or
@@ -8,7 +8,7 @@ out of the schedule (no entry). Times are unix seconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,8 +31,9 @@ _SEND, _DEFER, _DROP = "send", "defer", "drop"
 #: Seconds after which a pair that cannot be read or decided is tried again: a newer hub may have written its entry.
 _UNREADABLE_RETRY = 60.0
 #: Seconds between two looks at the schedule while ticks are being sent. With 1,000 ticks a second something is due at
-#: every moment; going for each one alone would cost a core, and this costs at most so much lag.
-_COALESCE = 0.02
+#: every moment; going for each one alone would cost a core, and this costs at most so much lag. Most of a look's cost
+#: are its three round trips, so ticks are cheap when there are many of them.
+_COALESCE = 0.05
 #: Seconds between two log lines about pairs that cannot be decided.
 _COMPLAIN_INTERVAL = 1.0
 #: Seconds between two cleanings of the rate limiter.
@@ -53,15 +54,15 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class _Batch:
-    """What was read for one batch; `waiting` is the length of each queue and counts the ticks of this batch too, `mail`
-    the number of results in each cluster's mailbox."""
+    """What was read for one batch; `waiting` is the length of each queue and counts the ticks of this batch too, `full`
+    are the clusters with a result in every slot of their mailbox."""
 
     now: float
     due: Sequence[tuple[str, float]]
     entries: Mapping[str, str | None]
     overrides: Mapping[str, Override]
     waiting: dict[str, int]
-    mail: Mapping[str, int]
+    full: Set[str]
 
 
 class Dispatcher:
@@ -119,9 +120,11 @@ class Dispatcher:
             for queue in queues:
                 pipe.llen(queue)
             for cluster in clusters:
-                pipe.exists(*keys.mail_slots(cluster))
+                # A mailbox is full when all of its slots are; a look at one says that most are not.
+                pipe.exists(keys.mail_slots(cluster)[-1])
             texts, said, *numbers = pipe.execute()
-        lengths, mail = numbers[: len(clusters)], numbers[len(clusters) :]
+        lengths, last = numbers[: len(clusters)], numbers[len(clusters) :]
+        maybe = [cluster for cluster, is_taken in zip(clusters, last, strict=True) if is_taken]
         overrides = {target: read(Override, target, text) for target, text in zip(targets, said, strict=True) if text}
         return _Batch(
             now=now,
@@ -129,8 +132,18 @@ class Dispatcher:
             entries=dict(zip(pairs, texts, strict=True)),
             overrides={target: override for target, override in overrides.items() if override is not None},
             waiting=dict(zip(queues, lengths, strict=True)),
-            mail=dict(zip(clusters, mail, strict=True)),
+            full=self._full(maybe),
         )
+
+    def _full(self, clusters: Sequence[str]) -> Set[str]:
+        """Those of these clusters with a result in every slot of their mailbox."""
+        if not clusters:
+            return frozenset()
+        with self._redis.pipeline(transaction=False) as pipe:
+            for cluster in clusters:
+                pipe.exists(*keys.mail_slots(cluster))
+            numbers = pipe.execute()
+        return {name for name, number in zip(clusters, numbers, strict=True) if number >= keys.MAIL_SLOTS}
 
     def _row(self, batch: _Batch, pair: str, due: float) -> _Row:
         """What becomes of this pair. An unexpected error of one must not stop the others."""
@@ -161,7 +174,7 @@ class Dispatcher:
             return _Row(pair, due, self._late(batch.now, slot), skips.EXPIRED)
         if batch.waiting[queue] >= self._queue_limit:
             return _Row(pair, due, slot, skips.QUEUE_FULL)
-        if batch.mail[cluster] >= keys.MAIL_SLOTS:
+        if cluster in batch.full:
             return _Row(pair, due, slot, skips.RESULTS_BEHIND)
         if entry.rate_limit is not None:
             waited = self._limiter.waits(scorer, pair)

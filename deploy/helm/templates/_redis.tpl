@@ -270,6 +270,10 @@ save ""
 maxmemory-policy noeviction
 # From there on agents may not write; the hub's own scripts still may.
 maxmemory {{ .Values.redis.maxMemory }}
+# A pair's score is one field of its hash: up to this size the hash is one block of memory, 0.4 kB less for each pair.
+hash-max-listpack-value 2048
+# Other hashes have more fields, and are no lists to be gone through.
+hash-max-listpack-entries 64
 maxclients {{ .Values.redis.maxClients | int }}
 tcp-backlog 1024
 tcp-keepalive 60

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,9 @@ class Spoke:
             },
         )
 
-    def allow(self, *secrets: str) -> None:
-        """Let the account read these Secrets, and no others any more."""
-        self.grant(_rules(*secrets))
+    def allow(self, *secrets: str, config_maps: Sequence[str] = ()) -> None:
+        """Let the account read these Secrets and ConfigMaps besides its own one, and no others any more."""
+        self.grant(_rules(*secrets, config_maps=config_maps))
 
     def grant(self, rules: list[dict[str, Any]]) -> None:
         """Let the account do what these rules say, and nothing else any more."""
@@ -67,6 +68,10 @@ class Spoke:
             return
         data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
         self._put(SECRETS, name, data, {USABLE_FOR: usable_for or None})
+
+    def config_map(self, name: str, **values: str) -> None:
+        """Create or change a ConfigMap; `_` in a key stands for a dot."""
+        self._put(CONFIG_MAPS, name, {key.replace("_", "."): value for key, value in values.items()})
 
     def mark(self, name: str, **metadata: dict[str, str | None]) -> None:
         """Change labels and annotations of a Secret; None takes one away."""
@@ -104,9 +109,9 @@ class KubeAgent(Agent):
         return float(line.split()[1])
 
 
-def _rules(*secrets: str) -> list[dict[str, Any]]:
-    verbs = ["get", "list", "watch"]
-    rules = [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [CONFIGMAP_NAME], "verbs": verbs}]
+def _rules(*secrets: str, config_maps: Sequence[str] = ()) -> list[dict[str, Any]]:
+    verbs, maps = ["get", "list", "watch"], [CONFIGMAP_NAME, *config_maps]
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": maps, "verbs": verbs}]
     if secrets:
         # Without names it would be for every Secret.
         rules.append({"apiGroups": [""], "resources": ["secrets"], "resourceNames": [*secrets], "verbs": verbs})

@@ -262,7 +262,7 @@ def test_a_secret_is_missing(explain: Explain, spoke: Spoke, summarise: SummaryF
     assert missing in failed(explain("sample"))
     spoke.secret("prometheus", {"token": "two lines\nof text"})
     said = failed(explain("sample"))
-    assert "holds no token" in said
+    assert "(secret_invalid): key 'token' of Secret 'prometheus' holds no token" in said
     assert "two lines" not in said
     assert source.requests == []
 

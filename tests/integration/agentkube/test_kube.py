@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dsf.agent.kube import KubeObjects
 from dsf.api.authentication import CaKind
 from dsf.api.summary import parse_summaries
+from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import AGENT_ACCOUNT, CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.auth.secrets import AccountToken, SecretError, Use
 from dsf.hub.distribute import manifest_work
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from dsf.kube.session import ForbiddenError, Session
 from dsf.settings import Settings
+from tests.integration.agent.conftest import SERIES
 from tests.integration.agentkube.conftest import AgentFactory, SummaryFactory
 from tests.integration.agentkube.spoke import KubeAgent, Spoke
+from tests.integration.auth.bed import server_context
 from tests.support.controlplane import ControlPlane
-from tests.support.httpserver import ScriptedServer
+from tests.support.httpserver import Exchange, ScriptedServer, matrix
+from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 from tests.unit.deploy import chart
 
@@ -88,6 +95,51 @@ def test_a_token_is_rotated_and_removed_at_once(agent: KubeAgent, spoke: Spoke, 
     spoke.secret("prometheus", {"token": "third-token"})
     wait_for(lambda: is_refused() == "" and bearer(source) == "Bearer third-token", AT_ONCE)
     assert "-token" not in agent.log()
+
+
+def test_a_ca_and_a_certificate_of_the_client_are_rotated_at_once(
+    spoke: Spoke, make_agent: AgentFactory, summarise: SummaryFactory, tmp_path: Path
+) -> None:
+    ca, other, clients = (TestCa(tmp_path / name, name) for name in ("ca", "other", "clients"))
+    shown: list[str] = []
+
+    def handle(exchange: Exchange) -> None:
+        connection = exchange.http.connection
+        assert isinstance(connection, ssl.SSLSocket)
+        subject: Any = (connection.getpeercert() or {})["subject"]
+        shown.append(dict(subject[0])["commonName"])
+        matrix(SERIES)(exchange)
+
+    def show(name: str) -> None:
+        made = clients.issue(name)
+        spoke.secret("client", {"tls.crt": made.cert.read_text(), "tls.key": made.key.read_text()})
+
+    def outcome() -> str:
+        agent.tick("sample")
+        result = agent.result()
+        return result.reason or f"{result.outcome} {shown[-1]}"
+
+    show("first")
+    spoke.config_map("private-ca", ca_crt=other.cert.read_text())
+    spoke.allow("client", config_maps=["private-ca"])
+    with ScriptedServer(handle, tls=server_context(ca.issue("127.0.0.1"), clients)) as source:
+        access = {"methods": {"clientCertificate": {"secretName": "client"}}, "tls": {"caRef": {"name": "private-ca"}}}
+        url = f"{source.url}/api/v1/query_range"
+        spoke.deliver(summarise(sourceEndpoint=url, sourceAccess=access, maxRetries=0))
+        agent = make_agent(spoke)
+        agent.start()
+        assert outcome() == "connection_failed"
+        spoke.config_map("private-ca", ca_crt=ca.cert.read_text())
+        wait_for(lambda: outcome() == "ok first", AT_ONCE)
+        show("second")
+        wait_for(lambda: outcome() == "ok second", AT_ONCE)
+        spoke.config_map("private-ca", ca_crt=other.cert.read_text())
+        wait_for(lambda: outcome() == "connection_failed", AT_ONCE)
+        spoke.config_map("private-ca", ca_crt=ca.cert.read_text())
+        wait_for(lambda: outcome() == "ok second", AT_ONCE)
+        spoke.secret("client", None)
+        wait_for(lambda: outcome() == "secret_missing", AT_ONCE)
+    assert "PRIVATE KEY" not in agent.log()
 
 
 def test_a_secret_that_may_not_be_read_names_the_missing_rule(
@@ -245,17 +297,38 @@ def test_a_secret_that_no_scorer_names_is_forgotten(
         objects.config.stop()
 
 
-def test_a_private_key_of_a_server_is_no_token(spoke: Spoke, settings_factory: Callable[..., Settings]) -> None:
-    spoke.allow("certificate")
-    body = {"tls.crt": "eA==", "tls.key": "eA=="}
-    metadata = {"name": "certificate", "labels": {USABLE_FOR: "127.0.0.1"}}
-    manifest = {"metadata": metadata, "type": "kubernetes.io/tls", "data": body}
-    spoke.session.create(SECRETS.path(spoke.namespace), manifest)
+#: (type, keys, whether a label lets it be sent). Kubernetes wants these keys.
+TYPES = [
+    ("kubernetes.io/tls", {"tls.crt": "eA==", "tls.key": "eA=="}, False),
+    ("kubernetes.io/dockerconfigjson", {".dockerconfigjson": "e30="}, False),
+    ("kubernetes.io/dockercfg", {".dockercfg": "e30="}, False),
+    ("kubernetes.io/service-account-token", {"token": "eA=="}, True),
+]
+
+
+@pytest.mark.parametrize(("kind", "data", "is_sent"), TYPES)
+def test_what_is_no_token_by_its_type(
+    spoke: Spoke, settings_factory: Callable[..., Settings], kind: str, data: dict[str, str], is_sent: bool
+) -> None:
+    url = "http://127.0.0.1/"
+    account = {"kubernetes.io/service-account.name": "reader"}
+    spoke.session.create(SERVICE_ACCOUNTS.path(spoke.namespace), {"metadata": {"name": "reader"}})
+    spoke.allow("bound", "released")
+    for name, labels in (("bound", {}), ("released", {USABLE_FOR: "127.0.0.1"})):
+        metadata = {"name": name, "labels": labels, "annotations": account}
+        spoke.session.create(SECRETS.path(spoke.namespace), {"metadata": metadata, "type": kind, "data": data})
     objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
     objects.config.start()
+    key = list(data)[-1]
     try:
-        with pytest.raises(SecretError, match="never sent anywhere"):
-            objects.secrets.secret("certificate", "tls.key", Use(("http://127.0.0.1/",)))
+        # A ScoringAuthentication alone releases none of them.
+        with pytest.raises(SecretError, match=r"never sent anywhere|not released for http://127\.0\.0\.1"):
+            objects.secrets.secret("bound", key, Use((url,), TokenHosts(["127.0.0.1"])))
+        if is_sent:
+            assert objects.secrets.secret("released", key, Use((url,))) == b"x"
+        else:
+            with pytest.raises(SecretError, match="never sent anywhere"):
+                objects.secrets.secret("released", key, Use((url,)))
     finally:
         objects.config.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -227,6 +228,8 @@ def test_the_page_says_what_fails_where_and_why_and_scores_again(demo: Demo, bro
     own = demo.folder / "sample-scorer.yaml"
     before = own.read_text()
     page = demo.context()["web_url"]
+    # The first address that a person reads.
+    assert re.findall(r"https?://\S+", (demo.folder.parent / "demo.log").read_text())[0] == page
     with Tab(browser, page) as tab:
         shown = tab.open("/")
         expect(shown.locator("h1")).to_contain_text("All 6 scores are fresh")
@@ -248,6 +251,12 @@ def test_the_page_says_what_fails_where_and_why_and_scores_again(demo: Demo, bro
         shown.get_by_role("link", name="worker01").click()
         expect(shown.locator(f"tr#run-{run}")).to_have_class("asked")
         assert tab.wrong == []
+        # Flower finds the tasks of this very run.
+        shown.locator(f"tr#run-{run}").get_by_role("link", name=run).click()
+        rows = shown.locator("#tasks-table tbody tr")
+        for stage in ("dsf.fetch", "dsf.score", "dsf.publish"):
+            expect(rows.filter(has_text=stage)).to_have_count(1)
+        expect(rows.filter(has_text=stage)).to_contain_text(run)
     demo.wait_fresh(PAIRS)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from dsf import keys
 from dsf.demo.embedded_redis import EmbeddedRedis
 from dsf.demo.ports import Ports
 from dsf.demo.supervisor import Supervisor
@@ -57,3 +58,11 @@ def test_it_is_for_this_user_only(supervisor: Supervisor, tmp_path: Path) -> Non
     assert all(password not in word for word in server.program().command)
     with redis.Redis.from_url(server.address) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
+
+
+def test_a_pair_with_its_score_is_one_block_of_memory(supervisor: Supervisor, tmp_path: Path) -> None:
+    server = start(supervisor, tmp_path)
+    pair = keys.pair_key("cluster", "scorer")
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        client.hset(pair, mapping={"score": "x" * 1500, **{f"n:{number}": number for number in range(20)}})
+        assert client.object("encoding", pair) == "listpack"

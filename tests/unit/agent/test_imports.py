@@ -11,23 +11,28 @@ KNOWN = {
     # Celery looks whether greenlet is there; tools of the tests bring it.
     "greenlet",
     *("celery", "kombu", "billiard", "vine", "amqp", "click", "dateutil", "six", "tzlocal"),
-    # All but the first for what is off (telemetry of redis-py, other pools of Celery); they come where installed.
-    *("redis", "opentelemetry", "psutil", "cryptography", "greenlet"),
-    *("pydantic", "pydantic_core", "pydantic_settings", "annotated_types", "typing_extensions", "typing_inspection"),
-    *("requests", "urllib3", "charset_normalizer", "idna", "certifi", "brotli", "zstandard", "h2", "socks"),
+    # All but the first for what is off; they come where installed.
+    *("redis", "opentelemetry", "cryptography", "greenlet"),
+    *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
+    *("pydantic_settings", "dotenv"),
+    *("requests", "urllib3", "idna", "certifi", "brotli", "zstandard", "h2", "socks"),
     "structlog",
-    *("prometheus_client", "yaml", "dotenv", "msgspec", "orjson"),
-    *("_cffi_backend", "cffi", "pycparser", "_brotli", "zipp", "packaging", "wrapt", "deprecated", "tzdata"),
+    *("prometheus_client", "yaml", "msgspec", "orjson"),
+    *("_cffi_backend", "_brotli", "zipp", "packaging", "wrapt", "deprecated", "tzdata"),
 }
 #: Parts of this project that belong to other processes.
 OTHERS = {"hub", "results", "exporter", "optimizer", "cli", "demo", "scorer", "schedule", "kube", "redisacl"}
+#: Parts of the standard library and of packages that cost much and that nobody uses.
+UNUSED = {"redis.asyncio", "opentelemetry.sdk", "typer", "rich", "unittest", "email.mime", "celery.bin"}
 _SAY = """
 import json, sys
+from dsf import lean
+lean.start()
 import dsf.log
-from dsf import workerprobes
+from dsf import memory, workerprobes
 from dsf.settings import settings
 dsf.log.setup(settings())
-from dsf.agent import main, memory, pool, runtime, steps, transport
+from dsf.agent import main, pool, runtime, steps, transport
 from dsf.celery import app
 app.loader.import_default_modules()
 print(json.dumps(sorted(sys.modules)))
@@ -44,7 +49,26 @@ def test_an_agent_imports_what_it_needs() -> None:
         check=True,
     )
     modules: list[str] = json.loads(done.stdout)
+    assert not UNUSED & set(modules)
     tops = {name.split(".")[0] for name in modules}
     strange = {name for name in tops - KNOWN - sys.stdlib_module_names if not name.startswith("_")}
     assert strange <= {"dsf", "pyexpat", "cython_runtime"}
     assert not {name.split(".")[1] for name in modules if name.startswith("dsf.")} & OTHERS
+
+
+def test_dsf_agent_loads_no_other_command() -> None:
+    code = (
+        "import sys\nsys.argv = ['dsf', 'agent']\nfrom dsf.cli.script import run\n"
+        "try:\n    run()\nexcept SystemExit as end:\n    print(end.code)\n"
+        "print([name for name in ('typer', 'dsf.cli.main') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"DSF_CLUSTER": "c1", "DSF_WEB_PORT": "x"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.split("\n")[:2] == ["2", "[]"]
+    assert "DSF_WEB_PORT" in done.stderr

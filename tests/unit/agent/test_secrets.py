@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsf.agent.secrets import FileSecrets, KeyRing, Release
+from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
 from dsf.auth.bearer import parse_token
 from dsf.auth.secrets import SecretError, Use
@@ -71,8 +72,9 @@ def test_names_are_no_paths(tmp_path: Path, release: Release, name: str, key: st
 @pytest.mark.parametrize("value", [b"", b"\n", b"two\nlines", b"a b", b"\xff\xfe", "ü".encode(), b"x\r\nInjected: 1"])
 def test_what_is_no_token_is_not_sent_and_not_shown(tmp_path: Path, release: Release, value: bytes) -> None:
     put(tmp_path, "s", "k", value)
-    with pytest.raises(SecretError, match=r"^key 'k' of Secret 's' holds no token: expected one line"):
+    with pytest.raises(SecretError, match=r"^key 'k' of Secret 's' holds no token: expected one line") as caught:
         Tokens(tmp_path, release).token("s", "k", URL)
+    assert caught.value.reason == "secret_invalid"
 
 
 def test_a_large_file_is_no_token(tmp_path: Path, release: Release) -> None:
@@ -112,6 +114,33 @@ def test_a_token_goes_only_where_it_was_released_for(tmp_path: Path, settings_fa
     put(tmp_path, "marked", "usable-for", b"a.example/path")
     with pytest.raises(SecretError, match=r"'a\.example/path' is not a server of the form"):
         tokens.token("marked", "k", "http://a.example:99/x")
+
+
+def test_what_the_hubs_admin_lists_is_not_widened_by_who_binds(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    listed = {"limited": ["thanos.example"], "open": [], "both": ["thanos.example"]}
+    secrets = FileSecrets(tmp_path, Release(settings_factory(agent_token_secrets=listed)))
+    for name in listed:
+        put(tmp_path, name, "k", b"one")
+    put(tmp_path, "both", "usable-for", b"marked.example")
+    bound = TokenHosts(["thanos.example", "elsewhere.example"])
+    for name, host, is_sent in (
+        ("limited", "thanos.example", True),
+        ("limited", "elsewhere.example", False),
+        # A list that names no hosts only lets agents read the Secret.
+        ("open", "elsewhere.example", True),
+        ("both", "marked.example", True),
+        ("both", "elsewhere.example", False),
+    ):
+        use = Use((f"https://{host}/",), bound)
+        if is_sent:
+            assert secrets.secret(name, "k", use) == b"one"
+            continue
+        with pytest.raises(SecretError, match=r"not released for https://elsewhere\.example") as caught:
+            secrets.secret(name, "k", use)
+        # What could not help is not proposed.
+        assert "allowedHosts" not in str(caught.value)
 
 
 def test_the_agents_own_secret_is_never_sent(tmp_path: Path, release: Release) -> None:

@@ -1,4 +1,4 @@
-"""Keeps the process small: one heap for all threads, and what is not needed any more given back to the system."""
+"""Keeps a process small: one heap for all threads, and what is not needed any more given back to the system."""
 
 from __future__ import annotations
 

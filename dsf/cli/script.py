@@ -1,0 +1,16 @@
+"""The console script `dsf`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def run() -> None:
+    """Run the command line. `dsf agent`, as pods have it, does not load the others: it stays as small as it can."""
+    if sys.argv[1:] == ["agent"]:
+        from dsf.agent.__main__ import main
+
+        sys.exit(main())
+    from dsf.cli.main import run as run_any
+
+    run_any()

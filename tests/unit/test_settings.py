@@ -1,0 +1,30 @@
+"""Settings are read from the environment, and one that cannot be used is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsf.errors import SettingsError
+from dsf.settings import Settings
+
+
+def test_what_is_given_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSF_CLUSTER", "there")
+    monkeypatch.setenv("DSF_WEB_PORT", "1234")
+    found = Settings(cluster="here")
+    assert (found.cluster, found.web_port) == ("here", 1234)
+    assert found.model_fields_set >= {"cluster", "web_port"}
+
+
+def test_lists_and_objects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSF_WEB_HOSTS", '["a", "b"]')
+    monkeypatch.setenv("DSF_AGENT_TOKEN_SECRETS", '{"token": ["prometheus"]}')
+    found = Settings.load()
+    assert (found.web_hosts, found.agent_token_secrets) == (["a", "b"], {"token": ["prometheus"]})
+
+
+@pytest.mark.parametrize("text", ["a,b", '["a"', "[" * 100_000, '{"a": 1}'])
+def test_what_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("DSF_WEB_HOSTS", text)
+    with pytest.raises(SettingsError, match=r"^wrong setting: DSF_WEB_HOSTS: Input should be a valid list$"):
+        Settings.load()
