@@ -23,7 +23,8 @@ ENV UV_PROJECT_ENVIRONMENT=/opt/dsf \
     UV_COMPILE_BYTECODE=1 \
     UV_NO_CACHE=1
 WORKDIR /src
-# Dependencies are a layer of their own: they change less often than the code.
+# Dependencies are a layer of their own, here and in the images: they change less often than the code, and a node that has
+# them takes a few megabytes of code when it takes a new image.
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/
 COPY packages/dsf-optimizer/pyproject.toml packages/dsf-optimizer/README.md packages/dsf-optimizer/LICENSE packages/dsf-optimizer/
@@ -40,43 +41,55 @@ WORKDIR /tmp
 ENTRYPOINT ["dsf"]
 CMD ["--help"]
 
-FROM build AS build-agent
+FROM build AS agent-dependencies
 # `--build-arg AGENT_EXTRAS=` leaves out the OTLP receiver, for a collector that pushes metrics: 4 MB.
 ARG AGENT_EXTRAS="--extra otel"
 # The Kubernetes client is there twice, the second time for asyncio: 80 MB that nothing here imports. Celery's shell is for
 # people, and what colours the source code of 500 languages has none to colour.
-ENV LEFT_OUT="--no-install-package aiohappyeyeballs --no-install-package aiohttp --no-install-package aiosignal \
+ENV OPTIONS="--locked --no-dev ${AGENT_EXTRAS} \
+      --no-install-package aiohappyeyeballs --no-install-package aiohttp --no-install-package aiosignal \
       --no-install-package frozenlist --no-install-package multidict --no-install-package propcache --no-install-package yarl \
       --no-install-package click-repl --no-install-package prompt-toolkit --no-install-package wcwidth"
-RUN uv sync --locked --no-dev --no-install-project ${LEFT_OUT} ${AGENT_EXTRAS} \
+RUN uv sync ${OPTIONS} --no-install-project \
  && rm -r /opt/dsf/lib/python3*/site-packages/kubernetes/aio \
  && find /opt/dsf/lib/python3*/site-packages/pygments/lexers -type f ! -name '__init__*' ! -name '_mapping*' -delete
+
+FROM agent-dependencies AS agent-code
 COPY dsf ./dsf
-RUN uv sync --locked --no-dev --no-editable ${LEFT_OUT} ${AGENT_EXTRAS}
+RUN touch /before && mkdir /code \
+ && uv sync ${OPTIONS} --no-editable \
+ && cd / && find opt/dsf -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/code {} +
 
 FROM base AS agent
 LABEL org.opencontainers.image.title="dynamic-scoring-agent" \
       org.opencontainers.image.description="The agent of Dynamic Scoring for Open Cluster Management"
-COPY --from=build-agent /opt/dsf /opt/dsf
+COPY --from=agent-dependencies /opt/dsf /opt/dsf
+COPY --from=agent-code /code /
 USER 65532:65532
 # Metrics.
 EXPOSE 8080
 
-FROM build AS build-hub
+FROM build AS hub-dependencies
 # `--build-arg EXTRAS="--extra hub"` leaves the optimiser out, whose solver is as large as all the rest, and the agent's
 # OTLP receiver.
 ARG EXTRAS="--extra hub --extra optimizer --extra otel"
-RUN uv sync --locked --no-dev --no-install-workspace ${EXTRAS}
+ENV OPTIONS="--locked --no-dev ${EXTRAS}"
+RUN uv sync ${OPTIONS} --no-install-workspace
+
+FROM hub-dependencies AS hub-code
 COPY dsf ./dsf
 COPY packages/dsf-optimizer/dsf packages/dsf-optimizer/dsf
-RUN uv sync --locked --no-dev --no-editable ${EXTRAS}
+RUN touch /before && mkdir /code \
+ && uv sync ${OPTIONS} --no-editable \
+ && cd / && find opt/dsf -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/code {} +
 
 FROM base AS hub
 LABEL org.opencontainers.image.title="dynamic-scoring-framework" \
       org.opencontainers.image.description="Dynamic scoring of clusters for Open Cluster Management"
 # The folder that a volume gets its owner from.
 RUN install -d -o 65532 -g 65532 -m 0750 /var/lib/dsf
-COPY --from=build-hub /opt/dsf /opt/dsf
+COPY --from=hub-dependencies /opt/dsf /opt/dsf
+COPY --from=hub-code /code /
 USER 65532:65532
 # Metrics of agent and exporter, Flower.
 EXPOSE 8080 5555

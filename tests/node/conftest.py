@@ -42,10 +42,10 @@ def lab() -> Iterator[None]:
         return
     with clusters.lock():
         try:
-            clusters.prepare()
-        except CannotRunError as error:
-            cannot(str(error))
-        try:
+            try:
+                clusters.prepare()
+            except CannotRunError as error:
+                cannot(str(error))
             yield
         finally:
             if not folders.KEPT.exists():

@@ -6,6 +6,7 @@ import pytest
 
 from tests.node.lab import engine
 from tests.node.lab.command import run
+from tests.node.lab.folders import ROOT
 from tests.node.lab.images import PYTHON
 from tests.node.world import AGENT_IMAGE, HUB_IMAGE, World
 
@@ -37,3 +38,11 @@ def test_nothing_in_an_image_can_be_written(image: str) -> None:
 def test_the_agents_image_is_small(world: World) -> None:
     sizes = [int(run(*engine.docker("image", "inspect", "--format={{.Size}}", name))) for name in (AGENT_IMAGE, PYTHON)]
     assert sizes[0] - sizes[1] <= AGENT_SIZE, sizes
+
+
+def test_the_samples_plug_in_is_built_into_the_agents_image() -> None:
+    image = "local/agent-with-csv:test"
+    engine.build(ROOT / "samples" / "csv-source", image, "--build-arg", f"AGENT={AGENT_IMAGE}")
+    say = "from dsf.sources import source_of; print(source_of('csv.example.com').args[1])"
+    said = run(*engine.docker(*_CONFINED, "--entrypoint=python3", image, "-c", say))
+    assert said.strip() == "source type 'csv.example.com' (dsf-csv-source 0.1.0, dsf_csv_source:CSV)"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,19 +17,29 @@ import pytest
 import redis
 import yaml
 
-from dsf.api.types import ADDON_NAME, AGENT_NAMESPACE, API_VERSION, HUB_NAMESPACE
+from dsf.api.types import (
+    ADDON_NAME,
+    AGENT_ACCOUNT,
+    AGENT_NAMESPACE,
+    API_VERSION,
+    DELIVER_LABEL,
+    HUB_NAMESPACE,
+)
 from dsf.errors import ObjectNotFoundError
+from dsf.hub.distribute import SCORERS_ROLE
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     DYNAMIC_SCORERS,
     MANAGED_CLUSTER_ADDONS,
     MANAGED_CLUSTERS,
     MANIFEST_WORKS,
+    SCORING_AUTHENTICATIONS,
     SECRETS,
     Resource,
 )
 from dsf.kube.session import ForbiddenError, Session
 from dsf.store.pairs import Pairs
+from tests.integration.auth.bed import asks_for
 from tests.integration.deploy.hubcluster import (
     ADDON_TEMPLATES,
     CLUSTER_ROLE_BINDINGS,
@@ -70,6 +81,7 @@ _SOURCES = {"kubernetes": True, "otlp": {"enabled": True, "tokenSecret": "collec
 #: More than the defaults, to see that it works.
 VALUES: chart.Values = {
     "flower": {"readOnly": False},
+    "hubSetting": {"secretDelivery": True},
     "optimizer": {"enabled": True},
     "spokeSetting": {"agent": {"sources": _SOURCES}},
 }
@@ -106,26 +118,43 @@ class World:
     def _workload(self, resource: Resource, name: str) -> chart.Object:
         return self.session.get(resource.path(HUB_NAMESPACE, f"dynamic-scoring-{name}"))
 
+    def cycle(self, scorer: str = SCORER) -> None:
+        """Ask Flower for a cycle, as a person does."""
+        secret = self.session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-flower"))["data"]
+        login = ":".join(base64.b64decode(secret[key]).decode() for key in ("username", "password"))
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.node.pods['flower'].ports['http']}/api/task/send-task/dsf.fetch",
+            json.dumps({"args": [scorer], "queue": f"spoke.{CLUSTER}"}).encode(),
+            {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as done:
+            assert done.status == 200
+
     def _join(self) -> None:
         self.session.create(NAMESPACES.path(), {"metadata": {"name": CLUSTER}})
-        self._create(MANAGED_CLUSTERS, "", CLUSTER, {"hubAcceptsClient": True})
-        self._create(MANAGED_CLUSTER_ADDONS, CLUSTER, ADDON_NAME, {})
+        self.create(MANAGED_CLUSTERS, "", CLUSTER, {"hubAcceptsClient": True})
+        self.create(MANAGED_CLUSTER_ADDONS, CLUSTER, ADDON_NAME, {})
+        self.scorer(SCORER, {"type": "None"})
+
+    def scorer(self, name: str, source: dict[str, Any]) -> None:
+        """A DynamicScorer whose scores are NAME-score."""
         scoring = {
             "host": self._scorer.url,
             "path": "/scoring",
-            "params": {"name": "sample-score", "interval": INTERVAL},
+            "params": {"name": f"{name}-score", "interval": INTERVAL},
         }
         spec = {
             "description": "a sample",
             "configURL": f"{self._scorer.url}/config",
             "configSyncMode": "None",
             "scoreDimensionFormat": "${node}",
-            "source": {"type": "None"},
+            "source": source,
             "scoring": scoring,
         }
-        self._create(DYNAMIC_SCORERS, HUB_NAMESPACE, SCORER, spec)
+        self.create(DYNAMIC_SCORERS, HUB_NAMESPACE, name, spec)
 
-    def _create(self, resource: Resource, namespace: str, name: str, spec: dict[str, Any]) -> None:
+    def create(self, resource: Resource, namespace: str, name: str, spec: dict[str, Any]) -> None:
+        """An object of this spec."""
         api = API_VERSION if resource is DYNAMIC_SCORERS else resource.api_version
         body = {"apiVersion": api, "kind": resource.kind, "metadata": {"name": name}, "spec": spec}
         self.session.create(resource.path(namespace), body)
@@ -161,10 +190,10 @@ class World:
             decode_responses=True,
         )
 
-    def score(self) -> list[tuple[str, int]]:
+    def score(self, name: str = SCORER) -> list[tuple[str, int]]:
         """The items of the cluster's AddOnPlacementScore."""
         try:
-            found = self.session.get(ADDON_PLACEMENT_SCORES.path(CLUSTER, "sample-score"))
+            found = self.session.get(ADDON_PLACEMENT_SCORES.path(CLUSTER, f"{name}-score"))
         except ObjectNotFoundError:
             return []
         return [(item["name"], item["value"]) for item in (found.get("status") or {}).get("scores", ())]
@@ -251,21 +280,83 @@ def test_everybody_has_the_rights_that_are_needed(world: World) -> None:
 def test_flower_can_start_a_cycle(world: World) -> None:
     with contextlib.closing(world.client("operator")) as client:
         before = Pairs(client).state(CLUSTER, SCORER).count("ok")
-        secret = world.session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-flower"))["data"]
-        login = ":".join(base64.b64decode(secret[key]).decode() for key in ("username", "password"))
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{world.node.pods['flower'].ports['http']}/api/task/send-task/dsf.fetch",
-            json.dumps({"args": [SCORER], "queue": f"spoke.{CLUSTER}"}).encode(),
-            {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as done:
-            assert done.status == 200
+        world.cycle()
         world.node.until(lambda: Pairs(client).state(CLUSTER, SCORER).count("ok") > before, "another cycle", 30)
 
 
+def test_a_secret_of_the_hub_and_its_rotation_reach_the_source(world: World, hub: HubCluster) -> None:
+    """All of the way: Secret on the hub, ManifestWork, OCM's work agent, Secret of the agents' namespace, agent with
+    the rights that came with its scorers, and a source that wants the token."""
+    token, name, session = "first-t0ken", "delivered", world.session
+    path, copy = SECRETS.path(HUB_NAMESPACE, name), SECRETS.path(AGENT_NAMESPACE, name)
+
+    def copied() -> str:
+        with contextlib.suppress(ObjectNotFoundError):
+            return base64.b64decode(session.get(copy)["data"]["token"]).decode()
+        return ""
+
+    with ScriptedServer(asks_for("Authorization", lambda: f"Bearer {token}")) as source:
+        labels = {DELIVER_LABEL: "true"}
+        secret = {"metadata": {"name": name, "labels": labels}, "stringData": {"token": token}}
+        session.create(SECRETS.path(HUB_NAMESPACE), secret)
+        bound = {
+            "allowedHosts": [f"127.0.0.1:{source.port}"],
+            "secretDelivery": [{"name": name}],
+            "tokenSecretRef": {"name": name, "key": "token"},
+        }
+        world.create(SCORING_AUTHENTICATIONS, HUB_NAMESPACE, name, bound)
+        params = {"query": "up", "range": 60, "step": 15}
+        auth = {"authenticationRef": {"name": name}}
+        world.scorer(name, {"type": "Prometheus", "host": source.url, "params": params, "auth": auth})
+        world.node.until(lambda: world.score(name) == [("n1", 42)], "a score of the delivered token", 90)
+        assert copied() == token
+        # What it may read is made from what its scorers name.
+        role = session.get(ROLES.path(AGENT_NAMESPACE, SCORERS_ROLE))
+        assert [rule["resourceNames"] for rule in role["rules"] if rule["resources"] == ["secrets"]] == [[name]]
+        kubeconfig = hub.kubeconfig_of(AGENT_NAMESPACE, AGENT_ACCOUNT)
+        with contextlib.closing(Session.load(kubeconfig)) as agent:
+            assert agent.get(copy)["metadata"]["name"] == name
+            with pytest.raises(ForbiddenError):
+                agent.get(SECRETS.path(AGENT_NAMESPACE, "collector"))
+
+        token = "sec0nd-token"
+        session.merge(path, {"stringData": {"token": token}})
+        world.node.until(lambda: copied() == token, "the new token", 30)
+
+        with contextlib.closing(world.client("operator")) as client:
+            before = Pairs(client).state(CLUSTER, name).count("ok")
+            world.cycle(name)
+            world.node.until(lambda: Pairs(client).state(CLUSTER, name).count("ok") > before, "a cycle with it", 30)
+        assert source.requests[-1].headers["Authorization"] == f"Bearer {token}"
+
+        # With its last scorer both go.
+        session.delete(DYNAMIC_SCORERS.path(HUB_NAMESPACE, name))
+        world.node.until(lambda: copied() == "", "the Secret to go", 30)
+
+        def may_read() -> bool:
+            with contextlib.suppress(ObjectNotFoundError):
+                rules = session.get(ROLES.path(AGENT_NAMESPACE, SCORERS_ROLE)).get("rules") or []
+                return any(name in rule.get("resourceNames", []) for rule in rules)
+            return False
+
+        world.node.until(lambda: not may_read(), "the right to go", 30)
+    logs = "".join((pod.folder / "log").read_text(errors="replace") for pod in world.node.pods.values())
+    assert "t0ken" not in logs
+    assert "sec0nd" not in logs
+
+
 def test_a_collector_may_push_with_its_token(world: World) -> None:
+    # There is a receiver as soon as a scorer asks for what is pushed.
+    world.scorer("pushed", {"type": "OpenTelemetry", "path": "/v1/metrics", "params": {"query": "m"}})
+    world.node.until(lambda: _listens(world.node.pods["agent"].ports["otlp-http"]), "the receiver")
     assert _push(world, _COLLECTOR_TOKEN) == 200
     assert _push(world, "another") == 401
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=60):
+        return True
+    return False
 
 
 def _push(world: World, token: str) -> int:

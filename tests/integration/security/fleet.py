@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import redis
 import yaml
@@ -28,6 +29,7 @@ from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_user, hub_user
 from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs, PairState
 from dsf.ticks import TickFactory
+from tests.integration.security import identities
 from tests.support.child import Child
 from tests.support.httpserver import Handler, ScriptedServer, answer, matrix
 from tests.support.redisserver import free_port
@@ -41,6 +43,7 @@ OTHER = "other-methods"
 #: Asks with the keys of clouds.
 CLOUDS = "cloud-methods"
 CLUSTERS = ("c1", "c10")
+_CLIENT_SECRET = "canary-client/c0a8+116f=%"
 #: Nothing that the framework writes, shows or sends may have one of these in it. The master secret is one, too.
 CANARIES = {
     "source token": "canary-source-4f1d0c93",
@@ -48,16 +51,24 @@ CANARIES = {
     "header": "canary-header-03fd5c1e",
     "parameter": "canary-parameter-9e1b44d0",
     "password": "canary-password-77b1e09c",
-    "client secret": "canary-client-c0a8116f",
+    "client secret": _CLIENT_SECRET,
+    # As they are sent.
+    "quoted client secret": quote(_CLIENT_SECRET, safe=""),
+    "header of the client": base64.b64encode(f"agents:{quote(_CLIENT_SECRET, safe='')}".encode()).decode(),
     "access token": "canary-access-5d20e7b3",
+    # What is given in an answer that is no good, and after a 401.
+    "lost token": "canary-lost-e1c85d02",
+    "newer token": "canary-newer-40b7f9a6",
     "amazon key": "canary-amazon-e60b7d15",
     "amazon session": "canary-session-19d4c2fa",
     "google token": "canary-google-8a3f60d1",
+    **identities.CANARIES,
     **{f"password of {role}": f"canary-redis-{role}-91c4" for role in HUB_ROLES if role != "probe"},
     "master secret": "ca4a5ec2" * 8,
 }
 MASTER = bytes.fromhex(CANARIES["master secret"])
 
+_ROOT = Path(__file__).parents[3]
 _SERIES = {"metric": {"__name__": "up", "node": "n1"}, "values": [[1718600000, "1"], [1718600060, "0.5"]]}
 _RESULTS = {"results": [{"metric": {"node": "n1"}, "score": 12.5}]}
 
@@ -107,9 +118,12 @@ class Fleet:
         for cluster in CLUSTERS:
             self.until(lambda c=cluster: self.state(c).count("ok") >= 1, f"a score of {cluster}", 60)
             self.until(lambda c=cluster: Pairs(self.admin).state(c, OTHER).count("ok") >= 1, f"other of {cluster}", 60)
-            self.until(
-                lambda c=cluster: Pairs(self.admin).state(c, CLOUDS).count("ok") >= 1, f"clouds of {cluster}", 60
-            )
+            for name in (CLOUDS, identities.NAME):
+                self.until(
+                    lambda c=cluster, n=name: Pairs(self.admin).state(c, n).count("ok") >= 1,
+                    f"a score of {name} of {cluster}",
+                    60,
+                )
         return self
 
     def _start_others(self) -> None:
@@ -126,10 +140,12 @@ class Fleet:
         self.mutual = self._stack.enter_context(
             ScriptedServer(_asks_for(f"Basic {user}", matrix(_SERIES)), tls=context)
         )
-        self.oauth = self._stack.enter_context(
-            ScriptedServer(answer({"access_token": CANARIES["access token"], "token_type": "Bearer", "expires_in": 5}))
-        )
-        self.scorer.script(_asks_for(f"Bearer {CANARIES['access token']}", answer(_RESULTS)), path="/other")
+        self.oauth = self._stack.enter_context(ScriptedServer())
+        self.give_tokens()
+
+        plain = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        plain.load_cert_chain(made.cert, made.key)
+        self._identities = identities.Identities(self._stack, matrix(_SERIES), plain)
 
         # Servers of clouds: one that is asked with Amazon's signature, and those of Google's tokens.
         self._google_key = RSAKey.generate_key(2048).as_pem(private=True).decode()
@@ -184,7 +200,7 @@ class Fleet:
         )
         self._run(
             f"agent-{cluster}",
-            (sys.executable, "-m", "dsf.agent"),
+            (sys.executable, "-m", identities.__name__),
             cluster=cluster,
             redis_username=cluster_user(cluster),
             redis_password_file=self.password_file(cluster),
@@ -205,6 +221,7 @@ class Fleet:
     def environment(self, name: str, **settings: object) -> dict[str, str]:
         """The environment of a process, or of a person's shell with the name `operator`."""
         role = "agent" if name.startswith("agent") else name
+        proxied: dict[str, str] = {}
         values: dict[str, object] = {
             "role": "cli" if role == "operator" else role,
             "redis_url": self.redis.url(),
@@ -220,10 +237,12 @@ class Fleet:
             password_file = self.folder / f"password-{role}"
             password_file.write_text(CANARIES[f"password of {role}"])
             values |= {"redis_username": hub_user(role), "redis_password_file": password_file}  # type: ignore[arg-type]
+        else:
+            proxied = {"HTTP_PROXY": self._identities.proxy, "PYTHONPATH": str(_ROOT)}
         if role in ("hub", "results"):
             values["signing_secret_file"] = self._secret_file
         environment = {n: v for n, v in os.environ.items() if not n.startswith(ENV_PREFIX)}
-        environment |= {ENV_PREFIX + n.upper(): str(v) for n, v in (values | settings).items()}
+        environment |= proxied | {ENV_PREFIX + n.upper(): str(v) for n, v in (values | settings).items()}
         return environment | {"FLOWER_UNAUTHENTICATED_API": "true", "PYTHONUNBUFFERED": "1"}
 
     def end(self, name: str) -> None:
@@ -322,7 +341,12 @@ class Fleet:
         }
         replace(
             self.manifests / "all.yaml",
-            yaml.safe_dump_all([*clusters, config, scorer, self._other(group), self._clouds(group)]),
+            yaml.safe_dump_all(
+                [
+                    *(*clusters, config, scorer, self._other(group), self._clouds(group)),
+                    *self._identities.manifests(group, scorer),
+                ]
+            ),
         )
 
     def _clouds(self, group: str) -> dict[str, Any]:
@@ -375,6 +399,11 @@ class Fleet:
             },
         }
 
+    def give_tokens(self) -> None:
+        """The server of tokens gives good ones, and the scoring API of OTHER takes them."""
+        self.oauth.script(gives("access token"))
+        self.scorer.script(_asks_for(f"Bearer {CANARIES['access token']}", answer(_RESULTS)), path="/other")
+
     # --- looking and doing ---------------------------------------------------------------------------------------
 
     def state(self, cluster: str) -> PairState:
@@ -425,6 +454,11 @@ def replace(path: Path, text: str) -> None:
     draft = path.with_name(path.name + ".new")
     draft.write_text(text)
     draft.rename(path)
+
+
+def gives(canary: str, status: int = 200) -> Handler:
+    """A token that is good for 5 s."""
+    return answer({"access_token": CANARIES[canary], "token_type": "Bearer", "expires_in": 5}, status)
 
 
 def _asks_for(authorization: str, then: Handler) -> Handler:

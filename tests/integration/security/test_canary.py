@@ -6,6 +6,7 @@ What processes log, send, store and serve is searched by the last test of `test_
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import subprocess
@@ -19,10 +20,12 @@ import pytest
 
 from dsf.redisacl.rules import hub_user
 from dsf.settings import ENV_PREFIX
+from dsf.store.pairs import Pairs
 from dsf.text import WITHHELD
-from tests.integration.security.fleet import CANARIES, CLOUDS, OTHER, SCORER, Fleet
+from tests.integration.security.fleet import CANARIES, CLOUDS, OTHER, SCORER, Fleet, gives
 from tests.integration.security.traces import contents, files, pages
-from tests.support.httpserver import Exchange, answer
+from tests.support import forked
+from tests.support.httpserver import Exchange, answer, at_another_time
 from tests.support.wait import wait_for
 
 # One worker for all of them: they share servers and follow each other.
@@ -54,29 +57,25 @@ def found(text: str, secrets: Mapping[str, str]) -> list[str]:
     ]
 
 
-def run(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    """`dsf` with these settings and no others, as talkative as it can be."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+def environment(**settings: object) -> dict[str, str]:
+    """That of a `dsf` with these settings and no others, as talkative as it can be."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
     values = {"log_level": "DEBUG", **settings}
-    environment |= {ENV_PREFIX + name.upper(): str(value) for name, value in values.items()}
-    return subprocess.run(
-        [sys.executable, "-m", "dsf.cli", *arguments],
-        env=environment, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+    return kept | {ENV_PREFIX + name.upper(): str(value) for name, value in values.items()}
 
 
-def as_operator(fleet: Fleet) -> dict[str, object]:
-    """Settings of a person at the hub."""
+def as_operator(fleet: Fleet) -> dict[str, str]:
+    """The environment of a person at the hub."""
     folder = fleet.out / "clusters" / "c1"
-    return {
-        "role": "cli",
-        "redis_url": fleet.redis.url(),
-        "redis_ca_file": fleet.redis.ca.cert,
-        "redis_username": hub_user("operator"),
-        "redis_password": CANARIES["password of operator"],
-        "agent_config": folder / "dynamic-scoring-config.yaml",
-        "agent_secrets_dir": folder / "secrets",
-    }
+    return environment(
+        role="cli",
+        redis_url=fleet.redis.url(),
+        redis_ca_file=fleet.redis.ca.cert,
+        redis_username=hub_user("operator"),
+        redis_password=CANARIES["password of operator"],
+        agent_config=folder / "dynamic-scoring-config.yaml",
+        agent_secrets_dir=folder / "secrets",
+    )
 
 
 def answered(fleet: Fleet, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
@@ -84,7 +83,7 @@ def answered(fleet: Fleet, *arguments: str) -> list[subprocess.CompletedProcess[
     done: list[subprocess.CompletedProcess[str]] = []
 
     def is_over() -> bool:
-        done.append(run(*arguments, **as_operator(fleet)))
+        done.append(forked.dsf(arguments, as_operator(fleet)))
         return done[-1].returncode == 0 or "overlap" not in done[-1].stdout
 
     wait_for(is_over, 20, f"an end of {arguments} that is no overlap")
@@ -92,9 +91,10 @@ def answered(fleet: Fleet, *arguments: str) -> list[subprocess.CompletedProcess[
 
 
 def echo(exchange: Exchange) -> None:
-    """A server that refuses a token and says which."""
+    """A server that refuses a token and says which; its clock is off."""
     token = exchange.request.headers.get("Authorization", "")
-    exchange.send(json.dumps({"status": "error", "error": f"not a good token: {token}"}).encode(), 401)
+    said = answer({"status": "error", "error": f"not a good token: {token}"}, 401)
+    at_another_time(7200, said)(exchange)
 
 
 def escaped(exchange: Exchange) -> None:
@@ -137,13 +137,63 @@ def test_a_token_that_a_source_sends_back_is_not_shown(echoing: Fleet) -> None:
     places: dict[str, str] = {}
     for arguments in (("status",), ("history", SCORER, "--cluster", "c1"), ("explain", SCORER, "--cluster", "c1")):
         for form in ("table", "json"):
-            done = run(*arguments, "-o", form, **as_operator(echoing))
+            done = forked.dsf((*arguments, "-o", form), as_operator(echoing))
             places[f"dsf {' '.join(arguments)} -o {form}"] = done.stdout + done.stderr
     places |= dict(contents(echoing)) | dict(files(echoing)) | dict(pages(echoing))
     assert [(place, name) for place, text in places.items() for name in found(text, CANARIES)] == []
     # It is told that the token was refused, or that what was said cannot be shown.
     told = places[f"dsf history {SCORER} --cluster c1 -o json"]
     assert "not a good token" in told or WITHHELD in told
+    if "HTTP 401" in places[f"dsf explain {SCORER} --cluster c1 -o json"]:
+        # That a clock is off is told wherever people look.
+        skewed = {place for place, text in places.items() if "s ahead of that of who asks" in text}
+        looked = {f"dsf {name} -o json" for name in ("status", f"explain {SCORER} --cluster c1")}
+        assert looked | {f"file out/dynamicscorers/{SCORER}.yaml"} <= skewed
+
+
+def test_what_a_server_of_tokens_says_is_not_shown(fleet: Fleet) -> None:
+    """New tokens in bad answers, the client's secret as it was sent, and a token that was got anew for a 401."""
+    form = f"access_token={CANARIES['lost token']}&token_type=bearer"
+    newer = f"Bearer {CANARIES['newer token']}"
+    turns = itertools.cycle(("access token", "newer token"))
+    repeated: list[str] = []
+
+    def in_turn(exchange: Exchange) -> None:
+        gives(next(turns))(exchange)
+
+    def repeat(exchange: Exchange) -> None:
+        if exchange.request.headers.get("Authorization") == newer:
+            repeated.append(newer)
+            in_an_error(exchange)
+        else:
+            exchange.send(b"", 401)
+
+    def errors() -> int:
+        return Pairs(fleet.admin).state("c1", OTHER).count("error")
+
+    places: dict[str, str] = {}
+    try:
+        for what, bad in {
+            "a form": answer(form, Content_Type="application/x-www-form-urlencoded"),
+            "another status": gives("lost token", 201),
+            "an echo": echo,
+            "a renewal": in_turn,
+        }.items():
+            if bad is in_turn:
+                fleet.scorer.script(repeat, path="/other")
+            fleet.oauth.script(bad)
+            before, told = errors(), len(repeated)
+            fleet.until(lambda b=before: errors() >= b + 3, f"failed cycles by {what}", 30)
+            done = forked.dsf(("explain", OTHER, "--cluster", "c1", "-o", "json"), as_operator(fleet))
+            places[f"dsf explain by {what}"] = done.stdout + done.stderr
+            assert (len(repeated) > told) == (bad is in_turn)
+        places |= dict(contents(fleet)) | dict(files(fleet))
+    finally:
+        fleet.give_tokens()
+    assert [(place, name) for place, text in places.items() for name in found(text, CANARIES)] == []
+    assert "HTTP 200, not JSON" in places["dsf explain by a form"]
+    good = Pairs(fleet.admin).state("c1", OTHER).count("ok")
+    fleet.until(lambda: Pairs(fleet.admin).state("c1", OTHER).count("ok") > good, "a good cycle")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +215,12 @@ def test_what_is_wrong_is_said_without_it(tmp_path: Path, arguments: tuple[str, 
     file = tmp_path / "secret"
     file.write_text(canary)
     values: dict[str, Any] = {name: text.format(canary=canary, file=file) for name, text in settings.items()}
-    done = run(*arguments, **{"redis_url": "redis://127.0.0.1:1/0", "redis_connect_timeout": 1, **values})
+    given = {"redis_url": "redis://127.0.0.1:1/0", "redis_connect_timeout": 1, **values}
+    # Some of them become another program: these start as people start them.
+    done = subprocess.run(
+        [sys.executable, "-m", "dsf.cli", *arguments],
+        env=environment(**given), capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
     assert done.returncode != 0
     assert done.stderr.strip() or done.stdout.strip()
     assert canary not in done.stdout + done.stderr, done.stderr

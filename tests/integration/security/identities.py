@@ -1,0 +1,142 @@
+"""A scorer that asks as the agent's own account: with its token, and with what clouds give for one. And the way to one
+of its sources goes through a proxy that wants a password.
+
+As a program this is the agent, whose account has tokens without a cluster:
+`python -m tests.integration.security.identities`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import ssl
+import sys
+from typing import Any, Final
+
+from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer
+
+NAME: Final = "identities"
+_POOL: Final = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/fleet/providers/c1"
+_ROLE: Final = "arn:aws:iam::123456789012:role/scoring"
+#: Audience -> the token of the account for it.
+ACCOUNT_TOKENS: Final = {
+    "thanos": "canary-account-31f7c0aa",
+    "api://AzureADTokenExchange": "canary-azure-assertion-bb02",
+    f"https:{_POOL}": "canary-google-assertion-5c9e",
+    "sts.amazonaws.com": "canary-amazon-assertion-e713",
+}
+CANARIES: Final = {
+    **{f"account token for {audience}": token for audience, token in ACCOUNT_TOKENS.items()},
+    "azure token": "canary-azure-token-0c44d1",
+    "google federated token": "canary-google-federated-9b27",
+    "amazon role key": "canary-amazon-role-key-a1f0",
+    "amazon role session": "canary-amazon-role-session-66d8",
+    "proxy password": "canary-proxy-password-f35b",
+}
+#: No address of this machine: agents ask it through their proxy.
+_BEHIND_PROXY: Final = "http://192.0.2.1"
+
+
+class Identities:
+    """The servers that such a scorer asks."""
+
+    def __init__(self, stack: contextlib.ExitStack, series: Handler, tls: ssl.SSLContext) -> None:
+        """`tls` is of what gives tokens: Azure's has to have it."""
+        bearers = {
+            f"Bearer {token}"
+            for token in (ACCOUNT_TOKENS["thanos"], CANARIES["azure token"], CANARIES["google federated token"])
+        }
+
+        def ask(exchange: Exchange) -> None:
+            said = exchange.request.headers.get("Authorization", "")
+            session = exchange.request.headers.get("X-Amz-Security-Token")
+            signed = said.startswith("AWS4-HMAC-SHA256 ") and session == CANARIES["amazon role session"]
+            (series if said in bearers or signed else answer("who are you?", 401))(exchange)
+
+        user = base64.b64encode(f"agent:{CANARIES['proxy password']}".encode()).decode()
+
+        def forward(exchange: Exchange) -> None:
+            good = exchange.request.headers.get("Proxy-Authorization") == f"Basic {user}"
+            (series if good and exchange.http.path.startswith(_BEHIND_PROXY) else answer("whose?", 407))(exchange)
+
+        self._source = stack.enter_context(ScriptedServer(ask))
+        self._proxy = stack.enter_context(ScriptedServer(forward))
+        self._clouds = stack.enter_context(ScriptedServer(_give, tls=tls))
+
+    @property
+    def proxy(self) -> str:
+        """Of HTTP_PROXY."""
+        return f"http://agent:{CANARIES['proxy password']}@127.0.0.1:{self._proxy.port}"
+
+    def manifests(self, group: str, scorer: dict[str, Any]) -> list[dict[str, Any]]:
+        """The DynamicScorer, made of one like it, and the ScoringAuthentications that it names."""
+        url = self._clouds.url
+        told: dict[str, dict[str, Any]] = {
+            "account": {"serviceAccountToken": {"audience": "thanos"}},
+            "azure": {"azure": {"tenantID": "tenant", "clientID": "app", "authorityURL": url}},
+            "google": {"gcp": {"audience": _POOL, "tokenURL": f"{url}/v1/token"}},
+            "amazon": {"aws": {"region": "eu-west-1", "roleARN": _ROLE, "stsURL": url}},
+        }
+        common = {"allowedHosts": ["127.0.0.1"], "tls": {"caRef": {"name": "private-ca"}}}
+        made = [
+            {
+                "apiVersion": group,
+                "kind": "ScoringAuthentication",
+                "metadata": {"name": name},
+                "spec": {**common, **methods},
+            }
+            for name, methods in told.items()
+        ]
+        source = {"type": "Prometheus", "params": {"query": "up", "range": 600, "step": 60}}
+        ref = "authenticationRef"
+        sources = [
+            *({"name": one, **source, "host": self._source.url, "auth": {ref: {"name": one}}} for one in told),
+            {"name": "proxied", **source, "host": _BEHIND_PROXY},
+        ]
+        spec = {name: value for name, value in scorer["spec"].items() if name != "source"}
+        # Five servers are asked in each cycle: on a busy machine one second is too little for them.
+        spec["scoring"] = {**spec["scoring"], "params": {"name": "identities-score", "interval": 5}}
+        return [*made, {**scorer, "metadata": {"name": NAME}, "spec": {**spec, "sources": sources}}]
+
+
+def _give(exchange: Exchange) -> None:
+    """A token of a cloud for one of the account; to all others what they sent, as a careless server does."""
+    body = exchange.request.body.decode()
+    asked = next((audience for audience, token in ACCOUNT_TOKENS.items() if token in body), "")
+    bearer = {"token_type": "Bearer", "expires_in": 3600}
+    if asked.startswith("api:"):
+        answer({**bearer, "access_token": CANARIES["azure token"]})(exchange)
+    elif asked.startswith("https:"):
+        kind = "urn:ietf:params:oauth:token-type:access_token"
+        found = {**bearer, "access_token": CANARIES["google federated token"], "issued_token_type": kind}
+        answer(found)(exchange)
+    elif asked.startswith("sts."):
+        key, session = CANARIES["amazon role key"], CANARIES["amazon role session"]
+        exchange.send(
+            (
+                '<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
+                "<AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>ASIAEXAMPLE</AccessKeyId>"
+                f"<SecretAccessKey>{key}</SecretAccessKey><SessionToken>{session}</SessionToken>"
+                "<Expiration>2999-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleWithWebIdentityResult>"
+                "</AssumeRoleWithWebIdentityResponse>"
+            ).encode(),
+            Content_Type="text/xml",
+        )
+    else:
+        exchange.send(json.dumps({"refused": body, "with": exchange.request.headers}).encode(), 400)
+
+
+def _agent() -> int:
+    from dsf.agent import __main__, secrets
+    from dsf.auth.secrets import AccountToken
+
+    def account_token(_: object, audience: str, seconds: int) -> AccountToken:
+        return AccountToken(ACCOUNT_TOKENS[audience], float(seconds))
+
+    secrets.FileSecrets.account_token = account_token  # type: ignore[method-assign]
+    return __main__.main()
+
+
+if __name__ == "__main__":
+    sys.exit(_agent())
