@@ -51,6 +51,7 @@ class Bench:
 BENCHES = (
     Bench("stages"),
     Bench("authentication"),
+    Bench("severalsources"),
     Bench("cycle"),
     Bench("scheduler"),
     Bench("ingest"),

@@ -68,7 +68,10 @@ def serve(queue: str) -> int:
     def on_queue(**values: Any) -> object:
         return worker(**{**values, "queues": [queue]})
 
-    with mock.patch.object(service, "_backend", return_value=Nowhere()), mock.patch.object(app, "Worker", on_queue):
+    with (
+        mock.patch.object(service, "make_score_backend", return_value=Nowhere()),
+        mock.patch.object(app, "Worker", on_queue),
+    ):
         return run(settings())
 
 

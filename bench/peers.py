@@ -10,6 +10,7 @@ import json
 import socketserver
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -52,6 +53,8 @@ class Peer(socketserver.StreamRequestHandler):
 
     disable_nagle_algorithm = True
     answers: dict[str, bytes]
+    #: That an answer takes.
+    seconds = 0.0
 
     def handle(self) -> None:
         """Read a request, answer it."""
@@ -68,6 +71,8 @@ class Peer(socketserver.StreamRequestHandler):
             if path not in self.answers:
                 self.answers[path] = made(path)
             body = self.answers[path]
+            if self.seconds:
+                time.sleep(self.seconds)
             head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             self.connection.sendall(head.encode() + body)
 

@@ -20,6 +20,7 @@ from dsf.settings import child_environment
 from dsf.store.client import batched
 from dsf.store.history import HistoryEntry
 from dsf.store.model import ModelKeeper
+from dsf.store.notices import CLUSTER_SET, ClusterNotice
 from dsf.store.pairs import Failure, Score
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.schedule import Entry
@@ -54,6 +55,14 @@ def seed(client: redis.Redis, clusters: int, scorers: int, items: int) -> None:
     names = [f"cluster-{number:04}" for number in range(clusters)]
     kinds = [f"scorer-{number:02}" for number in range(scorers)]
     client.hset(keys.CLUSTERS, mapping={name: ClusterRecord(name=name).model_dump_json() for name in names})
+    # A hundred clusters in each ClusterSet, and every third one is a test's.
+    notices = {
+        name: ClusterNotice(
+            name=name, labels={CLUSTER_SET: f"set-{number // 100:02}", "env": "prod" if number % 3 else "test"}
+        )
+        for number, name in enumerate(names)
+    }
+    client.hset(keys.CLUSTER_NOTICES, mapping={name: one.model_dump_json() for name, one in notices.items()})
     client.hset(
         keys.SCORERS,
         mapping={

@@ -26,10 +26,10 @@ from bench.common import MEGABYTE, ROOT, Figure, Measurement, highest_memory, op
 from bench.peers import POINTS, server, summary
 from dsf.agent.config import FileConfig
 from dsf.agent.cycles import Cycles
-from dsf.agent.memory import give_back_large_blocks
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.agent.spool import Spool
+from dsf.memory import give_back_large_blocks
 from dsf.messages import new_run_id
 from dsf.settings import Settings
 

@@ -1,0 +1,119 @@
+"""A scorer with four sources, against the same scorer with one: CPU and time of its fetch.
+
+    python -m bench.severalsources [--quick] [--strict] [--json FILE]
+
+Both in turns in one process. The sources are one server in a process of its own that is not counted. It takes 50 ms for
+each answer, as a Prometheus that evaluates a query: sources asked one after another would take four times that.
+"""
+
+from __future__ import annotations
+
+import socketserver
+import statistics
+import sys
+import time
+
+from bench.common import Figure, Measurement, options, report, spread
+from bench.peers import POINTS, Peer, made, server, summary
+from dsf.agent.secrets import FileSecrets, Release
+from dsf.api.summary import ScorerSummary, SourceSummary
+from dsf.cycle.cycle import Cycle
+from dsf.cycle.stages import Stages
+from dsf.settings import Settings
+
+SOURCES, SERIES = 4, 100
+#: Seconds that a source takes for its answer.
+ANSWER = 0.05
+#: Most of the CPU and of the time that one source takes. The first source's series are sent twice: that is one more.
+CPU_LIMIT, TIME_LIMIT = 5.0, 1.5
+
+
+def scorers(url: str) -> dict[int, ScorerSummary]:
+    """By their number of sources."""
+    alone = summary("one", url, SERIES, 0)
+    others = tuple(
+        SourceSummary(
+            name=f"s{number}",
+            type=alone.source_type,
+            endpoint=alone.source_endpoint,
+            query=alone.source_query,
+            range=alone.source_range,
+            step=alone.source_step,
+        )
+        for number in range(1, SOURCES)
+    )
+    return {1: alone, SOURCES: alone.model_copy(update={"source_name": "s0", "sources": others})}
+
+
+def measure(quick: bool) -> Measurement:
+    """One and four in turns."""
+    rounds, calls = (7, 10) if quick else (15, 30)
+    cpu: dict[int, list[float]] = {1: [], SOURCES: []}
+    took: dict[int, list[float]] = {1: [], SOURCES: []}
+    with server("bench.severalsources", "--serve") as url:
+        settings = Settings()
+        stages = Stages(settings, FileSecrets(None, Release(settings)))
+
+        def fetch(one: ScorerSummary) -> None:
+            payload = stages.fetch(Cycle(one.name, "run", one, float("inf")))
+            assert payload.series == SERIES * len(one.each_source)
+
+        told = scorers(url)
+        for one in told.values():
+            fetch(one)
+        for _ in range(rounds):
+            for number, one in told.items():
+                started, used = time.monotonic(), time.process_time()
+                for _ in range(calls):
+                    fetch(one)
+                cpu[number].append(1000 * (time.process_time() - used) / calls)
+                took[number].append(1000 * (time.monotonic() - started) / calls)
+    what = f"{SOURCES} sources of {SERIES} x {POINTS} samples"
+    figures = [
+        Figure(
+            f"{name} of a fetch from {what}",
+            spread(found[SOURCES], "ms"),
+            statistics.median(several / alone for several, alone in zip(found[SOURCES], found[1], strict=True)),
+            "x",
+            f"one of them, {spread(found[1], 'ms')}",
+            most=most,
+        )
+        for name, found, most in (("CPU", cpu, CPU_LIMIT), ("time", took, TIME_LIMIT))
+    ]
+    return figures, {"cpu_ms": cpu, "time_ms": took}
+
+
+class _Slow(Peer):
+    seconds = ANSWER
+
+
+def serve() -> None:
+    """Be the sources, and print the port."""
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+        def handle_error(self, *_: object) -> None:
+            """Measurements end in the middle of an exchange."""
+
+    path = f"/get/{SERIES}"
+    _Slow.answers = {path: made(path)}
+    with Server(("127.0.0.1", 0), _Slow) as listening:
+        print(listening.server_address[1], flush=True)
+        listening.serve_forever()
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = options(__doc__)
+    parser.add_argument("--serve", action="store_true", help="be the sources, as this program starts them itself")
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve()
+        return 0
+    return report(arguments, measure(arguments.quick))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
