@@ -566,10 +566,14 @@ class Settings(BaseSettings):
         except ValidationError as error:
             wrong = "; ".join(
                 f"{ENV_PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: "
-                f"{item['msg'].removeprefix('Value error, ')}"
+                f"{item['msg'].removeprefix('Value error, ')}{_AS_JSON.get(item['type'], '')}"
                 for item in error.errors(include_url=False, include_input=False)
             )
             raise SettingsError(f"wrong setting: {wrong}") from None
+
+
+#: How lists and objects are written, where pydantic's words are for those who write Python.
+_AS_JSON: Final = {"list_type": ', as JSON: ["a", "b"]', "dict_type": ', as JSON: {"a": "b"}'}
 
 
 class _Environment(EnvSettingsSource):

@@ -7,6 +7,7 @@ import http.client
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC
 from urllib.parse import urlsplit
 
 import requests
@@ -101,7 +102,7 @@ def _challenge(headers: Mapping[str, str], secrets: Iterable[str]) -> str:
 def _skew(date: str | None) -> str:
     """How far the server's clock is from this one, where that may be why it takes no token and no signature."""
     try:
-        seconds = email.utils.parsedate_to_datetime(date or "").timestamp() - time.time()
+        seconds = _seconds_until(date or "")
     except (ValueError, OverflowError):
         return ""
     if abs(seconds) < _SKEW:
@@ -121,10 +122,17 @@ def retry_after(value: str | None) -> float | None:
         seconds = float(value[:9])
     else:
         try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+            seconds = _seconds_until(value)
         except (ValueError, OverflowError):
             return None
     return min(max(seconds, 0.0), MAX_RETRY_AFTER)
+
+
+def _seconds_until(date: str) -> float:
+    """From now to an HTTP date. ValueError or OverflowError if it is none."""
+    found = email.utils.parsedate_to_datetime(date)
+    # HTTP's dates are GMT whatever they say (RFC 9110, 5.6.7); without a zone, Python takes this machine's.
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
 def timeout(where: str, seconds: float) -> HttpError:

@@ -174,6 +174,8 @@ class RawServer:
         self._threads: list[threading.Thread] = []
         self._connections: list[socket.socket] = []
         self._thread = threading.Thread(target=self._accept)
+        #: Whether a whole request head came.
+        self.asked = False
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def _accept(self) -> None:
@@ -192,6 +194,7 @@ class RawServer:
                 if not piece:
                     return
                 request += piece
+            self.asked = True
             for data in self._sent():
                 connection.sendall(data)
                 if not data and select.select([connection], [], [], 0)[0] and not connection.recv(65536):

@@ -19,8 +19,9 @@ from dsf.hub import health
 from tests.integration.http.hostile import MAX_BYTES, TABLE, Hostile, RawServer
 from tests.support.httpserver import ScriptedServer, answer
 
-#: Seconds that an exchange has, and seconds after which nothing of it may go on; machines are busy.
-_SECONDS = 0.4
+#: Seconds that an exchange has, more where they were over before the server was asked: machines are busy.
+_SECONDS = (0.4, 2.0, 10.0)
+#: Seconds after which nothing of it may go on.
 _GRACE = 8.0
 #: Bytes that an exchange may need; compressed and decompressed, in pieces and joined, and what the server holds.
 _MEMORY = 40 * MAX_BYTES
@@ -50,15 +51,17 @@ def _close_connections() -> Iterator[None]:
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask) -> None:
     process = psutil.Process()
-    with RawServer(row.sent) as server:
-        before = process.memory_info().rss
-        # Floods end by their size; on a busy machine that takes longer than what drips may take.
-        seconds = _SECONDS if row.reason == "timeout" else 30.0
-        started = time.monotonic()
-        with pytest.raises(HttpError) as caught:
-            ask(f"{server.url}/x?secret=1", started + seconds)
-        assert time.monotonic() - started < seconds + _GRACE
-        assert process.memory_info().rss - before < _MEMORY
+    # Floods end by their size; on a busy machine that takes longer than what drips may take.
+    for seconds in _SECONDS if row.reason == "timeout" else (30.0,):
+        with RawServer(row.sent) as server:
+            before = process.memory_info().rss
+            started = time.monotonic()
+            with pytest.raises(HttpError) as caught:
+                ask(f"{server.url}/x?secret=1", started + seconds)
+            assert time.monotonic() - started < seconds + _GRACE
+            assert process.memory_info().rss - before < _MEMORY
+        if server.asked:
+            break
     assert (caught.value.reason, caught.value.retryable) == (row.reason, row.retryable), str(caught.value)
     assert row.text in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -69,7 +72,7 @@ def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask)
 def test_the_hubs_health_check_fails_with_words(row: Hostile) -> None:
     with RawServer(row.sent) as server:
         target = health.Target(f"{server.url}/config", ConfigSyncMode.Full)
-        seconds = _SECONDS if row.reason == "timeout" else 30.0
+        seconds = 0.4 if row.reason == "timeout" else 30.0
         found = health.check(target, timeout=seconds).health_failure
     assert found is not None
     assert found.message.startswith(f"GET {server.url}/")
@@ -89,7 +92,7 @@ def test_a_name_server_that_does_not_answer_meets_the_deadline(monkeypatch: pyte
     started = time.monotonic()
     for ask in (_get, _probe):
         with pytest.raises(HttpError) as caught:
-            ask("http://names.test/x", time.monotonic() + 0.5)
+            ask("http://names.test/x", time.monotonic() + 2)
         assert (caught.value.reason, caught.value.retryable) == ("timeout", True)
     assert time.monotonic() - started < 15
 

@@ -111,7 +111,7 @@ def test_an_agent_that_is_too_old_is_named_in_the_status(running: World) -> None
     assert reason == "AgentVersionNotSupported"
     assert message.startswith("b: its agent (0.0.1) speaks version -1 of the messages, the hub 0 to 2")
     assert "gone" not in message
-    assert (name, "AgentVersionNotSupported", "Warning") in running.events()
+    running.until(lambda: (name, "AgentVersionNotSupported", "Warning") in running.events())
     agents.note("b", AgentRecord(version="0.1.0"))
     running.until(lambda: running.config_condition(name, "AgentsSupported")[:2] == ("True", "AgentsSupported"))
     assert running.config_condition(name, "Distributed")[0] == "True"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -54,10 +56,22 @@ def test_retry_after(value: str | None, expected: float | None) -> None:
     assert failures.retry_after(value) == expected
 
 
-def test_retry_after_as_a_date() -> None:
-    seconds = failures.retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True))
+@pytest.fixture(params=["UTC", "Asia/Tokyo"])
+def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_zone")
+@pytest.mark.parametrize("zone", ["GMT", "-0000", ""])
+def test_retry_after_as_a_date(zone: str) -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    seconds = failures.retry_after(date.replace("GMT", zone).strip())
     assert seconds is not None
-    assert 57 < seconds <= 60
+    assert 50 < seconds <= 60
 
 
 @pytest.mark.parametrize(
