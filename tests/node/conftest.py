@@ -13,7 +13,18 @@ from tests.node.world import World
 
 #: The files in the order in which they can share the clusters: what takes things away comes last. Enforcement cuts
 #: connections, which costs cycles: no file that counts them comes right after it.
-_ORDER = ["quickstart", "images", "restarts", "policies", "resources", "upgrades", "sentinel", "removal", "compose"]
+_ORDER = [
+    "quickstart",
+    "images",
+    "restarts",
+    "policies",
+    "resources",
+    "sources",
+    "upgrades",
+    "sentinel",
+    "removal",
+    "compose",
+]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,140 @@
+"""Sources that need more of an agent's pod than Prometheus does: rights, a port, Secrets from the hub."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World
+from tests.support.wait import wait_for
+
+_GROUP = "dynamic-scoring.open-cluster-management.io"
+_AGENT = "dynamic-scoring-agent"
+_INTERVAL = 10
+_DELETE = ("-n", HUB_NAMESPACE, "delete", "dynamicscorer")
+_VALUES = (
+    "--set hubSetting.secretDelivery=true",
+    "--set spokeSetting.agent.sources.otlp.enabled=true",
+    """--set-json 'spokeSetting.agent.sources.objects=[{"apiGroup":"apps","resource":"deployments"}]'""",
+)
+_OBJECT = {
+    "type": "Object",
+    "object": {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "namespace": AGENT_NAMESPACE,
+        "fields": [{"name": "grace", "path": "spec.template.spec.terminationGracePeriodSeconds"}],
+    },
+    "params": {"range": 60},
+}
+_PUSHED = {
+    "type": "OpenTelemetry",
+    "path": "/v1/metrics",
+    "params": {"query": "power.used", "range": 60, "step": 10},
+}
+#: Pushes one value to the agents' Service, as a collector would; runs in a pod of the cluster.
+_PUSH = """
+import json, time, urllib.request
+point = {"timeUnixNano": str(time.time_ns()), "asDouble": 42}
+metric = {"name": "power.used", "gauge": {"dataPoints": [point]}}
+body = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}
+urllib.request.urlopen(urllib.request.Request("http://dynamic-scoring-agent-otlp:4318/v1/metrics",
+    json.dumps(body).encode(), {"Content-Type": "application/json"}), timeout=5)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered(world: World) -> Iterator[None]:
+    """The chart gives agents the right, the port and the Secrets; none of it is there by default. It stays."""
+    world.helm("upgrade", "deploy/helm", "--reuse-values", *_VALUES, "--wait --timeout 8m")
+    prometheus = copy.deepcopy(_page(world)["spec"]["source"])
+    prometheus |= {"name": "seven", "auth": {"authenticationRef": {"name": "fleet-token"}}}
+    prometheus["params"]["query"] = "vector(7)"
+    spec = {
+        "allowedHosts": [prometheus["host"]],
+        "secretDelivery": [{"name": "fleet-token"}],
+        "tokenSecretRef": {"name": "fleet-token", "key": "token"},
+    }
+    world.hub.apply(_secret("first"), _own("ScoringAuthentication", "fleet-token", spec))
+    _register(world, "grace-period", source=_OBJECT)
+    _register(world, "power-used", source=_PUSHED)
+    _register(world, "seven", sources=[prometheus, {"name": "grace", **_OBJECT}])
+    try:
+        yield
+    finally:
+        world.hub.kubectl(*_DELETE, "grace-period", "power-used", "seven", "--ignore-not-found")
+        world.settle()
+
+
+def _page(world: World) -> dict[str, Any]:
+    """The quickstart's second scorer."""
+    return world.hub.get("dynamicscorer", "cluster-free", "-n", HUB_NAMESPACE)
+
+
+def _own(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": HUB_NAMESPACE}
+    return {"apiVersion": f"{_GROUP}/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _secret(token: str) -> dict[str, Any]:
+    metadata = {"name": "fleet-token", "namespace": HUB_NAMESPACE, "labels": {f"{_GROUP}/deliver": "true"}}
+    data = base64.b64encode(token.encode()).decode()
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"token": data}}
+
+
+def _register(world: World, name: str, **sources: Any) -> None:
+    """The quickstart's second scorer once more, with other sources."""
+    spec = copy.deepcopy(_page(world)["spec"])
+    del spec["source"]
+    spec |= sources
+    spec["scoring"]["params"] |= {"name": name.replace("-", "_"), "interval": _INTERVAL}
+    world.hub.apply(_own("DynamicScorer", name, spec))
+
+
+def _has(world: World, cluster: str, name: str, value: int) -> bool:
+    found = world.score(cluster, name)
+    assert found == {name.replace("-", "_"): value}, f"{found}; {world.dsf('scores', '--cluster', cluster)}"
+    return True
+
+
+def test_fields_of_objects(world: World) -> None:
+    for name in MANAGED:
+        agent = world.managed[name].get("deployment", _AGENT, "-n", AGENT_NAMESPACE)
+        seconds = agent["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        wait_for(lambda name=name, value=seconds: _has(world, name, "grace-period", value), 90, interval=1)
+
+
+def test_metrics_that_a_collector_pushes(world: World) -> None:
+    for name in MANAGED:
+        cluster = world.managed[name]
+
+        def scored(name: str = name, cluster: Any = cluster) -> bool:
+            # The port opens with the scorer: until then a collector tries again.
+            deployment = ("-n", AGENT_NAMESPACE, "exec", f"deployment/{_AGENT}", "--")
+            cluster.try_kubectl(*deployment, "python", "-c", _PUSH)
+            return _has(world, name, "power-used", 42)
+
+        wait_for(scored, 90, f"a score of what was pushed on {name}", interval=2)
+
+
+def test_several_sources_with_a_secret_from_the_hub(world: World) -> None:
+    for name in MANAGED:
+        # The cycle reads the Secret: it is there, and so is the right that the hub wrote for it.
+        wait_for(lambda name=name: _has(world, name, "seven", 7), 90, interval=1)
+        assert _token(world, name) == "first"
+    world.hub.apply(_secret("second"))
+    for name in MANAGED:
+        wait_for(lambda name=name: _token(world, name) == "second", 60, f"the new token on {name}", interval=1)
+    world.hub.kubectl(*_DELETE, "seven")
+    for name in MANAGED:
+        wait_for(lambda name=name: not _token(world, name), 60, f"no token on {name}", interval=1)
+
+
+def _token(world: World, cluster: str) -> str:
+    """What the cluster has of the hub's Secret; empty if it has none."""
+    found = world.managed[cluster].items("secrets", "-n", AGENT_NAMESPACE, "--field-selector=metadata.name=fleet-token")
+    return base64.b64decode(found[0]["data"]["token"]).decode() if found else ""
