@@ -52,7 +52,8 @@ PROGRAMS = {
     "victoria-metrics": Program("victoria-metrics", (), "https://docs.victoriametrics.com/"),
     # For the tests of proxies.
     "tinyproxy": Program("tinyproxy-bin", (), "https://tinyproxy.github.io/"),
-    # For the tests of the page, and its pictures.
+    # For the tests of the page; its pictures.
+    "nginx": Program("nginx", (), "https://nginx.org/"),
     "chromium": Program(
         "chromium",
         ("chromium-browser", "google-chrome"),

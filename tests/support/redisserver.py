@@ -73,6 +73,12 @@ def free_port() -> int:
     raise AssertionError("every port of this test process is taken")
 
 
+def listens(port: int) -> bool:
+    """Whether a server does at this port of 127.0.0.1."""
+    with socket.socket() as attempt:
+        return attempt.connect_ex(("127.0.0.1", port)) == 0
+
+
 @functools.cache
 def _own_ports() -> Iterator[int]:
     """The ports of this process, again and again; a lock that ends with the process keeps them its own."""

@@ -11,6 +11,7 @@ import redis
 
 from dsf import keys
 from dsf.store.model import ModelKeeper, recount
+from tests.integration.web.visitor import TOKEN
 from tests.support.browser import browser
 from tests.support.redisserver import RedisServer
 from tests.support.webprocess import WebProcess
@@ -47,3 +48,12 @@ def page(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
     """Read-only, on loopback, without a login."""
     with WebProcess(redis_server.url, tmp_path_factory.mktemp("web") / "log") as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def closed(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
+    """One token may do everything."""
+    folder = tmp_path_factory.mktemp("closed")
+    (folder / "token").write_text(f"{TOKEN}\n")
+    with WebProcess(redis_server.url, folder / "log", web_auth="token", web_token_file=folder / "token") as page:
+        yield page

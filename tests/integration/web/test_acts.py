@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,35 +16,10 @@ from dsf.web.access import Caller
 from dsf.web.acting import Acting, Target
 from dsf.web.reading import Reading
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
+from tests.integration.web.visitor import TOKEN, Visitor
 from tests.support.redisserver import RedisServer, free_port
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
-
-TOKEN = "t" * 40
-
-
-class Visitor:
-    """A browser without JavaScript: keeps its cookie and fills in forms."""
-
-    def __init__(self, page: WebProcess, **headers: str) -> None:
-        self.page = page
-        self.cookies: dict[str, str] = {}
-        self.headers = headers
-
-    def get(self, path: str) -> str:
-        """The text of a page."""
-        answer = self.page.request("GET", path, cookies=self.cookies, headers=self.headers)
-        self.cookies.update(answer.cookies.get_dict())
-        self.status = answer.status_code
-        return answer.text
-
-    def post(self, path: str, html: str, **fields: str) -> tuple[int, str, str]:
-        """Send the form of a page with these fields; status, text and where it leads to."""
-        hidden = dict(re.findall(r'name="(\w+)" value="([^"]*)"', html))
-        data = {**hidden, **fields}
-        answer = self.page.request("POST", path, data=data, cookies=self.cookies, headers=self.headers)
-        self.cookies.update(answer.cookies.get_dict())
-        return answer.status_code, answer.text, answer.headers.get("location", "")
 
 
 @pytest.fixture(scope="module")
@@ -199,15 +173,6 @@ def test_read_only(page: WebProcess, redis_client: redis.Redis) -> None:
     assert visitor.status == 403
     assert visitor.post("/act/rescore", "", scorer=SAMPLE)[0] == 403
     assert "act refused" in page.log
-
-
-@pytest.fixture(scope="module")
-def closed(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
-    """One token may do everything."""
-    folder = tmp_path_factory.mktemp("closed")
-    (folder / "token").write_text(f"{TOKEN}\n")
-    with WebProcess(redis_server.url, folder / "log", web_auth="token", web_token_file=folder / "token") as page:
-        yield page
 
 
 def test_a_login(closed: WebProcess, redis_client: redis.Redis) -> None:

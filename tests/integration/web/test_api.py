@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import redis
 from playwright.sync_api import Browser, expect
@@ -11,24 +9,14 @@ from playwright.sync_api import Browser, expect
 from dsf.client import Client
 from dsf.errors import ApiError, UnknownScorerError
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
-from tests.integration.web.test_acts import TOKEN
 from tests.integration.web.test_pages import fetch
+from tests.integration.web.visitor import TOKEN
 from tests.support.browser import TIMEOUT, Tab
-from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
 pytestmark = pytest.mark.xdist_group("browser")
 expect.set_options(timeout=TIMEOUT)
-
-
-@pytest.fixture(scope="module")
-def closed(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
-    """One token may do everything."""
-    folder = tmp_path_factory.mktemp("closed")
-    (folder / "token").write_text(TOKEN)
-    with WebProcess(redis_server.url, folder / "log", web_auth="token", web_token_file=folder / "token") as page:
-        yield page
 
 
 def test_the_api_answers_as_the_exporter_does(page: WebProcess, redis_client: redis.Redis) -> None:

@@ -16,7 +16,7 @@ from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerN
 from dsf.store.schedule import Entry
 from dsf.web.acting import ACTS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
-from tests.integration.web.test_acts import TOKEN
+from tests.integration.web.visitor import TOKEN
 from tests.support.browser import TIMEOUT, Tab
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -81,14 +81,10 @@ def test_axe_finds_nothing(
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_where_people_act(
-    browser: Browser, redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path, theme: str
+    closed: WebProcess, browser: Browser, redis_client: redis.Redis, theme: str
 ) -> None:
     good_fleet(redis_client)
-    (tmp_path / "token").write_text(TOKEN)
-    with (
-        WebProcess(redis_server.url, tmp_path / "log", web_auth="token", web_token_file=tmp_path / "token") as page,
-        Tab(browser, page.url, color_scheme=theme) as tab,
-    ):
+    with Tab(browser, closed.url, color_scheme=theme) as tab:
         shown = tab.open(f"/act/pause?scorer={SAMPLE}")
         assert tab.violations() == []
         shown.get_by_label("Token").fill("wrong")
@@ -106,6 +102,25 @@ def test_axe_finds_nothing_where_people_act(
         expect(shown.locator("h1")).to_contain_text("under way")
         assert tab.violations() == []
         assert tab.strangers == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_print_is_black_on_white_and_has_nothing_to_press(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis, theme: str
+) -> None:
+    failing_fleet(redis_client)
+    with Tab(browser, page.url, color_scheme=theme) as tab:
+        for path in ("/", f"/scorers/{SAMPLE}", PAIR.replace("01", "02")):
+            shown = tab.open(path)
+            shown.emulate_media(media="print")
+            assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+            # Contrast is one of axe's rules.
+            assert tab.violations() == [], path
+            for pressed in ("nav", "form", "button"):
+                assert all(not one.is_visible() for one in shown.locator(pressed).all()), (path, pressed)
+            assert "sample-scorer" in shown.inner_text("main")
+            assert shown.pdf().startswith(b"%PDF")
+            shown.emulate_media(media="screen")
 
 
 @pytest.mark.parametrize("width", [320, 768, 1280, 3840])

@@ -18,9 +18,8 @@ from dsf import keys
 from dsf.store.notices import ClusterNotice, Notices
 from dsf.web.live import MAX_OWN_TOPICS
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
-from tests.integration.web.test_acts import TOKEN, Visitor
 from tests.integration.web.test_pages import PAIR, fetch
-from tests.support.redisserver import RedisServer
+from tests.integration.web.visitor import TOKEN, Visitor
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
@@ -124,15 +123,6 @@ def test_a_query_that_is_too_long_is_not_followed(page: WebProcess, redis_client
     refused = page.get("/find?q=" + "a" * 3000)
     assert refused.status_code == 400
     assert "data-live" not in refused.text
-
-
-@pytest.fixture(scope="module")
-def closed(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
-    """One token may do everything."""
-    folder = tmp_path_factory.mktemp("closed")
-    (folder / "token").write_text(TOKEN)
-    with WebProcess(redis_server.url, folder / "log", web_auth="token", web_token_file=folder / "token") as page:
-        yield page
 
 
 @pytest.mark.parametrize("how", ["logout", "expiry"])

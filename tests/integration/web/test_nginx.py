@@ -1,0 +1,95 @@
+"""The page behind nginx, with TLS and a path before all addresses, as docs/web.md has it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import redis
+import requests
+from playwright.sync_api import Browser, expect
+from urllib3.exceptions import InsecureRequestWarning
+
+from dsf.demo.binaries import find
+from tests.integration.docs import pages
+from tests.integration.exporter.fleet import SAMPLE, good_fleet
+from tests.integration.web.visitor import TOKEN
+from tests.support.browser import TIMEOUT, Tab
+from tests.support.child import Child
+from tests.support.redisserver import RedisServer, free_port, listens
+from tests.support.tlsca import TestCa
+from tests.support.wait import wait_for
+from tests.support.webprocess import WebProcess
+
+pytestmark = pytest.mark.xdist_group("browser")
+expect.set_options(timeout=TIMEOUT)
+
+#: All that nginx needs besides the page's lines to run as anybody, in a folder of its own.
+_CONF = """
+daemon off; worker_processes 1; pid {folder}/pid; error_log stderr;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    server {{
+        listen 127.0.0.1:{port} ssl;
+        ssl_certificate {certificate.cert};
+        ssl_certificate_key {certificate.key};
+        {location}
+    }}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def proxied(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the page behind nginx; it wants a token."""
+    folder = tmp_path_factory.mktemp("nginx")
+    (folder / "token").write_text(TOKEN)
+    [location] = [block.text for block in pages.blocks(pages.ROOT / "docs" / "web.md") if block.language == "nginx"]
+    port = free_port()
+    settings = {"web_root_path": "/scores", "web_trusted_proxies": '["127.0.0.1"]', "web_auth": "token"}
+    with WebProcess(redis_server.url, folder / "log", web_token_file=folder / "token", **settings) as page:
+        certificate = TestCa(folder / "ca").issue("127.0.0.1")
+        lines = location.replace("127.0.0.1:8090", f"127.0.0.1:{page.port}")
+        (folder / "conf").write_text(
+            _CONF.format(folder=folder, port=port, certificate=certificate, location=lines), encoding="utf-8"
+        )
+        nginx = Child(
+            [str(find("nginx")), "-p", str(folder), "-e", "stderr", "-c", str(folder / "conf")], folder / "nginx"
+        )
+        try:
+            wait_for(lambda: listens(port), 30, nginx.tail())
+            yield f"https://127.0.0.1:{port}"
+        finally:
+            nginx.kill()
+
+
+def test_log_in_follow_and_act(proxied: str, browser: Browser, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    with Tab(browser, proxied, ignore_https_errors=True) as tab:
+        shown = tab.open("/scores/")
+        shown.get_by_label("Token").fill(TOKEN)
+        shown.get_by_role("button", name="Log in").click()
+        expect(shown.locator("h1")).to_contain_text("All 2 scores are fresh")
+        [cookie] = tab.context.cookies()
+        assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Strict")
+        # Nothing holds back what is sent little by little.
+        expect(shown.locator("html")).to_have_attribute("data-open", "yes")
+        fleet.failure("worker02", message="unknown metric")
+        expect(shown.locator("h1")).to_contain_text("sample-scorer fails on worker02: bad_query")
+        tab.open(f"/scores/act/rescore?scorer={SAMPLE}")
+        shown.get_by_role("button", name="Score now on 2 clusters").click()
+        expect(shown.locator("h1")).to_contain_text("under way")
+        assert all(url.startswith(f"{proxied}/scores/") for url in tab.asked), tab.asked
+        assert tab.wrong == []
+
+
+def test_another_name_than_the_proxy_has_is_refused(proxied: str) -> None:
+    with requests.Session() as session:
+        session.trust_env, session.verify = False, False
+        with warnings.catch_warnings(action="ignore", category=InsecureRequestWarning):
+            assert session.get(f"{proxied}/scores/login").status_code == 200
+            assert session.get(f"{proxied}/scores/login", headers={"Host": "evil.example"}).status_code == 421

@@ -1,0 +1,33 @@
+"""A browser without JavaScript, and the token that `closed` wants of it."""
+
+from __future__ import annotations
+
+import re
+
+from tests.support.webprocess import WebProcess
+
+TOKEN = "t" * 40
+
+
+class Visitor:
+    """A browser without JavaScript: keeps its cookie and fills in forms."""
+
+    def __init__(self, page: WebProcess, **headers: str) -> None:
+        self.page = page
+        self.cookies: dict[str, str] = {}
+        self.headers = headers
+
+    def get(self, path: str) -> str:
+        """The text of a page."""
+        answer = self.page.request("GET", path, cookies=self.cookies, headers=self.headers)
+        self.cookies.update(answer.cookies.get_dict())
+        self.status = answer.status_code
+        return answer.text
+
+    def post(self, path: str, html: str, **fields: str) -> tuple[int, str, str]:
+        """Send the form of a page with these fields; status, text and where it leads to."""
+        hidden = dict(re.findall(r'name="(\w+)" value="([^"]*)"', html))
+        data = {**hidden, **fields}
+        answer = self.page.request("POST", path, data=data, cookies=self.cookies, headers=self.headers)
+        self.cookies.update(answer.cookies.get_dict())
+        return answer.status_code, answer.text, answer.headers.get("location", "")
