@@ -66,9 +66,15 @@ def test_the_addon_is_installed_on_the_cluster(session: Session, cluster: str, d
     assert set(deployed) == {
         *("Namespace", "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment", "Service", "NetworkPolicy")
     }
-    addon = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))
-    assert addon["status"]["namespace"] == AGENT_NAMESPACE
-    assert _condition(session, cluster, "Configured") == "True"
+
+    def told() -> dict[str, Any]:
+        # By other controllers than the one that makes the ManifestWork.
+        addon = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))
+        assert addon.get("status", {}).get("namespace") == AGENT_NAMESPACE
+        assert _conditions(addon).get("Configured") == "True"
+        return addon
+
+    addon = wait_for(told, 60)
     assert not addon["status"].get("registrations"), "it has no credentials of the hub"
 
 

@@ -159,7 +159,7 @@ def test_nobody_gets_in_without_a_name_or_without_tls(bundled: Bundled) -> None:
     nobody = redis.Redis(port=bundled.port, ssl=True, ssl_ca_certs=str(bundled.folder / "ca.crt"))
     with contextlib.closing(nobody), pytest.raises(redis.AuthenticationError):
         nobody.ping()
-    plain = redis.Redis(port=bundled.port, socket_timeout=5)
+    plain = redis.Redis(port=bundled.port, socket_timeout=60)
     with contextlib.closing(plain), pytest.raises(redis.ConnectionError):
         plain.ping()
 

@@ -98,11 +98,11 @@ class Fleet:
         self.redis.hset(key, mapping={name: str(number) for name, number in values.items()})
 
 
-def good_fleet(client: redis.Redis) -> Fleet:
+def good_fleet(client: redis.Redis, *, due_in: float = 5.0) -> Fleet:
     """sample-scorer succeeds on both clusters."""
     fleet = Fleet(client)
     for cluster in CLUSTERS:
-        fleet.entry(cluster)
+        fleet.entry(cluster, due_in=due_in)
         fleet.score(cluster)
         fleet.pair(cluster, n__scheduled=7, n__ok=5, n__error=1, n__error__fetch__timeout=1, n__skipped__overlap=1)
         fleet.pair(cluster, t__fetch__sum=0.5, t__fetch__count=6, n__refused__nan=2, n__clamped=3)

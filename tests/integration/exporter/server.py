@@ -13,7 +13,7 @@ import requests
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
-TIMEOUT = 15
+TIMEOUT = 60
 
 
 class ExporterProcess:

@@ -34,10 +34,11 @@ def counted(client: redis.Redis) -> None:
 @pytest.fixture
 def fleet(redis_client: redis.Redis) -> Fleet:
     """Twelve clusters: one fails, one never ran, two are skipped, the others are ok."""
-    fleet = good_fleet(redis_client)
+    fleet = good_fleet(redis_client, due_in=300)
     for number in range(10):
         fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
-        fleet.entry(f"edge{number}")
+        # Not overdue while the test lasts.
+        fleet.entry(f"edge{number}", due_in=300)
         if number:
             fleet.score(f"edge{number}")
             fleet.pair(f"edge{number}", value=number)

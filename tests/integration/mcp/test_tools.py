@@ -140,7 +140,7 @@ def test_a_mix_of_scores_and_keeping_what_is(near: Assistant, bed: Bed) -> None:
     mixed = arguments(bed) | {
         "preferences": [{"addOnPlacementScore": PERFORMANCE}, {"addOnPlacementScore": POWER, "weight": 0.001}],
         "keepCurrent": 5,
-        "timeLimit": 5,
+        "timeLimit": 30,
     }
     del mixed["preference"]
     proposal = near.ask("propose_plan", **mixed)

@@ -246,7 +246,7 @@ def test_scores_with_what_they_mean(bed: Bed) -> None:
     ]
     assert found[0].metadata["annotations"] == {DESCRIPTION: "How fast", DIMENSION_FORMAT: "${app};${device}"}
     assert not found[0].freshness.expired
-    assert 590 < (found[0].freshness.seconds_left or 0) <= 600
+    assert 300 < (found[0].freshness.seconds_left or 0) <= 600
     assert len(service.list_scores().items) >= 4
     for name in (scorer, PERFORMANCE, "example_performance_score"):
         view = service.explain_scorer(name)

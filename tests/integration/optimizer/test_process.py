@@ -40,12 +40,12 @@ def test_serve_plan_and_end(bed: Bed, tmp_path: Path) -> None:
         listening = wait_for(lambda: re.search(r'"port": ?(\d+)', child.tail()), 60, "the optimizer listens")
         url = f"http://127.0.0.1:{listening.group(1)}"
         wait_for(lambda: _is_ready(url), 30, child.tail())
-        report = requests.post(f"{url}/optimize", json=bed.body(POWER), timeout=30).json()
+        report = requests.post(f"{url}/optimize", json=bed.body(POWER), timeout=60).json()
         assert (report["objective_value"], report["applied"]) == (170, True)
         document = requests.get(f"{url}/openapi.json", timeout=60).json()
         assert document["paths"]["/optimize"]["post"]["responses"]["200"]["content"]["application/json"]["example"]
         assert document["components"]["schemas"]["OptimizeParams"]["examples"]
-        assert requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=30).status_code == 200
+        assert requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=60).status_code == 200
         child.signal(signal.SIGTERM)
         assert child.wait(60) == 0, child.tail()
     finally:
@@ -54,7 +54,7 @@ def test_serve_plan_and_end(bed: Bed, tmp_path: Path) -> None:
 
 def _is_ready(url: str) -> bool:
     try:
-        return requests.get(f"{url}/readyz", timeout=2).status_code == 200
+        return requests.get(f"{url}/readyz", timeout=60).status_code == 200
     except requests.ConnectionError:
         return False
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any, cast
 
 import pytest
 
@@ -52,13 +53,27 @@ def test_nothing_reaches_standard_output(solver: SolverProcess, capfd: pytest.Ca
     assert capfd.readouterr().out == ""
 
 
+class Deadly:
+    """The solver's connection; as soon as the solver has a problem it is killed."""
+
+    def __init__(self, connection: Connection, pid: int) -> None:
+        self._connection = connection
+        self._pid = pid
+
+    def send(self, problem: object) -> None:
+        self._connection.send(problem)
+        os.kill(self._pid, signal.SIGKILL)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
 def test_a_process_that_dies_is_replaced(process: SolverProcess) -> None:
     process.warm_up()
-    killer = threading.Timer(1.0, lambda: os.kill(pid_of(process), signal.SIGKILL))
-    killer.start()
+    assert process._connection is not None
+    process._connection = cast("Connection", Deadly(process._connection, pid_of(process)))
     with pytest.raises(SolverError, match=r"died \(exit code -9\)"):
         process.solve(instance(300, 100, 3), Limits(time_limit=25))
-    killer.join()
     assert process.solve(instance(2, 2, 2), Limits()).status
 
 
@@ -78,11 +93,15 @@ def test_a_process_that_does_not_end_in_time_is_ended(process: SolverProcess, mo
 
 def test_who_waits_too_long_is_told(process: SolverProcess) -> None:
     process.warm_up()
-    busy = threading.Thread(target=process.solve, args=(instance(300, 100, 3), Limits(time_limit=2)))
+    pid = pid_of(process)
+    # The plan before it does not end until somebody was told.
+    os.kill(pid, signal.SIGSTOP)
+    busy = threading.Thread(target=process.solve, args=(instance(2, 2, 2), Limits()))
     busy.start()
-    wait_for(process._lock.locked, 5)
-    started = time.monotonic()
-    with pytest.raises(SolverError, match="busy with other plans"):
-        process.solve(instance(2, 2, 2), Limits())
-    assert time.monotonic() - started < 2
-    busy.join()
+    try:
+        wait_for(process._lock.locked, 5)
+        with pytest.raises(SolverError, match="busy with other plans for 0.2 s"):
+            process.solve(instance(2, 2, 2), Limits())
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        busy.join()

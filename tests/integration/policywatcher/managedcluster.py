@@ -66,10 +66,20 @@ class ManagedCluster:
             metadata = document["metadata"]
             path = _KINDS[document["kind"]].path(metadata.get("namespace", ""), metadata["name"])
             self.session.apply(path, document, field_manager="person")
+        # The API server takes note of rights a moment later.
+        for kind in ("RoleBinding", "ClusterRoleBinding"):
+            wait_for(lambda kind=kind: self._allows(kind), 20, f"the rights of the {kind}")
 
     def forbid(self, kind: str) -> None:
         """Take away rights by deleting a binding; `apply_manifest` gives them back."""
         self.session.delete(_KINDS[kind].path(self.name, "policy-watcher"))
+        wait_for(lambda: not self._allows(kind), 20, f"the rights of the {kind} to go")
+
+    def _allows(self, kind: str) -> bool:
+        """Whether the watcher has the rights that a binding of this kind gives."""
+        if kind == "RoleBinding":
+            return self.may("list", POLICIES, namespace=self.name)
+        return self.may("get", CLAIMS, CLAIM)
 
     def may(self, verb: str, resource: Resource, name: str = "", namespace: str = "") -> bool:
         """Whether the watcher has this right."""
