@@ -116,13 +116,14 @@ def test_what_must_flow_flows_and_twelve_flows_are_refused(world: World, hub_pod
     with policies.enforced(world.hub) as pods:
         assert pods >= 6
         assert _refused(hub_pods, FORBIDDEN) == FORBIDDEN
-        assert _refused(hub_pods, NEEDED) == []
+        # On a busy machine a connection may take longer than it is tried for.
+        wait_for(lambda: not _refused(hub_pods, NEEDED), 30, "every flow that is needed")
         world.rescore()
 
 
 def test_an_agent_offers_its_metrics_and_nothing_else(world: World, agent_pods: Pods) -> None:
     with policies.enforced(world.managed["cluster1"]):
         assert not agent_pods.connects("prometheus", "agent", OTHER)
-        assert agent_pods.connects("prometheus", "agent", 8080)
-        assert agent_pods.connects("agent", "prometheus", 9090)
+        for flow in (("prometheus", "agent", 8080), ("agent", "prometheus", 9090)):
+            wait_for(lambda flow=flow: agent_pods.connects(*flow), 30, f"{flow}")
         world.rescore()

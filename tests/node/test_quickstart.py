@@ -57,10 +57,14 @@ def test_every_pod_of_a_managed_cluster_has_a_score(world: World) -> None:
 
 
 def test_the_addon_is_available_on_each_managed_cluster(world: World) -> None:
-    for name in MANAGED:
+    def available(name: str) -> bool:
         (addon,) = world.hub.items("managedclusteraddons", "-n", name)
         conditions = {one["type"]: one["status"] for one in addon["status"]["conditions"]}
         assert conditions["Available"] == "True", addon["status"]
+        return True
+
+    for name in MANAGED:
+        wait_for(lambda name=name: available(name), 30, f"the addon on {name}", interval=1)
 
 
 def test_pod_security_restricted_is_enforced(world: World) -> None:

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import dsf
@@ -18,10 +17,15 @@ def test_without_the_samples_it_says_at_once_what_to_do(tmp_path: Path) -> None:
     site = tmp_path / "site-packages"
     shutil.copytree(Path(dsf.__file__).parent, site / "dsf", ignore=shutil.ignore_patterns("__pycache__"))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-P", "-m", "dsf.cli", "demo", "--once"],
-        env=kept | {"PYTHONPATH": str(site), "XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)},
+        env=kept
+        | {
+            "PYTHONPATH": str(site),
+            "XDG_STATE_HOME": str(tmp_path / "state"),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "TMPDIR": str(tmp_path),
+        },
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -35,5 +39,5 @@ def test_without_the_samples_it_says_at_once_what_to_do(tmp_path: Path) -> None:
         assert words in said[0]
     assert "Traceback" not in done.stderr
     # Nothing was downloaded or started first.
-    assert time.monotonic() - started < 20
+    assert not (tmp_path / "cache").exists()
     assert not list(tmp_path.glob("dsf-demo-*"))

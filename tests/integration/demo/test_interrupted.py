@@ -19,10 +19,15 @@ pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
 def test_once_is_no_success_without_all_scores(tmp_path: Path, number: signal.Signals) -> None:
     environment = make_environment(tmp_path)
     command = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()))
-    demo = Child([*command, sys.executable, "-m", "dsf.cli", "demo", "--once"], tmp_path / "demo.log")
+    # It is not to end by itself before the signal comes.
+    code = (
+        "from dsf.demo.report import Report; Report.missing = lambda *_: {'all': 'one is missing'}; "
+        "from dsf.cli.main import run; run()"
+    )
+    demo = Child([*command, sys.executable, "-c", code, "demo", "--once"], tmp_path / "demo.log")
     wait_for(lambda: list((tmp_path / "state" / "dsf" / "contexts").glob("*.json")), 60, demo.tail())
     demo.signal(number)
-    assert demo.wait(30) == 130, demo.tail()
+    assert demo.wait(120) == 130, demo.tail()
     assert "every cluster has every score" not in demo.tail()
     assert "everything is ended" in demo.tail()
     assert not list(tmp_path.glob("dsf-demo-*"))

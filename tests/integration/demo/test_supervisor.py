@@ -41,7 +41,10 @@ def supervisor(tmp_path: Path, said: list[str]) -> Iterator[Supervisor]:
 
 
 def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_what_dies_is_started_again_and_said(supervisor: Supervisor, said: list[str]) -> None:
@@ -77,8 +80,9 @@ def test_what_takes_long_to_die_is_given_up_too(
 ) -> None:
     """As on a busy machine, where five starts take longer than the window."""
     monkeypatch.setattr(module, "RESTART_LIMIT", 3)
-    monkeypatch.setattr(module, "RESTART_WINDOW", 1.0)
-    supervisor.start(python("Flower", "import time; time.sleep(0.6); raise SystemExit('port 5555 is in use')"))
+    # Each runs for less, whatever its start takes; all three for more.
+    monkeypatch.setattr(module, "RESTART_WINDOW", 2.5)
+    supervisor.start(python("Flower", "import time; time.sleep(0.9); raise SystemExit('port 5555 is in use')"))
 
     def given_up() -> dict[str, str]:
         supervisor.check()
@@ -137,7 +141,7 @@ def test_a_program_that_is_not_there(supervisor: Supervisor, tmp_path: Path) -> 
 def test_everything_is_ended_what_is_needed_last_at_last(
     supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "STOP_GRACE", 5.0)
+    monkeypatch.setattr(module, "STOP_GRACE", 60.0)
     order = tmp_path / "order"
     code = (
         "import signal, sys, time\n"

@@ -100,7 +100,7 @@ def test_one_agent_per_accepted_cluster(
         assert len(children) == 6, "hub, beat, results worker, exporter, page and one agent"
     finally:
         up.signal(signal.SIGINT)
-        assert up.wait(30) == 0, up.tail()
+        assert up.wait(120) == 0, up.tail()
     assert all(not child.is_running() for child in children)
     # Somebody else's Redis stays.
     assert redis_client.ping()
