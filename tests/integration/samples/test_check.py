@@ -15,6 +15,7 @@ from dsf.cli.main import app as dsf
 from dsf.demo.services import samples_dir
 from tests.integration.samples.conftest import Start, series
 from tests.integration.samples.llm import MODEL, LanguageModel
+from tests.integration.scorer.server import hub_waits
 
 pytestmark = pytest.mark.xdist_group("samples")
 
@@ -27,6 +28,11 @@ SAMPLES = {
 }
 #: The source type is None, or no token is wanted.
 SKIPPED = {"one-series", "many-series", "gaps", "nan", "unknown-labels", "large", "bad-json", "token"}
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_waits(monkeypatch, 60)
 
 
 @pytest.fixture

@@ -45,13 +45,18 @@ def model(shared: LanguageModel) -> LanguageModel:
 
 @pytest.fixture
 def scorer(start: Start, shared: LanguageModel) -> str:
+    """It waits for an answer longer than a busy machine keeps the model from giving it."""
+    return started(start, shared, inference="6", scoring="25")
+
+
+def started(start: Start, model: LanguageModel, *, inference: str, scoring: str) -> str:
     return start(
         "llm-forecast-scorer",
-        VLLM_ENDPOINT=shared.url,
+        VLLM_ENDPOINT=model.url,
         MODEL_NAME=MODEL,
         CONCURRENCY="3",
-        INFERENCE_TIMEOUT="1",
-        SCORING_TIMEOUT="2",
+        INFERENCE_TIMEOUT=inference,
+        SCORING_TIMEOUT=scoring,
     )
 
 
@@ -69,7 +74,7 @@ def counted(url: str, before: dict[str, float]) -> dict[str, float]:
 
 def unavailable(url: str) -> str:
     """Why there are no scores."""
-    found = requests.post(f"{url}/scoring", json=TWO, timeout=30)
+    found = requests.post(f"{url}/scoring", json=TWO, timeout=60)
     assert found.status_code == 503, found.text
     assert "Retry-After" in found.headers
     detail: str = found.json()["detail"]
@@ -115,7 +120,7 @@ def test_a_number_far_from_all_samples_is_a_refused_result(model: LanguageModel,
         (answer('{"choices": [{"text": null}]}'), "not one of the completions protocol"),
         (close_early, "RemoteProtocolError"),
         (half, "RemoteProtocolError"),
-        (drip, "no answer within 1 s"),
+        (drip, "no answer within 6 s"),
         (endless(None), "more than 1048576 bytes"),
     ],
 )
@@ -152,12 +157,19 @@ def test_no_more_than_so_many_questions_at_a_time(model: LanguageModel, scorer: 
     assert model.most == 3
 
 
-def test_what_is_not_done_in_time_is_left_out(model: LanguageModel, scorer: str) -> None:
-    model.seconds = 0.7
-    before = refused(scorer)
+def test_what_is_not_done_in_time_is_left_out(start: Start, model: LanguageModel) -> None:
     body = {"data": [series(["1"], pod=str(number)) for number in range(12)]}
-    results = ask("POST", f"{scorer}/scoring", body)["results"]
-    # Three at a time for two seconds.
+    # More where the time was over before the first three answers came: machines are busy.
+    for seconds in (2, 20):
+        scorer = started(start, model, inference="25", scoring=str(seconds))
+        model.seconds = 0.35 * seconds
+        before = refused(scorer)
+        found = requests.post(f"{scorer}/scoring", json=body, timeout=60)
+        results = found.json().get("results", [])
+        if len(results) >= 3:
+            break
+    assert found.status_code == 200, found.text
+    # Three at a time for all of the time.
     assert 3 <= len(results) <= 6
     assert counted(scorer, before) == {"deadline": 12 - len(results)}
 

@@ -152,7 +152,7 @@ def test_it_passes_the_conformance_check(url: str) -> None:
 
 
 def test_its_script_runs(url: str) -> None:
-    done = subprocess.run([FOLDER / "test_scorer.sh", url], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([FOLDER / "test_scorer.sh", url], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert '"memClusterAvailable"' in done.stdout
 

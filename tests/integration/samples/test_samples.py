@@ -253,6 +253,6 @@ def test_the_script_of_the_language_model_scorer_runs(start: Start) -> None:
 def check_script(name: str, url: str) -> None:
     """What a person runs against a running sample."""
     script = samples_dir() / name / "test_scorer.sh"
-    done = subprocess.run([script, url], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([script, url], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r'"score":-?[0-9]', done.stdout), done.stdout

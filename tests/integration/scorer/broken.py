@@ -247,7 +247,7 @@ BROKEN: list[tuple[str, str, Callable[[], FastAPI], tuple[str, ...]]] = [
     ("nan", "500", lambda: api(with_nan(divided)), ()),
     ("unknown-labels", "500", lambda: api(relabelled(lambda labels: {"pod": labels["pod"]})), ()),
     ("large", "500", lambda: api(refuses(lambda count: count > 500)), ()),
-    ("large", "too slow", lambda: api(slow(4, 1000)), ("--timeout", "3")),
+    ("large", "too slow", lambda: api(slow(7, 1000)), ("--timeout", "6")),
     ("large", "too many results", lambda: api(lambda data: mean(data) * (11 if len(data) > 500 else 1)), ()),
     ("bad-json", "200", lambda: api(bad=None), ()),
     ("bad-json", "500", lambda: api(bad=500), ()),

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 
+from dsf.cli.conformance import case, service, target
 from tests.support.wait import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,6 +35,12 @@ def served(app: Any) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(15)
+
+
+def hub_waits(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let `dsf scorer check` take answers as in time that come within these seconds, instead of the hub's."""
+    for module in (case, service, target):
+        monkeypatch.setattr(module, "HUB_TIMEOUT", seconds)
 
 
 def load(file: Path) -> Any:

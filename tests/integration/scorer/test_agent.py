@@ -46,7 +46,7 @@ def scorer(prometheus: str, **values: Any) -> Scorer:
 
 def summary_of(url: str, *, token: bool = False) -> ScorerSummary:
     """What the hub makes of /config."""
-    synced = parse_remote_config(http.get(f"{url}/config", deadline=time.monotonic() + 5, max_bytes=10_000))
+    synced = parse_remote_config(http.get(f"{url}/config", deadline=time.monotonic() + 60, max_bytes=10_000))
     spec: dict[str, Any] = {"description": "", "configURL": f"{url}/config", "configSyncMode": "Full"}
     if token:
         spec["scoring"] = {"auth": {"tokenSecretRef": {"name": "mine", "key": "token"}}}

@@ -60,7 +60,7 @@ def test_series_of_joined_queries_can_be_told_apart(prometheus: str, tmp_path: P
         found = json.loads(
             http.get(
                 f"{prometheus}/api/v1/query?{urlencode({'query': query})}",
-                deadline=time.monotonic() + 10,
+                deadline=time.monotonic() + 60,
                 max_bytes=10**6,
             )
         )
