@@ -100,7 +100,7 @@ def test_who_waits_too_long_is_told(process: SolverProcess) -> None:
     busy.start()
     try:
         wait_for(process._lock.locked, 5)
-        with pytest.raises(SolverError, match="busy with other plans for 0.2 s"):
+        with pytest.raises(SolverError, match=r"busy with other plans for 0\.2 s"):
             process.solve(instance(2, 2, 2), Limits())
     finally:
         os.kill(pid, signal.SIGCONT)
