@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,11 +96,12 @@ def test_the_waits_between_two_tries_stay_short(server: RedisServer, tmp_path: P
     agent.configure()
     with agent:
         server.kill()
-        wait_for(lambda: agent.log().count("Cannot connect to") >= 6, 15, "six tries")
+        wait_for(lambda: agent.log().count("Trying again") >= 6, 15, "six tries")
+        # What it says of each wait is the same however slow the machine is; one of less than a second is "now".
+        waits = re.findall(r"Trying again in ([\d.]+) (\w+)", agent.log())
+        assert all(unit.startswith("second") and float(number) <= 2 for number, unit in waits), waits
         server.restart()
-        started = time.monotonic()
         wait_for(agent.ready.exists, 10, "the agent to be back")
-        assert time.monotonic() - started < 4
 
 
 @pytest.mark.parametrize("role", ["agent", "results"])

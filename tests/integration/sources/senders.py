@@ -75,7 +75,7 @@ class Sdk:
 
     def __init__(self, url: str, *, compression: Compression = Compression.Gzip, **options: Any) -> None:
         views = options.pop("views", [])
-        self.exporter = OTLPMetricExporter(endpoint=url, compression=compression, timeout=5, **options)
+        self.exporter = OTLPMetricExporter(endpoint=url, compression=compression, timeout=60, **options)
         self.reader = InMemoryMetricReader(preferred_temporality=options.get("preferred_temporality"))
         self.provider = MeterProvider([self.reader], resource=Resource(NODE), views=views, shutdown_on_exit=False)
         self.meter = self.provider.get_meter("test")

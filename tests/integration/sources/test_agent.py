@@ -80,7 +80,8 @@ def test_a_port_in_use_is_named_and_taken_when_it_is_free(
 ) -> None:
     common = {"sourceType": "OpenTelemetry", "sourceQuery": "m"}
     with (
-        socket.create_server(("127.0.0.1", 0)) as other,
+        # None that the kernel may give to a connection in the meantime.
+        socket.create_server(("127.0.0.1", free_port())) as other,
         ScriptedServer(answer("m 3\n", Content_Type="text/plain")) as exporter,
         Agent(tmp_path, redis_url, otlp_port=(port := other.getsockname()[1]), otlp_host="127.0.0.1") as agent,
     ):
