@@ -55,7 +55,7 @@ class WorkerProcess:
         if self.process is None:
             return 0
         self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         self.process = None
         if self._log is not None:
             self._log.close()

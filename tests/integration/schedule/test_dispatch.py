@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 
 import pytest
@@ -17,6 +16,7 @@ from dsf.store.slots import is_slot, phase
 from dsf.ticks import RUN_SLACK
 from tests.integration.schedule.support import START, TICKS, Bench, books, entry, pushed, register, run_times
 from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
 
 
 def test_a_new_entry_runs_at_once_and_then_in_its_slots(bench: Bench) -> None:
@@ -120,25 +120,36 @@ def test_two_beats_that_ignore_the_lock_send_every_tick_once(
 ) -> None:
     pairs = [(f"c{n}", scorer) for n in range(40) for scorer in ("a", "b")]
     ScheduleStore(redis_client).upsert([entry(cluster, scorer, 1) for cluster, scorer in pairs])
-    stop = time.monotonic() + 4
+    stop = threading.Event()
 
     def beat() -> None:
         client = redis_server.client()
         dispatcher = Dispatcher(client, TICKS, batch=50, queue_limit=1000, spread_rate=100)
-        while time.monotonic() < stop:
+        while not stop.is_set():
             dispatcher.run()
+
+    def is_enough() -> bool:
+        # Slots that they slept through on a busy machine are not caught up.
+        states = [books(redis_client, cluster, scorer) for cluster, scorer in pairs]
+        return all(state.scheduled - state.count("skipped") >= 4 for state in states)
 
     beats = [threading.Thread(target=beat) for _ in range(3)]
     for thread in beats:
         thread.start()
-    for thread in beats:
-        thread.join()
+    try:
+        wait_for(is_enough, 20, "four runs of each pair", interval=0.3)
+    finally:
+        stop.set()
+        for thread in beats:
+            thread.join()
     total = 0
     for cluster, scorer in pairs:
         runs = [run for name, run in pushed(redis_client, cluster) if name == scorer]
         assert len({round(run_time(run), 2) for run in runs}) == len(runs)
-        assert books(redis_client, cluster, scorer).scheduled == len(runs)
-        assert len(runs) >= 3
+        state = books(redis_client, cluster, scorer)
+        assert state.scheduled == len(runs) + state.count("skipped")
+        assert set(state.skipped()) <= {"expired"}
+        assert len(runs) >= 4
         total += len(runs)
     assert redis_client.zcard(keys.OPEN_RUNS) == total
 
