@@ -256,8 +256,10 @@ def test_a_key_of_google(world: World) -> None:
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_renewed_before_its_end(world: World, cloud: str) -> None:
-    world.clouds.seconds = 2
+def test_renewed_before_its_end(world: World, cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # After a second or so. One of two seconds might be over when its answer is read, which counts as a wrong clock.
+    monkeypatch.setattr(tokencache, "_SHARE", 0.05)
+    world.clouds.seconds = 20
     with source(world, cloud) as server:
         until = time.monotonic() + 60
         while world.clouds.given < 2:
@@ -484,8 +486,12 @@ def test_a_pod_identity_of_eks(world: World, pod: ScriptedServer, tmp_path: Path
     assert "no key from EKS Pod Identity: HTTP 400" in error.message
 
 
-def test_a_pod_identity_that_is_renewed_before_its_end(world: World, pod: ScriptedServer) -> None:
-    world.clouds.seconds = 2
+def test_a_pod_identity_that_is_renewed_before_its_end(
+    world: World, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As above.
+    monkeypatch.setattr(tokencache, "_SHARE", 0.05)
+    world.clouds.seconds = 20
     with source(world, "aws") as server:
         until = time.monotonic() + 60
         while world.clouds.given < 2:
@@ -522,8 +528,12 @@ def test_a_key_in_a_bad_answer_of_a_pod_identity_is_not_shown(world: World, pod:
 
 def test_a_pod_identity_that_hangs(world: World, pod: ScriptedServer) -> None:
     pod.script(hang)
-    world.bed.seconds = 1
-    error = world.bed.failure("http://127.0.0.1:1", POD)
+    # More where it was not asked in that time: machines are busy.
+    for seconds in (1, 5, 20):
+        world.bed.seconds = seconds
+        error = world.bed.failure("http://127.0.0.1:1", POD)
+        if pod.requests:
+            break
     assert (error.reason, "no complete answer within" in error.message) == ("auth_failed", True)
 
 

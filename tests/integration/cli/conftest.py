@@ -26,6 +26,8 @@ def dsf(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         monkeypatch.delenv(name)
     monkeypatch.setenv("DSF_REDIS_URL", redis_url)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # Those that another test of this process may have left.
+    settings.cache_clear()
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, list(arguments), prog_name="dsf")

@@ -60,7 +60,7 @@ def deliver(folder: Path, servers: tuple[ScriptedServer, ScriptedServer], **fiel
         "scoring_interval": 10,
         "score_destination": "AddOnPlacementScore",
         "score_dimension_format": "${node}",
-        "timeout_seconds": 5,
+        "timeout_seconds": 60,
     }
     summary = ScorerSummary.model_validate({**values, **fields})
     manifest = {"kind": "ConfigMap", "data": {"summaries": dump_summaries([summary])}}

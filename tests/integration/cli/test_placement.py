@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsf.errors import HttpError, SettingsError
+from dsf.fleet import placementreader
 from dsf.fleet.placementreader import debugger_of
 from dsf.settings import Settings
 from tests.support.httpserver import ScriptedServer, answer
@@ -20,7 +21,8 @@ ANSWER = {
 }
 
 
-def test_ocms_scheduler_is_asked_with_the_token(tmp_path: Path) -> None:
+def test_ocms_scheduler_is_asked_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placementreader, "_PATIENCE", 60.0)
     token = tmp_path / "token"
     token.write_text("sesame\n")
     with ScriptedServer(answer("no such path", 404)) as server:
