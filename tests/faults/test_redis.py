@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.fleet import Fleet, scores
+from tests.faults.fleet import STALL, Fleet, scores
 from tests.support.mail import Sent
 from tests.support.stack import pass_time
 
@@ -44,7 +44,7 @@ def check_all_is_back(fleet: Fleet, within: float) -> None:
     for scorer in SCORERS:
         fleet.wait_success(scorer, more=2, timeout=within + 10)
     took = time.monotonic() - started
-    assert took < within, f"{took:.1f} s until scores came again"
+    assert took < within + STALL, f"{took:.1f} s until scores came again"
     assert fleet.metric("exporter", "dynamic_scoring_up") == 1
     # The hub: a new scorer gets its entry.
     name = f"new{int(started)}"
@@ -79,8 +79,9 @@ def test_killed_and_started_again(fleet: Fleet) -> None:
 
 
 def test_away_for_a_while(fleet: Fleet) -> None:
-    before = {scorer: fleet.state(scorer) for scorer in SCORERS}
+    began, before = time.monotonic(), fleet.state("fast")
     fleet.redis_server.kill()
+    killed = time.monotonic()
     pass_time(AWAY / 2)
     assert fleet.page("exporter", "/readyz").status_code == 503
     assert fleet.page("exporter", "/healthz").status_code == 200
@@ -92,11 +93,13 @@ def test_away_for_a_while(fleet: Fleet) -> None:
     assert done.returncode == 1
     assert "cannot use Redis" in done.stderr
     pass_time(AWAY / 2)
+    back = time.monotonic()
     fleet.redis_server.restart()
 
     check_all_is_back(fleet, 15)
-    # Missed ticks are not caught up.
-    assert fleet.state("fast").scheduled - before["fast"].scheduled < AWAY
+    # Missed ticks are not caught up: of one a second there are no more than seconds in which Redis was there.
+    sent = fleet.state("fast").scheduled - before.scheduled
+    assert sent <= (killed - began) + (time.monotonic() - back) + 3
     for name in ("beat", "results", "agent c1", "hub"):
         assert fleet.log(name).count("Traceback") == 0, name
 

@@ -26,7 +26,7 @@ from tests.support.stack import pass_time
 SECONDS = float(os.environ.get("DSF_SOAK_SECONDS", "45"))
 SEED = int(os.environ.get("DSF_SOAK_SEED", "7"))
 
-pytestmark = [pytest.mark.soak, pytest.mark.xdist_group("faults-soak"), pytest.mark.timeout(SECONDS + 180)]
+pytestmark = [pytest.mark.soak, pytest.mark.xdist_group("faults-soak"), pytest.mark.timeout(SECONDS + 355)]
 
 CLUSTERS = ("c1", "c2")
 SCORERS = ("plain", "queried", "slowly", "limited", "removing", "odd")
@@ -123,7 +123,7 @@ class Mix:
         self.fleet.api.script(scores(60), path="/odd")
         gate = Gate(scores(10))
         self.fleet.api.script(gate, path="/plain")
-        assert gate.entered.wait(30)
+        assert gate.entered.wait(120)
         for cluster in CLUSTERS:
             self.fleet.restart(f"agent {cluster}")
         gate.opened.set()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.faults.fleet import GROUP, SERIES, Fleet, scores
+from tests.faults.fleet import BY_HAND, GROUP, SERIES, Fleet, scores
 from tests.integration.auth.bed import TokenServer, server_context
 from tests.support.httpserver import Exchange, ScriptedServer, answer, hang, matrix
 from tests.support.plugins import install
@@ -235,7 +235,12 @@ BAD = {
         ("no token from the OAuth2 server", "HTTP 200, not JSON: an answer (text/html"),
     ),
     "refused-after-success": Bad(
-        lambda world: {"source": world.prometheus(world.once, auth=world.oauth2(world.tokens.server))},
+        lambda world: {
+            "source": world.prometheus(world.once, auth=world.oauth2(world.tokens.server)),
+            # The one good answer must not come too late.
+            "scoring": {"path": "/scored", "params": {"name": "refused-after-success-score", "interval": 10}},
+            "execution": {"timeoutSeconds": 10, "maxRetries": 0},
+        },
         "unauthorized",
         ("HTTP 401: who are you", "it was asked with a token that was got anew for it"),
     ),
@@ -259,8 +264,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """All of them registered, beside one that is good and one whose query has a value that would like to be more."""
     with World(tmp_path_factory.mktemp("sources") / "stack") as made:
         made.api.script(scores(10), path="/scored")
-        made.scorer("steady", scores(60), interval=2, query="up")
-        made.wait_success("steady", timeout=60)
+        made.scorer("steady", scores(60), interval=BY_HAND, query="up")
+        made.until(lambda: made.state("steady").count("ok"), "the first score of steady", timeout=60)
         for name, bad in BAD.items():
             made.apply(name, **bad.source(made))
         for name, (source, _, _) in REFUSED.items():
@@ -318,8 +323,7 @@ def test_a_value_in_a_string_stays_in_it(world: World) -> None:
 
 def test_nobody_else_notices_and_nothing_leaks(world: World) -> None:
     with world.unaffected("steady"):
-        for _ in range(2):
-            world.wait_success("steady")
+        world.wait_success("steady", more=2)
     assert world.books("steady")["error"] == 0
     assert [request.headers for request in world.source.requests if "Injected" in request.headers] == []
     # It was sent, to a server that repeats it.
