@@ -97,8 +97,12 @@ def test_without_the_role_the_scorers_status_says_so(world: ResourceWorld) -> No
         obj = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "resource-usage-scorer"))
         return [f"{one['reason']}: {one['message']}" for one in (obj.get("status") or {}).get("failures") or []]
 
-    eventually(world, lambda: any("ClusterRole with get, list and watch of nodes" in one for one in failures()), "why")
-    assert all(one.startswith("unauthorized") for one in failures())
+    def are_told() -> bool:
+        found = failures()
+        assert all(one.startswith("unauthorized") for one in found)
+        return any("ClusterRole with get, list and watch of nodes" in one for one in found)
+
+    eventually(world, are_told, "why")
     for cluster in world.clusters.values():
         cluster.plane.set_rules(NAMESPACE, "agent", RULES)
 

@@ -27,6 +27,9 @@ MASTER_NAME = "hub"
 SENTINEL_PASSWORD = "password-of-the-sentinels"
 CLIENT_USER = "dsf-client"
 CLIENT_PASSWORD = "password-of-those-who-ask"
+#: Milliseconds after which a server that says nothing is taken for dead: one that gets no CPU for a while must not be,
+#: and one that a test kills is to be soon.
+_PATIENT, _IMPATIENT = 20_000, 1500
 
 
 class SentinelRedis:
@@ -78,7 +81,7 @@ class SentinelRedis:
         self._sentinels[port] = Child([find_tls_server(), str(config), "--sentinel"], self.dir / f"{port}.log")
 
     def _configuration(self, port: int) -> str:
-        """deploy/redis/sentinel.conf.example with our places, ports and passwords, and without long waits."""
+        """deploy/redis/sentinel.conf.example with our places, ports and passwords."""
         text = _EXAMPLE.read_text()
         for theirs, ours in {
             "tls-port 26379": f"tls-port {port}\nbind 127.0.0.1",
@@ -92,7 +95,7 @@ class SentinelRedis:
             "requirepass change-me-sentinels-0000": f"requirepass {SENTINEL_PASSWORD}",
             password_hash("change-me-sentinel-clients"): password_hash(CLIENT_PASSWORD),
             "auth-pass hub change-me-sentinel-00000": "auth-pass hub password-of-sentinel",
-            "down-after-milliseconds hub 5000": "down-after-milliseconds hub 1500",
+            "down-after-milliseconds hub 5000": f"down-after-milliseconds hub {_PATIENT}",
             "failover-timeout hub 60000": "failover-timeout hub 6000",
         }.items():
             assert text.count(theirs) == 1, f"{theirs!r} is not once in {_EXAMPLE.name}"
@@ -118,6 +121,13 @@ class SentinelRedis:
         """A client of each Sentinel that may do everything."""
         with contextlib.ExitStack() as stack:
             yield [stack.enter_context(contextlib.closing(self._sentinel(port))) for port in self._sentinels]
+
+    def look(self, *, closely: bool) -> None:
+        """Whether the Sentinels soon take for dead what says nothing; at first they do not."""
+        milliseconds = _IMPATIENT if closely else _PATIENT
+        with self.administrators() as admins:
+            for admin in admins:
+                admin.execute_command("SENTINEL", "SET", MASTER_NAME, "down-after-milliseconds", milliseconds)
 
     def _sentinel(self, port: int) -> redis.Redis:
         return redis.Redis(

@@ -22,6 +22,7 @@ import yaml
 from joserfc.jwk import RSAKey
 
 from dsf import celerycommands
+from dsf.demo.stack import http_ready
 from dsf.keys import spoke_queue
 from dsf.messages import derive_key, new_run_id
 from dsf.redisacl.clusterusers import ClusterUsers
@@ -124,6 +125,8 @@ class Fleet:
                     f"a score of {name} of {cluster}",
                     60,
                 )
+        for page in (f"{self.flower_port}/healthcheck", f"{self.exporter_port}/readyz"):
+            self.until(http_ready(f"http://127.0.0.1:{page}"), f"{page} to answer", 60)
         return self
 
     def _start_others(self) -> None:

@@ -77,6 +77,7 @@ def test_a_failover_loses_nothing_and_everybody_follows(
         failed_at = time.monotonic()
 
         after = pair.second.client()
+        pair.look(closely=True)
         wait_for(lambda: after.info("replication")["role"] == "master", 30, "the replica to take over")
         assert after.llen(keys.spoke_queue("away")) == 50
         wait_for(_calmly(ScheduleStore(client).overrides), 20, "our own client to follow")
@@ -86,7 +87,8 @@ def test_a_failover_loses_nothing_and_everybody_follows(
         assert state.scheduled >= scheduled
         ok = state.count("ok")
         wait_for(lambda: Pairs(after).state(CLUSTER, "sample").count("ok") >= ok + 3, 40, "scores after the failover")
-        assert time.monotonic() - failed_at < 60
+        # Sentinels that got no CPU for two seconds do nothing for the next thirty.
+        assert time.monotonic() - failed_at < 120
         assert [role for role, child in running.items() if not child.is_running] == []
         expected = {"dsf-beat", "dsf-results", "dsf-flower", "spoke-c1"}
         wait_for(lambda: expected <= {one["user"] for one in after.client_list()}, 30, "everybody on the new server")
@@ -94,6 +96,7 @@ def test_a_failover_loses_nothing_and_everybody_follows(
         assert not users.sync(KEY_IDS)
 
         # The old one comes back as a replica and gets what it missed, users included.
+        pair.look(closely=False)
         pair.first.start_as_replica(pair.second.port)
         old = pair.first.client()
         wait_for(_calmly(lambda: old.info("replication")["role"] == "slave"), 30, "the old one to follow")

@@ -25,6 +25,9 @@ from tests.support.wait import wait_for
 # One worker for all of them: they share servers and follow each other.
 pytestmark = pytest.mark.xdist_group("security-tls")
 
+#: Settings of a client that tells why it is refused, also where the server gets no CPU for a while.
+PATIENT = {"redis_connect_timeout": 30, "redis_socket_timeout": 30}
+
 
 def test_every_process_says_what_is_wrong_with_a_certificate_and_goes_on(ca: TestCa, tmp_path: Path) -> None:
     stranger = TestCa(tmp_path / "stranger", "somebody else's CA")
@@ -98,11 +101,10 @@ def test_a_client_says_what_is_wrong(
         url = url.replace("localhost", "no.such.host.invalid")
     if problem == "other name":
         with SecureRedis(shared_redis.ca, certificate=shared_redis.ca.issue("localhost")) as other:
-            _fails(
-                settings_factory(redis_url=other.url().replace("localhost", "127.0.0.1"), redis_ca_file=ca_file), words
-            )
+            url = other.url().replace("localhost", "127.0.0.1")
+            _fails(settings_factory(redis_url=url, redis_ca_file=ca_file, **PATIENT), words)
     else:
-        _fails(settings_factory(redis_url=url, redis_ca_file=ca_file), words)
+        _fails(settings_factory(redis_url=url, redis_ca_file=ca_file, **PATIENT), words)
 
 
 def _fails(settings: object, words: str) -> None:
@@ -118,7 +120,7 @@ def test_a_server_may_want_a_certificate_of_its_clients(ca: TestCa, settings_fac
     with SecureRedis(ca) as server:
         server.client().config_set("tls-auth-clients", "yes")
         url = server.hub_url("exporter")
-        _fails(settings_factory(redis_url=url, redis_ca_file=ca.cert), "certificate")
+        _fails(settings_factory(redis_url=url, redis_ca_file=ca.cert, **PATIENT), "certificate")
         files = {"redis_cert_file": mine.cert, "redis_key_file": mine.key}
         client = connect(settings_factory(redis_url=url, redis_ca_file=ca.cert, **files))
         with contextlib.closing(client):

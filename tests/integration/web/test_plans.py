@@ -10,10 +10,11 @@ from playwright.sync_api import Browser, expect
 
 from dsf.fleet.plans import PlanComparison, forget, remember
 from tests.integration.web.test_pages import fetch
-from tests.support.browser import Tab
+from tests.support.browser import TIMEOUT, Tab
 from tests.support.webprocess import WebProcess
 
 pytestmark = pytest.mark.xdist_group("browser")
+expect.set_options(timeout=TIMEOUT)
 
 XSS = "<script>alert(1)</script>"
 
