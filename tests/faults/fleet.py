@@ -210,6 +210,17 @@ class Fleet(Stack):
 
         return self.until(ended, f"the end of run {run} of {scorer} on {cluster}")[0]
 
+    def first_score(self, scorer: str, cluster: str = "c1") -> None:
+        """Wait for the first good cycle of a scorer that is asked by hand: should that of the schedule fail, ask."""
+
+        def has_scored() -> bool:
+            state = self.state(scorer, cluster)
+            if state.scheduled and not state.open and not state.count("ok"):
+                send_now(self.redis, cluster, scorer, _PATIENT, queue_limit=100)
+            return state.count("ok") > 0
+
+        self.until(has_scored, f"the first score of {scorer} on {cluster}")
+
     @contextlib.contextmanager
     def unaffected(self, scorer: str, cluster: str = "c1") -> Iterator[None]:
         """What happens meanwhile makes no cycle of this pair fail, and it goes on scoring.

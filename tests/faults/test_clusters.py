@@ -33,7 +33,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with made:
         for cluster in made.clusters:
             made.wait_success("cpu", cluster)
-        made.until(lambda: made.state("calm", "here").count("ok"), "the first score of calm")
+        made.first_score("calm", "here")
         yield made
 
 

@@ -34,7 +34,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with made:
         made.wait_success("held")
         made.wait_success("steady")
-        made.until(lambda: made.state("calm").count("ok"), "the first score of calm")
+        made.first_score("calm")
         yield made
 
 

@@ -84,7 +84,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, prometheus: str) -> Iterator
         made.source.script(matrix(SERIES), path=f"/{name}")
         made.scorer(name, scores(10), interval=INTERVAL, query="up", execution=execution)
     with made:
-        for name in ("steady", *FAULTS):
+        made.first_score("steady")
+        for name in FAULTS:
             made.until(lambda name=name: made.state(name).count("ok"), f"{name} to score")  # type: ignore[misc]
         yield made
 

@@ -67,7 +67,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         made.scorer(name, scores(10), interval=fault.interval, execution=execution)
     made.scorer("odd", scores(10), interval=3)
     with made:
-        for name in ("steady", "other", "odd", *FAULTS):
+        for name in ("steady", "other"):
+            made.first_score(name)
+        for name in ("odd", *FAULTS):
             made.until(lambda name=name: made.state(name).count("ok"), f"{name} to score")  # type: ignore[misc]
         yield made
 

@@ -265,7 +265,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with World(tmp_path_factory.mktemp("sources") / "stack") as made:
         made.api.script(scores(10), path="/scored")
         made.scorer("steady", scores(60), interval=BY_HAND, query="up")
-        made.until(lambda: made.state("steady").count("ok"), "the first score of steady", timeout=60)
+        made.first_score("steady")
         for name, bad in BAD.items():
             made.apply(name, **bad.source(made))
         for name, (source, _, _) in REFUSED.items():

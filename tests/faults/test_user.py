@@ -21,6 +21,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     made.scorer("sample", scores(10), interval=BY_HAND, query="up")
     with made:
         for cluster in made.clusters:
+            made.first_score("sample", cluster)
             made.until(lambda cluster=cluster: made.items("sample", cluster) == {"n1": 10})  # type: ignore[misc]
         yield made
 
