@@ -70,8 +70,9 @@ class HubClock:
     def measure(self) -> bool:
         """Ask Redis for its time; says whether the answer was of use. Raises redis.RedisError."""
         with self._line:
-            asked = self._clock()
+            # First: a process that stands still between the two has taken that long.
             began = time.monotonic()
+            asked = self._clock()
             seconds, microseconds = self._redis.time()
             took = time.monotonic() - began
         if took > _SLOWEST:
