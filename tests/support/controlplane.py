@@ -38,6 +38,8 @@ _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 _SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _RBAC = ("rbac.authorization.k8s.io", "v1")
 _CLUSTER_ROLES = Resource(*_RBAC, "clusterroles", "ClusterRole", namespaced=False)
+#: Where it is asked what somebody may do.
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _CLUSTER_ROLE_BINDINGS = Resource(*_RBAC, "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
 
 
@@ -230,13 +232,14 @@ class ControlPlane:
         admin = self._admin()
         admin.create(_SERVICE_ACCOUNTS.path(namespace), {"metadata": {"name": name}})
         role = f"{namespace}-{name}"
-        admin.create(_CLUSTER_ROLES.path(), {"metadata": {"name": role}, "rules": list(rules)})
         binding = {
             "metadata": {"name": role},
             "roleRef": {"apiGroup": _RBAC[0], "kind": "ClusterRole", "name": role},
             "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": name}],
         }
-        admin.create(_CLUSTER_ROLE_BINDINGS.path(), binding)
+        with self.granting(namespace, name, rules) as marked:
+            admin.create(_CLUSTER_ROLES.path(), {"metadata": {"name": role}, "rules": marked})
+            admin.create(_CLUSTER_ROLE_BINDINGS.path(), binding)
         answer = admin.create(_SERVICE_ACCOUNTS.path(namespace, name, "token"), {"spec": {"expirationSeconds": 3600}})
         path = self.dir / f"kubeconfig-{role}"
         self._write_kubeconfig(path, answer["status"]["token"])
@@ -244,8 +247,26 @@ class ControlPlane:
         return path
 
     def set_rules(self, namespace: str, name: str, rules: Sequence[dict[str, Any]]) -> None:
-        """Change what a ServiceAccount made by `service_account` may do."""
-        self._admin().merge(_CLUSTER_ROLES.path(name=f"{namespace}-{name}"), {"rules": list(rules)})
+        """Change what a ServiceAccount made by `service_account` may do, and wait until that counts."""
+        with self.granting(namespace, name, rules) as marked:
+            self._admin().merge(_CLUSTER_ROLES.path(name=f"{namespace}-{name}"), {"rules": marked})
+
+    @contextlib.contextmanager
+    def granting(self, namespace: str, name: str, rules: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+        """Gives the rules to write into a role of a ServiceAccount, and waits at the end until they count.
+
+        The API server hears of roles by a watch, some time after they were written. The rules are those that are given
+        and one more, about nothing that there is, by which that can be asked.
+        """
+        marker = f"marker-{next(self._numbers)}"
+        asked = {"group": "test.dsf", "resource": "markers", "name": marker, "verb": "get"}
+        yield [
+            *rules,
+            {"apiGroups": ["test.dsf"], "resources": ["markers"], "resourceNames": [marker], "verbs": ["get"]},
+        ]
+        user = f"system:serviceaccount:{namespace}:{name}"
+        review = {"spec": {"user": user, "resourceAttributes": {**asked, "namespace": namespace}}}
+        wait_for(lambda: self._admin().create(_REVIEWS, review)["status"]["allowed"], 20, f"the rights of {user}")
 
     @property
     def pids(self) -> dict[str, int]:

@@ -10,6 +10,8 @@ from typing import TypeVar
 _Value = TypeVar("_Value")
 #: A busy machine may take this many times as long as a test states. Only a test that fails waits for so long.
 _PATIENCE = float(os.environ.get("DSF_TEST_PATIENCE", "6"))
+#: Seconds, before they are multiplied: a machine that stands still for a moment is later than a short wait.
+_LEAST = 3.0
 
 
 def wait_for(
@@ -18,11 +20,13 @@ def wait_for(
     """Poll `condition` until it returns something true, and return that.
 
     An AssertionError inside the condition counts as "not yet"; its text is part of the final message. Any other error
-    passes through at once. Raises AssertionError after `timeout` seconds, or DSF_TEST_PATIENCE (6) times that,
-    and says what was seen last.
+    passes through at once. Raises AssertionError after `timeout` seconds, or DSF_TEST_PATIENCE (6) times that, and at
+    least three times that many seconds; says what was seen last. The last look begins when the time is over.
     """
-    deadline = time.monotonic() + timeout * _PATIENCE
+    seconds = max(timeout, _LEAST) * _PATIENCE
+    deadline = time.monotonic() + seconds
     while True:
+        is_last = time.monotonic() >= deadline
         seen: object
         try:
             value = condition()
@@ -32,7 +36,7 @@ def wait_for(
             if value:
                 return value
             seen = value
-        if time.monotonic() >= deadline:
+        if is_last:
             what = message or getattr(condition, "__name__", "the condition")
-            raise AssertionError(f"not within {timeout * _PATIENCE:g} s: {what}; last seen: {seen!r}")
+            raise AssertionError(f"not within {seconds:g} s: {what}; last seen: {seen!r}")
         time.sleep(interval)

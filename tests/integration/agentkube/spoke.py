@@ -27,19 +27,21 @@ class Spoke:
     def __init__(self, plane: ControlPlane, *secrets: str, namespace: str = "") -> None:
         """`namespace` is the name of a new one; otherwise one is made up."""
         self.session = plane.session()
+        self._plane = plane
         self.namespace = namespace or plane.namespace("agent")
         if namespace:
             self.session.create(_NAMESPACES.path(), {"metadata": {"name": namespace}})
         self.kubeconfig: Path = plane.service_account(self.namespace, "agent", [])
-        self.session.create(_ROLES.path(self.namespace), {"metadata": {"name": "agent"}, "rules": _rules(*secrets)})
-        self.session.create(
-            _ROLE_BINDINGS.path(self.namespace),
-            {
-                "metadata": {"name": "agent"},
-                "roleRef": {"apiGroup": _RBAC[0], "kind": "Role", "name": "agent"},
-                "subjects": [{"kind": "ServiceAccount", "namespace": self.namespace, "name": "agent"}],
-            },
-        )
+        with plane.granting(self.namespace, "agent", _rules(*secrets)) as rules:
+            self.session.create(_ROLES.path(self.namespace), {"metadata": {"name": "agent"}, "rules": rules})
+            self.session.create(
+                _ROLE_BINDINGS.path(self.namespace),
+                {
+                    "metadata": {"name": "agent"},
+                    "roleRef": {"apiGroup": _RBAC[0], "kind": "Role", "name": "agent"},
+                    "subjects": [{"kind": "ServiceAccount", "namespace": self.namespace, "name": "agent"}],
+                },
+            )
 
     def allow(self, *secrets: str, config_maps: Sequence[str] = ()) -> None:
         """Let the account read these Secrets and ConfigMaps besides its own one, and no others any more."""
@@ -47,7 +49,8 @@ class Spoke:
 
     def grant(self, rules: list[dict[str, Any]]) -> None:
         """Let the account do what these rules say, and nothing else any more."""
-        self.session.merge(_ROLES.path(self.namespace, "agent"), {"rules": rules})
+        with self._plane.granting(self.namespace, "agent", rules) as marked:
+            self.session.merge(_ROLES.path(self.namespace, "agent"), {"rules": marked})
 
     def deliver(self, *summaries: dict[str, Any]) -> None:
         """Deliver these summaries, as OCM's work agent does."""

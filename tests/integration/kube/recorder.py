@@ -44,10 +44,18 @@ class Recorder:
 
 @contextlib.contextmanager
 def reflecting(
-    session: Session, resource: Resource, recorder: Recorder, *, synced: bool = True, **options: Any
+    session: Session,
+    resource: Resource,
+    recorder: Recorder,
+    *,
+    synced: bool = True,
+    started: list[Reflector] | None = None,
+    **options: Any,
 ) -> Iterator[Reflector]:
-    """A running reflector, by default one that has listed once."""
+    """A running reflector, by default one that has listed once. It is in `started` before it asks for anything."""
     reflector = Reflector(session, resource, recorder, **options)
+    if started is not None:
+        started.append(reflector)
     reflector.start()
     try:
         if synced:
@@ -55,6 +63,7 @@ def reflecting(
         yield reflector
     finally:
         reflector.stop()
+        reflector._thread.join(30)
         assert not reflector._thread.is_alive(), "the reflector's thread ended with it"
     assert not recorder.mistakes
 
