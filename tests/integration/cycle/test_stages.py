@@ -68,7 +68,7 @@ def cycle_of(servers: tuple[ScriptedServer, ScriptedServer], **values: object) -
         "source_range": 60,
         "source_step": 15,
         "scoring_endpoint": f"{scorer.url}/scoring",
-        "timeout_seconds": 5,
+        "timeout_seconds": 60,
     }
     return Cycle("sample-scorer", "run", ScorerSummary.model_validate(known | values), math.inf)
 
@@ -178,8 +178,12 @@ def test_all_that_fail_are_named_and_another_try_must_help_each(servers: tuple[S
 
 
 def test_one_that_hangs_ends_with_the_one_deadline(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    with ScriptedServer(hang) as other, pytest.raises(CycleError) as caught:
-        Stages(Settings(), NoSecrets()).fetch(several(servers, other.url, timeout_seconds=1))
+    # More where the other one had not answered by then: machines are busy.
+    for seconds in (1, 10):
+        with ScriptedServer(hang) as other, pytest.raises(CycleError) as caught:
+            Stages(Settings(), NoSecrets()).fetch(several(servers, other.url, timeout_seconds=seconds))
+        if "source 'load': " not in caught.value.message:
+            break
     assert (caught.value.reason, caught.value.message[:16]) == ("timeout", "source 'power': ")
 
 

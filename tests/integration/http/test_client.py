@@ -19,6 +19,8 @@ from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer
 
 TOKEN = "canary-token-4f1e"
+#: Seconds that a busy machine may be late, well below what it would take without a deadline.
+_GRACE = 12.0
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +29,11 @@ def _close_connections() -> Iterator[None]:
     transport.close()
 
 
-def get(url: str, seconds: float = 5.0, max_bytes: int = 1_000_000, **options: object) -> bytes:
+def get(url: str, seconds: float = 60.0, max_bytes: int = 1_000_000, **options: object) -> bytes:
     return http.get(url, deadline=time.monotonic() + seconds, max_bytes=max_bytes, **options)  # type: ignore[arg-type]
 
 
-def failure(url: str, seconds: float = 5.0, max_bytes: int = 1_000_000, **options: object) -> HttpError:
+def failure(url: str, seconds: float = 60.0, max_bytes: int = 1_000_000, **options: object) -> HttpError:
     with pytest.raises(HttpError) as caught:
         get(url, seconds, max_bytes, **options)
     return caught.value
@@ -91,7 +93,7 @@ def test_the_deadline_holds_wherever_it_is_blocked(handler: httpserver.Handler, 
         ask = http.get if method == "GET" else partial(http.post, body=b"{}")
         with pytest.raises(HttpError) as caught:
             ask(server.url, deadline=started + 0.4, max_bytes=1_000_000)
-        assert 0.3 < time.monotonic() - started < 1.5
+        assert 0.3 < time.monotonic() - started < 0.4 + _GRACE
     assert (caught.value.reason, caught.value.retryable) == ("timeout", True)
     assert f"{method} http://127.0.0.1:{server.port}" in str(caught.value)
 
@@ -105,7 +107,7 @@ def test_a_server_that_does_not_read_meets_the_deadline_and_not_the_connect_time
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/scoring"
         with pytest.raises(HttpError) as caught:
             http.post(url, bytes(50_000_000), deadline=started + 4, max_bytes=100)
-        assert 3.5 < time.monotonic() - started < 5
+        assert 3.5 < time.monotonic() - started < 4 + _GRACE
         thread.join()
         held[0].close()
     assert caught.value.reason == "timeout"
@@ -191,15 +193,20 @@ def test_which_statuses_may_be_tried_again(status: int, reason: str, retryable: 
 
 
 def test_an_endless_redirect_is_not_read() -> None:
+    sent = []
+
     def redirect(exchange: httpserver.Exchange) -> None:
         exchange.start(302, None, Location="http://127.0.0.1:1/")
-        for _ in range(1024):
+        for number in range(1024):
             exchange.http.wfile.write(bytes(1 << 20))
+            sent.append(number)
 
     with ScriptedServer(redirect) as server:
         started = time.monotonic()
         assert failure(server.url).reason == "redirect"
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 2 + _GRACE
+    # What fits into the buffers of a connection.
+    assert len(sent) < 100
 
 
 def test_a_server_that_repeats_the_token_does_not_get_it_into_messages() -> None:
@@ -218,7 +225,7 @@ def test_a_body_in_pieces_is_sent_with_its_length() -> None:
                 yield memoryview(b"x" * 100)
 
     with ScriptedServer(answer("{}")) as server:
-        http.post(server.url, Pieces(), deadline=time.monotonic() + 5, max_bytes=100, access=bearer(TOKEN))
+        http.post(server.url, Pieces(), deadline=time.monotonic() + 60, max_bytes=100, access=bearer(TOKEN))
     (request,) = server.requests
     assert request.body == b"x" * 300
     assert request.headers["Content-Length"] == "300"

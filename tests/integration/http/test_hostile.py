@@ -110,7 +110,7 @@ def test_a_name_server_that_does_not_answer_meets_the_deadline(monkeypatch: pyte
 )
 def test_hosts_that_cannot_exist_are_not_asked_again(ask: Ask, url: str, text: str) -> None:
     with pytest.raises(HttpError) as caught:
-        ask(url, time.monotonic() + 10)
+        ask(url, time.monotonic() + 60)
     assert (caught.value.reason, caught.value.retryable) == ("connection_failed", False)
     assert text in str(caught.value)
 
@@ -119,7 +119,7 @@ def test_hosts_that_cannot_exist_are_not_asked_again(ask: Ask, url: str, text: s
 @pytest.mark.parametrize("host", ["169.254.169.254", "[::ffff:169.254.169.254]", "[fd00:ec2::254]", "100.100.100.200"])
 def test_metadata_addresses_are_asked_by_nobody(ask: Ask, host: str) -> None:
     with pytest.raises(HttpError, match="DSF_ALLOW_LINK_LOCAL=true") as caught:
-        ask(f"http://{host}/latest/meta-data", time.monotonic() + 5)
+        ask(f"http://{host}/latest/meta-data", time.monotonic() + 60)
     assert (caught.value.reason, caught.value.retryable) == ("address_refused", False)
 
 
@@ -130,7 +130,7 @@ def test_a_name_that_stands_for_a_refused_address_is_refused_at_each_connect(mon
     reasons = []
     for _ in range(2):
         with pytest.raises(HttpError) as caught:
-            ask(deadline=time.monotonic() + 5)
+            ask(deadline=time.monotonic() + 60)
         reasons.append(caught.value.reason)
     assert reasons == ["connection_failed", "address_refused"]
 

@@ -26,7 +26,8 @@ def world(
         manifests=folder,
         redis_url=redis_url,
         health_interval=0.2,
-        health_timeout=1.0,
+        # One that is over before the server could answer would be one more failed check.
+        health_timeout=30.0,
         hub_workers=2,
         redis_connect_timeout=1.0,
     )

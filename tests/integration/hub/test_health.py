@@ -13,6 +13,7 @@ from dsf.http import addresses
 from tests.conftest import SettingsFactory
 from tests.integration.hub.world import World, remote_config, scoring_api
 from tests.support.httpserver import (
+    Gate,
     Handler,
     ScriptedServer,
     answer,
@@ -23,6 +24,7 @@ from tests.support.httpserver import (
     endless,
     hang,
 )
+from tests.support.wait import wait_for
 
 
 def health(world: World, scorer: str = "cpu-scorer") -> str:
@@ -61,6 +63,8 @@ def one(world: World, api: ScriptedServer) -> World:
 def test_the_first_check_decides(
     one: World, api: ScriptedServer, mode: str, healthz: Handler, config: Handler, expected: str, reason: str
 ) -> None:
+    if reason == "Timeout":
+        one.settings = one.settings.model_copy(update={"health_timeout": 1.0})
     api.script(healthz, path="/healthz")
     api.script(config, path="/config")
     scoring = {"params": {"name": "cpu", "interval": 30}}
@@ -134,16 +138,17 @@ def test_in_mode_none_config_is_not_asked(one: World, api: ScriptedServer) -> No
     one.start()
     one.until(lambda: len(api.requests) > 3)
     assert set(api.paths()) == {"/healthz"}
-    assert one.condition("cpu-scorer", "ConfigSynced")[1] == "MissingScoreName"
+    one.until(lambda: one.condition("cpu-scorer", "ConfigSynced")[1] == "MissingScoreName")
 
 
 def test_active_survives_fewer_failures_than_the_threshold(running: World, api: ScriptedServer) -> None:
-    broken = answer("busy", 503)
-    api.script(broken, broken, answer("ok"), path="/healthz")
+    broken, good = answer("busy", 503), Gate(answer("ok"))
     count = len(api.requests)
+    api.script(broken, broken, good, path="/healthz")
     running.until(lambda: running.condition("cpu-scorer", "Healthy")[1] == "HealthCheckFailing")
     assert running.condition("cpu-scorer", "Healthy")[0] == "True"
     assert "of 3 failed checks in a row: http://" in running.condition("cpu-scorer", "Healthy")[2]
+    good.opened.set()
     running.until(lambda: running.condition("cpu-scorer", "Healthy")[1] == "HealthCheckPassed")
     assert len(api.requests) > count
     assert ("cpu-scorer", "HTTPError", "Warning") not in running.events()
@@ -227,13 +232,17 @@ def test_a_changed_url_is_checked_at_once_and_decides_at_once(
 def test_a_removed_scorer_is_checked_no_more(running: World, api: ScriptedServer) -> None:
     running.remove("scorers/cpu-scorer.yaml")
     running.until(lambda: running.pairs() == [])
-    seen = len(api.requests)
-    time.sleep(0.6)  # three intervals: the silence itself is what is tested
-    assert len(api.requests) <= seen + 2
+
+    def is_silent() -> bool:
+        seen = len(api.requests)
+        time.sleep(0.6)  # three intervals: the silence itself is what is tested
+        return len(api.requests) == seen
+
+    running.until(is_silent)
 
 
 def test_hanging_apis_delay_no_other(world: World) -> None:
-    world.settings = world.settings.model_copy(update={"health_timeout": 5.0, "health_concurrency": 4})
+    world.settings = world.settings.model_copy(update={"health_timeout": 50.0, "health_concurrency": 4})
     world.config()
     world.cluster("a")
     with ScriptedServer(hang) as hung, scoring_api() as good:
@@ -246,7 +255,7 @@ def test_hanging_apis_delay_no_other(world: World) -> None:
         world.until(lambda: world.pairs() == ["a/cpu-scorer"])
         seen = len(good.requests)
         world.until(lambda: len(good.requests) >= seen + 8)
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 49
         assert len(hung.requests) == 3
         world.stop()
 
@@ -269,25 +278,26 @@ def test_a_name_is_refused_when_any_of_its_addresses_is_link_local(
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: rows)
     url = f"http://names.test:{api.port}/healthz"
     with pytest.raises(HttpError, match=r"names.test stands for 169\.254\.0\.1, a link-local or metadata") as caught:
-        http.probe(url, deadline=time.monotonic() + 1, max_bytes=1000)
+        http.probe(url, deadline=time.monotonic() + 60, max_bytes=1000)
     assert caught.value.reason == "address_refused"
     assert api.requests == []
     addresses.allow_link_local(True)
     try:
-        assert http.probe(url, deadline=time.monotonic() + 1, max_bytes=1000).body == b"ok"
+        assert http.probe(url, deadline=time.monotonic() + 60, max_bytes=1000).body == b"ok"
     finally:
         addresses.allow_link_local(False)
 
 
 def test_credentials_are_not_sent(api: ScriptedServer) -> None:
-    found = http.probe(f"{api.url}/healthz", deadline=time.monotonic() + 2, max_bytes=1000)
+    found = http.probe(f"{api.url}/healthz", deadline=time.monotonic() + 60, max_bytes=1000)
     assert (found.status, found.body) == (200, b"ok")
     assert "Authorization" not in api.requests[0].headers
 
 
 def test_checks_leave_no_threads_or_connections(api: ScriptedServer) -> None:
-    http.probe(f"{api.url}/healthz", deadline=time.monotonic() + 2, max_bytes=1000)
+    http.probe(f"{api.url}/healthz", deadline=time.monotonic() + 60, max_bytes=1000)
     before = threading.active_count()
     for _ in range(5):
-        http.probe(f"{api.url}/healthz", deadline=time.monotonic() + 2, max_bytes=1000)
-    assert threading.active_count() <= before + 1
+        http.probe(f"{api.url}/healthz", deadline=time.monotonic() + 60, max_bytes=1000)
+    # Those of the server end a moment after the connections.
+    wait_for(lambda: threading.active_count() <= before + 1)

@@ -48,11 +48,13 @@ def test_what_a_person_paused_is_in_the_status_until_it_ends(running: World) -> 
     status, reason, message = running.condition("cpu-scorer", "Scoring")
     assert (status, reason) == ("Unknown", "NoCyclesYet")
     assert message.endswith("; 1 of 2 clusters are paused, a: paused by ann: disk is full")
-    until = time.time() + 3
     running.schedule.reset("a/cpu-scorer")
-    running.schedule.set_override(EVERYWHERE, paused=True, paused_until=until, note="release", by="ann")
+    later = time.time() + 3600
+    running.schedule.set_override(EVERYWHERE, paused=True, paused_until=later, note="release", by="ann")
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "Paused")
     assert running.condition("cpu-scorer", "Scoring")[2].endswith("Z: release")
+    until = time.time() + 2
+    running.schedule.set_override(EVERYWHERE, paused=True, paused_until=until, note="release", by="ann")
     # By itself, when the pause ends.
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "NoCyclesYet")
     assert time.time() >= until

@@ -176,7 +176,7 @@ def test_a_scorer_of_another_namespace_does_not_count_unless_it_is_listed(runnin
         # It is not asked for anything, and does not take a name from those that count.
         assert theirs.requests == []
         assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
-        assert ("theirs", "OtherNamespace", "Warning") in running.events()
+        running.until(lambda: ("theirs", "OtherNamespace", "Warning") in running.events())
         running.remove("scorers/cpu-scorer.yaml")
         running.settings = running.settings.model_copy(update={"scorer_namespaces": ["team"]})
         running.restart()
@@ -187,4 +187,4 @@ def test_a_scorer_of_another_namespace_does_not_count_unless_it_is_listed(runnin
         running.restart()
         running.until(lambda: running.pairs() == [] and running.told("a") == [])
         running.until(lambda: running.condition("team_theirs", "Scoring")[1] == "OtherNamespace")
-        assert running.record("theirs") is None
+        running.until(lambda: running.record("theirs") is None)

@@ -83,7 +83,10 @@ class World:
         path = self.folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         texts = [item if isinstance(item, str) else yaml.safe_dump(item, sort_keys=False) for item in manifests]
-        path.write_text("---\n".join(texts), encoding="utf-8")
+        # At once: an empty file would be an object that was taken away.
+        draft = path.with_name(f".{path.name}.new")
+        draft.write_text("---\n".join(texts), encoding="utf-8")
+        draft.replace(path)
         return path
 
     def remove(self, file: str) -> None:

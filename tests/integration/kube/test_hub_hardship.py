@@ -99,12 +99,14 @@ def test_clocks_that_are_off_change_neither_leader_nor_scores(world: HubWorld, s
         world.deliver(cluster)
         [pair] = world.until(lambda: world.pairs() == [f"{cluster}/cpu-scorer"] and world.pairs(), 5)
         assert world.schedule.due_times([pair])[pair] < time.time() + 1, "its first cycle is due now"
+        pushed = datetime.now(UTC)
         world.push(cluster, value)
         world.until(lambda: world.score(cluster) == [value], 5)
         path = ADDON_PLACEMENT_SCORES.path(cluster, "cpu")
         valid_until = datetime.fromisoformat(world.session.get(path)["status"]["validUntil"])
         # By 20 s less, since the worker does not believe results that are made later than now.
-        assert 275 < (valid_until - datetime.now(UTC)).total_seconds() <= 300
+        assert 275 < (valid_until - pushed).total_seconds()
+        assert (valid_until - datetime.now(UTC)).total_seconds() <= 300
         world.session.merge(path + "/status", {"status": {"scores": []}})
         world.session.merge(path + "/status", {"status": {"scores": [{"name": "mine", "value": 1}]}})
         world.until(lambda: world.score(cluster) == [value], 5)
@@ -118,7 +120,8 @@ def test_clocks_that_are_off_change_neither_leader_nor_scores(world: HubWorld, s
     began = time.monotonic()
     ahead.signal(signal.SIGTERM)
     world.until(lambda: world.holder() not in ("", holder), 5)
-    assert time.monotonic() - began < 3
+    # A lease that is not handed back lapses after 13 s.
+    assert time.monotonic() - began < 10
     assert ahead.wait(60) == 0
     works(43)
     assert behind.is_running
@@ -186,5 +189,9 @@ def test_a_result_whose_cluster_is_deleted_meanwhile_leaves_nothing(
     world.push(gone, 3)
     world.push(other, 3)
     world.until(lambda: world.scores() == {other: [3]}, 10)
-    rejected = world.client.hgetall("dsf:rejected")
-    assert sum(int(number) for number in rejected.values()) == 2, rejected
+
+    def rejected() -> int:
+        return sum(int(number) for number in world.client.hgetall("dsf:rejected").values())
+
+    world.until(lambda: rejected() >= 2)
+    assert rejected() == 2

@@ -20,7 +20,7 @@ def test_a_missing_right_is_named_and_its_grant_is_noticed(world: HubWorld, scor
     began = time.monotonic()
     hub.signal(signal.SIGTERM)
     assert hub.wait(30) == 0
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 25
 
     hub = world.hub(kubeconfig=limited)
     world.until(lambda: said(hub.log, "cannot watch", 'cannot list resource "addonplacementscores"'), 20)
@@ -40,7 +40,7 @@ def test_a_right_to_write_that_is_missing_is_named_in_the_status(world: HubWorld
 
     world.until(lambda: world.condition("Distributed") == ("False", "DistributionRefused"), 20)
     assert words in world.told_by("Distributed")[2]
-    assert said(hub.log, "reconciliation failed", words)
+    world.until(lambda: said(hub.log, "reconciliation failed", words))
     world.until(lambda: world.events("DistributionRefused"), 5)
     described = world.plane.kubectl("describe", "dsc", "cpu-scorer", "-n", world.namespace)
     assert words in described[described.index("Events:") :]
@@ -58,7 +58,7 @@ def test_a_right_to_write_that_is_missing_is_named_in_the_status(world: HubWorld
     words = 'cannot patch resource "addonplacementscores/status"'
     assert f"1 of 1 scores cannot be written; {cluster}: " in world.told_by("Scoring")[2]
     assert words in world.told_by("Scoring")[2]
-    assert said(results.log, "score not written", words)
+    world.until(lambda: said(results.log, "score not written", words))
     world.until(lambda: world.events("ScoresNotWritten"), 5)
     world.plane.set_rules(world.namespace, "results", list(RESULTS.values()))
     world.until(lambda: world.score(cluster) == [42], 20)

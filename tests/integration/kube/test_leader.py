@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 
 FAST = Times(lease=3.0, renew_deadline=2.0, retry=0.3)
+#: Of those that lose no lease because this process stands still for a moment.
+CALM = Times(lease=60.0, renew_deadline=40.0, retry=0.3)
+#: Seconds that a busy machine may be late.
+_GRACE = 8.0
 _ROOT = Path(__file__).parents[3]
 
 
@@ -70,6 +75,11 @@ def _lease(session: Session, namespace: str) -> dict[str, Any]:
     return spec
 
 
+def _renewed(session: Session, namespace: str) -> float:
+    """When the lease was renewed, by the clock of time.monotonic()."""
+    return datetime.fromisoformat(_lease(session, namespace)["renewTime"]).timestamp() - time.time() + time.monotonic()
+
+
 def test_another_process_takes_over_whatever_the_clocks_say(
     control_plane: ControlPlane, session: Session, candidates: Callable[..., Candidate]
 ) -> None:
@@ -81,17 +91,21 @@ def test_another_process_takes_over_whatever_the_clocks_say(
     ahead.when("campaigning")
     killed = time.monotonic()
     first.process.kill()
-    taken = ahead.when("leading", 25.0) - killed
-    assert 12.5 < taken < 20, "not before the lease lapsed, and soon after"
+    lapses = _renewed(session, namespace) + 15
+    taken = ahead.when("leading", 25.0)
+    assert lapses - 0.5 < taken, "not before the lease lapsed"
+    taken -= killed
+    assert taken < 20 + _GRACE, "soon after"
     assert _lease(session, namespace)["leaseTransitions"] == 1
 
     behind = candidates(control_plane, namespace, "behind", -20.0)
     behind.when("campaigning")
     told = time.monotonic()
     ahead.process.signal(signal.SIGTERM)
-    assert behind.when("leading") - told < 3
+    # A lease that is not handed back lapses after 13 s.
+    assert behind.when("leading") - told < 3 + _GRACE
     assert ahead.process.wait() == 0
-    assert ahead.when("ended") <= behind.when("leading") + 0.5
+    assert ahead.when("ended") <= behind.when("leading") + 0.5 + _GRACE
     assert not ahead.said("lost")
     assert _lease(session, namespace)["holderIdentity"] == "behind"
     print(f"takeover after kill -9: {taken:.1f} s, after SIGTERM: {behind.when('leading') - told:.2f} s")
@@ -104,15 +118,16 @@ def test_a_leader_without_an_api_server_gives_up_before_its_lease_lapses(
     namespace = plane.namespace()
     first = candidates(plane, namespace, "first")
     first.when("leading")
+    with contextlib.closing(plane.session()) as session:
+        renewed = _renewed(session, namespace)
     plane.kill_apiserver()
     killed = time.monotonic()
-    # The newest renewal was up to 2.2 s before.
-    assert 7 < first.when("lost") - killed < 10.3
-    assert first.process.wait(15) == 0, "its release does not wait for the API server for long"
+    assert renewed + 9.5 < first.when("lost") < killed + 10.3 + _GRACE
+    assert first.process.wait(25) == 0, "its release does not wait for the API server for long"
 
 
 @contextlib.contextmanager
-def _campaigning(session: Session, namespace: str, identity: str, times: Times = FAST) -> Iterator[_Elector]:
+def _campaigning(session: Session, namespace: str, identity: str, times: Times = CALM) -> Iterator[_Elector]:
     elector = _Elector(session, namespace, identity, times)
     elector.start()
     try:
@@ -134,25 +149,34 @@ class _Elector(LeaderElector):
 
 @pytest.mark.parametrize("program", ["kube-apiserver", "etcd"])
 def test_a_stalled_server_is_noticed_in_time_and_a_late_answer_changes_nothing(
-    own_control_plane: ControlPlane, program: str
+    own_control_plane: ControlPlane, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane = own_control_plane
     namespace = plane.namespace()
-    with (
-        contextlib.closing(plane.session()) as session,
-        _campaigning(session, namespace, "first") as first,
-    ):
-        wait_for(lambda: first.leading)
-        with plane.paused(program):
-            began = time.monotonic()
-            assert first.lost.wait(5)
-            # A request in flight waits for 4 s; the watchdog does not.
-            assert time.monotonic() - began < FAST.renew_deadline + 0.3
-            assert not first.leading
-        with _campaigning(session, namespace, "second") as second:
-            wait_for(lambda: second.leading, 10)
-            assert not first.leading
-            assert first.started == 1
+    stalls, waited = threading.Event(), []
+    with contextlib.closing(plane.session()) as session:
+        request: Callable[..., Any] = session.request
+
+        def slowly(*arguments: Any, **options: Any) -> Any:
+            try:
+                return request(*arguments, **options)
+            finally:
+                if stalls.is_set():
+                    waited.append(first.lost.wait(60))
+
+        monkeypatch.setattr(session, "request", slowly)
+        with _campaigning(session, namespace, "first", FAST) as first:
+            wait_for(lambda: first.leading)
+            stalls.set()
+            with plane.paused(program):
+                # No request ends before the loss: the watchdog does not wait for one in flight.
+                assert first.lost.wait(30)
+                assert not first.leading
+            assert all(waited)
+            with _campaigning(session, namespace, "second", FAST) as second:
+                wait_for(lambda: second.leading, 10)
+                assert not first.leading
+                assert first.started == 1
 
 
 def test_a_renewal_is_one_request(
@@ -196,7 +220,7 @@ def test_a_lease_that_another_one_took_is_lost(control_plane: ControlPlane, sess
     with _campaigning(session, namespace, "first") as first:
         wait_for(lambda: first.leading)
         session.merge(LEASES.path(namespace, "hub"), {"spec": {"holderIdentity": "thief"}})
-        assert first.lost.wait(2)
+        assert first.lost.wait(30)
     assert _lease(session, namespace)["holderIdentity"] == "thief", "what is not ours is not released"
 
 
@@ -229,7 +253,7 @@ def test_of_two_hubs_one_is_elected(control_plane: ControlPlane, settings_factor
     settings = settings_factory(namespace=control_plane.namespace("hub"))
     started, lost = threading.Event(), threading.Event()
     elections = [
-        KubeElection(control_plane.session(), settings, on_started=started.set, on_lost=lost.set, times=FAST)
+        KubeElection(control_plane.session(), settings, on_started=started.set, on_lost=lost.set, times=CALM)
         for _ in range(2)
     ]
     for election in elections:

@@ -114,7 +114,7 @@ def test_an_outage_is_reported_at_once_and_its_end_needs_no_second_try(own_contr
         began = time.monotonic()
         with pytest.raises(UnreachableError, match=f"cannot reach {plane.url}: "):
             session.get(CONFIG_MAPS.path("default"))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         plane.start_apiserver()
         session.get(CONFIG_MAPS.path("default"))
         plane.kill_apiserver()
@@ -125,7 +125,7 @@ def test_an_outage_is_reported_at_once_and_its_end_needs_no_second_try(own_contr
             began = time.monotonic()
             with pytest.raises(UnreachableError):
                 session.request("GET", CONFIG_MAPS.path("default"), timeout=(0.5, 0.5))
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
 
 
 def test_a_missing_right_is_named(control_plane: ControlPlane) -> None:

@@ -13,6 +13,12 @@ from dsf.hub.workqueue import RETRY_MAX, WorkQueue
 from tests.support.wait import wait_for
 
 
+def stays_empty(queue: WorkQueue[str]) -> bool:
+    """Whether nothing comes for a while."""
+    time.sleep(0.5)
+    return len(queue) == 0
+
+
 def test_a_key_waits_once_and_keys_come_in_order() -> None:
     queue: WorkQueue[str] = WorkQueue()
     for key in ("a", "b", "a", "c", "b"):
@@ -42,7 +48,7 @@ def test_of_several_times_the_earliest_counts_and_now_forgets_them() -> None:
     queue.add_after("a", 0.02)
     queue.add_after("a", 60)
     assert queue.get() == "a"
-    assert 0.02 <= time.monotonic() - began < 5
+    assert 0.02 <= time.monotonic() - began < 50
     queue.done("a")
     queue.add_after("b", 0.05)
     queue.add("b")
@@ -53,8 +59,7 @@ def test_of_several_times_the_earliest_counts_and_now_forgets_them() -> None:
     queue.add_after("c", 0.01)
     assert queue.get() == "c"
     queue.done("c")
-    with pytest.raises(AssertionError):
-        wait_for(lambda: len(queue), 0.1)
+    assert stays_empty(queue)
 
 
 def test_a_waiting_get_notices_an_earlier_time() -> None:
@@ -64,7 +69,7 @@ def test_a_waiting_get_notices_an_earlier_time() -> None:
     thread = threading.Thread(target=lambda: got.append(queue.get()))
     thread.start()
     queue.add_after("early", 0.01)
-    thread.join(5)
+    thread.join(50)
     assert got == ["early"]
 
 
@@ -98,8 +103,7 @@ def test_drop_forgets_everything() -> None:
     queue.add("busy")
     queue.drop("busy")
     queue.done("busy")
-    with pytest.raises(AssertionError):
-        wait_for(lambda: len(queue), 0.1)
+    assert stays_empty(queue)
 
 
 def test_shutdown_wakes_everybody_and_takes_nothing_more() -> None:
@@ -114,7 +118,7 @@ def test_shutdown_wakes_everybody_and_takes_nothing_more() -> None:
         thread.start()
     queue.shutdown()
     for thread in threads:
-        thread.join(5)
+        thread.join(50)
     assert got == [None, None, None]
     queue.add("a")
     queue.add_after("b", 0.001)
@@ -149,5 +153,5 @@ def test_no_key_is_worked_on_twice_at_once_or_lost() -> None:
     wait_for(lambda: seen == wanted, 10)
     queue.shutdown()
     for thread in threads:
-        thread.join(5)
+        thread.join(50)
     assert clashes == []

@@ -90,9 +90,9 @@ def test_expressions_are_those_of_prometheus(expression: str, value: str, matche
 @pytest.mark.parametrize("expression", ["(a*)*b", "(a|a)*b", "(a?){30}a{30}b", "(.*)(.*)(.*)(.*)(.*)x", ".*a.{900}"])
 def test_an_expression_takes_no_longer_than_the_value_is_long(expression: str) -> None:
     (selector,) = parse_selectors(f"m{{x=~`{expression}`}}")
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not selector.matches({"__name__": "m", "x": "a" * 900})
-    assert time.perf_counter() - began < 2
+    assert time.thread_time() - began < 2
 
 
 @pytest.mark.parametrize(
