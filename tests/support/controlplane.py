@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dsf.kube.resources import ACCESS_REVIEWS, MANAGED_CLUSTERS, Resource
+from dsf.kube.resources import MANAGED_CLUSTERS, Resource
 from dsf.kube.session import Session
 from tests.support.child import Child
 from tests.support.controlplane_crds import install_crds
@@ -243,7 +243,6 @@ class ControlPlane:
         answer = admin.create(_SERVICE_ACCOUNTS.path(namespace, name, "token"), {"spec": {"expirationSeconds": 3600}})
         path = self.dir / f"kubeconfig-{role}"
         self._write_kubeconfig(path, answer["status"]["token"])
-        self._wait_for_rights(f"system:serviceaccount:{namespace}:{name}", rules)
         return path
 
     def set_rules(self, namespace: str, name: str, rules: Sequence[dict[str, Any]]) -> None:
@@ -292,18 +291,6 @@ class ControlPlane:
             raise ControlPlaneMissingError("the control plane needs a key for ServiceAccounts: install openssl")
         command = f"ecparam -name prime256v1 -genkey -noout -out {self._service_account_key}".split()
         subprocess.run([openssl, *command], capture_output=True, check=True)
-
-    def _wait_for_rights(self, user: str, rules: Sequence[dict[str, Any]]) -> None:
-        # Requests are judged by what the API server has seen so far, a moment later. All rules are of one role.
-        rule = next((rule for rule in rules if rule.get("resources")), None)
-        if rule is None:
-            return
-        resource, _, part = rule["resources"][0].partition("/")
-        attributes = {"verb": rule["verbs"][0], "group": rule["apiGroups"][0], "resource": resource}
-        attributes |= {"subresource": part, "name": (rule.get("resourceNames") or [""])[0]}
-        review = {"spec": {"user": user, "resourceAttributes": attributes}}
-        path = ACCESS_REVIEWS.path()
-        wait_for(lambda: self._admin().create(path, review)["status"]["allowed"], 20, f"the rights of {user}")
 
     def _write_kubeconfig(self, path: Path, token: str) -> None:
         authority = base64.b64encode(self.certificate.read_bytes()).decode()
