@@ -9,13 +9,13 @@ import re
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
-from pydantic.config import JsonDict
 
 from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import Auth, Tls
 from dsf.api.dimension import DEFAULT_FORMAT
 from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel, Time
 from dsf.api.objectsource import ObjectSource
+from dsf.api.plain import cel_rule
 from dsf.api.ratelimit import RATE_PATTERN, parse_rate
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig, distinct
 from dsf.api.selector import ClusterSelector
@@ -50,13 +50,9 @@ _VALUE_RULE: Final = "value goes with behavior Value and only with it"
 _EMPTY_RULE: Final = "behavior Value goes with either value or items, and only it does"
 _SOURCES_RULE: Final = "either source or sources; several stand in sources, the one for data first"
 _OBJECT_RULE: Final = "object goes with type Object and only with it"
+_QUERY_RULE: Final = "params.query is required, but for the types Kubernetes and Object"
 _LABEL_PATTERN: Final = r"\$\{(" + "|".join(USED_LABELS) + r")\}"
 _LABEL_RULE: Final = "only ${cluster} and ${scoreName} are known without results; write the labels out"
-
-
-def _rule(rule: str, message: str) -> JsonDict:
-    """A rule for the API server (CEL), beside the model's own check of the same."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message}]}
 
 
 def _http_url(value: str) -> str:
@@ -80,7 +76,10 @@ Rate = Annotated[str, AfterValidator(_rate), Field(json_schema_extra={"pattern":
 class SourceParams(SpecModel):
     """What to ask the source."""
 
-    query: str = Field(description="PromQL; several queries are joined by `;`.")
+    query: str | None = Field(
+        default=None,
+        description="PromQL; several queries are joined by `;`. Required but for the types Kubernetes and Object.",
+    )
     range: StrictInt = Field(default=0, description="Seconds of the past to ask for; 0 is unset.", ge=0, le=MAX_SECONDS)
     step: StrictInt = Field(default=0, description="Seconds between two samples; 0 is unset.", ge=0, le=MAX_SECONDS)
 
@@ -89,7 +88,16 @@ class Source(SpecModel):
     """Where the time series come from."""
 
     model_config = ConfigDict(
-        json_schema_extra=_rule("(has(self.type) && self.type == 'Object') == has(self.object)", _OBJECT_RULE)
+        json_schema_extra=cel_rule(
+            ("(has(self.type) && self.type == 'Object') == has(self.object)", _OBJECT_RULE),
+            (
+                (
+                    "!has(self.params) || has(self.params.query)"
+                    " || (has(self.type) && self.type in ['Kubernetes', 'Object'])"
+                ),
+                _QUERY_RULE,
+            ),
+        )
     )
 
     type: AnySourceType | None = Field(
@@ -110,9 +118,12 @@ class Source(SpecModel):
     )
 
     @model_validator(mode="after")
-    def _object_goes_with_its_type(self) -> Self:
+    def _type_has_what_it_needs(self) -> Self:
         if (self.type is SourceType.Object) != (self.object is not None):
             raise ValueError(_OBJECT_RULE)
+        may_be_without = self.type in (SourceType.Kubernetes, SourceType.Object)
+        if self.params and self.params.query is None and not may_be_without:
+            raise ValueError(_QUERY_RULE)
         return self
 
 
@@ -150,7 +161,9 @@ class Scoring(SpecModel):
 class WhenFailing(SpecModel):
     """What readers see while cycles fail."""
 
-    model_config = ConfigDict(json_schema_extra=_rule("(self.behavior == 'Value') == has(self.value)", _VALUE_RULE))
+    model_config = ConfigDict(
+        json_schema_extra=cel_rule(("(self.behavior == 'Value') == has(self.value)", _VALUE_RULE))
+    )
 
     failure_threshold: StrictInt = Field(
         default=3, description="Failed cycles in a row after which the behavior applies.", ge=1, le=1000
@@ -171,7 +184,7 @@ class WhenFailing(SpecModel):
 class EmptyItem(SpecModel):
     """One item to show in the place of results."""
 
-    model_config = ConfigDict(json_schema_extra=_rule(f"!self.name.matches({_LABEL_PATTERN!r})", _LABEL_RULE))
+    model_config = ConfigDict(json_schema_extra=cel_rule((f"!self.name.matches({_LABEL_PATTERN!r})", _LABEL_RULE)))
 
     name: str = Field(
         description="Name of the item. Placeholders: ${cluster} ${scoreName}.", min_length=1, max_length=MAX_NAME
@@ -189,9 +202,11 @@ class WhenEmpty(SpecModel):
     """What readers see after a valid answer without results."""
 
     model_config = ConfigDict(
-        json_schema_extra=_rule(
-            "self.behavior == 'Value' ? has(self.value) != has(self.items) : !has(self.value) && !has(self.items)",
-            _EMPTY_RULE,
+        json_schema_extra=cel_rule(
+            (
+                "self.behavior == 'Value' ? has(self.value) != has(self.items) : !has(self.value) && !has(self.items)",
+                _EMPTY_RULE,
+            )
         )
     )
 
@@ -243,7 +258,7 @@ class Execution(SpecModel):
 class DynamicScorerSpec(SpecModel):
     """What the user wants. Fields that `/config` can set too may stay unset here."""
 
-    model_config = ConfigDict(json_schema_extra=_rule("!has(self.sources) || !has(self.source)", _SOURCES_RULE))
+    model_config = ConfigDict(json_schema_extra=cel_rule(("!has(self.sources) || !has(self.source)", _SOURCES_RULE)))
 
     description: str = Field(description="What the score means, for people.")
     config_url: HttpUrl = Field(alias="configURL", description="URL of the scoring API's /config.")

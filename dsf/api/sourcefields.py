@@ -103,7 +103,7 @@ def _source(
     elsewhere: str,
 ) -> SourceFields:
     spec, synced, params = said.spec, said.synced, said.spec.params
-    query = synced.params.query or (params.query if params else "")
+    query = synced.params.query or (params.query if params else "") or ""
     kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
     if spec.options and not is_plugin_type(kind):
         raise ResolutionError(

@@ -80,7 +80,7 @@ def _texts(scorer: DynamicScorer) -> list[str]:
     texts = [spec.scoring.host, spec.scoring.path, synced.scoring.host, synced.scoring.path]
     said: list[Source | RemoteSource] = [spec.source, synced.source, *(spec.sources or ()), *(synced.sources or ())]
     for source in said:
-        texts += [source.host, source.path, source.params.query if source.params else ""]
+        texts += [source.host, source.path, (source.params.query if source.params else "") or ""]
     return texts
 
 
@@ -109,7 +109,7 @@ def _filled_parts(said: DynamicScorerSpec | RemoteConfig, fill: Renderer, where:
 
 def _with_query(source: Any, fill: Renderer, field: str, where: str) -> Any:
     source = _with_urls(source, fill, field, where)
-    if source.params is None:
+    if source.params is None or source.params.query is None:
         return source
     query = fill.query(source.params.query, where.format(f"{field}.params.query"))
     return source.model_copy(update={"params": source.params.model_copy(update={"query": query})})

@@ -229,6 +229,10 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ),
         ({"source": {"type": "Object"}}, "spec.source: Invalid value: object goes with type Object and only with it"),
         (
+            {"source": {"params": {"range": 5}}},
+            "spec.source: Invalid value: params.query is required, but for the types",
+        ),
+        (
             {"source": {"type": "Object", "object": OBJECT | {"apiVersion": "v1", "kind": "Secret"}}},
             "spec.source.object: Invalid value: objects of this kind hold secrets and are never read",
         ),

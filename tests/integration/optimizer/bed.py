@@ -125,8 +125,9 @@ class Bed:
         return sorted(subject["name"] for one in items for subject in one["subjects"])
 
     def close(self) -> None:
-        """Take the clusters away, so that later tests do not see them."""
+        """Take the clusters and their scores away, so that later tests do not see them."""
         for name in self.clusters:
+            self.session.delete(ADDON_PLACEMENT_SCORES.path(name))
             self.session.delete(MANAGED_CLUSTERS.path(name=name))
         self.session.close()
 

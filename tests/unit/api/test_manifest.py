@@ -156,7 +156,6 @@ def test_all_mistakes_of_a_document_with_their_lines() -> None:
             "f.yaml:10: spec.source.type: 'prometheus' is not one of Prometheus, OpenTelemetry, Kubernetes, Object, "
             "None; that of a plug-in has a dot, as csv.example.com"
         ),
-        "f.yaml:11: spec.source.params.query: is required",
         "f.yaml:12: spec.source.params.range: -1 is less than 0",
         "f.yaml:14: spec.scoring.params.interval: '30' is not a whole number",
         "f.yaml:16: spec.scoring.auth.tokenSecretRef.key: is required",
@@ -232,6 +231,10 @@ def test_a_bad_document_stops_no_other() -> None:
             ),
         ),
         (SCORER.replace("  name: sample-scorer", "  namespace: a"), "f.yaml:3: metadata.name: is required"),
+        (
+            SCORER + "  source:\n    params: {range: 60}\n",
+            "f.yaml:9: spec.source: params.query is required, but for the types Kubernetes and Object",
+        ),
         (SCORER.replace("metadata:\n  name: sample-scorer\n", ""), "f.yaml:1: metadata: is required"),
     ],
 )
