@@ -38,7 +38,7 @@ test-fast: $(SYNCED) ## run the tests of single modules, in 3 minutes; ARGS="-k 
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup tests/unit $(ARGS)
 
 node: $(SYNCED) ## run the tests on real pods, with root on Debian; NODE=kind takes docker and kind
-	@NODE=$(NODE) $(PYTHON) -m pytest -n0 -s -p no:cacheprovider tests/node $(ARGS)
+	@NODE=$(NODE) $(PYTHON) -m pytest -n0 -s -p no:cacheprovider --durations=15 tests/node $(ARGS)
 
 controlplane: ## find the API server for the tests, or build it once with Go (minutes; into ~/.cache/dsf)
 	@scripts/test --controlplane

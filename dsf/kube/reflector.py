@@ -8,6 +8,7 @@ a key.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import threading
@@ -227,11 +228,13 @@ class Reflector:
             log.info("watching again", resource=str(self.resource))
             self.error = None
         try:
-            for event in watch:
-                self._take(event["type"], event["object"])
-                self._delivered = True
-                if self._stop.is_set():
-                    break
+            # Closed here and not when it is collected: an error that is kept keeps its connection with it.
+            with contextlib.closing(iter(watch)) as events:
+                for event in events:
+                    self._take(event["type"], event["object"])
+                    self._delivered = True
+                    if self._stop.is_set():
+                        break
         finally:
             with self._lock:
                 self._watch = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -65,10 +65,10 @@ class Watch:
         self._path = path
         self._is_closed = False
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Generator[dict[str, Any], None, None]:
         """One event per line. Raises UnreachableError when the connection breaks, or is silent for too long.
 
-        Half a line before the end is dropped: its event comes again with the next watch.
+        Closing it closes the connection. Half a line before the end is dropped: its event comes again with the next watch.
         """
         buffer = b""
         try:

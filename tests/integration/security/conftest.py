@@ -37,7 +37,8 @@ def secure_redis(shared_redis: SecureRedis) -> SecureRedis:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Everything, running."""
-    with Fleet(tmp_path_factory.mktemp("fleet")) as running:
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Everything, running. Every method of authentication is for those who hunt for what they leave behind."""
+    every_method = request.path.stem == "test_canary"
+    with Fleet(tmp_path_factory.mktemp("fleet"), every_method=every_method) as running:
         yield running
