@@ -68,7 +68,8 @@ class Watch:
     def __iter__(self) -> Generator[dict[str, Any], None, None]:
         """One event per line. Raises UnreachableError when the connection breaks, or is silent for too long.
 
-        Closing it closes the connection. Half a line before the end is dropped: its event comes again with the next watch.
+        Closing it closes the connection. Half a line before the end is dropped: its event comes again with the next
+        watch.
         """
         buffer = b""
         try:
