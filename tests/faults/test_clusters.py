@@ -38,7 +38,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def gauges(fleet: Fleet, cluster: str) -> float | None:
-    return fleet.metric("exporter", "dynamic_score", ds_cluster=cluster)
+    return fleet.metric("exporter", "dynamic_score", ds_score_name="cpu-score", ds_cluster=cluster)
 
 
 def gaps(fleet: Fleet, since: float) -> list[float]:

@@ -20,7 +20,7 @@ from tests.unit.deploy import ocmschemas
 OURS = "dynamic-scoring.open-cluster-management.io/"
 #: Kinds of projects of which there is no schema here; docs/ says on each page what was not tried.
 FOREIGN = {"Connector", "Listener", "Site"}
-LANGUAGES = {"console", "sh", "yaml", "json", "python", "dockerfile", "promql", "toml", ""}
+LANGUAGES = {"console", "sh", "yaml", "json", "python", "dockerfile", "promql", "toml", "nginx", ""}
 
 
 def _blocks(*languages: str) -> list[Block]:

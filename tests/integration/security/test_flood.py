@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -127,9 +128,12 @@ def test_a_flood_of_one_cluster_is_its_own_affair_and_revoking_ends_it(small: Fl
 def test_a_redis_that_was_filled_is_well_again_after_revoking(small: Fleet) -> None:
     """As by an agent of the last release, which may push into its queue."""
     fleet = small
-    # More than there is room for, and faster than the hub looks.
+    # More than there is room for, and faster than the hub looks. The agent would take some of it.
+    agent = fleet.process("agent-c1")
+    agent.signal(signal.SIGSTOP)
     with pytest.raises(redis.exceptions.OutOfMemoryError):
         _fill(fleet.admin, keys.spoke_queue("c1"))
+    agent.signal(signal.SIGCONT)
     dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
     fleet.deliver("c1", fleet.fresh_key())
     _cycles(fleet, CLUSTERS[1], 2)

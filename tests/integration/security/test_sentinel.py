@@ -78,7 +78,7 @@ def test_a_failover_loses_nothing_and_everybody_follows(
 
         after = pair.second.client()
         pair.look(closely=True)
-        wait_for(lambda: after.info("replication")["role"] == "master", 30, "the replica to take over")
+        wait_for(_calmly(lambda: after.info("replication")["role"] == "master"), 30, "the replica to take over")
         assert after.llen(keys.spoke_queue("away")) == 50
         wait_for(_calmly(ScheduleStore(client).overrides), 20, "our own client to follow")
         assert ScheduleStore(client).overrides()["away/sample"].note == "kept"
@@ -86,12 +86,17 @@ def test_a_failover_loses_nothing_and_everybody_follows(
         state = Pairs(after).state(CLUSTER, "sample")
         assert state.scheduled >= scheduled
         ok = state.count("ok")
-        wait_for(lambda: Pairs(after).state(CLUSTER, "sample").count("ok") >= ok + 3, 40, "scores after the failover")
+        wait_for(
+            _calmly(lambda: Pairs(after).state(CLUSTER, "sample").count("ok") >= ok + 3),
+            40,
+            "scores after the failover",
+        )
         # Sentinels that got no CPU for two seconds do nothing for the next thirty.
         assert time.monotonic() - failed_at < 120
         assert [role for role, child in running.items() if not child.is_running] == []
         expected = {"dsf-beat", "dsf-results", "dsf-flower", "spoke-c1"}
-        wait_for(lambda: expected <= {one["user"] for one in after.client_list()}, 30, "everybody on the new server")
+        followed = _calmly(lambda: expected <= {one["user"] for one in after.client_list()})
+        wait_for(followed, 30, "everybody on the new server")
         assert after.acl_log() == []
         assert not users.sync(KEY_IDS)
 
@@ -102,7 +107,7 @@ def test_a_failover_loses_nothing_and_everybody_follows(
         wait_for(_calmly(lambda: old.info("replication")["role"] == "slave"), 30, "the old one to follow")
         is_seen = _calmly(lambda: Link(settings).replicas() == [("localhost", pair.first.port)])
         wait_for(is_seen, 30, "the Sentinels to see it")
-        wait_for(lambda: old.info("replication")["master_link_status"] == "up", 20, "it to be in step")
+        wait_for(_calmly(lambda: old.info("replication")["master_link_status"] == "up"), 20, "it to be in step")
         users.sync({CLUSTER: [1], "new": [1]})
         assert sorted(n for n in map(str, old.acl_users()) if n.startswith("spoke-")) == [
             "spoke-c1",
