@@ -21,7 +21,7 @@ SEED ?= 7
 # Test processes at once: most tests wait for other processes. With three, two cores are idle for half of the time.
 WORKERS ?= 5
 
-.PHONY: help setup demo test test-fast node controlplane soak lint types bench bench-fleet format clean
+.PHONY: help setup demo test test-fast node controlplane soak lint compiled types bench bench-fleet format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ lint: $(SYNCED) ## check format, style and layers
 	@$(VENV)/bin/ruff format --check
 	@$(VENV)/bin/ruff check
 	@$(VENV)/bin/lint-imports
+
+compiled: $(SYNCED) ## load all tests, which compiles them: else each test process does so at its first start
+	@$(PYTHON) -m pytest --collect-only --quiet >/dev/null
 
 types: $(SYNCED) ## check types
 	@$(VENV)/bin/mypy

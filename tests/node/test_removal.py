@@ -51,6 +51,7 @@ def _section(page: str, title: str) -> Iterator[pages.Command]:
 
 def test_a_rollback_scores_as_before(world: World) -> None:
     """The files before this one end with a rollback, of a limit and of a Redis outside of the chart."""
+    world.judge()
     *_, last = json.loads(world.helm("history", "--output json"))
     assert last["description"].startswith("Rollback to"), last
     world.wait_ready(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=redis")

@@ -16,7 +16,7 @@ from tests.support.wait import wait_for
 #: Scorers besides those of the page, and their interval in seconds.
 SCORERS, INTERVAL = 20, 5
 #: Looks at the pods, and seconds between two: kubelet's own figures are 10 s old at most.
-LOOKS, PAUSE = 6, 5
+LOOKS, PAUSE = 4, 6
 #: A limit must be this many times the highest that was seen.
 HEADROOM = 1.5
 #: A request may be so many times more or less than the median.

@@ -45,6 +45,7 @@ class World:
         self.managed = {one.name: one for one in rest}
         #: Seconds from the scorer's registration to the last cluster's first score.
         self.first_score = 0.0
+        self._watches: list[Watch] = []
         if kind.wanted():
             self.reader = Reader(pages.ROOT, os.environ, before=[], replaced={})
         else:
@@ -76,7 +77,10 @@ class World:
         self.reader.type(next(command for command in self._commands if _REMOVES.match(command.text)))
 
     def __exit__(self, *_: object) -> None:
-        self.reader.close()
+        try:
+            self.judge()
+        finally:
+            self.reader.close()
 
     def _wait_for_first_score(self) -> None:
         started = time.monotonic()
@@ -105,9 +109,13 @@ class World:
     @contextlib.contextmanager
     def watch(self) -> Iterator[Watch]:
         """What happens in each of its windows may cost each pair of the sample scorer one cycle, and no result."""
-        watch = Watch(self.history, MANAGED)
-        yield watch
-        watch.judge()
+        self._watches.append(Watch(self.history, MANAGED))
+        yield self._watches[-1]
+
+    def judge(self) -> None:
+        """Judge all windows. Not each at its end: a cycle is known to be lost a minute later, and others go on meanwhile."""
+        while self._watches:
+            self._watches.pop(0).judge()
 
     def rescore(self, scorer: str = "sample-scorer") -> None:
         """One cycle on every cluster, now; waits until there is one that succeeds."""
