@@ -113,7 +113,7 @@ class World:
         yield self._watches[-1]
 
     def judge(self) -> None:
-        """Judge all windows. Not each at its end: a cycle is known to be lost a minute later, and others go on meanwhile."""
+        """Judge all windows: that a cycle is lost is known a minute later, and others go on meanwhile."""
         while self._watches:
             self._watches.pop(0).judge()
 

@@ -21,6 +21,7 @@ TARGETS = [
     "controlplane",
     "soak",
     "lint",
+    "compiled",
     "types",
     "bench",
     "bench-fleet",
@@ -44,8 +45,8 @@ def test_every_target_that_is_no_file_is_phony() -> None:
 def test_ci_runs_what_people_run() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    commands = re.findall(r"^(?!#).*?\bmake ([a-z ]+)", script.read_text(), re.MULTILINE)
-    assert " ".join(commands).split() == ["lint", "types", "controlplane", "test", "node"]
+    commands = re.findall(r"^(?!#).*?\bmake (?:-\S+ )*([a-z ]+)", script.read_text(), re.MULTILINE)
+    assert " ".join(commands).split() == ["types", "lint", "compiled", "controlplane", "test", "node"]
 
 
 @pytest.mark.parametrize("name", ["scripts/uv", "scripts/test", "samples/sample-scorer/test_scorer.sh", ".ci/run"])
