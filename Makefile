@@ -52,7 +52,7 @@ lint: $(SYNCED) ## check format, style and layers
 	@$(VENV)/bin/lint-imports
 
 compiled: $(SYNCED) ## load all tests, which compiles them: else each test process does so at its first start
-	@$(PYTHON) -m pytest --collect-only --quiet >/dev/null
+	@found=$$($(PYTHON) -m pytest --collect-only --quiet 2>&1) || { tail -n 60 <<<"$$found"; exit 1; }
 
 types: $(SYNCED) ## check types
 	@$(VENV)/bin/mypy

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings import PydanticBaseSettingsSource as _Source
 
@@ -564,16 +565,18 @@ class Settings(BaseSettings):
         try:
             return cls()
         except ValidationError as error:
-            wrong = "; ".join(
-                f"{ENV_PREFIX}{'_'.join(str(part) for part in item['loc']).upper()}: "
-                f"{item['msg'].removeprefix('Value error, ')}{_AS_JSON.get(item['type'], '')}"
-                for item in error.errors(include_url=False, include_input=False)
-            )
+            wrong = "; ".join(_said(item) for item in error.errors(include_url=False, include_input=False))
             raise SettingsError(f"wrong setting: {wrong}") from None
 
 
-#: How lists and objects are written, where pydantic's words are for those who write Python.
-_AS_JSON: Final = {"list_type": ', as JSON: ["a", "b"]', "dict_type": ', as JSON: {"a": "b"}'}
+def _said(error: ErrorDetails) -> str:
+    """What is wrong with which variable; of lists and objects how they are written, where pydantic means Python's."""
+    place = error["loc"]
+    name = f"{ENV_PREFIX}{str(place[0]).upper()}: " if place else ""
+    inside = f" (in {place[1]!r})" if len(place) > 1 else ""
+    example = {"list_type": '{"a": ["b"]}' if inside else '["a", "b"]', "dict_type": '{"a": ["b"]}'}.get(error["type"])
+    written = f", as JSON: {example}" if example else ""
+    return f"{name}{error['msg'].removeprefix('Value error, ')}{inside}{written}"
 
 
 class _Environment(EnvSettingsSource):

@@ -51,6 +51,11 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
+def size_of(stamp: Stamp) -> int:
+    """Bytes of the file."""
+    return stamp[1]
+
+
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> Stamp:
     """Make `text` the content of `path`; readers see the old or the new one. Missing folders are made.
 

@@ -1,7 +1,7 @@
 """The folder of manifests that people edit: what is in force, and what is wrong with it.
 
 While a file has mistakes its good documents count, and what it held before and does not name now stays in force: a
-file that is saved half-written changes nothing. Deleting the file removes its objects.
+file that is saved half-written changes nothing. Deleting or emptying the file removes its objects, a moment later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject, ParsedDocument, Problem, parse_documents
-from dsf.backends.files import Stamp, stamp_of
+from dsf.backends.files import Stamp, size_of, stamp_of
 from dsf.backends.outfolder import PRIVATE, key_of
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 
@@ -24,8 +24,9 @@ SUFFIXES: Final = (".yaml", ".yml")
 #: Largest manifest file that is read, in bytes.
 MAX_BYTES: Final = 4 * 1024 * 1024
 
-#: Seconds for which a missing file still counts: editors take the old file away before they put the new one there.
-GRACE: Final = 0.15
+#: Seconds for which a missing or emptied file still counts: editors take the old file away before they put the new one
+#: there, and a shell empties what a command is to be written into.
+GRACE: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Declared:
 @dataclass
 class _File:
     stamp: Stamp | None = None
-    #: When it was found missing, by the monotonic clock.
+    #: When it was found missing or emptied, by the monotonic clock.
     missing_since: float | None = None
     objects: dict[ObjectKey, Declared] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -85,10 +86,10 @@ class ManifestFolder:
     def refresh(self, changed: Collection[str] = (), *, grace: float = GRACE) -> bool:
         """Read files that look changed, and those in `changed`, which are absolute paths; says whether there were any.
 
-        Files that are missing for `grace` seconds are gone.
+        Files that are missing for `grace` seconds are gone, and so is what was in files that are empty for as long.
         """
         try:
-            found = dict(self._scan())
+            found = {name: seen for name, seen in self._scan() if not self._is_emptied(name, seen[1])}
         except OSError as error:
             # Not the same as an empty folder: a share that is not mounted must not end all scoring.
             text = f"the folder {self._root} cannot be read ({error.strerror}); nothing is changed until it can"
@@ -131,6 +132,9 @@ class ManifestFolder:
                     # Hidden files are editors' or half-copied ones; `x.yaml~` and `#x.yaml#` have another ending.
                     elif entry.name.endswith(SUFFIXES) and not entry.name.startswith("."):
                         yield prefix + entry.name, (entry.path, _stamp(entry))
+
+    def _is_emptied(self, name: str, stamp: Stamp | None) -> bool:
+        return stamp is not None and not size_of(stamp) and name in self._files and bool(self._files[name].objects)
 
     def _is_ignored(self, folder: Path) -> bool:
         # The out folder of another hub, or of this one before a setting changed, holds the same objects once more.

@@ -131,7 +131,7 @@ def retry_after(value: str | None) -> float | None:
 def _seconds_until(date: str) -> float:
     """From now to an HTTP date. ValueError or OverflowError if it is none."""
     found = email.utils.parsedate_to_datetime(date)
-    # HTTP's dates are GMT whatever they say (RFC 9110, 5.6.7); without a zone, Python takes this machine's.
+    # HTTP's dates are GMT (RFC 9110, 5.6.7); of one without a zone Python would take this machine's.
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() - time.time()
 
 

@@ -23,6 +23,24 @@ def test_lists_and_objects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.web_hosts, found.agent_token_secrets) == (["a", "b"], {"token": ["prometheus"]})
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x", "valid dictionary, as JSON: "),
+        ('{"a": "b"}', "valid list (in 'a'), as JSON: "),
+    ],
+)
+def test_lists_in_objects_are_shown_whole(monkeypatch: pytest.MonkeyPatch, text: str, words: str) -> None:
+    monkeypatch.setenv("DSF_AGENT_TOKEN_SECRETS", text)
+    with pytest.raises(SettingsError) as caught:
+        Settings.load()
+    example = '{"a": ["b"]}'
+    assert str(caught.value) == f"wrong setting: DSF_AGENT_TOKEN_SECRETS: Input should be a {words}{example}"
+    # What is shown can be used.
+    monkeypatch.setenv("DSF_AGENT_TOKEN_SECRETS", example)
+    assert Settings.load().agent_token_secrets == {"a": ["b"]}
+
+
 @pytest.mark.parametrize("text", ["a,b", '["a"', "[" * 100_000, '{"a": 1}'])
 def test_what_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("DSF_WEB_HOSTS", text)

@@ -83,6 +83,16 @@ def ways(server: ScriptedServer) -> list[bool]:
     return ["tinyproxy" in request.headers.get("Via", "") for request in server.requests]
 
 
+def once_more(stage: Callable[[], Any]) -> Any:
+    """As an agent does: this proxy closes each connection after an answer and does not say so before."""
+    try:
+        return stage()
+    except CycleError as error:
+        if not (error.retryable and error.message.endswith("the server closed the connection")):
+            raise
+        return stage()
+
+
 def cycle(bed: Bed, url: str, location: str, proxy: str | None = None, **access: Any) -> None:
     """Fetch and score once."""
     told = bed.summary(url, None).model_dump(by_alias=True, exclude_none=True, mode="json")
@@ -91,8 +101,8 @@ def cycle(bed: Bed, url: str, location: str, proxy: str | None = None, **access:
         access["proxyURL"] = proxy
     told |= {"location": location, "sourceAccess": access, "scoringAccess": access}
     one = Cycle("one", "run", ScorerSummary.model_validate(told), math.inf)
-    assert bed.stages.fetch(one).series == 1
-    bed.stages.score(one, b'{"data":[]}')
+    assert once_more(lambda: bed.stages.fetch(one)).series == 1
+    once_more(lambda: bed.stages.score(one, b'{"data":[]}'))
     assert one.response is not None
     assert len(one.response.results) == 1
 

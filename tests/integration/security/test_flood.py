@@ -131,9 +131,11 @@ def test_a_redis_that_was_filled_is_well_again_after_revoking(small: Fleet) -> N
     # More than there is room for, and faster than the hub looks. The agent would take some of it.
     agent = fleet.process("agent-c1")
     agent.signal(signal.SIGSTOP)
-    with pytest.raises(redis.exceptions.OutOfMemoryError):
-        _fill(fleet.admin, keys.spoke_queue("c1"))
-    agent.signal(signal.SIGCONT)
+    try:
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            _fill(fleet.admin, keys.spoke_queue("c1"))
+    finally:
+        agent.signal(signal.SIGCONT)
     dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
     fleet.deliver("c1", fleet.fresh_key())
     _cycles(fleet, CLUSTERS[1], 2)

@@ -27,7 +27,7 @@ expect.set_options(timeout=TIMEOUT)
 
 #: All that nginx needs besides the page's lines to run as anybody, in a folder of its own.
 _CONF = """
-daemon off; worker_processes 1; pid {folder}/pid; error_log stderr;
+daemon off; master_process off; pid {folder}/pid; error_log stderr;
 events {{}}
 http {{
     access_log off;

@@ -75,7 +75,7 @@ def test_the_pair(page: WebProcess, redis_client: redis.Redis) -> None:
     html = fetch(page, PAIR, "4 cycles in a row")
     assert ("the whole text " * 40).strip() in html
     assert "<svg" in html
-    assert "Scheduled</dt><dd>7" in html
+    assert "scheduled</dt><dd>7" in html
     assert "kubectl get addonplacementscore sample-score -n worker01" in html
     assert "Last 2 cycles" in html
 

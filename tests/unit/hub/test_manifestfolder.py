@@ -1,0 +1,59 @@
+"""The folder of manifests: what a file that is away or empty for a moment means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dsf.backends import manifestfolder
+from dsf.backends.manifestfolder import ManifestFolder
+
+CLUSTER = """\
+apiVersion: cluster.open-cluster-management.io/v1
+kind: ManagedCluster
+metadata: {name: %s}
+spec: {hubAcceptsClient: true}
+"""
+
+
+def _empty(path: Path) -> None:
+    path.write_text("")
+
+
+@pytest.mark.parametrize("lose", [_empty, Path.unlink], ids=["emptied", "removed"])
+def test_what_is_away_for_a_moment_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lose: Callable[[Path], None]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(manifestfolder.time, "monotonic", lambda: now)
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    path = tmp_path / "clusters.yaml"
+    path.write_text(CLUSTER % "one")
+    folder.refresh()
+    held = dict(folder.objects)
+    assert [key.name for key in held] == ["one"]
+    # As `yq ... > clusters.yaml` does, or an editor.
+    lose(path)
+    folder.refresh()
+    now += 0.9
+    folder.refresh()
+    assert (folder.objects, folder.is_settling) == (held, True)
+    path.write_text(CLUSTER % "two")
+    folder.refresh()
+    assert ([key.name for key in folder.objects], folder.is_settling) == (["two"], False)
+    # Not for ever.
+    lose(path)
+    folder.refresh()
+    now += 1.1
+    folder.refresh()
+    assert (folder.objects, folder.is_settling) == ({}, False)
+    assert not folder.problems
+
+
+def test_a_file_that_was_always_empty_is_nothing(tmp_path: Path) -> None:
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    (tmp_path / "empty.yaml").write_text("")
+    folder.refresh()
+    assert (folder.objects, folder.problems, folder.is_settling) == ({}, [], False)
