@@ -50,6 +50,8 @@ class Fleet(Stack):
         self.api.script(answer("ok"), path="/healthz")
         self.source = ScriptedServer(matrix(SERIES))
         self._servers = contextlib.ExitStack()
+        #: (scorer, cluster) -> its books after the first good cycle.
+        self._first_books: dict[tuple[str, str], dict[str, int]] = {}
 
     def start(self) -> None:
         """Start everything, with the clusters accepted."""
@@ -220,6 +222,12 @@ class Fleet(Stack):
             return state.count("ok") > 0
 
         self.until(has_scored, f"the first score of {scorer} on {cluster}")
+        self._first_books[scorer, cluster] = self.books(scorer, cluster)
+
+    def failed_since(self, scorer: str, cluster: str = "c1") -> dict[str, int]:
+        """How many cycles failed or were lost since `first_score`."""
+        books, first = self.books(scorer, cluster), self._first_books[scorer, cluster]
+        return {outcome: books[outcome] - first[outcome] for outcome in ("error", "lost")}
 
     @contextlib.contextmanager
     def unaffected(self, scorer: str, cluster: str = "c1") -> Iterator[None]:

@@ -157,7 +157,6 @@ def test_the_command_says_when_all_is_well(fleet: Fleet) -> None:
 
 
 def test_nothing_happened_to_the_one_that_works(fleet: Fleet) -> None:
-    books = fleet.books("steady")
-    assert (books["error"], books["lost"]) == (0, 0)
+    assert fleet.failed_since("steady") == {"error": 0, "lost": 0}
     for name in ("steady", "other", "odd", *FAULTS):
         fleet.check_books(name)

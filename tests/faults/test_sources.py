@@ -324,7 +324,7 @@ def test_a_value_in_a_string_stays_in_it(world: World) -> None:
 def test_nobody_else_notices_and_nothing_leaks(world: World) -> None:
     with world.unaffected("steady"):
         world.wait_success("steady", more=2)
-    assert world.books("steady")["error"] == 0
+    assert world.failed_since("steady") == {"error": 0, "lost": 0}
     assert [request.headers for request in world.source.requests if "Injected" in request.headers] == []
     # It was sent, to a server that repeats it.
     assert any(request.headers.get("Authorization") == f"Bearer {CANARY}token" for request in world.source.requests)

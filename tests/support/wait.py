@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -40,3 +41,17 @@ def wait_for(
             what = message or getattr(condition, "__name__", "the condition")
             raise AssertionError(f"not within {seconds:g} s: {what}; last seen: {seen!r}")
         time.sleep(interval)
+
+
+def usual_delay(change: Callable[[int], object], has_effect: Callable[[int], object]) -> float:
+    """The median of the seconds that five changes (0, 1, ...) take until their effect is seen, one after the other.
+
+    For what is said to happen at once: a machine that stands still for a moment makes one of them late, not the median.
+    """
+    delays = []
+    for number in range(5):
+        began = time.monotonic()
+        change(number)
+        wait_for(lambda number=number: has_effect(number), message=f"an effect of change {number}")  # type: ignore[misc]
+        delays.append(time.monotonic() - began)
+    return statistics.median(delays)

@@ -9,6 +9,7 @@ import base64
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -79,16 +80,28 @@ def as_operator(fleet: Fleet) -> dict[str, str]:
     )
 
 
+#: How an output looks that tells of a cycle that met another one, or had no time; not of a number of those that is 0.
+_LATE = re.compile(r'\b(overlap|deadline|timeout|expired|no complete answer)\b(?!": (0|false)\b)')
+
+
+class WrongAnswerError(Exception):
+    """A command found something wrong that time does not mend."""
+
+
 def answered(fleet: Fleet, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
     """A command, run again until it finds nothing wrong; all of its runs.
 
-    It may meet a cycle of the schedule, or one that had no time: neither is what is tested here.
+    It may meet a cycle of the schedule, or one that had no time: neither is what is tested here. Raises
+    WrongAnswerError when it finds anything else.
     """
     done: list[subprocess.CompletedProcess[str]] = []
 
     def is_well() -> bool:
         done.append(forked.dsf(arguments, as_operator(fleet)))
-        assert done[-1].returncode == 0, done[-1].stdout + done[-1].stderr
+        told = done[-1].stdout + done[-1].stderr
+        if done[-1].returncode != 0 and not _LATE.search(told):
+            raise WrongAnswerError(f"{arguments} ended with {done[-1].returncode}: {told}")
+        assert done[-1].returncode == 0, told
         return True
 
     wait_for(is_well, 20, f"{arguments} to find nothing wrong")

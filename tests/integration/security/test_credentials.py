@@ -52,6 +52,23 @@ def users(fleet: Fleet) -> set[str]:
     return {str(name) for name in fleet.admin.acl_users() if str(name).startswith("spoke-")}
 
 
+def missed(fleet: Fleet, cluster: str) -> int:
+    """Cycles that were due and did not run, or not yet. One that ran and failed is none of them."""
+    state = fleet.state(cluster)
+    return state.scheduled - state.count("ok") - state.count("error")
+
+
+def rotated(fleet: Fleet) -> int:
+    """Rotate the credentials of c1; how many more cycles than c10, which keeps its own, it missed meanwhile."""
+    key_id = fleet.fresh_key()
+    before = [missed(fleet, cluster) for cluster in CLUSTERS]
+    answer = dsf(fleet, "rotate", "--cluster", "c1", "--wait", "30")
+    assert (answer["c1"]["currentId"], answer["c1"]["previousIds"], answer["c1"]["usedId"]) == (key_id, [], key_id)
+    works(fleet, "c1", key_id)
+    c1, c10 = (missed(fleet, cluster) - old for cluster, old in zip(CLUSTERS, before, strict=True))
+    return c1 - max(c10, 0)
+
+
 def connections(fleet: Fleet, cluster: str) -> set[str]:
     return {client["id"] for client in fleet.admin.client_list() if client["user"] == cluster_user(cluster)}
 
@@ -74,17 +91,15 @@ def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
     old = fleet.spoke("c1", 1)
     assert old.ping()
     pid = fleet.process("agent-c1").pid
-    before = fleet.state("c1")
-    lost = before.count("lost"), failures(fleet, "c1")
+    lost = fleet.state("c1").count("lost"), failures(fleet, "c1")
     before_others = connections(fleet, "c10")
-    answer = dsf(fleet, "rotate", "--cluster", "c1", "--wait", "30")
-    assert (answer["c1"]["currentId"], answer["c1"]["previousIds"], answer["c1"]["usedId"]) == (2, [], 2)
-    works(fleet, "c1", 2)
-    after = fleet.state("c1")
-    assert (after.count("lost"), failures(fleet, "c1")) == lost
-    unlucky = after.count("error") - before.count("error")
-    # Two are under way. An agent may get no CPU for some seconds, and most ticks of that time expire.
-    assert after.scheduled - before.scheduled <= after.count("ok") - before.count("ok") + unlucky + 2 + 8
+    # Two are under way. Ticks expire, too, where a machine stands still, but then those of c10 do as well. Should the
+    # agent of c1 alone have got no CPU: a rotation that costs cycles costs them the next time, too.
+    costs = [rotated(fleet)]
+    if costs[0] > 2:
+        costs.append(rotated(fleet))
+    assert min(costs) <= 2, costs
+    assert (fleet.state("c1").count("lost"), failures(fleet, "c1")) == lost
     assert fleet.process("agent-c1").pid == pid
     assert fleet.acl_log() == []
     # The old ones are refused, and whoever was connected with them is out.
@@ -94,7 +109,7 @@ def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
         fleet.spoke("c1", 1).ping()
     refused = fleet.rejected("bad_signature")
     with undisturbed(fleet):
-        send(fleet.spoke("c1", 2), message(sign(result("c1"), derive_key(MASTER, "c1", 1))))
+        send(fleet.spoke("c1", fleet.newest_key), message(sign(result("c1"), derive_key(MASTER, "c1", 1))))
         fleet.until(lambda: fleet.rejected("bad_signature") == refused + 1, "the old key to be refused")
     assert before_others <= connections(fleet, "c10"), "the others are left alone"
 
@@ -102,29 +117,30 @@ def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
 def test_a_hub_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -> None:
     # Between the two steps of a rotation: both are valid then.
     fleet.end("hub")
-    began = time.time()
+    began, key_id = time.time(), fleet.fresh_key()
     dsf(fleet, "rotate", "--cluster", "c1")
     assert dsf(fleet, "list")["c1"]["state"] == "asked for"
     fleet.run_hub()
-    fleet.until(lambda: Registry(fleet.admin).clusters()["c1"].key_ids == (3,), "the rotation to end", 30)
+    fleet.until(lambda: Registry(fleet.admin).clusters()["c1"].key_ids == (key_id,), "the rotation to end", 30)
     # When it was made; of those that are new with their cluster, too.
     records = Registry(fleet.admin).clusters()
     assert began < records["c1"].key_since < time.time()
     assert 0 < records["c10"].key_since < began
-    works(fleet, "c1", 3)
+    works(fleet, "c1", key_id)
     assert dsf(fleet, "list")["c1"]["state"] == "in use"
 
 
 def test_a_revoked_credential_ends_at_once(fleet: Fleet) -> None:
-    thief = fleet.spoke("c1", 3)
+    old, new = fleet.newest_key, fleet.fresh_key()
+    thief = fleet.spoke("c1", old)
     assert thief.ping()
     answer = dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
     assert answer["c1"]["previousIds"] == []
     with pytest.raises((redis.ConnectionError, redis.AuthenticationError)):
         thief.ping()
     with pytest.raises(redis.AuthenticationError):
-        fleet.spoke("c1", 3).ping()
-    works(fleet, "c1", 4)
+        fleet.spoke("c1", old).ping()
+    works(fleet, "c1", new)
     works(fleet, "c10", 1)
 
 
@@ -136,7 +152,7 @@ def test_a_redis_that_lost_everything_gets_the_users_back(fleet: Fleet) -> None:
     fleet.redis.start()
     wait_for(lambda: users(fleet) == {cluster_user(cluster) for cluster in CLUSTERS}, 30, "the users to be back")
     # Nobody forgets that the first credentials of c1 were withdrawn.
-    works(fleet, "c1", 4, noted=False)
+    works(fleet, "c1", fleet.newest_key, noted=False)
     works(fleet, "c10", 1, noted=False)
     with pytest.raises(redis.AuthenticationError):
         fleet.spoke("c1", 1).ping()
@@ -160,7 +176,7 @@ def test_a_deleted_cluster_is_cut_off_and_one_of_its_name_gets_others(fleet: Fle
         thief.ping()
     # Redis refuses it first, then it is taken away.
     fleet.until(lambda: not fleet.password_file("c10").parent.exists(), "the files to go")
-    works(fleet, "c1", 4, noted=False)
+    works(fleet, "c1", fleet.newest_key, noted=False)
     fleet.write_manifests()
     works_again = fleet.state("c10").count("ok")
     fleet.until(lambda: fleet.state("c10").count("ok") > works_again, "the agent to be back", 30)
@@ -173,7 +189,7 @@ def test_no_secret_is_in_what_was_logged(fleet: Fleet) -> None:
     secrets = [
         secret
         for cluster in CLUSTERS
-        for number in range(1, 5)
+        for number in range(1, fleet.newest_key + 1)
         for secret in (fleet.users.password(cluster, number), derive_key(MASTER, cluster, number).secret.hex())
     ]
     for name in os.listdir(fleet.logs):
