@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from pathlib import Path
 
@@ -80,8 +81,8 @@ def test_from_manifest_to_due_entry_in_half_a_second(running: World, api: Script
             running.until(lambda: f"a/{name}-scorer" in running.pairs(), timeout=5)
             return time.monotonic() - began
 
-    # Again where the machine was busy with something else.
-    assert any(seconds(f"mem{number}") < 0.5 for number in range(10))
+    # One or two may come while the machine is busy with something else.
+    assert statistics.median(seconds(f"mem{number}") for number in range(5)) < 0.5
 
 
 def test_a_new_cluster_takes_effect_at_once_and_a_removed_one_leaves_nothing(running: World) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import dsf.kube.leader
 from dsf.kube.leader import LeaderElector
@@ -34,6 +35,14 @@ def main(kubeconfig: str, namespace: str, identity: str, offset: str) -> None:
 
     with contextlib.closing(Session.load(Path(kubeconfig))) as session:
         elector = LeaderElector(session, namespace, "hub", identity, on_started=lambda: say("leading"), on_lost=lost)
+        request = session.request
+
+        def telling(method: str, path: str, **options: Any) -> Any:
+            if ((options.get("body") or {}).get("spec") or {}).get("holderIdentity") == "":
+                say("still-leading" if elector.leading else "handing")
+            return request(method, path, **options)
+
+        session.request = telling  # type: ignore[method-assign]
         elector.start()
         say("campaigning")
         stop.wait()

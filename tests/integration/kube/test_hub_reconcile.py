@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable
 
@@ -68,8 +69,8 @@ def test_a_scorer_applied_with_kubectl_is_distributed_and_explained(running: Hub
         running.until(lambda: f"{name}/cpu-scorer" in running.pairs(), 1)
         return time.monotonic() - began
 
-    # Again where the machine was busy with something else.
-    assert any(seconds() < 1 for _ in range(5))
+    # One or two may come while the machine is busy with something else.
+    assert statistics.median(seconds() for _ in range(5)) < 1
 
 
 def test_kubectl_shows_the_interval_that_is_in_force(running: HubWorld) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 import redis
@@ -11,12 +13,10 @@ import redis
 from dsf import keys
 from dsf.messages import run_time
 from dsf.schedule.dispatch import Dispatcher
-from dsf.store.schedule import ScheduleStore
 from dsf.store.slots import is_slot, phase
 from dsf.ticks import RUN_SLACK
 from tests.integration.schedule.support import START, TICKS, Bench, books, entry, pushed, register, run_times
 from tests.support.redisserver import RedisServer
-from tests.support.wait import wait_for
 
 
 def test_a_new_entry_runs_at_once_and_then_in_its_slots(bench: Bench) -> None:
@@ -115,42 +115,46 @@ def test_exactness_under_every_reason(redis_client: redis.Redis) -> None:
     }
 
 
-def test_two_beats_that_ignore_the_lock_send_every_tick_once(
-    redis_server: RedisServer, redis_client: redis.Redis
-) -> None:
+def test_beats_that_ignore_the_lock_send_every_tick_once(redis_server: RedisServer, redis_client: redis.Redis) -> None:
     pairs = [(f"c{n}", scorer) for n in range(40) for scorer in ("a", "b")]
-    ScheduleStore(redis_client).upsert([entry(cluster, scorer, 1) for cluster, scorer in pairs])
-    stop = threading.Event()
+    bench = Bench(redis_client)
+    bench.store.upsert([entry(cluster, scorer, 1) for cluster, scorer in pairs], bench.now)
+
+    def later() -> None:
+        bench.now += 0.05
+
+    # All look at the same moments at the same time, however slow one is: none has a reason to leave a slot out.
+    together = threading.Barrier(3, later)
 
     def beat() -> None:
         client = redis_server.client()
-        dispatcher = Dispatcher(client, TICKS, batch=50, queue_limit=1000, spread_rate=100)
-        while not stop.is_set():
-            dispatcher.run()
+        dispatcher = Dispatcher(client, TICKS, batch=50, queue_limit=1000, spread_rate=100, clock=lambda: bench.now)
+        try:
+            for _ in range(100):
+                together.wait()
+                # The one that is first goes on to the rest while the others still look at what it took.
+                dispatcher.run()
+                dispatcher.run()
+        except BaseException:
+            together.abort()
+            raise
 
-    def is_enough() -> bool:
-        # Slots that they slept through on a busy machine are not caught up.
-        states = [books(redis_client, cluster, scorer) for cluster, scorer in pairs]
-        return all(state.scheduled - state.count("skipped") >= 4 for state in states)
-
-    beats = [threading.Thread(target=beat) for _ in range(3)]
-    for thread in beats:
-        thread.start()
-    try:
-        wait_for(is_enough, 20, "four runs of each pair", interval=0.3)
-    finally:
-        stop.set()
-        for thread in beats:
-            thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(beat) for _ in range(3)]:
+            done.result()
     total = 0
     for cluster, scorer in pairs:
-        runs = [run for name, run in pushed(redis_client, cluster) if name == scorer]
-        assert len({round(run_time(run), 2) for run in runs}) == len(runs)
+        times = sorted(run_time(run) for name, run in pushed(redis_client, cluster) if name == scorer)
+        first, *rest = [round(after - before, 2) for before, after in pairwise(times)]
+        # After the first run, that of every slot within five seconds.
+        assert 0.49 <= first <= 1.51
+        assert rest == [1.0] * len(rest)
+        assert times[-1] > bench.now - 1.1
         state = books(redis_client, cluster, scorer)
-        assert state.scheduled == len(runs) + state.count("skipped")
-        assert set(state.skipped()) <= {"expired"}
-        assert len(runs) >= 4
-        total += len(runs)
+        assert state.scheduled == len(times)
+        assert state.skipped() == {}
+        total += len(times)
+    assert total >= 4 * len(pairs)
     assert redis_client.zcard(keys.OPEN_RUNS) == total
 
 
