@@ -8,8 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
 from tests.node.lab.cluster import Cluster
 from tests.node.lab.command import say
 from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World
@@ -84,12 +82,6 @@ def _resources(world: World, cluster: Cluster, namespace: str) -> dict[str, dict
 def _bytes(quantity: str) -> int:
     units = {"Ki": 1024, "Mi": _MI, "Gi": 1024 * _MI}
     return int(quantity[:-2]) * units[quantity[-2:]] if quantity[-2:] in units else int(quantity)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _judged(world: World) -> None:
-    """The windows of the files before this one: their cycles are decided by now, and still in the histories."""
-    world.judge()
 
 
 def _scorer(world: World, number: int) -> dict[str, Any]:

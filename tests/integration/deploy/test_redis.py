@@ -13,6 +13,7 @@ import pytest
 import redis
 import yaml
 
+from dsf.demo.binaries import find
 from dsf.redisacl.rules import HubRole
 from dsf.redisacl.users import User, hub_users, render_acl_file
 from dsf.settings import Settings
@@ -137,7 +138,6 @@ def test_every_process_gets_in_with_what_it_is_given(
         client.config_get("*")
 
 
-@pytest.mark.skipif(not shutil.which("redis-cli"), reason="needs redis-cli; Debian's redis-tools has it")
 @pytest.mark.parametrize("manifest", ["chart", "deploy/redis"])
 def test_probes_work_with_every_redis_that_will_do(bundled: Bundled, manifest: str) -> None:
     """With any redis-cli from 7.0 on, the oldest that the documents call good enough."""
@@ -147,11 +147,12 @@ def test_probes_work_with_every_redis_that_will_do(bundled: Bundled, manifest: s
         workload = yaml.safe_load((chart.ROOT / "deploy" / "redis" / "statefulset.yaml").read_text())
     container = chart.pod(workload)["containers"][0]
     commands = [container[f"{kind}Probe"]["exec"]["command"] for kind in ("startup", "liveness", "readiness")]
+    asks = f"{find('redis-cli')} -p {bundled.port}"
     for *shell, text in commands:
-        subprocess.run([*shell, text.replace("redis-cli", f"redis-cli -p {bundled.port}")], check=True, timeout=60)
+        subprocess.run([*shell, text.replace("redis-cli", asks)], check=True, timeout=60)
     bundled.stop()
     for *shell, text in commands:
-        done = subprocess.run([*shell, text.replace("redis-cli", f"redis-cli -p {bundled.port}")], timeout=60)
+        done = subprocess.run([*shell, text.replace("redis-cli", asks)], timeout=60)
         assert done.returncode != 0
 
 
