@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from dsf.hub.health import Target, check
 from tests.integration.auth.bed import GOOD, Bed, server_context
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer
-from tests.support.redisserver import free_port
+from tests.support.redisserver import free_port, listens
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
@@ -39,12 +38,6 @@ class TinyProxy(NamedTuple):
 
 
 Start = Callable[..., TinyProxy]
-
-
-def listens(port: int) -> bool:
-    """Whether somebody does there."""
-    with socket.socket() as attempt:
-        return attempt.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -56,7 +55,7 @@ from tests.integration.deploy.node import Node
 from tests.integration.mcp.assistant import Assistant
 from tests.support.controlplane_fixtures import programs_needed
 from tests.support.httpserver import ScriptedServer, answer
-from tests.support.redisserver import free_port
+from tests.support.redisserver import free_port, listens
 from tests.support.workagent import work_agent
 from tests.unit.deploy import chart
 
@@ -353,15 +352,9 @@ def test_a_secret_of_the_hub_and_its_rotation_reach_the_source(world: World, hub
 def test_a_collector_may_push_with_its_token(world: World) -> None:
     # There is a receiver as soon as a scorer asks for what is pushed.
     world.scorer("pushed", {"type": "OpenTelemetry", "path": "/v1/metrics", "params": {"query": "m"}})
-    world.node.until(lambda: _listens(world.node.pods["agent"].ports["otlp-http"]), "the receiver")
+    world.node.until(lambda: listens(world.node.pods["agent"].ports["otlp-http"]), "the receiver")
     world.node.until(lambda: _push(world, _COLLECTOR_TOKEN) == 200, "the receiver to know the token")
     assert _push(world, "another") == 401
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=60):
-        return True
-    return False
 
 
 def _push(world: World, token: str) -> int:
