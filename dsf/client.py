@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode
 from pydantic import ValidationError
 
 from dsf.errors import ApiError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.fleet.changes import ChangeList
 from dsf.fleet.overviews import (
     Changes,
     ClusterDetail,
@@ -180,6 +181,27 @@ class Client:
             cycles, cursor = [*cycles, *page.cycles], page.cursor
         return found.model_copy(update={"cycles": cycles, "cursor": None})
 
+    def changes(
+        self,
+        scorer: str | None = None,
+        cluster: str | None = None,
+        *,
+        since: float | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> ChangeList:
+        """What people did, newest first; only the page tells it. `since` is unix seconds, pages are those of
+        `scores`."""
+        asked = {"scorer": scorer, "cluster": cluster, "since": None if since is None else repr(since)}
+        found = self._get(ChangeList, "changes", limit=min(limit or 200, 200), cursor=after, **asked)
+        changes, following = list(found.changes), found.continue_
+        while following is not None and (limit is None or len(changes) < limit):
+            page = self._get(ChangeList, "changes", limit=200, cursor=following, **asked)
+            changes, following = [*changes, *page.changes], page.continue_
+        if limit is not None and len(changes) > limit:
+            changes, following = changes[:limit], changes[limit - 1].id
+        return found.model_copy(update={"changes": changes, "continue_": following})
+
     def _scores(self, limit: int | None, after: str | None, **asked: str | list[str] | None) -> ScoreList:
         found = self._get(ScoreList, "scores", limit=_few(limit), cursor=after, **asked)
         scores, following = list(found.scores), found.continue_
@@ -212,7 +234,7 @@ def _refusal(status: int, body: bytes, path: str) -> Exception:
     try:
         detail = Problem.model_validate_json(body).detail
     except ValidationError:
-        detail = f"HTTP {status}"
+        detail = f"HTTP {status}" + (": not of this server; the page has all of the API" if status == 404 else "")
     if status == 404 and "scorer" in detail:
         return UnknownScorerError(detail)
     if status == 404 and "cluster" in detail:

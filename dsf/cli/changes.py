@@ -40,12 +40,11 @@ def changes(
 
     Example: dsf changes sample-scorer --since 2h
     """
-    from dsf.cli.session import session
-    from dsf.fleet import changes as log
+    from dsf.cli.session import looking
 
     start = None if since is None else past(since)
-    with session() as opened:
-        found = log.read(opened.redis, limit=table_limit(limit, output), scorer=scorer, cluster=cluster, since=start)
+    with looking() as fleet:
+        found = fleet.changes(scorer, cluster, since=start, limit=table_limit(limit, output))
     emit(found, output, lambda: _render(found))
     if output is Format.TABLE and found.continue_:
         typer.echo(

@@ -20,6 +20,7 @@ from prometheus_client.exposition import gzip_accepted
 
 import dsf.log
 from dsf.errors import CursorError, DsfError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.fleet.changes import ChangeList
 from dsf.fleet.model import MAX_ROWS, FleetModel, PairFilter
 from dsf.fleet.overviews import (
     Changes,
@@ -86,6 +87,23 @@ def make_router(client: redis.Redis, settings: SettingsReader = lambda _: None) 
     _add_pairs(router, model)
     _add_lists(router, FleetReader(client))
     return router
+
+
+def add_changes(router: APIRouter, client: redis.Redis) -> None:
+    """What people did. Not for everybody who reaches a port: it has their names and what they wrote."""
+    fleet = FleetReader(client)
+
+    @router.get("/changes", response_model=ChangeList)
+    def changes(
+        request: Request,
+        scorer: ScorerFilter = None,
+        cluster: Annotated[str | None, Query(description="Only what may concern this cluster.")] = None,
+        since: Annotated[float | None, Query(ge=0, description="Only from this moment on, in unix seconds.")] = None,
+        limit: Rows = 100,
+        cursor: Cursor = None,
+    ) -> Response:
+        """Who did what and when, newest first. While its `continue` is not null, there are more."""
+        return _answer(request, fleet.changes(scorer, cluster, since=since, limit=limit, after=cursor))
 
 
 def add_problems(app: FastAPI) -> None:

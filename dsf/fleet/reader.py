@@ -12,6 +12,7 @@ import redis
 
 from dsf import keys
 from dsf.api.validity import has_expired
+from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
 from dsf.fleet.pages import Page, model_page
 from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, skips_view
@@ -182,6 +183,18 @@ class FleetReader:
             total=len(found),
             cursor=shown[-1].run if len(shown) < len(earlier) else None,
         )
+
+    def changes(
+        self,
+        scorer: str | None = None,
+        cluster: str | None = None,
+        *,
+        since: float | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> changes.ChangeList:
+        """What people did, newest first: see `dsf.fleet.changes.read`."""
+        return changes.read(self._redis, limit=limit, cursor=after, scorer=scorer, cluster=cluster, since=since)
 
     def _page(
         self, cluster: str | None, scorer: str | None, limit: int | None, after: str | None

@@ -17,7 +17,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
 from dsf.errors import AccessError, BackendError
-from dsf.fleet.api import make_router, problem, problem_of
+from dsf.fleet.api import add_changes, make_router, problem, problem_of
 from dsf.http.apidocs import add_docs
 from dsf.web.access import Access, Caller
 from dsf.web.sessions import Tries
@@ -93,6 +93,7 @@ def add_api(app: FastAPI, site: Site) -> None:
         site.allow(request, "look")
 
     router = make_router(site.redis, functools.partial(settings_in_force, site.sources))
+    add_changes(router, site.redis)
 
     @functools.cache
     def described() -> dict[str, Any]:

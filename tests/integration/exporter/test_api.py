@@ -301,3 +301,7 @@ def test_commands_that_look_need_no_redis(
     assert "edge1" in dsf("scores")
     assert "edge1" in dsf("schedule", "list")
     assert "scheduled 7" in dsf("history", SAMPLE, "--cluster", "worker01")
+    # Only the page has it: it is not for everybody.
+    refused = CliRunner().invoke(app, ["changes"], prog_name="dsf")
+    assert refused.exit_code == 1
+    assert "the page has all of the API" in f"{refused.exception!r} {refused.output}"

@@ -7,7 +7,8 @@ import redis
 from playwright.sync_api import Browser, expect
 
 from dsf.client import Client
-from dsf.errors import ApiError, UnknownScorerError
+from dsf.errors import ApiError, QueryError, UnknownScorerError
+from dsf.fleet.changes import Action, Actor, ChangeList, Deed, read, record
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.web.test_pages import fetch
 from tests.integration.web.visitor import TOKEN
@@ -62,6 +63,35 @@ def test_tokens_cannot_be_tried_out(closed: WebProcess, redis_client: redis.Redi
     assert refused == [401] * 5 + [429]
     with pytest.raises(ApiError):
         Client(closed.url, token="other").summary()
+
+
+def test_what_people_did(closed: WebProcess, redis_client: redis.Redis) -> None:
+    actor = Actor(name="ann", claimed=False, way="page")
+    for number in range(450):
+        deed = Deed(action=Action.RESCORE, scorer=f"scorer-{number % 2}", clusters=[f"worker{number % 3}"])
+        record(redis_client, actor, deed)
+    client = Client(closed.url, token=TOKEN)
+
+    def ids(found: ChangeList) -> list[str]:
+        return [one.id for one in found.changes]
+
+    newest = ids(read(redis_client))
+    assert ids(client.changes()) == newest
+    of_one = read(redis_client, scorer="scorer-1", cluster="worker2")
+    assert len(of_one.changes) == 75
+    assert ids(client.changes("scorer-1", "worker2")) == ids(of_one)
+    for limit in (1, 200, 201, 449, 450, 451):
+        found = client.changes(limit=limit)
+        assert ids(found) == newest[:limit]
+        assert found.continue_ or limit >= len(newest)
+        assert not found.continue_ or ids(client.changes(after=found.continue_)) == newest[limit:]
+    since = int(newest[10].partition("-")[0]) / 1000
+    assert ids(client.changes(since=since)) == ids(read(redis_client, since=since))
+    assert ids(client.changes(since=since + 1e6)) == []
+    with pytest.raises(QueryError, match="no place among the changes"):
+        client.changes(after="yesterday")
+    with pytest.raises(ApiError, match="401"):
+        Client(closed.url).changes()
 
 
 def test_its_description_in_a_browser(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
