@@ -1,17 +1,23 @@
-"""Sources that need more of an agent's pod than Prometheus does: rights, a port, Secrets from the hub."""
+"""Sources that need more of an agent's pod than Prometheus does: rights, a port, Secrets from the hub, a CA."""
 
 from __future__ import annotations
 
 import base64
 import copy
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.node.lab import folders
+from tests.node.lab.certificates import Authority
 from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World
 from tests.support.wait import wait_for
 
+_OPENSHIFT = "service.beta.openshift.io/inject-cabundle"
+_SERVER = "prometheus-tls"
 _GROUP = "dynamic-scoring.open-cluster-management.io"
 _AGENT = "dynamic-scoring-agent"
 _INTERVAL = 10
@@ -134,6 +140,41 @@ def test_several_sources_with_a_secret_from_the_hub(world: World) -> None:
     world.hub.kubectl(*_DELETE, "seven")
     for name in MANAGED:
         wait_for(lambda name=name: not _token(world, name), 60, f"no token on {name}", interval=1)
+
+
+def test_a_service_ca_that_the_cluster_puts_in(world: World, tmp_path: Path) -> None:
+    """What OpenShift does: it signs services with a CA of the cluster's own, and fills ConfigMaps that ask for it."""
+    cas = {name: Authority(tmp_path / name) for name in MANAGED}
+    for name, ca in cas.items():
+        ca.sign("tls", "/CN=service", f"DNS:{_SERVER}.default.svc")
+        files = [f"--from-file=tls.{kind}={ca.path(f'tls.{kind}')}" for kind in ("crt", "key")]
+        world.managed[name].kubectl("-n", "default", "create", "secret", "generic", _SERVER, *files)
+        world.managed[name].apply(folders.HERE / "manifests" / f"{_SERVER}.yaml")
+    source = copy.deepcopy(_page(world)["spec"]["source"]) | {"host": f"https://{_SERVER}.default.svc:9090"}
+    source["params"]["query"] = "vector(7)"
+    _register(world, "service-ca", source=source)
+    try:
+        for name in MANAGED:
+            wait_for(lambda name=name: _refused(world, name), 90, f"a certificate that {name} refuses", interval=1)
+            [asking] = [one for one in world.managed[name].items("configmaps", "-n", AGENT_NAMESPACE) if _asks(one)]
+            patch = json.dumps({"data": {"service-ca.crt": cas[name].path("ca.crt").read_text()}})
+            where = ("-n", AGENT_NAMESPACE, "patch", "configmap", asking["metadata"]["name"])
+            world.managed[name].kubectl(*where, "--type=merge", "--patch", patch)
+        for name in MANAGED:
+            # The kubelet looks at mounted ConfigMaps once a minute or so.
+            wait_for(lambda name=name: _has(world, name, "service-ca", 7), 150, interval=1)
+    finally:
+        world.hub.kubectl(*_DELETE, "service-ca")
+
+
+def _refused(world: World, cluster: str) -> bool:
+    told = world.dsf("history", "service-ca", "--cluster", cluster)
+    assert "TLS failed" in told, told
+    return True
+
+
+def _asks(config_map: dict[str, Any]) -> bool:
+    return bool(config_map["metadata"].get("annotations", {}).get(_OPENSHIFT) == "true")
 
 
 def _token(world: World, cluster: str) -> str:

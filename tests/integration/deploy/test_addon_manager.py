@@ -11,7 +11,7 @@ import pytest
 
 from dsf.api.types import ADDON_NAME, AGENT_NAME, AGENT_NAMESPACE, HUB_NAMESPACE
 from dsf.errors import ObjectNotFoundError
-from dsf.kube.resources import MANAGED_CLUSTER_ADDONS, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.kube.resources import CONFIG_MAPS, MANAGED_CLUSTER_ADDONS, MANAGED_CLUSTERS, MANIFEST_WORKS
 from dsf.kube.session import Session
 from tests.integration.deploy.hubcluster import ADDON_CONFIGS, DEPLOYMENTS, NAMESPACES, HubCluster
 from tests.support.controlplane import ControlPlane
@@ -201,6 +201,19 @@ def test_ocms_work_agent_deploys_it(session: Session, ocm: ControlPlane, cluster
             counts = {"replicas": 1, "readyReplicas": ready, "availableReplicas": ready, "observedGeneration": 1}
             session.merge(path, {"status": counts})
             wait_for(lambda: _condition(session, own, "Available") == available, 60, f"{available}\n{child.tail()}")  # noqa: B023
+        # OpenShift's part. The ConfigMap asks for it, and keeps it when all is applied again.
+        service_ca = CONFIG_MAPS.path(AGENT_NAMESPACE, "dynamic-scoring-agent-service-ca")
+        asked = session.get(service_ca)["metadata"]["annotations"]
+        assert asked["service.beta.openshift.io/inject-cabundle"] == "true"
+        session.merge(service_ca, {"data": {"service-ca.crt": "a CA"}})
+        generation = session.merge(work, {"spec": {"executor": None, "deleteOption": None}})["metadata"]["generation"]
+
+        def applied_again() -> bool:
+            [applied] = [one for one in session.get(work)["status"]["conditions"] if one["type"] == "Applied"]
+            return bool(applied["observedGeneration"] >= generation)
+
+        wait_for(applied_again, 60, f"generation {generation}\n{child.tail()}")
+        assert session.get(service_ca)["data"] == {"service-ca.crt": "a CA"}
 
 
 def test_a_cluster_that_is_away_keeps_its_agent(session: Session, cluster: str, deployed: Objects) -> None:

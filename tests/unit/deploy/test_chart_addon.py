@@ -119,7 +119,7 @@ def test_the_agent_knows_where_redis_is_and_whom_to_trust() -> None:
     environment = chart.environment(container)
     assert environment["DSF_REDIS_URL"] == "rediss://redis.example.com:443/0"
     assert environment["DSF_REDIS_USERNAME"] == "spoke-{{CLUSTER_NAME}}"
-    ca = chart.one(chart.agent_objects(objects), "ConfigMap")["data"]["redis-ca.crt"]
+    ca = chart.one(chart.agent_objects(objects), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"]
     assert ca.strip() == chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-tls"), "ca.crt").strip()
 
 
@@ -192,7 +192,7 @@ def test_cas_that_agents_trust(bundle: str, has_service_ca: bool) -> None:
     names = [(source["name"], source.get("optional", False)) for source in sources]
     # On other platforms it is not there, and no pod may wait for it.
     expected = [("dynamic-scoring-agent-ca", False)] * bool(bundle) + [
-        ("openshift-service-ca.crt", True)
+        ("dynamic-scoring-agent-service-ca", True)
     ] * has_service_ca
     assert names == expected
     [container] = chart.containers(agent)

@@ -261,7 +261,8 @@ def test_a_ca_that_is_not_there_yet_is_said(redis: chart.Values, secret: str) ->
     told = {"redis": redis | {"tls": redis.get("tls", {}) | {"ca": _CA}}}
     assert "no ca.crt" not in chart.notes(told)
     assert _agent_environment(told)["DSF_REDIS_CA_FILE"] == "/etc/dsf/ca/redis-ca.crt"
-    assert chart.one(chart.agent_objects(chart.render(told)), "ConfigMap")["data"]["redis-ca.crt"].strip() == _CA
+    ca = chart.one(chart.agent_objects(chart.render(told)), "ConfigMap", "dynamic-scoring-agent-ca")["data"]
+    assert ca["redis-ca.crt"].strip() == _CA
 
 
 @pytest.mark.parametrize("values", [{}, {"redis": {"tls": {"enabled": False}}}, chart.MATRIX["external"]])
@@ -271,7 +272,7 @@ def test_nothing_is_said_of_a_ca_that_nobody_needs(values: chart.Values) -> None
 
 def test_private_authorities_are_delivered() -> None:
     values = {"redis": {"tls": {"source": "existingSecret", "existingSecret": "s", "ca": _CA}}}
-    ca = chart.one(chart.agent_objects(chart.render(values)), "ConfigMap")["data"]
+    ca = chart.one(chart.agent_objects(chart.render(values)), "ConfigMap", "dynamic-scoring-agent-ca")["data"]
     assert ca["redis-ca.crt"].strip() == _CA
     del values["redis"]["tls"]["ca"]
     # Not known, and there is no cluster to look it up in: the agent trusts the system's.
