@@ -12,7 +12,7 @@ KNOWN = {
     "greenlet",
     *("celery", "kombu", "billiard", "vine", "amqp", "click", "dateutil", "six", "tzlocal"),
     # All but the first for what is off; they come where installed.
-    *("redis", "opentelemetry", "cryptography", "greenlet"),
+    *("redis", "hiredis", "opentelemetry", "cryptography", "greenlet"),
     *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
     *("pydantic_settings", "dotenv"),
     *("requests", "urllib3", "idna", "certifi", "brotli", "zstandard", "h2", "socks"),
