@@ -142,12 +142,13 @@ def _fitting(reading: Reading, meaning: _Meaning, rows: list[Row]) -> list[Row]:
 def labelled(reading: Reading, asked: search.Query, clusters: Iterable[str]) -> list[str]:
     """Those of the clusters that are in the ClusterSets and have the labels that were asked for."""
     labels = reading.labels()
-    return [name for name in clusters if _is_labelled(asked, labels.get(name, {}))]
+    sets, wanted = asked.of("set"), asked.of("label")
+    none: dict[str, str] = {}
+    return [name for name in clusters if _is_labelled(labels.get(name, none), sets, wanted)]
 
 
-def _is_labelled(asked: search.Query, labels: Mapping[str, str]) -> bool:
-    """Whether a cluster is in the ClusterSet and has the labels, `KEY=VALUE`, that were asked for."""
-    return asked.allows("set", labels.get(CLUSTER_SET, "")) and all(
-        any(search.fits(f"{key}={value}", pattern, exact=True) for key, value in labels.items())
-        for pattern in asked.of("label")
+def _is_labelled(labels: Mapping[str, str], sets: Iterable[str], wanted: Iterable[str]) -> bool:
+    """Whether a cluster with these labels is in the ClusterSets and has all that is wanted, `KEY=VALUE`."""
+    return all(search.fits(labels.get(CLUSTER_SET, ""), pattern, exact=True) for pattern in sets) and all(
+        any(search.fits(f"{key}={value}", pattern, exact=True) for key, value in labels.items()) for pattern in wanted
     )

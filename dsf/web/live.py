@@ -1,8 +1,8 @@
 """What changed, to each open page: rendered once for all that look at the same, at most once a second.
 
-Rendering for pages that are open takes at most one part in fifteen of a core, however many there are: after each one
-the process rests fourteen times as long as it took. With what is sent to 200 pages it stays below a tenth. A topic is
-one page; its `version` counts the moments at which something in it changed, and each block remembers its newest, so
+Rendering for pages that are open takes at most a twentieth of a core, however many there are: after each one the
+process rests nineteen times as long as it took. With what is sent to 200 pages it stays below a tenth. A topic is one
+page; its `version` counts the moments at which something in it changed, and each block remembers its newest, so
 that a page that comes back gets just what it missed.
 """
 
@@ -31,7 +31,7 @@ log = dsf.log.get(__name__)
 ROOT: Final = "live"
 _SECOND: Final = 1.0
 #: How many times as long as a rendering took the process rests after it.
-_REST: Final = 14.0
+_REST: Final = 19.0
 #: Seconds for which a page that nobody looks at any more is remembered: a connection that broke goes on within them.
 _REMEMBERED: Final = 60.0
 #: Seconds after which it is asked again whether somebody may still see an open page.

@@ -160,8 +160,11 @@ def test_a_service_ca_that_the_cluster_puts_in(world: World, tmp_path: Path) -> 
             patch = json.dumps({"data": {"service-ca.crt": cas[name].path("ca.crt").read_text()}})
             where = ("-n", AGENT_NAMESPACE, "patch", "configmap", asking["metadata"]["name"])
             world.managed[name].kubectl(*where, "--type=merge", "--patch", patch)
+            # The kubelet brings what is new in a mounted ConfigMap in a minute or so; at once when the pod changes.
+            world.managed[name].kubectl(
+                "-n", AGENT_NAMESPACE, "annotate", "pod", f"--selector=app={_AGENT}", "look=now"
+            )
         for name in MANAGED:
-            # The kubelet looks at mounted ConfigMaps once a minute or so.
             wait_for(lambda name=name: _has(world, name, "service-ca", 7), 150, interval=1)
     finally:
         world.hub.kubectl(*_DELETE, "service-ca")
