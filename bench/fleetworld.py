@@ -156,7 +156,7 @@ class World:
         self.client.config_set("maxclients", 3 * len(self._fleet.clusters) + 200)
         self.client.config_set("maxmemory", 8 << 30)
         self._fleet.manifests()
-        self._beat = self._run("beat", "celery", "-A", "dsf.celery", "beat")
+        self._beat = self._run("beat", "dsf.beat")
         self._run("hub", "dsf.hub")
         self._run("exporter", "dsf.exporter", exporter_host="127.0.0.1", exporter_port=self._port)
         for _ in range(self._workers):

@@ -1,7 +1,4 @@
-"""The command lines of the Celery processes, each flag with its reason.
-
-Every one of them works when typed by hand, too, with `celery` in place of the first three words.
-"""
+"""Flower's command line, each flag with its reason. It works when typed by hand, too."""
 
 from __future__ import annotations
 
@@ -15,11 +12,6 @@ _CELERY = (sys.executable, "-m", "celery", "-A", "dsf.celery")
 _FLOWER_TASKS = 10_000
 #: Seconds after which a worker that is gone leaves Flower's list.
 _FLOWER_PURGE = 600
-
-
-def beat() -> list[str]:
-    """Beat with our scheduler. A second one is a standby; there is no schedule file and no pid file."""
-    return [*_CELERY, "beat"]
 
 
 def flower(address: str, port: int, *, read_only: bool = True) -> list[str]:

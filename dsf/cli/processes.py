@@ -117,14 +117,11 @@ def results() -> None:
 
 
 def beat() -> None:
-    """Run beat: `celery -A dsf.celery beat`. A second one waits and takes over.
+    """Run beat, as `celery -A dsf.celery beat` does. A second one waits and takes over.
 
     Example: dsf beat
     """
-    from dsf import celerycommands
-
-    _set_environment(role="beat")
-    _become(celerycommands.beat())
+    _become([sys.executable, "-P", "-m", "dsf.beat"])
 
 
 def flower(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 
+from dsf import lean
 from dsf.errors import DsfError
-from dsf.results.worker import run
-from dsf.settings import settings
 
 
 def main() -> int:
     """Run the results worker; a wrong setting is one line, not a traceback."""
+    lean.start()
+    from dsf.results.worker import run
+    from dsf.settings import settings
+
     try:
         return run(settings())
     except DsfError as error:

@@ -118,7 +118,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
 
 #: All that commands which only look may load: each package more is CPU time before the first line is shown.
 LIGHT = {
-    *("dsf", "typer", "shellingham", "rich", "redis", "yaml"),
+    *("dsf", "typer", "shellingham", "rich", "redis", "hiredis", "yaml"),
     *("pydantic", "pydantic_core", "pydantic_settings", "dotenv"),
     *("annotated_doc", "annotated_types", "typing_extensions", "typing_inspection"),
     # By redis-py, where it is there; of OpenTelemetry only the empty namespace.

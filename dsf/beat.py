@@ -1,0 +1,32 @@
+"""`python -m dsf.beat`: `celery -A dsf.celery beat` without what Celery loads for other commands, such as Flower."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from dsf import lean
+from dsf.errors import DsfError
+
+
+def main() -> int:
+    """Run beat until it is told to stop (SIGTERM, SIGINT); a wrong setting is one line, not a traceback."""
+    lean.start()
+    from dsf.settings import ENV_PREFIX, settings
+
+    # The Celery application reads the role where every process does.
+    os.environ[ENV_PREFIX + "ROLE"] = "beat"
+    try:
+        config = settings()
+        # The application is made at import, by the role just set.
+        from dsf.celery import app
+
+        app.Beat(loglevel=config.log_level, quiet=True).run()
+    except DsfError as error:
+        print(f"dsf.beat: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
