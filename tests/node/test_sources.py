@@ -67,7 +67,7 @@ def _registered(world: World) -> Iterator[None]:
         "secretDelivery": [{"name": "fleet-token"}],
         "tokenSecretRef": {"name": "fleet-token", "key": "token"},
     }
-    world.hub.apply(_secret("first"), _own("ScoringAuthentication", "fleet-token", spec))
+    world.hub.apply(_secret("fleet-token", token=b"first"), _own("ScoringAuthentication", "fleet-token", spec))
     _register(world, "grace-period", source=_OBJECT)
     _register(world, "power-used", source=_PUSHED)
     _register(world, "seven", sources=[prometheus, {"name": "grace", **_OBJECT}])
@@ -88,10 +88,11 @@ def _own(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": f"{_GROUP}/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def _secret(token: str) -> dict[str, Any]:
-    metadata = {"name": "fleet-token", "namespace": HUB_NAMESPACE, "labels": {f"{_GROUP}/deliver": "true"}}
-    data = base64.b64encode(token.encode()).decode()
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"token": data}}
+def _secret(name: str, **data: bytes) -> dict[str, Any]:
+    """One that the hub brings to the clusters; an underscore stands for a dot in its keys."""
+    metadata = {"name": name, "namespace": HUB_NAMESPACE, "labels": {f"{_GROUP}/deliver": "true"}}
+    values = {key.replace("_", "."): base64.b64encode(value).decode() for key, value in data.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": values}
 
 
 def _register(world: World, name: str, **sources: Any) -> None:
@@ -134,7 +135,7 @@ def test_several_sources_with_a_secret_from_the_hub(world: World) -> None:
         # The cycle reads the Secret: it is there, and so is the right that the hub wrote for it.
         wait_for(lambda name=name: _has(world, name, "seven", 7), 90, interval=1)
         assert _token(world, name) == "first"
-    world.hub.apply(_secret("second"))
+    world.hub.apply(_secret("fleet-token", token=b"second"))
     for name in MANAGED:
         wait_for(lambda name=name: _token(world, name) == "second", 60, f"the new token on {name}", interval=1)
     world.hub.kubectl(*_DELETE, "seven")
@@ -143,14 +144,28 @@ def test_several_sources_with_a_secret_from_the_hub(world: World) -> None:
 
 
 def test_a_service_ca_that_the_cluster_puts_in(world: World, tmp_path: Path) -> None:
-    """What OpenShift does: it signs services with a CA of the cluster's own, and fills ConfigMaps that ask for it."""
-    cas = {name: Authority(tmp_path / name) for name in MANAGED}
+    """What OpenShift does: it signs services with a CA of the cluster's own, and fills ConfigMaps that ask for it.
+
+    The server wants a certificate of its clients, which comes from the hub.
+    """
+    host = f"https://{_SERVER}.default.svc:9090"
+    cas, clients = {name: Authority(tmp_path / name) for name in MANAGED}, Authority(tmp_path / "clients")
+    clients.sign("client", "/CN=agents")
     for name, ca in cas.items():
         ca.sign("tls", "/CN=service", f"DNS:{_SERVER}.default.svc")
-        files = [f"--from-file=tls.{kind}={ca.path(f'tls.{kind}')}" for kind in ("crt", "key")]
-        world.managed[name].kubectl("-n", "default", "create", "secret", "generic", _SERVER, *files)
+        files = {"tls.crt": ca.path("tls.crt"), "tls.key": ca.path("tls.key"), "clients.crt": clients.path("ca.crt")}
+        given = [f"--from-file={key}={path}" for key, path in files.items()]
+        world.managed[name].kubectl("-n", "default", "create", "secret", "generic", _SERVER, *given)
         world.managed[name].apply(folders.HERE / "manifests" / f"{_SERVER}.yaml")
-    source = copy.deepcopy(_page(world)["spec"]["source"]) | {"host": f"https://{_SERVER}.default.svc:9090"}
+    data = {f"tls_{kind}": clients.path(f"client.{kind}").read_bytes() for kind in ("crt", "key")}
+    spec = {
+        "allowedHosts": [host],
+        "secretDelivery": [{"name": "agents-certificate"}],
+        "clientCertificate": {"secretName": "agents-certificate"},
+    }
+    world.hub.apply(_secret("agents-certificate", **data), _own("ScoringAuthentication", "agents", spec))
+    source = copy.deepcopy(_page(world)["spec"]["source"]) | {"host": host}
+    source |= {"auth": {"authenticationRef": {"name": "agents"}}}
     source["params"]["query"] = "vector(7)"
     _register(world, "service-ca", source=source)
     try:
