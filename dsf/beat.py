@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from dsf import lean
+from dsf import lean, memory
 from dsf.errors import DsfError
 
 
@@ -18,8 +18,13 @@ def main() -> int:
     os.environ[ENV_PREFIX + "ROLE"] = "beat"
     try:
         config = settings()
+        memory.share_heap()
+        from celery import signals
+
         # The application is made at import, by the role just set.
         from dsf.celery import app
+
+        signals.beat_init.connect(lambda **_: memory.settle(), weak=False)
 
         app.Beat(loglevel=config.log_level, quiet=True).run()
     except DsfError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uvicorn
 
 import dsf.log
+from dsf import memory
 from dsf.exporter.app import make_app
 from dsf.http.protocol import PatientProtocol
 from dsf.http.serving import end_on_signals, listen
@@ -27,6 +28,7 @@ def run(settings: Settings) -> int:
     Raises SettingsError when the address cannot be taken.
     """
     dsf.log.setup(settings)
+    memory.share_heap()
     quick = settings.model_copy(
         update={
             "redis_connect_timeout": min(settings.redis_connect_timeout, _CONNECT_TIMEOUT),
@@ -46,6 +48,7 @@ def run(settings: Settings) -> int:
         )
         server = uvicorn.Server(config)
         end_on_signals(server)
+        memory.settle()
         log.info("exporter listens", host=host, port=port)
         try:
             server.run(sockets=[listener])

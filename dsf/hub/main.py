@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import Final
 
 import dsf.log
+from dsf import memory
 from dsf.backends import make_backend, make_election
 from dsf.errors import DsfError, SettingsError
 from dsf.hub.exposition import HubExposition
@@ -41,6 +42,7 @@ _Happened = _Ended | _Leading | BaseException
 def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. To be called in the main thread."""
     dsf.log.setup(settings)
+    memory.share_heap()
     # Not an Event: only this queue may be put into by a signal handler, which interrupts its own thread anywhere.
     happened: SimpleQueue[_Happened] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -52,6 +54,7 @@ def run(settings: Settings) -> int:
     except SettingsError as error:
         log.error("wrong settings", error=str(error))
         return USAGE
+    memory.settle()
     log.info("hub controller waits for its turn", backend=settings.backend)
     election.start()
     exposition.start()

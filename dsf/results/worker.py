@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import socket
 
-from dsf import keys
+from celery import signals
+
+from dsf import keys, memory
 from dsf.results.ingest import master_secret
 from dsf.settings import ENV_PREFIX, Settings, settings
 
@@ -22,6 +24,8 @@ def run(config: Settings) -> int:
     # The Celery application reads the role where every process does.
     os.environ[ENV_PREFIX + "ROLE"] = "results"
     settings.cache_clear()
+    memory.share_heap()
+    signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
     # The application is made at import, by the role just set.
     from dsf.celery import app
 
