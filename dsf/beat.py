@@ -10,7 +10,7 @@ from dsf.errors import DsfError
 
 
 def main() -> int:
-    """Run beat until it is told to stop (SIGTERM, SIGINT); a wrong setting is one line, not a traceback."""
+    """Run beat until it is told to stop (SIGTERM, SIGINT)."""
     lean.start()
     from dsf.settings import ENV_PREFIX, settings
 

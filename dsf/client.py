@@ -192,8 +192,8 @@ class Client:
     ) -> ChangeList:
         """What people did, newest first; only the page tells it. `since` is unix seconds, pages are those of
         `scores`."""
-        asked = {"scorer": scorer, "cluster": cluster, "since": None if since is None else repr(since)}
-        found = self._get(ChangeList, "changes", limit=min(limit or 200, 200), cursor=after, **asked)
+        asked = {"scorer": scorer, "cluster": cluster, "since": None if since is None else repr(max(0.0, since))}
+        found = self._get(ChangeList, "changes", limit=200 if limit is None else min(limit, 200), cursor=after, **asked)
         changes, following = list(found.changes), found.continue_
         while following is not None and (limit is None or len(changes) < limit):
             page = self._get(ChangeList, "changes", limit=200, cursor=following, **asked)
@@ -234,7 +234,7 @@ def _refusal(status: int, body: bytes, path: str) -> Exception:
     try:
         detail = Problem.model_validate_json(body).detail
     except ValidationError:
-        detail = f"HTTP {status}" + (": not of this server; the page has all of the API" if status == 404 else "")
+        detail = f"HTTP {status}" + (": only the page has it" if (status, path) == (404, "changes") else "")
     if status == 404 and "scorer" in detail:
         return UnknownScorerError(detail)
     if status == 404 and "cluster" in detail:

@@ -70,6 +70,10 @@ Limit = Annotated[
 ]
 Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows in one answer.")]
 Changed = Annotated[int, Query(ge=1, le=MAX_CHANGED, description="Most changes in one answer.")]
+#: Up to the end of the year 9999; without an end there would be infinity, which is no moment.
+Since = Annotated[
+    float | None, Query(ge=0, le=253_402_300_799, description="Only from this moment on, in unix seconds.")
+]
 Cycles = Annotated[int, Query(ge=1, le=500, description="Most cycles in one answer.")]
 Cursor = Annotated[str | None, Query(description="`cursor` of the answer before this one.")]
 After = Annotated[str | None, Query(alias="continue", description="`continue` of the answer before this one.")]
@@ -98,7 +102,7 @@ def add_changes(router: APIRouter, client: redis.Redis) -> None:
         request: Request,
         scorer: ScorerFilter = None,
         cluster: Annotated[str | None, Query(description="Only what may concern this cluster.")] = None,
-        since: Annotated[float | None, Query(ge=0, description="Only from this moment on, in unix seconds.")] = None,
+        since: Since = None,
         limit: Rows = 100,
         cursor: Cursor = None,
     ) -> Response:

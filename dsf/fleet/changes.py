@@ -34,7 +34,7 @@ _BATCH: Final = 500
 #: Elements of the list that wakes the hub controller; one is enough.
 _WAKE_LENGTH: Final = 2
 _FIELD: Final = "change"
-_ID: Final = re.compile(r"\d{1,15}-\d{1,19}")
+_ID: Final = re.compile(r"(?!0+-0+$)[0-9]{1,15}-[0-9]{1,19}")
 
 
 class Action(StrEnum):

@@ -80,10 +80,21 @@ class ReadableErrors:
     def _error_message(self, error: BaseException) -> str:
         return why(error, self.host, self.port, self.ca_certs, self.other_end)
 
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        """An answer. One that has begun to come is waited for: redis-py would give up a subscriber's connection."""
+        if options.get("timeout") == 0:
+            del options["timeout"]
+        return super().read_response(*args, **options)  # type: ignore[misc]
+
     def connect(self) -> None:
         """Connect. Raises redis.ConnectionError and its subclasses."""
         try:
             super().connect()  # type: ignore[misc]
+        except redis.InvalidResponse as error:
+            raise redis.ConnectionError(
+                f"what answers at {self.host}:{self.port} is no {self.other_end} ({error}): is it the right port, "
+                f"does it want TLS ({self.tls_by})?"
+            ) from None
         except redis.AuthenticationError as error:
             if str(error).startswith("DSF_"):
                 raise
@@ -155,10 +166,10 @@ class PinnedCA:
         sock.getpeername()
         return context.wrap_socket(sock, server_hostname=self.host, session=session)
 
-    def disconnect(self, *args: Any) -> None:
+    def disconnect(self, *args: Any, **options: Any) -> None:
         """Close; the next connection goes on with its session."""
         _sessions.keep(f"{self.host}:{self.port}", self._sock)
-        super().disconnect(*args)  # type: ignore[misc]
+        super().disconnect(*args, **options)  # type: ignore[misc]
 
     def _stamps(self) -> Hashable:
         """Differs when CA, certificate or key was renewed."""

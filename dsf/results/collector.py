@@ -116,7 +116,11 @@ class Collector:
         """
         wait = 0.0 if self._ringing else _LONGEST_WAIT
         for _ in range(_MOST_BELLS):
-            message = bells.get_message(timeout=wait)
+            try:
+                message = bells.get_message(timeout=wait)
+            except UnicodeDecodeError:
+                # No slot. Whoever rings so must not stop the others from being heard.
+                continue
             if message is None:
                 return True
             self.ring(str(message["channel"]).removeprefix(keys.MAIL_PREFIX), str(message["data"]))

@@ -304,4 +304,4 @@ def test_commands_that_look_need_no_redis(
     # Only the page has it: it is not for everybody.
     refused = CliRunner().invoke(app, ["changes"], prog_name="dsf")
     assert refused.exit_code == 1
-    assert "the page has all of the API" in f"{refused.exception!r} {refused.output}"
+    assert "only the page has it" in f"{refused.exception!r} {refused.output}"

@@ -87,6 +87,14 @@ def test_bells_that_no_agent_rings(bed: Bed) -> None:
     for cluster, slot in (("c1", "16"), ("c1", "-1"), ("c1", "x"), ("C 1", "0"), ("*", "0"), ("c1", "0 1")):
         collector.ring(cluster, slot)
     assert collector._ringing == {}
+    # What is no text stops nobody from being heard.
+    with bed.client.pubsub(ignore_subscribe_messages=True) as bells:
+        bells.psubscribe(keys.mail_bell("*"))
+        wait_for(lambda: bed.client.pubsub_numpat() == 1, 10, "the subscription")
+        for cluster, slot in (("c1", b"\xff"), ("c2", b"3"), ("c3", b"\xff\xfe"), ("c4", b"5")):
+            bed.client.publish(keys.mail_bell(cluster), slot)
+        wait_for(lambda: collector._hear(bells) and len(collector._ringing) == 2, 10, "both bells")
+    assert collector._ringing == {"c2": {3: None}, "c4": {5: None}}
 
 
 def test_who_rings_soon_after_a_collection_is_collected_with_others(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:

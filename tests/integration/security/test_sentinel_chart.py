@@ -113,7 +113,7 @@ def test_an_agent_of_the_chart_finds_redis(
     for config_map in chart.of_kind(chart.agent_objects(objects), "ConfigMap"):
         folder = secrets[config_map["metadata"]["name"]] = tmp_path / config_map["metadata"]["name"]
         folder.mkdir()
-        for key, text in config_map["data"].items():
+        for key, text in config_map.get("data", {}).items():
             (folder / key).write_text(text)
     agent = _told(workloads["dynamic-scoring-agent"], secrets, monkeypatch)
     assert (agent.redis_sentinel_username, agent.resolved_redis_sentinel_password()) == (CLIENT_USER, CLIENT_PASSWORD)

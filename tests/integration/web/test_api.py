@@ -90,6 +90,15 @@ def test_what_people_did(closed: WebProcess, redis_client: redis.Redis) -> None:
     assert ids(client.changes(since=since + 1e6)) == []
     with pytest.raises(QueryError, match="no place among the changes"):
         client.changes(after="yesterday")
+    for since in (float("inf"), 1e17):
+        with pytest.raises(QueryError, match="since: "):
+            client.changes(since=since)
+    for cursor in ("0-0", "٣-٣"):
+        with pytest.raises(QueryError, match="no place among the changes"):
+            client.changes(after=cursor)
+    with pytest.raises(QueryError, match="limit: "):
+        client.changes(limit=0)
+    assert ids(client.changes(since=-1.0)) == newest
     with pytest.raises(ApiError, match="401"):
         Client(closed.url).changes()
 

@@ -1,4 +1,4 @@
-"""A server that hangs up before TLS has begun."""
+"""Connections to servers that hang up, fall silent, or stop in the middle of an answer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import select
 import socket
 import ssl
 import struct
+import threading
 import warnings
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from dsf.redislink.connection import TlsConnection
+from dsf.redislink.connection import MasterTlsConnection, PlainConnection, TlsConnection
 
 
 def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
@@ -36,3 +38,53 @@ def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
                 connection.connect()
             gc.collect()
     assert [str(one.message) for one in seen] == []
+
+
+@pytest.mark.parametrize("kind", [TlsConnection, MasterTlsConnection])
+def test_a_connection_over_tls_ends_as_redis_py_ends_one_that_is_silent(kind: type) -> None:
+    connection = kind.__new__(kind)
+    options = {"host": "127.0.0.1", "port": 1}
+    if kind is TlsConnection:
+        connection.__init__(**options)
+    else:
+        connection.__init__(connection_pool=SentinelConnectionPool("m", Sentinel([]), **options))
+        connection.host, connection.port = options.values()
+    # What a health check does that gets no answer.
+    connection._ping_failed(redis.ConnectionError("silent"), 1)
+
+
+def test_an_answer_that_has_begun_to_come_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = PlainConnection(
+            host="127.0.0.1", port=server.getsockname()[1], protocol=2, socket_timeout=10, retry=Retry(NoBackoff(), 0)
+        )
+        connection.connect()
+        other, _ = server.accept()
+        with other:
+            other.sendall(b"+PO")
+            assert connection.can_read(10)
+            later = threading.Timer(0.2, other.sendall, [b"NG\r\n"])
+            later.start()
+            # As a subscriber reads.
+            assert connection.read_response(timeout=0, push_request=True, disconnect_on_error=False) == b"PONG"
+            later.join()
+        connection.disconnect()
+
+
+def test_what_is_no_redis_is_said_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        # What a proxy says that wants TLS.
+        def alert() -> None:
+            other, _ = server.accept()
+            with other:
+                other.recv(100)
+                other.sendall(b"\x15\x03\x01\x00\x02\x02\x28")
+
+        thread = threading.Thread(target=alert)
+        thread.start()
+        connection = PlainConnection(
+            host="127.0.0.1", port=server.getsockname()[1], protocol=3, socket_timeout=10, retry=Retry(NoBackoff(), 0)
+        )
+        with pytest.raises(redis.ConnectionError, match="does it want TLS"):
+            connection.connect()
+        thread.join()
