@@ -64,7 +64,7 @@ def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
     asked = search.parse(" ".join(f'{name}:"{text}"' for name, text in said.items() if text))
     return Chosen(
         **said,
-        clusters=labelled(reading, asked, reading.cluster_names()) if asked else None,
+        clusters=labelled(reading, asked, reading.labelled_names()) if asked else None,
         sets=[value for key, value in known if key == CLUSTER_SET][:_CHOICES],
         labels=[f"{key}={value}" for key, value in known if key != CLUSTER_SET][:_CHOICES],
     )

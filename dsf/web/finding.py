@@ -67,11 +67,11 @@ def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
     else an item's."""
     fleet = reading.fleet()
     by_label = bool(asked.of("set") or asked.of("label"))
-    names = reading.cluster_names() if asked.of("cluster") or asked.words or by_label else []
+    names = reading.cluster_names() if asked.of("cluster") or asked.words else []
     scorers = [one for one in fleet.scorers if asked.allows("scorer", one.name)]
     clusters = [name for name in names if asked.allows("cluster", name)]
     if by_label:
-        clusters = labelled(reading, asked, clusters)
+        clusters = labelled(reading, asked, clusters if names else reading.labelled_names())
     states = [name for name in STATES if asked.allows("state", name)]
     reasons, stages = list(asked.of("reason")), list(asked.of("stage"))
     items, runs = list(asked.of("item")), list(asked.of("run"))

@@ -134,6 +134,7 @@ class Reading:
         self._lock = threading.Lock()
         self._fleet: FleetOverview | None = None
         self._until = 0.0
+        self._names: _Shared[list[str]] = _Shared()
         self._labels: _Shared[dict[str, dict[str, str]]] = _Shared()
         self._values: _Shared[Counter[tuple[str, str]]] = _Shared()
         self._states: _Shared[dict[str, StateCounts]] = _Shared()
@@ -219,6 +220,10 @@ class Reading:
     def cluster_names(self) -> list[str]:
         """All accepted clusters, sorted."""
         return sorted(str(name) for name in self._redis.hkeys(keys.CLUSTERS))
+
+    def labelled_names(self) -> list[str]:
+        """The same as of some seconds ago, as `labels` is."""
+        return self._names.get(self.cluster_names)
 
     def record(self, scorer: str) -> ScorerRecord:
         """What is known of a scorer."""
