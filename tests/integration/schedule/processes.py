@@ -1,4 +1,4 @@
-"""Real `celery` processes for the tests: ended in every case, with their output at hand."""
+"""Real beats and workers for the tests: ended in every case, with their output at hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from dsf.settings import child_environment
@@ -21,7 +22,7 @@ def _die_with_parent() -> None:
 
 
 class Process:
-    """One running `celery` command."""
+    """One running command."""
 
     def __init__(self, popen: subprocess.Popen[bytes], log: Path) -> None:
         self.popen = popen
@@ -42,12 +43,17 @@ class Process:
         return self.popen.wait(60)
 
 
+def celery(*arguments: str, app: str = "dsf.celery", **settings: object) -> AbstractContextManager[Process]:
+    """`celery -A <app> <arguments>`; see `running`."""
+    return running("celery", "-A", app, *arguments, **settings)
+
+
 @contextlib.contextmanager
-def celery(*arguments: str, app: str = "dsf.celery", **settings: object) -> Iterator[Process]:
-    """`celery -A <app> <arguments>` with these DSF_ settings; killed at the end if it still runs."""
-    with tempfile.NamedTemporaryFile(prefix="dsf-celery-", suffix=".log") as log:
+def running(*module: str, **settings: object) -> Iterator[Process]:
+    """A module with its arguments and with these DSF_ settings; killed at the end if it still runs."""
+    with tempfile.NamedTemporaryFile(prefix="dsf-process-", suffix=".log") as log:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", app, *arguments],
+            [sys.executable, "-m", *module],
             env=child_environment(**settings),
             cwd=ROOT,
             stdout=log,
@@ -61,8 +67,6 @@ def celery(*arguments: str, app: str = "dsf.celery", **settings: object) -> Iter
             process.kill()
 
 
-@contextlib.contextmanager
-def beat(url: str, **settings: object) -> Iterator[Process]:
-    """A real beat."""
-    with celery("beat", role="beat", redis_url=url, **settings) as process:
-        yield process
+def beat(url: str, **settings: object) -> AbstractContextManager[Process]:
+    """A real beat, as `dsf beat` runs it."""
+    return running("dsf.beat", redis_url=url, **settings)

@@ -1,4 +1,4 @@
-"""The real `celery -A dsf.celery beat`: takeover, outages, changes while it runs."""
+"""The real beat: takeover, outages, changes while it runs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dsf.messages import new_run_id
 from dsf.store.schedule import ScheduleStore
 from dsf.ticks import TickFactory, iso, send_now
 from tests.integration.schedule.agentapp import REVOKED, SEEN
-from tests.integration.schedule.processes import beat, celery
+from tests.integration.schedule.processes import celery
 from tests.integration.schedule.support import entry
 from tests.support.wait import wait_for
 
@@ -56,7 +56,8 @@ def test_a_tick_calls_fetch(worker: None, redis_client: redis.Redis) -> None:
 
 def test_beat_and_worker_together(worker: None, redis_url: str, redis_client: redis.Redis) -> None:
     ScheduleStore(redis_client).upsert([entry("worker01", "sample-scorer", 1), entry("worker01", "other", 2)])
-    with beat(redis_url):
+    # As by hand: `dsf beat` runs it without the rest of Celery's command.
+    with celery("beat", role="beat", redis_url=redis_url):
         seen = rows(redis_client, SEEN, 5)
     assert {row["args"][0] for row in seen} == {"sample-scorer", "other"}
     run = send_now(redis_client, "worker01", "other", 30)
