@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import signal
-import sys
 from pathlib import Path
 
 from dsf.api.types import CREDENTIALS_KEY, CREDENTIALS_NAME
@@ -16,6 +15,7 @@ from dsf.kube.resources import SECRETS
 from tests.integration.agentkube.spoke import Spoke
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
+from tests.support.forked import Forked
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -84,8 +84,7 @@ class ManagedCluster:
             "DSF_AGENT_READINESS_FILE": str(self._ready),
             "DSF_REDIS_POLLING_INTERVAL": "1",
         }
-        command = [str(Path(sys.executable).with_name("dsf")), "agent"]
-        self._agent = Child(command, self._folder / "agent.log", environment)
+        self._agent = Forked("dsf.agent", self._folder / "agent.log", environment)
 
     def _signing_key(self) -> bytes | None:
         with contextlib.suppress(BackendError):

@@ -16,6 +16,7 @@ from dsf.kube.resources import ADDON_PLACEMENT_SCORES, SECRETS, Resource
 from dsf.kube.session import Session
 from dsf.settings import ENV_PREFIX
 from tests.e2e.managedcluster import METRIC, PROMETHEUS, ManagedCluster
+from tests.support import forked
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, find
 from tests.support.redisserver import RedisServer, free_port
@@ -32,6 +33,10 @@ INTERVAL, RANGE = 2, 2
 SCORE = "sample-my-score"
 DECISIONS = Resource("cluster.open-cluster-management.io", "v1beta1", "placementdecisions", "PlacementDecision")
 _SELECTOR = "cluster.open-cluster-management.io/placement=best"
+
+
+def _ours(role: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"dsf.{role}")
 
 
 class World:
@@ -138,12 +143,12 @@ class World:
 
     def _start_hub(self) -> None:
         common = {"redis_url": self.redis.url, "backend": "kube", "kubeconfig": self.hub.kubeconfig}
-        self._run("hub", DSF, "hub", namespace=HUB_NAMESPACE, health_interval=1, **common)
-        self._run("beat", DSF, "beat", **common)
+        self._run("hub", *_ours("hub"), namespace=HUB_NAMESPACE, health_interval=1, **common)
+        self._run("beat", *_ours("beat"), **common)
         secret = wait_for(self._signing_secret, 30, self.children["hub"].tail())
-        self._run("results", DSF, "results", signing_secret=secret, **common)
+        self._run("results", *_ours("results"), signing_secret=secret, **common)
         where = {"exporter_host": "127.0.0.1", "exporter_port": self.exporter_port}
-        self._run("exporter", DSF, "exporter", **where, **common)
+        self._run("exporter", *_ours("exporter"), **where, **common)
 
     def _signing_secret(self) -> str | None:
         """What the results worker has mounted in production."""
@@ -175,7 +180,7 @@ class World:
             for variable, value in values.items()
         }
         environment["PYTHONUNBUFFERED"] = "1"
-        self.children[name] = Child(command, self._folder / f"{name}.log", environment)
+        self.children[name] = forked.child(command, self._folder / f"{name}.log", environment)
 
     def _kill(self) -> None:
         for child in self.children.values():

@@ -1,55 +1,164 @@
-"""`dsf` as a process of its own, forked from one in which its modules are loaded: a fraction of the CPU of a fresh one.
+"""Our modules as processes, forked from one that has them loaded: a third of the CPU of a fresh one.
 
-For tests that run dozens of commands and look at all that each one prints. Exit codes, descriptors, environment and
-what is printed at the very end are those of a process; how the interpreter starts is for other tests.
+For tests of what a process does. Session, descriptors, environment, signals, exit codes and what is printed at the very
+end are those of a process; how the interpreter and its imports start is for other tests.
 """
 
 from __future__ import annotations
 
 import atexit
-import multiprocessing
+import contextlib
+import json
 import os
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from subprocess import CompletedProcess, TimeoutExpired
 
-# A process without threads makes the forks; it ends with this one.
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.support.loaded"])
+from tests.support import forkserver
+from tests.support.child import Child
+
+_servers: dict[str, _Server] = {}
+_lock = threading.Lock()
 
 
-def dsf(arguments: Sequence[str], environment: Mapping[str, str], timeout: float = 90) -> CompletedProcess[str]:
+def child(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, inherit: bool = True
+) -> Child:
+    """A `Child`, forked if the command is one of our modules."""
+    match command:
+        case [sys.executable, "-m", module, *arguments] if module in forkserver.LOADED:
+            return Forked(module, log, environment, arguments=arguments, inherit=inherit)
+    return Child(command, log, environment, inherit=inherit)
+
+
+class Forked(Child):
+    """One of our modules, as `python -m MODULE ARGUMENT ...` is a `Child`; `errors` is where stderr goes if not to
+    `log`."""
+
+    def __init__(
+        self,
+        module: str,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        arguments: Sequence[str] = (),
+        inherit: bool = True,
+        errors: Path | None = None,
+    ) -> None:
+        self.log = log
+        log.touch()
+        words = " ".join([module, *arguments[:1]])
+        self._process = _server(words if words in forkserver.LOADED else module).start(
+            module=module,
+            arguments=[str(argument) for argument in arguments],
+            environment={**(os.environ if inherit else {}), **(environment or {})},
+            folder=str(Path.cwd()),
+            out=str(log.absolute()),
+            err=str((errors or log).absolute()),
+        )
+
+
+def dsf(
+    arguments: Sequence[str], environment: Mapping[str, str], timeout: float = 90
+) -> subprocess.CompletedProcess[str]:
     """Run a command with this environment and no other. Raises TimeoutExpired after `timeout` seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        streams = [Path(folder, name) for name in ("out", "err")]
-        process = _context.Process(target=_begin, args=(tuple(arguments), dict(environment), *streams))
-        process.start()
-        process.join(timeout)
-        code = process.exitcode
-        if code is None:
+        out, err = (Path(folder, name) for name in ("out", "err"))
+        process = Forked("dsf.cli", out, environment, arguments=arguments, inherit=False, errors=err)
+        try:
+            code = process.wait(timeout)
+        finally:
             process.kill()
-            process.join()
-        process.close()
-        if code is None:
-            raise TimeoutExpired(["dsf", *arguments], timeout)
-        return CompletedProcess(["dsf", *arguments], code, *(stream.read_text() for stream in streams))
+        return subprocess.CompletedProcess(["dsf", *arguments], code, out.read_text(), err.read_text())
 
 
-def _begin(arguments: tuple[str, ...], environment: dict[str, str], out: Path, err: Path) -> None:
-    for number, path in ((1, out), (2, err)):
-        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(opened, number)
-        os.close(opened)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = ["dsf", *arguments]
+class _Process:
+    """As far as `Child` uses it, a subprocess.Popen."""
 
-    from dsf.cli.script import run
+    def __init__(self, server: _Server, pid: int) -> None:
+        self._server = server
+        self.pid = pid
 
-    try:
-        run()
-    finally:
-        # What multiprocessing leaves out.
-        atexit._run_exitfuncs()
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._server.code_of(self.pid)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+            time.sleep(0.01)
+        return code
+
+
+class _Server:
+    """A process that has a module loaded; it ends with this one, and what it has forked with it."""
+
+    def __init__(self, name: str) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, forkserver.MOST_BYTES)
+        self._lock = threading.Lock()
+        self._codes: dict[int, int] = {}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTEST_"))}
+        with theirs:
+            # A session of its own: Ctrl-C is for the tests, whose end it notices.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", forkserver.__file__, str(theirs.fileno()), name],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env=kept,
+            )
+        atexit.register(self._end)
+
+    def start(self, **request: object) -> _Process:
+        """One more process."""
+        with self._lock:
+            self._socket.send(json.dumps(request).encode())
+            while True:
+                said = self._receive()
+                if "code" not in said:
+                    return _Process(self, said["pid"])
+
+    def code_of(self, pid: int) -> int | None:
+        """The exit code of a process; None while it runs."""
+        with self._lock, contextlib.suppress(BlockingIOError):
+            while pid not in self._codes:
+                self._receive(socket.MSG_DONTWAIT)
+        return self._codes.get(pid)
+
+    def _receive(self, flags: int = 0) -> dict[str, int]:
+        packet = self._socket.recv(forkserver.MOST_BYTES, flags)
+        if not packet:
+            raise RuntimeError(f"the process that forks others has ended: {self._process.wait()}")
+        said: dict[str, int] = json.loads(packet)
+        if "code" in said:
+            self._codes[said["pid"]] = said["code"]
+        else:
+            # Of an earlier process with the same id.
+            self._codes.pop(said["pid"], None)
+        return said
+
+    def _end(self) -> None:
+        self._socket.close()
+        self._process.wait(10)
+
+
+def _server(name: str) -> _Server:
+    with _lock:
+        if name not in _servers:
+            _servers[name] = _Server(name)
+        return _servers[name]

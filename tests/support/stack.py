@@ -25,6 +25,7 @@ from prometheus_client.samples import Sample
 from dsf.agent.spool import own_folder
 from dsf.demo.stack import http_ready
 from dsf.settings import ENV_PREFIX
+from tests.support import forked
 from tests.support.child import Child
 from tests.support.redisserver import RedisServer, free_port
 from tests.support.wait import wait_for
@@ -101,12 +102,12 @@ class Stack:
 
     def run(self, name: str) -> None:
         """Start one process without waiting for it."""
-        program = (str(_ALTERED), *self._of(self.altered, name, ())) if self._is_altered(name) else ("-m",)
-        arguments = ("--port", str(self.port(name))) if name == "flower" else ()
         # -P: the folder of altered.py must not be where modules are looked for.
-        command = (sys.executable, "-P", *program, *_MODULES[_role(name)], *arguments)
+        program = ("-P", str(_ALTERED), *self._of(self.altered, name, ())) if self._is_altered(name) else ("-m",)
+        arguments = ("--port", str(self.port(name))) if name == "flower" else ()
+        command = (sys.executable, *program, *_MODULES[_role(name)], *arguments)
         log = self.logs / f"{name.replace(' ', '-')}.log"
-        self.processes[name] = Child(command, log, self.environment(name), inherit=False)
+        self.processes[name] = forked.child(command, log, self.environment(name), inherit=False)
 
     def wait_ready(self, name: str, timeout: float = 30.0) -> None:
         """Wait until a process does its work, where it says so."""

@@ -13,12 +13,15 @@ _Value = TypeVar("_Value")
 _PATIENCE = float(os.environ.get("DSF_TEST_PATIENCE", "6"))
 #: Seconds, before they are multiplied: a machine that stands still for a moment is later than a short wait.
 _LEAST = 3.0
+#: Looks take no more than a third of the time, so that what is waited for has the processor; but one comes each quarter
+#: of a second.
+_REST, _LONGEST_REST = 2.0, 0.25
 
 
 def wait_for(
     condition: Callable[[], _Value], timeout: float = 10.0, message: str = "", *, interval: float = 0.02
 ) -> _Value:
-    """Poll `condition` until it returns something true, and return that.
+    """Poll `condition` until it returns something true, and return that; every `interval` seconds if that is cheap.
 
     An AssertionError inside the condition counts as "not yet"; its text is part of the final message. Any other error
     passes through at once. Raises AssertionError after `timeout` seconds, or DSF_TEST_PATIENCE (6) times that, and at
@@ -27,7 +30,8 @@ def wait_for(
     seconds = max(timeout, _LEAST) * _PATIENCE
     deadline = time.monotonic() + seconds
     while True:
-        is_last = time.monotonic() >= deadline
+        began = time.monotonic()
+        is_last = began >= deadline
         seen: object
         try:
             value = condition()
@@ -40,7 +44,7 @@ def wait_for(
         if is_last:
             what = message or getattr(condition, "__name__", "the condition")
             raise AssertionError(f"not within {seconds:g} s: {what}; last seen: {seen!r}")
-        time.sleep(interval)
+        time.sleep(max(interval, min(_REST * (time.monotonic() - began), _LONGEST_REST)))
 
 
 def usual_delay(change: Callable[[int], object], has_effect: Callable[[int], object]) -> float:

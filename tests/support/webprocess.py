@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import requests
 
-from tests.support.child import Child
+from tests.support.forked import Forked
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
@@ -27,12 +26,11 @@ class WebProcess:
         values = {"role": "web", "redis_url": redis_url, "web_port": self.port, "backend": "dir", **settings}
         self._environment = kept | {f"DSF_{name.upper()}": str(value) for name, value in values.items()}
         self._log = log
-        self.process: Child | None = None
+        self.process: Forked | None = None
 
     def start(self) -> None:
         """Start it and wait until it serves."""
-        command = (sys.executable, "-m", "dsf.web")
-        self.process = Child(command, self._log, self._environment, inherit=False)
+        self.process = Forked("dsf.web", self._log, self._environment, inherit=False)
         wait_for(self._serves, 60, "the page to serve")
 
     def __enter__(self) -> WebProcess:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,12 +18,12 @@ from dsf.agent.spool import own_folder
 from dsf.messages import Result, derive_key, new_run_id, verify
 from dsf.settings import ENV_PREFIX
 from dsf.ticks import TickFactory
+from tests.support.forked import Forked
 from tests.support.mail import Sent
 from tests.support.wait import wait_for
 
 CLUSTER = "worker01"
 MASTER = bytes(range(32))
-_DIE_WITH_PARENT = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9);os.execv(sys.argv[1],sys.argv[1:])"
 
 
 def summary(name: str, source: str, scoring: str, **values: Any) -> dict[str, Any]:
@@ -57,7 +55,7 @@ class Agent:
         self.log_file = folder / "log"
         self.redis: redis.Redis = redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=10)
         self.sent = Sent(self.redis, CLUSTER)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Forked | None = None
         self._ticks = TickFactory()
         self._settings = {
             "redis_url": redis_url,
@@ -100,23 +98,15 @@ class Agent:
         """Start the process without waiting for it."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         environment |= {ENV_PREFIX + name.upper(): str(value) for name, value in self._settings.items()}
-        with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, sys.executable, "-m", "dsf.agent"],
-                env=environment,
-                stdout=log,
-                stderr=log,
-                cwd=Path(__file__).parents[3],
-                start_new_session=True,
-            )
+        self.process = Forked("dsf.agent", self.log_file, environment, inherit=False)
 
     def wait_ready(self) -> None:
         """Wait until the process takes ticks."""
         wait_for(self._is_ready, 90, "the agent to be ready")
 
     def _is_ready(self) -> bool:
-        if self.process is not None and self.process.poll() is not None:
-            raise RuntimeError(f"the agent ended with {self.process.returncode}: {self.log()[-3000:]}")
+        if self.process is not None and not self.process.is_running:
+            raise RuntimeError(f"the agent ended with {self.process.wait()}: {self.log()[-3000:]}")
         return self.ready.exists()
 
     def kill(self) -> None:
@@ -132,7 +122,7 @@ class Agent:
         process, self.process = self.process, None
         if process is None:
             return 0
-        process.send_signal(number)
+        process.signal(number)
         return process.wait(60)
 
     def __enter__(self) -> Agent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_an_agent_needs_no_right_to_write_to_its_queue(
             run = agent.tick("sample")
             assert gate.entered.wait(60)
             assert agent.process is not None
-            agent.process.terminate()
+            agent.process.signal(signal.SIGTERM)
             gate.opened.set()
             result = agent.result()
             assert (result.run, result.outcome) == (run, "ok")

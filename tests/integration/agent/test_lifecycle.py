@@ -161,7 +161,7 @@ def test_probes_and_the_end(make_agent: AgentFactory, source: ScriptedServer, sc
     assert gate.entered.wait(60)
     assert agent.process is not None
     process, agent.process = agent.process, None
-    process.send_signal(signal.SIGTERM)
+    process.signal(signal.SIGTERM)
     wait_for(lambda: not agent.ready.exists(), 10, "the readiness file to go")
     gate.opened.set()
     assert process.wait(60) == 0
@@ -180,7 +180,7 @@ def test_a_queue_that_waits_is_not_lost_at_the_end(make_agent: AgentFactory, sco
         runs = {agent.tick(f"s{number}") for number in range(4)}
         assert gate.entered.wait(60)
         assert agent.process is not None
-        agent.process.send_signal(signal.SIGTERM)
+        agent.process.signal(signal.SIGTERM)
         time.sleep(0.3)
         gate.opened.set()
         assert agent.process.wait(60) == 0

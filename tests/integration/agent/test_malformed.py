@@ -69,7 +69,7 @@ def test_no_malformed_message_ends_an_agent(agent: Agent) -> None:
         run = agent.tick("sample")
         result = agent.result()
         assert (result.run, result.outcome) == (run, "ok"), path
-        assert process.poll() is None, path
+        assert process.is_running, path
     assert agent.metrics(REFUSED) == [f"{REFUSED} {refused}.0"]
     assert "Traceback" not in agent.log()
 
@@ -82,14 +82,14 @@ def test_thousands_of_malformed_messages(agent: Agent, source: ScriptedServer, s
         for _ in range(MANY):
             pipe.lpush(QUEUE, _fuzzed(draw))
         pipe.execute()
-    wait_for(lambda: agent.redis.llen(QUEUE) == 0 or process.poll() is not None, 120, "all of it to be taken")
+    wait_for(lambda: agent.redis.llen(QUEUE) == 0 or not process.is_running, 120, "all of it to be taken")
     run = agent.tick("sample")
 
     def answered() -> bool:
         return agent.result().run == run
 
     wait_for(answered, 60, "the honest tick's result")
-    assert process.poll() is None
+    assert process.is_running
     (counted,) = agent.metrics(REFUSED)
     assert float(counted.split()[1]) > MANY / 2
     # Throttled, and nothing of what was pushed is in it.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import requests
 
+from tests.support.forked import Forked
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
@@ -30,22 +29,17 @@ class ExporterProcess:
             "DSF_EXPORTER_HOST": "127.0.0.1",
             "DSF_EXPORTER_PORT": str(self.port),
         }
-        with log.open("wb") as stream:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "dsf.exporter"], env=environment, stdout=stream, stderr=stream
-            )
+        self.process = Forked("dsf.exporter", log, environment, inherit=False)
 
     def __enter__(self) -> ExporterProcess:
         wait_for(self._serves, 30, "the exporter to serve")
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(TIMEOUT)
+        self.process.kill()
 
     def _serves(self) -> bool:
-        assert self.process.poll() is None, self.log
+        assert self.process.is_running, self.log
         try:
             return self.get("/healthz").status_code == 200
         except requests.ConnectionError:
@@ -64,5 +58,5 @@ class ExporterProcess:
 
     def terminate(self) -> int:
         """SIGTERM; the exit code."""
-        self.process.send_signal(signal.SIGTERM)
+        self.process.signal(signal.SIGTERM)
         return self.process.wait(TIMEOUT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from dsf.store.pairs import Failure
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.support.child import Child
+from tests.support.forked import Forked
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.wait import wait_for
 
@@ -206,7 +206,7 @@ def hub_process(world: World, log: Path) -> Child:
     environment = child_environment(
         role="hub", backend="dir", manifests=world.folder, redis_url=url, health_interval="0.2"
     )
-    return Child([sys.executable, "-m", "dsf.hub"], log, environment)
+    return Forked("dsf.hub", log, environment)
 
 
 def _condition(status: dict[str, Any], kind: str) -> tuple[str, str, str]:

@@ -33,6 +33,7 @@ from dsf.results.ingest import Ingest
 from dsf.settings import ENV_PREFIX, Settings, child_environment
 from dsf.store.schedule import ScheduleStore
 from tests.integration.kube.manifests import config, scorer
+from tests.support import forked
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
@@ -98,7 +99,10 @@ class HubWorld:
         ours = child_environment(**values)
         environment |= {name: value for name, value in ours.items() if name.startswith(ENV_PREFIX)}
         log = self._logs / f"{role}-{len(self._processes)}.log"
-        self._processes.append(Child([sys.executable, "-m", module], log, environment, inherit=False))
+        command = [sys.executable, "-m", module]
+        # Another clock comes with the interpreter.
+        started = Child if clock else forked.child
+        self._processes.append(started(command, log, environment, inherit=False))
         return self._processes[-1]
 
     def clean(self) -> None:

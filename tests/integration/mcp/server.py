@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import requests
 
-from tests.support.child import Child
+from tests.support.forked import Forked
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
@@ -29,10 +28,11 @@ class Server:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.mcp = f"{self.url}/mcp"
-        self._child = Child(
-            [sys.executable, "-m", "dsf.cli", "optimizer"],
+        self._child = Forked(
+            "dsf.cli",
             folder / "optimizer.log",
             environment(optimizer_port=port, **settings),
+            arguments=["optimizer"],
             inherit=False,
         )
         try:

@@ -103,7 +103,7 @@ def test_nothing_that_comes_along_with_a_result_is_obeyed(bed: Bed, redis_url: s
         wait_for(lambda: bed.state().count("ok") == 9, 40, "nine results")
         wait_for(lambda: bed.client.llen(keys.RESULTS_QUEUE) + bed.client.hlen(keys.UNACKED) == 0, 10, "no leftovers")
         assert worker.process is not None
-        assert worker.process.poll() is None
+        assert worker.process.is_running
         assert worker.stop() == 0
     assert bed.state().open == 0
     assert bed.rejected() == {"malformed": 2 * len(refused)}

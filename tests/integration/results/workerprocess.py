@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
-from typing import IO
 
 from dsf.settings import ENV_PREFIX
 from tests.integration.results.bed import SECRET
+from tests.support import forked
+from tests.support.child import Child
 
 CELERY = (sys.executable, "-m", "celery", "-A", "dsf.celery", "worker", "-Q", "hub.results", "--loglevel=INFO")
 OWN = (sys.executable, "-m", "dsf.results")
@@ -30,14 +30,10 @@ class WorkerProcess:
             "DSF_RESULTS_VISIBILITY_TIMEOUT": "2",
             **settings,
         }
-        self._log: IO[bytes] | None = None
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Child | None = None
 
     def start(self) -> WorkerProcess:
-        self._log = self.log_file.open("ab")
-        self.process = subprocess.Popen(
-            self._command, env=self._environment, stdout=self._log, stderr=self._log, start_new_session=True
-        )
+        self.process = forked.child(self._command, self.log_file, self._environment, inherit=False)
         return self
 
     def log(self) -> str:
@@ -54,12 +50,9 @@ class WorkerProcess:
     def _end(self, number: signal.Signals) -> int:
         if self.process is None:
             return 0
-        self.process.send_signal(number)
+        self.process.signal(number)
         code = self.process.wait(60)
         self.process = None
-        if self._log is not None:
-            self._log.close()
-            self._log = None
         return code
 
     def __enter__(self) -> WorkerProcess:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,34 +11,28 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from dsf.settings import child_environment
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+from tests.support import forked
+from tests.support.child import Child
 
 
 class Process:
     """One running command."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], log: Path) -> None:
-        self.popen = popen
-        self._log = log
+    def __init__(self, child: Child) -> None:
+        self.child = child
 
     @property
     def output(self) -> str:
-        return self._log.read_text(errors="replace")
+        return self.child.log.read_text(errors="replace")
 
     def kill(self) -> None:
         """SIGKILL: no handler runs."""
-        self.popen.kill()
-        self.popen.wait(60)
+        self.child.kill()
 
     def terminate(self) -> int:
         """SIGTERM, and the exit code."""
-        self.popen.terminate()
-        return self.popen.wait(60)
+        self.child.signal(signal.SIGTERM)
+        return self.child.wait()
 
 
 def celery(*arguments: str, app: str = "dsf.celery", **settings: object) -> AbstractContextManager[Process]:
@@ -52,15 +44,8 @@ def celery(*arguments: str, app: str = "dsf.celery", **settings: object) -> Abst
 def running(*module: str, **settings: object) -> Iterator[Process]:
     """A module with its arguments and with these DSF_ settings; killed at the end if it still runs."""
     with tempfile.NamedTemporaryFile(prefix="dsf-process-", suffix=".log") as log:
-        popen = subprocess.Popen(
-            [sys.executable, "-m", *module],
-            env=child_environment(**settings),
-            cwd=ROOT,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-        )
-        process = Process(popen, Path(log.name))
+        command = (sys.executable, "-m", *module)
+        process = Process(forked.child(command, Path(log.name), child_environment(**settings), inherit=False))
         try:
             yield process
         finally:

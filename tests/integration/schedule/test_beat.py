@@ -130,7 +130,7 @@ def test_a_lost_lock_is_taken_again(redis_url: str, redis_client: redis.Redis) -
         wait_for(lambda: holder(redis_client) not in (None, "somebody else"), 5)
         ran = len(pushed(redis_client, "c1"))
         wait_for_ticks(redis_client, "c1", ran, timeout=3)
-        assert process.popen.poll() is None
+        assert process.child.is_running
 
 
 def outages(process: Process) -> int:
@@ -150,9 +150,9 @@ def test_beat_survives_a_restart_of_redis(aof_server: RedisServer) -> None:
         before_it, back = outages(process), process.output.count("redis is back")
         aof_server.kill()
         wait_for(lambda: outages(process) > before_it, 10, "the outage to be logged")
-        used = psutil.Process(process.popen.pid).cpu_times()
+        used = psutil.Process(process.child.pid).cpu_times()
         time.sleep(3)  # The outage itself: long enough for several attempts.
-        still = psutil.Process(process.popen.pid).cpu_times()
+        still = psutil.Process(process.child.pid).cpu_times()
         assert still.user + still.system - used.user - used.system < 0.5
         assert outages(process) == before_it + 1
         aof_server.restart()
@@ -193,9 +193,9 @@ def test_probe_file_metrics_and_rest(redis_url: str, redis_client: redis.Redis, 
         assert "dynamic_scoring_ticks_total 1.0" in scrape()
         assert 'dynamic_scoring_queue_length{queue="spoke.c1"} 1.0' in scrape()
         touched = alive.stat().st_mtime
-        used, began = psutil.Process(process.popen.pid).cpu_times(), time.monotonic()
+        used, began = psutil.Process(process.child.pid).cpu_times(), time.monotonic()
         wait_for(lambda: alive.stat().st_mtime > touched + 2, 5, "the liveness file to be touched")
-        still, took = psutil.Process(process.popen.pid).cpu_times(), time.monotonic() - began
+        still, took = psutil.Process(process.child.pid).cpu_times(), time.monotonic() - began
         # Nothing is due: two looks a second, for as long as this process looked at it.
         assert still.user + still.system - used.user - used.system < max(0.1, took / 25)
         assert process.terminate() == 0
@@ -203,6 +203,6 @@ def test_probe_file_metrics_and_rest(redis_url: str, redis_client: redis.Redis, 
 
 def test_a_metrics_port_in_use_is_said(redis_url: str, redis_server: RedisServer) -> None:
     with beat(redis_url, beat_metrics_port=redis_server.port) as process:
-        wait_for(lambda: process.popen.poll() is not None, START_TIME, "beat to end")
+        wait_for(lambda: not process.child.is_running, START_TIME, "beat to end")
         # Redis holds 127.0.0.1 only; where that does not clash, beat runs and there is nothing to say.
         assert f"DSF_BEAT_METRICS_PORT: cannot listen on port {redis_server.port}" in process.output

@@ -31,6 +31,7 @@ from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs, PairState
 from dsf.ticks import TickFactory
 from tests.integration.security import identities
+from tests.support import forked
 from tests.support.child import Child
 from tests.support.httpserver import Handler, ScriptedServer, answer, matrix
 from tests.support.redisserver import free_port
@@ -110,9 +111,8 @@ class Fleet:
         self.write_manifests()
         for cluster in CLUSTERS:
             self._write_secrets(cluster)
-        celery = (sys.executable, "-m", "celery", "-A", "dsf.celery")
         self.run_hub()
-        self._run("beat", (*celery, "beat"))
+        self._run("beat", (sys.executable, "-m", "dsf.beat"))
         self._run("results", (sys.executable, "-m", "dsf.results"), backend="dir")
         self._run("exporter", (sys.executable, "-m", "dsf.exporter"))
         self._run("flower", tuple(celerycommands.flower("127.0.0.1", self.flower_port)))
@@ -220,7 +220,7 @@ class Fleet:
 
     def _run(self, name: str, command: tuple[str, ...], **settings: object) -> None:
         environment = self.environment(name, **settings)
-        self._children[name] = Child(command, self.logs / f"{name}.log", environment)
+        self._children[name] = forked.child(command, self.logs / f"{name}.log", environment)
 
     def environment(self, name: str, **settings: object) -> dict[str, str]:
         """The environment of a process, or of a person's shell with the name `operator`."""

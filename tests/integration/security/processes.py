@@ -16,13 +16,12 @@ from dsf.redisacl.passwords import derive_password
 from dsf.redisacl.rules import HubRole, cluster_user, hub_user
 from dsf.settings import ENV_PREFIX
 from tests.integration.security.fleet import MASTER
+from tests.support import forked
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 
 #: The agent is that of this cluster.
 CLUSTER = "c1"
-
-_CELERY = (sys.executable, "-m", "celery", "-A", "dsf.celery")
 
 
 @contextlib.contextmanager
@@ -39,7 +38,7 @@ def processes(
     (folder / "config.json").write_text(json.dumps(list(summaries)))
     commands = {
         "hub": (sys.executable, "-m", "dsf.hub"),
-        "beat": (*_CELERY, "beat"),
+        "beat": (sys.executable, "-m", "dsf.beat"),
         "results": (sys.executable, "-m", "dsf.results"),
         "exporter": (sys.executable, "-m", "dsf.exporter"),
         "flower": tuple(celerycommands.flower("127.0.0.1", free_port())),
@@ -69,6 +68,6 @@ def processes(
         for role in roles:
             values = {**common, **settings, "role": role, **mine[role]}
             own = {ENV_PREFIX + name.upper(): str(value) for name, value in values.items()}
-            started[role] = Child(commands[role], folder / f"{role}.log", environment | own)
+            started[role] = forked.child(commands[role], folder / f"{role}.log", environment | own)
             stack.callback(started[role].kill)
         yield started

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.support import forked
+from tests.support import forked, forkserver
+from tests.support.wait import wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,10 +50,47 @@ def test_much_is_whole_and_nothing_is_inherited(tmp_path: Path, monkeypatch: pyt
     assert len(done.stdout) > 65_536
 
 
-def test_what_commands_load_in_their_own_order_is_not_loaded_before_them() -> None:
+@pytest.mark.parametrize("name", forkserver.LOADED)
+def test_what_is_loaded_in_an_order_of_its_own_is_not_loaded_before(name: str) -> None:
+    code = f"import sys\nfrom dsf import lean\nlean.start()\nimport {', '.join(forkserver.LOADED[name])}\n"
     told = subprocess.run(
-        [sys.executable, "-c", "import sys, tests.support.loaded; print(*sys.modules)"],
+        [sys.executable, "-c", code + "print(*sys.modules)"],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
     ).stdout.split()  # fmt: skip
-    assert {"dsf.cli.main", "redis", "pydantic"} <= set(told)
-    assert {"rich", "structlog", "dsf.celery"}.isdisjoint(told)
+    assert {"redis", "pydantic"} <= set(told)
+    assert "dsf.celery" not in told
+    assert name != "dsf.cli" or {"rich", "structlog"}.isdisjoint(told)
+
+
+def test_a_process_has_a_session_arguments_and_an_environment_of_its_own(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "DSF_REDIS_URL": "redis://127.0.0.1:1/0", "DSF_EXPORTER_PORT": "0"}
+    made = forked.Forked("dsf.exporter", tmp_path / "log", environment, inherit=False)
+    try:
+        wait_for(lambda: "exporter listens" in made.tail(), 30, "the exporter to listen")
+        assert os.getsid(made.pid) == made.pid != os.getsid(0)
+        assert made.is_running
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0, made.tail()
+        assert not made.is_running
+    finally:
+        made.kill()
+
+
+def test_a_process_that_is_killed_says_so(tmp_path: Path) -> None:
+    made = forked.Forked("dsf.hub", tmp_path / "log", {"DSF_MANIFESTS": str(tmp_path)})
+    made.kill()
+    assert made.wait() == -signal.SIGKILL
+
+
+def test_processes_end_with_the_one_that_has_started_them(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from tests.support.forked import Forked\n"
+        f"made = Forked('dsf.exporter', Path({str(tmp_path / 'log')!r}), {{'DSF_EXPORTER_PORT': '0'}})\n"
+        "print(made.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        wait_for(lambda: "exporter listens" in (tmp_path / "log").read_text(), 30, "the exporter to listen")
+        parent.kill()
+    wait_for(lambda: not psutil.pid_exists(pid), 10, "what it started to end")

@@ -1,0 +1,132 @@
+"""Has one of our modules loaded and forks processes that run it: the other half of tests/support/forked.py.
+
+    python -P forkserver.py SOCKET NAME
+
+It is one of these for each module: a process finds loaded what it would load itself, and nothing of another role.
+Not the Celery application, which is made from the settings when it is imported; and for commands neither structlog nor
+rich, of which the first looks whether the second is there: they load them in their own order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from typing import Any
+
+_CELERY = ("celery.app.amqp", "celery.app.control", "celery.signals", "dsf.redislink.broker", "dsf.redislink.transport")
+_WORKER = (
+    *_CELERY,
+    "billiard.pool",
+    "celery.app.trace",
+    "celery.backends.base",
+    "celery.utils.debug",
+    "dsf.workerprobes",
+)
+_COMMANDS = ("dsf.cli.explaining", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statusreport")
+#: Module, or module and first argument -> what is loaded for it, in the order in which it would be.
+LOADED: dict[str, tuple[str, ...]] = {
+    "dsf.agent": ("dsf.agent.main", "dsf.settings", *_WORKER, "dsf.agent.pool", "dsf.agent.runtime", "dsf.agent.steps"),
+    "dsf.beat": (
+        "dsf.settings",
+        *_CELERY,
+        "celery.beat",
+        "prometheus_client",
+        "dsf.exposition",
+        "dsf.schedule.dispatch",
+    ),
+    "dsf.cli": _COMMANDS,
+    "dsf.cli optimizer": (*_COMMANDS, "dsf.cli.optimizer", "dsf.optimizer.main", "dsf.optimizer.mcp"),
+    "dsf.exporter": ("dsf.exporter.main", "dsf.settings", "pydantic.v1", "anyio._core._sockets"),
+    "dsf.hub": ("dsf.hub.main", "dsf.settings"),
+    "dsf.results": ("dsf.results.worker", *_WORKER, "dsf.backends", "dsf.results.service", "dsf.results.transport"),
+    "dsf.web": ("dsf.settings", "dsf.web.main"),
+}
+#: A request is one packet; the environment is most of it.
+MOST_BYTES = 1 << 20
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve until the other half is gone; in a process that is forked off, be that module."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    name = sys.argv[2]
+    libc = ctypes.CDLL(None)
+    from dsf import lean
+
+    # As every one of them begins.
+    lean.start()
+    for module in LOADED[name]:
+        importlib.import_module(module)
+    request = _serve(control)
+    if request is not None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _furnish(request)
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def _serve(control: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request; returns it in the new process, and None in this one when there are no more."""
+    running: dict[int, int] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is not control:
+                    ended = key.fd
+                    selector.unregister(ended)
+                    os.close(ended)
+                    pid = running.pop(ended)
+                    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    control.send(json.dumps({"pid": pid, "code": code}).encode())
+                    continue
+                packet = control.recv(MOST_BYTES)
+                if not packet:
+                    return None
+                pid = os.fork()
+                if pid == 0:
+                    for opened in running:
+                        os.close(opened)
+                    control.close()
+                    request: dict[str, Any] = json.loads(packet)
+                    return request
+                watched = os.pidfd_open(pid)
+                running[watched] = pid
+                selector.register(watched, selectors.EVENT_READ)
+                control.send(json.dumps({"pid": pid}).encode())
+
+
+def _furnish(request: dict[str, Any]) -> None:
+    """What a process of its own has: session, folder, environment, descriptors and arguments."""
+    os.setsid()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    _open(0, os.devnull, os.O_RDONLY)
+    for number, path in ((1, request["out"]), (2, request["err"])):
+        _open(number, path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    lines = 1 if os.environ.get("PYTHONUNBUFFERED") else -1
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = os.fdopen(1, "w", lines, encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.argv = [request["module"], *request["arguments"]]
+
+
+def _open(number: int, path: str, flags: int) -> None:
+    opened = os.open(path, flags, 0o600)
+    os.dup2(opened, number)
+    if opened != number:
+        os.close(opened)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
+        main()
