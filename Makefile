@@ -60,7 +60,7 @@ types: $(SYNCED) ## check types
 bench: $(SYNCED) ## measure; prints a table of figures beside their limits
 	@$(PYTHON) -m bench $(ARGS)
 
-bench-fleet: $(SYNCED) ## measure the whole hub under a whole fleet, 25 minutes; ARGS="--clusters 100" is 4
+bench-fleet: $(SYNCED) ## measure the whole hub under a whole fleet, 25 minutes; ARGS="--clusters 100" is 4; --soak 3600 adds faults
 	@$(PYTHON) -m bench.fleet $(ARGS)
 
 format: $(SYNCED) ## format the code and fix what can be fixed

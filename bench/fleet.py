@@ -1,14 +1,16 @@
 """The whole hub under a whole fleet: every process, Redis included, from tick to score.
 
     python -m bench.fleet [--clusters N ...] [--seconds S] [--workers W] [--overload S] [--flood S]
-                          [--quick] [--strict] [--json FILE]
+                          [--soak S] [--seed N] [--quick] [--strict] [--json FILE]
 
 Real hub controller, beat, results workers, exporter and Redis on a folder of manifests; the agents of all clusters are
 played by one process (`bench.player`): 10 scorers every 30 s, signed results of 10 items, of which 5 % have other
 values than the ones before. Each size is brought up, left alone for one interval, and then measured.
 
 `--overload S` afterwards gives the results workers half of the CPU that they took, for so many seconds, by stopping
-and continuing them. `--flood S` has one cluster's credential put 10,000 messages a second into its mailbox.
+and continuing them. `--flood S` has one cluster's credential put 10,000 messages a second into its mailbox. `--soak S`
+makes faults for so long, with 3 bad scorers of the 10 (`bench.soak` says which faults, and what is judged); a line on
+standard error each minute says where it is.
 
 CPU is that of the processes (user and system, all threads that ever lived, children included); what is waited for
 depends on what else the machine does.
@@ -23,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from bench.common import Figure, Measurement, options, report
 from bench.fleetworld import INTERVAL, World
 from bench.hub import SCORERS, ScoringApi
 from bench.line import Line
+from bench.soak import Soak
 
 SIZES, QUICK_SIZES = (100, 1000, 3500), (20, 100)
 SECONDS, QUICK_SECONDS = 90.0, 30.0
@@ -45,23 +49,41 @@ def quantile(values: Sequence[float], share: float) -> float:
     return found[min(int(share * len(found)), len(found) - 1)] if found else float("nan")
 
 
-def measure_size(clusters: int, seconds: float, workers: int, overload: float, flood: float) -> Measurement:
+@dataclass(frozen=True)
+class Plan:
+    """What to do with each size; times are in seconds, 0 for what is left out."""
+
+    seconds: float
+    workers: int = 1
+    overload: float = 0.0
+    flood: float = 0.0
+    soak: float = 0.0
+    seed: int = 7
+
+
+def measure_size(clusters: int, plan: Plan) -> Measurement:
     """One size, with processes of its own."""
-    with world_of(clusters, workers) as world:
+    name = f"{clusters} x {SCORERS}"
+    with world_of(clusters, plan.workers) as world:
         began = time.monotonic()
         world.bring_up()
         up = time.monotonic() - began
-        seen = world.watch(seconds)
-        mix = world.commands(min(10.0, seconds))
+        seen = world.watch(plan.seconds)
+        mix = world.commands(min(10.0, plan.seconds))
         after: dict[str, Any] = {}
-        if overload:
-            after["overload"] = world.overload(overload, seen.cores["results"])
-        if flood:
-            after["flood"] = world.flood(flood)
+        if plan.overload:
+            after["overload"] = world.overload(plan.overload, seen.cores["results"])
+        if plan.flood:
+            after["flood"] = world.flood(plan.flood)
+        soak = Soak(world, plan.soak, plan.seed) if plan.soak else None
+        if soak is not None:
+            soak.run()
         books = world.books()
+        soaked: list[Figure] = []
+        if soak is not None:
+            soaked, after["soak"] = soak.figures(name, books)
         size = world.bytes_per_pair()
     pairs = clusters * SCORERS
-    name = f"{clusters} x {SCORERS}"
     most_cpu, most_memory = _LIMITS.get(clusters, (None, None))
     milli = {process: 1000 * share for process, share in seen.cores.items()}
     memory = {process: rss / 2**20 for process, rss in seen.memory.items()}
@@ -141,6 +163,7 @@ def measure_size(clusters: int, seconds: float, workers: int, overload: float, f
                 most=_LATENCY,
             )
         )
+    figures += soaked
     details = {"milli": milli, "memory": memory, "commands": mix.names, "bytes_per_pair": size, **after}
     return figures, details
 
@@ -176,14 +199,12 @@ def lines(sizes: dict[int, dict[str, Any]]) -> list[Figure]:
     return figures
 
 
-def measure(
-    clusters: Sequence[int], seconds: float, workers: int, overload: float, flood: float, *, say: bool = True
-) -> Measurement:
+def measure(clusters: Sequence[int], plan: Plan, *, say: bool = True) -> Measurement:
     """All sizes, one after the other."""
     figures: list[Figure] = []
     sizes: dict[int, dict[str, Any]] = {}
     for number in clusters:
-        found, sizes[number] = measure_size(number, seconds, workers, overload, flood)
+        found, sizes[number] = measure_size(number, plan)
         figures += found
         if say:
             for figure in found:
@@ -202,10 +223,13 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1, help="results workers")
     parser.add_argument("--overload", type=float, default=0.0, metavar="S", help="seconds with half of the CPU")
     parser.add_argument("--flood", type=float, default=0.0, metavar="S", help="seconds with a flood")
+    parser.add_argument("--soak", type=float, default=0.0, metavar="S", help="seconds with faults")
+    parser.add_argument("--seed", type=int, default=7, help="which faults (default 7)")
     arguments = parser.parse_args()
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    return report(arguments, measure(clusters, seconds, arguments.workers, arguments.overload, arguments.flood))
+    plan = Plan(seconds, *(getattr(arguments, name) for name in ("workers", "overload", "flood", "soak", "seed")))
+    return report(arguments, measure(clusters, plan))
 
 
 if __name__ == "__main__":

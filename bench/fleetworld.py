@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +18,8 @@ import psutil
 import redis
 import requests
 
-from bench.common import ROOT, cpu, process
+from bench.common import ROOT, cpu
+from bench.fleetprocesses import Processes
 from bench.hub import SCORERS, Fleet
 from dsf import keys
 from dsf.demo.embedded_redis import EmbeddedRedis
@@ -84,6 +85,8 @@ class Books:
     ended: int
     ticks: int
     text: str
+    #: Cycles that have no outcome or more than one, pair by pair.
+    wrong: int
 
 
 class Player:
@@ -93,7 +96,13 @@ class Player:
         command = [sys.executable, "-m", "bench.player", *arguments]
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+                command,
+                env=environment,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
             )
         self.counts: Counter[str] = Counter()
         self.latencies: list[float] = []
@@ -106,6 +115,11 @@ class Player:
             self.counts = Counter(said["counts"])
             self.latencies += said["latencies"]
 
+    def tell(self, *words: object) -> None:
+        """Have it change what it does; see `bench.player`."""
+        assert self.process.stdin is not None
+        print(*words, file=self.process.stdin, flush=True)
+
     def stop(self) -> None:
         """End it."""
         self.process.terminate()
@@ -116,22 +130,25 @@ class World:
     """One size of a fleet. A context manager: all processes end with it."""
 
     def __init__(self, folder: Path, api: str, clusters: int, workers: int) -> None:
-        self._folder = folder
-        self._stack = contextlib.ExitStack()
+        self.folder = folder
+        self.processes = Processes(folder)
         self._supervisor = Supervisor(folder, lambda _: None)
         ports = Ports(lambda _: None)
         self._server = EmbeddedRedis(folder / "redis", ports.any())
         self._port = ports.any()
         program = self._server.program()
-        self._supervisor.start(program)
-        self._supervisor.wait_ready(30)
-        pid = self._supervisor.pid(program.name)
+        # An open file for each connection. On its command line, so that it is so after a restart too.
+        limits = ("--maxclients", str(3 * clusters + 200), "--maxmemory", "8gb")
+        self._redis = replace(program, command=(*program.command, *limits))
+        self.start_redis()
+        pid = self._supervisor.pid(self._redis.name)
         self._fleet = Fleet(folder, self._server, pid, api, clusters)
         self.client: redis.Redis = self._fleet.client
+        self.clusters = self._fleet.clusters
+        #: Where the `dir` backend has its objects.
+        self.out = self._fleet.folder / "_out"
         self._workers = workers
-        self._pairs = [(name, f"scorer-{number}") for name in self._fleet.clusters for number in range(SCORERS)]
-        self._processes: dict[str, list[psutil.Process]] = {"redis": [psutil.Process(pid)]}
-        self._beat: subprocess.Popen[bytes] | None = None
+        self.pairs = [(name, f"scorer-{number}") for name in self.clusters for number in range(SCORERS)]
         self._player: Player | None = None
         self._stopped = threading.Event()
 
@@ -143,7 +160,7 @@ class World:
         try:
             if self._player is not None:
                 self._player.stop()
-            self._stack.close()
+            self.processes.close()
         finally:
             self._supervisor.stop_all()
             self.client.close()
@@ -152,29 +169,47 @@ class World:
 
     def bring_up(self) -> None:
         """Start everything; returns when every pair has its object, and one interval more has passed."""
-        # An open file for each connection.
-        self.client.config_set("maxclients", 3 * len(self._fleet.clusters) + 200)
-        self.client.config_set("maxmemory", 8 << 30)
         self._fleet.manifests()
-        self._beat = self._run("beat", "dsf.beat")
+        self._run("beat", "dsf.beat")
         self._run("hub", "dsf.hub")
         self._run("exporter", "dsf.exporter", exporter_host="127.0.0.1", exporter_port=self._port)
         for _ in range(self._workers):
             self._run("results", "dsf.results")
         self._player = Player(
-            *("--clusters", str(len(self._fleet.clusters))),
+            *("--clusters", str(len(self.clusters))),
             environment=self._environment(role="agent", cluster="cluster-0000"),
-            log=self._folder / "player.log",
+            log=self.folder / "player.log",
         )
-        self._until(lambda: self.client.hlen(keys.WRITTEN) == len(self._pairs), "every object once")
+        self._until(lambda: self.client.hlen(keys.WRITTEN) == len(self.pairs), "every object once")
         time.sleep(INTERVAL)
 
-    def _run(self, name: str, *command: str, **values: object) -> subprocess.Popen[bytes]:
-        environment = self._environment(role=name, **values)
-        log = self._folder / f"{name}.log"
-        started = self._stack.enter_context(process([sys.executable, "-m", *command], environment, log))
-        self._processes.setdefault(name, []).append(psutil.Process(started.pid))
-        return started
+    @property
+    def player(self) -> Player:
+        """The agents."""
+        assert self._player is not None
+        return self._player
+
+    @property
+    def redis_url(self) -> str:
+        """Where Redis is."""
+        return self._server.url
+
+    def start_redis(self) -> None:
+        """Start Redis with what it knew; returns when it serves. To be called in the main thread."""
+        self._supervisor.start(self._redis)
+        self._supervisor.wait_ready(120)
+        self.processes.adopt("redis", self._supervisor.pid(self._redis.name))
+
+    def stop_redis(self) -> None:
+        """SIGTERM to Redis: it writes down what it knows, and ends."""
+        process = self.processes.release("redis")
+        process.terminate()
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.05)
+        self._supervisor.stop(self._redis.name)
+
+    def _run(self, name: str, module: str, **values: object) -> None:
+        self.processes.start(name, module, self._environment(role=name, **values))
 
     def _environment(self, **values: object) -> dict[str, str]:
         return child_environment(
@@ -197,31 +232,29 @@ class World:
 
     def watch(self, seconds: float) -> Seen:
         """Look at it for so long, with a scrape every 30 s."""
-        assert self._player is not None
         seen = Seen()
-        self._player.latencies.clear()
-        before, began = self._cpu(), time.monotonic()
-        stats, done = self.client.info("stats"), self._player.counts["results"]
+        self.player.latencies.clear()
+        before, began = self.processes.cpu(), time.monotonic()
+        stats, done = self.client.info("stats"), self.player.counts["results"]
         lags = self._lags()
         scraped: list[tuple[int, float]] = []
-        scraper = threading.Thread(target=self._scrape, args=(began + seconds, scraped), daemon=True)
-        scraper.start()
+        scraper = self.scraper(began + seconds, scraped)
         while time.monotonic() < began + seconds:
-            seen.waiting.append(self._waiting())
-            for name, rss in self._memory().items():
+            seen.waiting.append(self.waiting())
+            for name, rss in self.processes.memory().items():
                 seen.memory[name] = max(rss, seen.memory.get(name, 0))
             time.sleep(_LOOK)
         scraper.join(60)
         seen.seconds = time.monotonic() - began
-        now, after = self._cpu(), self.client.info("stats")
+        now, after = self.processes.cpu(), self.client.info("stats")
         seen.cores = {name: (now[name] - before[name]) / seen.seconds for name in now}
-        seen.cycles = self._player.counts["results"] - done
+        seen.cycles = self.player.counts["results"] - done
         seen.lag = _quantiles(self._lags() - lags)
         for side in ("input", "output"):
             field_name = f"total_net_{side}_bytes"
             each = (after[field_name] - stats[field_name]) / max(seen.cycles, 1)
             setattr(seen, "bytes_in" if side == "input" else "bytes_out", each)
-        seen.latencies = list(self._player.latencies)
+        seen.latencies = list(self.player.latencies)
         if scraped:
             seen.scrape_bytes, seen.scrape_seconds = max(scraped)
         return seen
@@ -229,10 +262,9 @@ class World:
     def commands(self, seconds: float) -> Mix:
         """The commands of so many seconds, counted one by one; this costs Redis something, so nothing else is measured
         meanwhile."""
-        assert self._player is not None
         sent: Counter[str] = Counter()
         inside: Counter[str] = Counter()
-        done = self._player.counts["results"]
+        done = self.player.counts["results"]
         with self.client.monitor() as monitor:  # type: ignore[no-untyped-call]
             connection: Any = monitor.connection
             end = time.monotonic() + seconds
@@ -241,18 +273,17 @@ class World:
                 head, _, rest = line.partition("] ")
                 (inside if head.endswith(" lua") else sent)[rest.split(" ", 1)[0].strip('"').upper()] += 1
         time.sleep(1.1)
-        cycles = max(self._player.counts["results"] - done, 1) * seconds / (seconds + 1.1)
+        cycles = max(self.player.counts["results"] - done, 1) * seconds / (seconds + 1.1)
         names = {f"{name} in scripts": number / cycles for name, number in inside.most_common(12)}
         names |= {name: number / cycles for name, number in sent.most_common(20)}
         return Mix(sent.total() / cycles, inside.total() / cycles, {name: round(n, 2) for name, n in names.items()})
 
     def overload(self, seconds: float, needed: float) -> dict[str, float]:
         """Give the results workers half of `needed` cores for so long, then all, until it is normal again."""
-        assert self._player is not None
         ended = threading.Event()
         share = needed / 2 / self._workers
         thread = threading.Thread(target=self._slow_down, args=(share, ended), daemon=True)
-        before, began = self._player.counts["ticks"], time.monotonic()
+        before, began = self.player.counts["ticks"], time.monotonic()
         first = self._ok()
         thread.start()
         ages: list[float] = []
@@ -260,13 +291,13 @@ class World:
         while time.monotonic() < began + seconds:
             time.sleep(_SURVEY)
             if time.monotonic() > began + 2 * INTERVAL:
-                ages += self._ages()
-        ticks, scores = self._player.counts["ticks"] - before, self._ok() - first
+                ages += self.ages()
+        ticks, scores = self.player.counts["ticks"] - before, self._ok() - first
         ended.set()
         thread.join()
         began = time.monotonic()
         # A score is as old as its interval, and the time of its cycle.
-        self._until(lambda: max(self._ages()) <= INTERVAL + 2, "scores of all pairs to be fresh")
+        self._until(lambda: max(self.ages()) <= INTERVAL + 2, "scores of all pairs to be fresh")
         normal = time.monotonic() - began
         ages.sort()
         return {
@@ -279,7 +310,7 @@ class World:
 
     def _slow_down(self, share: float, ended: threading.Event) -> None:
         """Stop each results worker whenever it has had this share of a core, until its time comes again."""
-        workers = self._processes["results"]
+        workers = self.processes.of("results")
         first, began = [cpu(worker) for worker in workers], time.monotonic()
         try:
             while not ended.wait(_DUTY):
@@ -292,17 +323,16 @@ class World:
 
     def flood(self, seconds: float) -> dict[str, Any]:
         """One cluster's mailbox gets 10,000 messages a second for so long."""
-        assert self._player is not None
         flooding = Player(
             *("--clusters", "0", "--flood", "cluster-0000"),
             environment=self._environment(role="agent", cluster="cluster-0000"),
-            log=self._folder / "player.log",
+            log=self.folder / "player.log",
         )
         self._until(lambda: flooding.counts["flood"] > 0, "the flood")
-        before, began, first = self._cpu(), time.monotonic(), flooding.counts["flood"]
-        self._player.latencies.clear()
+        before, began, first = self.processes.cpu(), time.monotonic(), flooding.counts["flood"]
+        self.player.latencies.clear()
         time.sleep(seconds)
-        found, now = sorted(self._player.latencies), self._cpu()
+        found, now = sorted(self.player.latencies), self.processes.cpu()
         flooding.stop()
         took = time.monotonic() - began
         cores = ", ".join(f"{name} {1000 * (now[name] - before[name]) / took:.0f}" for name in now)
@@ -315,54 +345,52 @@ class World:
 
     def books(self) -> Books:
         """Stop beat, wait for the last run, and add up."""
-        assert self._beat is not None
-        self._beat.terminate()
-        self._beat.wait(60)
+        self.processes.stop("beat")
         self._until(lambda: self.client.zcard(keys.OPEN_RUNS) == 0, "the last run to end")
         totals: Counter[str] = Counter()
-        for state in Pairs(self.client).states(self._pairs):
+        wrong = 0
+        for state in Pairs(self.client).states(self.pairs):
             totals["scheduled"] += state.scheduled
+            wrong += abs(state.open)
             for outcome in OUTCOMES:
                 totals[outcome] += state.count(outcome)
         stats = {str(name): str(text) for name, text in self.client.hgetall(keys.BEAT_STATS).items()}
         ticks = sum(int(text) for name, text in stats.items() if name == "ticks" or name.startswith("skipped:"))
         text = ", ".join(f"{outcome} {totals[outcome]}" for outcome in OUTCOMES if totals[outcome])
-        return Books(totals["scheduled"], sum(totals[outcome] for outcome in OUTCOMES), ticks, text)
+        return Books(totals["scheduled"], sum(totals[outcome] for outcome in OUTCOMES), ticks, text, wrong)
 
     def bytes_per_pair(self) -> float:
         """Bytes of Redis for each pair without clients, with histories as long as they get."""
-        assert self._player is not None
-        self._player.stop()
+        self.player.stop()
+        self.fill_histories()
+        memory = self.client.info("memory")
+        buffers = memory["mem_clients_normal"] + memory.get("mem_aof_buffer", 0)
+        return float(memory["used_memory"] - memory["used_memory_startup"] - buffers) / len(self.pairs)
+
+    def fill_histories(self) -> None:
+        """Make all histories as long as they get, with what stands in them."""
         fill = self.client.register_script(_FILL)
         length = Settings.model_fields["history_length"].default
         prefix = keys.history_key("", "").removesuffix("/")
-        for start in range(0, len(self._pairs), 100):
-            fill(args=[prefix, length, *(keys.pair(*pair) for pair in self._pairs[start : start + 100])])
-        memory = self.client.info("memory")
-        buffers = memory["mem_clients_normal"] + memory.get("mem_aof_buffer", 0)
-        return float(memory["used_memory"] - memory["used_memory_startup"] - buffers) / len(self._pairs)
+        for start in range(0, len(self.pairs), 100):
+            fill(args=[prefix, length, *(keys.pair(*pair) for pair in self.pairs[start : start + 100])])
 
     # --- details ---------------------------------------------------------------------------------------------------
 
-    def _cpu(self) -> dict[str, float]:
-        return {name: sum(sum(one.cpu_times()[:4]) for one in found) for name, found in sorted(self._processes.items())}
-
-    def _memory(self) -> dict[str, int]:
-        return {name: sum(one.memory_info().rss for one in found) for name, found in sorted(self._processes.items())}
-
-    def _waiting(self) -> int:
+    def waiting(self) -> int:
+        """Results in the queue."""
         # One element of the hash is one task, of up to 32 results that are being worked on.
         return int(self.client.llen(keys.RESULTS_QUEUE))
 
     def _ok(self) -> int:
-        return sum(state.count("ok") for state in Pairs(self.client).states(self._pairs))
+        return sum(state.count("ok") for state in Pairs(self.client).states(self.pairs))
 
-    def _ages(self) -> list[float]:
+    def ages(self) -> list[float]:
         """Seconds since the newest score of each pair was due."""
         ages = []
-        for start in range(0, len(self._pairs), 1000):
+        for start in range(0, len(self.pairs), 1000):
             with self.client.pipeline(transaction=False) as pipe:
-                for pair in self._pairs[start : start + 1000]:
+                for pair in self.pairs[start : start + 1000]:
                     pipe.hget(keys.pair_key(*pair), "score_run")
                 ages += [time.time() - run_time(run) for run in pipe.execute()]
         return ages
@@ -371,12 +399,21 @@ class World:
         stats = {str(name): str(text) for name, text in self.client.hgetall(keys.BEAT_STATS).items()}
         return Counter({bound: int(stats.get(f"lag:{bound}", "0")) for bound in (*BOUNDS, "+Inf")})
 
+    def scraper(self, end: float, found: list[tuple[int, float]] | None = None) -> threading.Thread:
+        """A thread that scrapes the exporter every 30 s until then (time.monotonic()), so that it has its work; `found`
+        gets bytes and seconds of each scrape."""
+        thread = threading.Thread(target=self._scrape, args=(end, [] if found is None else found), daemon=True)
+        thread.start()
+        return thread
+
     def _scrape(self, end: float, found: list[tuple[int, float]]) -> None:
         with requests.Session() as session:
             session.trust_env = False
             while (began := time.monotonic()) < end and not self._stopped.is_set():
-                answer = session.get(f"http://127.0.0.1:{self._port}/metrics", timeout=120)
-                found.append((len(answer.content), time.monotonic() - began))
+                # It may just be away.
+                with contextlib.suppress(requests.RequestException):
+                    answer = session.get(f"http://127.0.0.1:{self._port}/metrics", timeout=120)
+                    found.append((len(answer.content), time.monotonic() - began))
                 self._stopped.wait(max(0.0, min(_SCRAPE, end - time.monotonic())))
 
 

@@ -4,184 +4,52 @@
 
 Each cluster has two connections, as far as Redis can tell those of an agent: one blocks in a pop of its queue, the
 other puts the signed result of each tick at once into its scorer's slot of the mailbox and rings. One that the hub has
-not taken gives way to it, as with an agent. `--flood` puts what looks like a result
-into the mailbox of that cluster so many times a second, as somebody with a stolen credential can.
+not taken gives way to it, as with an agent. When Redis goes away it is connected to again as an agent does it, and
+results that were not answered are put again. A tick that came too late ends as skipped (`expired`). `--flood` puts what
+looks like a result into the mailbox of that cluster so many times a second, as somebody with a stolen credential can.
 
 Redis (with the master secret) comes from the environment, `DSF_REDIS_URL` and `DSF_SIGNING_SECRET`. Every second it
-prints one line of JSON: what it has done until then.
+prints one line of JSON: what it has done until then. Lines on its standard input change what it does:
+
+    bad SCORER ...              from now on half of the cycles of these scorers fail
+    quiet SECONDS CLUSTER ...   these agents do nothing for so long, as processes that are stopped
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import heapq
 import json
+import os
 import random
-import re
 import selectors
-import socket
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import count
 from urllib.parse import urlsplit
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from dsf import keys, messages, wire
+from bench.playedagent import Agent
+from bench.redisline import Connection, command
+from dsf import keys, messages
 from dsf.settings import settings
 
-ITEMS = 10
 #: One of so many results is followed until it is in the books.
 _FOLLOWED = 50
 #: Seconds between two looks for those, and the longest time for which one is followed.
 _LOOK, _LONGEST = 0.02, 120.0
 #: Seconds between two portions of a flood.
 _PACE = 0.01
-_TICK = re.compile(rb'\[\[\\"([^"\\]+)\\",\s*\\"([^"\\]+)\\"\]')
-
-
-def command(*parts: bytes | str) -> bytes:
-    """A command as it travels."""
-    texts = [part.encode() if isinstance(part, str) else part for part in parts]
-    return b"*%d\r\n" % len(texts) + b"".join(b"$%d\r\n%b\r\n" % (len(text), text) for text in texts)
-
-
-class Connection:
-    """One connection to Redis that never waits; `answers` gives what has come."""
-
-    def __init__(self, host: str, port: int, password: str) -> None:
-        self.socket = socket.create_connection((host, port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if password:
-            self.socket.sendall(command("AUTH", password))
-            if self.socket.recv(100) != b"+OK\r\n":
-                raise SystemExit("Redis refuses the password")
-        self.socket.setblocking(False)
-        self._got = b""
-
-    def send(self, data: bytes) -> None:
-        """Send; what is sent here fits into the buffers of the system."""
-        self.socket.sendall(data)
-
-    def answers(self) -> list[object]:
-        """Whole answers that have come: integers, texts, None, and lists of them."""
-        try:
-            received = self.socket.recv(1 << 20)
-        except BlockingIOError:
-            return []
-        if not received:
-            raise SystemExit("Redis has closed a connection")
-        self._got += received
-        found: list[object] = []
-        place = 0
-        while (one := _parsed(self._got, place)) is not None:
-            place, value = one
-            found.append(value)
-        self._got = self._got[place:]
-        return found
-
-
-def _parsed(data: bytes, place: int) -> tuple[int, object] | None:
-    """The end of the answer that begins here and its value; None while it is not whole."""
-    end = data.find(b"\r\n", place)
-    if end < 0:
-        return None
-    kind, text, place = data[place : place + 1], data[place + 1 : end], end + 2
-    if kind in b"+-":
-        return place, text
-    number = int(text)
-    if kind == b":":
-        return place, number
-    if number < 0:
-        return place, None
-    if kind == b"$":
-        return None if len(data) < place + number + 2 else (place + number + 2, data[place : place + number])
-    values = []
-    for _ in range(number):
-        one = _parsed(data, place)
-        if one is None:
-            return None
-        place, value = one
-        values.append(value)
-    return place, values
-
-
-class Agent:
-    """One cluster's: `taking` blocks in a pop of its queue, `giving` puts results into its mailbox."""
-
-    def __init__(self, player: Player, name: str, key: messages.SigningKey) -> None:
-        self.name = name
-        self._player = player
-        self._key = key
-        self.taking, self.giving = player.connect(), player.connect()
-        self._slots = keys.mail_slots(name)
-        self._bell = keys.mail_bell(name)
-        self._pop = command("BRPOP", keys.spoke_queue(name), str(settings().redis_polling_interval))
-        self._values: Counter[str] = Counter()
-        # Scorer -> its slot; the run that was put there last, and what that one says was superseded.
-        self._places: dict[str, int] = {}
-        self._held: dict[str, tuple[str, list[str]]] = {}
-        #: Runs that gave way, for the next result to say.
-        self._superseded: list[str] = []
-        # What was sent and not answered, in order, and which of its answers comes next.
-        self._sent: deque[tuple[str, str, list[str]]] = deque()
-        self._answers = 0
-        self.taking.send(self._pop)
-
-    def took(self, answers: list[object]) -> None:
-        """A tick has come, or the pop has ended without one."""
-        for answer in answers:
-            if isinstance(answer, list):
-                tick = _TICK.search(answer[1])
-                if tick is None:
-                    raise SystemExit(f"no tick: {answer[1]!r}")
-                self._player.counts["ticks"] += 1
-                self._score(tick[1].decode(), tick[2].decode())
-            self.taking.send(self._pop)
-
-    def gave(self, answers: list[object]) -> None:
-        """Each result has three answers: whether one of its scorer was still there, that it is there, and who heard."""
-        for answer in answers:
-            number = self._answers
-            self._answers = (number + 1) % 3
-            if number == 0:
-                scorer, run, superseded = self._sent.popleft()
-                if answer == 1 and scorer in self._held:
-                    before, carried = self._held[scorer]
-                    self._superseded += [f"{scorer}/{before}", *carried]
-                    self._player.counts["superseded"] += 1
-                self._held[scorer] = run, superseded
-                self._player.put(self.name, scorer, run)
-
-    def _score(self, scorer: str, run: str) -> None:
-        if random.random() < self._player.changing:
-            self._values[scorer] = (self._values[scorer] + 1) % 80
-        superseded = self._superseded[: messages.MOST_SUPERSEDED]
-        del self._superseded[: messages.MOST_SUPERSEDED]
-        result = messages.Result.model_construct(
-            cluster=self.name,
-            scorer=scorer,
-            run=run,
-            at=time.time(),
-            outcome="ok",
-            results=[({"node": f"node{number}"}, self._values[scorer] + number + 0.5) for number in range(ITEMS)],
-            timings={"fetch": 0.012345, "score": 0.023456, "publish": 0.001234},
-            counts={"series": 100, "bytes_in": 221_000, "bytes_out": 221_000, "results": ITEMS},
-            agent=f"agent-{self.name}",
-            version="1.0.0",
-            mail=True,
-            superseded=superseded,
-        )
-        envelope = messages.sign(result, self._key)
-        text = repr((self.name, scorer, run))
-        message = wire.call(messages.INGEST_TASK, (envelope,), keys.RESULTS_QUEUE, argsrepr=text)
-        slot = self._slots[self._places.setdefault(scorer, len(self._places) % len(self._slots))]
-        self.giving.send(
-            command("EXISTS", slot)
-            + command("SET", slot, message)
-            + command("PUBLISH", self._bell, slot.rpartition(".")[2])
-        )
-        self._sent.append((scorer, run, superseded))
+#: Seconds before an outbox tries again while Redis is away, as `dsf.agent.outbox` has it.
+_RETRY = 1.0
+#: Connections that are made in one go: each may have to wait for a server that is busy.
+_AT_ONCE = 100
 
 
 class Player:
@@ -192,25 +60,31 @@ class Player:
         parts = urlsplit(config.resolved_redis_url())
         self._address = parts.hostname or "", parts.port or 6379, parts.password or ""
         self.changing = changing
+        #: Scorers of which half of the cycles fail.
+        self.bad: frozenset[str] = frozenset()
         self.counts: Counter[str] = Counter()
         #: Seconds from a result's put until it was seen in the books.
         self.latencies: list[float] = []
-        self._client = redis.Redis.from_url(config.resolved_redis_url())
-        self._number = count()
+        # While Redis is away nothing is to be waited for.
+        self._client = redis.Redis.from_url(config.resolved_redis_url(), retry=Retry(NoBackoff(), 0))
+        self._number, self._order = count(), count()
         self._selector = selectors.DefaultSelector()
+        # When (time.monotonic()) what is to be done.
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._longest_wait = config.redis_reconnect_max_wait
         self._followed: dict[str, tuple[str, float]] = {}
+        self._said = b""
         master = bytes.fromhex(config.resolved_signing_secret() or "")
-        for number in range(clusters):
-            name = f"cluster-{number:04}"
-            agent = Agent(self, name, messages.derive_key(master, name, 1))
-            self._selector.register(agent.taking.socket, selectors.EVENT_READ, (agent.taking, agent.took))
-            self._selector.register(agent.giving.socket, selectors.EVENT_READ, (agent.giving, agent.gave))
+        names = [f"cluster-{number:04}" for number in range(clusters)]
+        self._agents = {name: Agent(self, name, messages.derive_key(master, name, 1)) for name in names}
+        for agent in self._agents.values():
+            self._take(agent)
+            self._give(agent)
         self._flood, self._rate = flood, rate
-        self._flooding = self.connect() if flood else None
-
-    def connect(self) -> Connection:
-        """One more connection."""
-        return Connection(*self._address)
+        self._flooding = Connection(*self._address) if flood else None
+        with contextlib.suppress(PermissionError):
+            # A file, which says nothing more.
+            self._selector.register(sys.stdin, selectors.EVENT_READ, None)
 
     def put(self, cluster: str, scorer: str, run: str) -> None:
         """A result is in its mailbox."""
@@ -223,9 +97,12 @@ class Player:
         tell = look = flooded = time.monotonic()
         while True:
             for chosen, _ in self._selector.select(_PACE if self._flooding else _LOOK):
-                connection, handle = chosen.data
-                handle(connection.answers())
+                if chosen.data is None:
+                    self._listen()
+                else:
+                    self._handle(*chosen.data)
             now = time.monotonic()
+            self._catch_up(now)
             if now >= look:
                 look = now + _LOOK
                 self._follow(now)
@@ -238,6 +115,110 @@ class Player:
                 print(json.dumps(said), flush=True)
                 self.latencies = []
 
+    # --- connections that come and go ------------------------------------------------------------------------------
+
+    def lost(self, agent: Agent, connection: Connection) -> None:
+        """A connection of this agent is of no use any more; there will be another one."""
+        self._close(connection)
+        if agent.giving is connection:
+            agent.giving = None
+            self._at(_RETRY, lambda: self._give(agent))
+        else:
+            agent.taking = None
+            # As its worker waits between two tries.
+            self._at(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._take(agent))
+
+    def _take(self, agent: Agent) -> None:
+        if agent.is_quiet or (connection := self._connect()) is None:
+            self._at(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._take(agent))
+            return
+        try:
+            agent.take_from(connection)
+        except OSError:
+            self.lost(agent, connection)
+            return
+        self._watch(agent, connection)
+
+    def _give(self, agent: Agent) -> None:
+        if agent.is_quiet or (connection := self._connect()) is None:
+            self._at(_RETRY, lambda: self._give(agent))
+            return
+        try:
+            agent.give_over(connection)
+        except OSError:
+            agent.giving = connection
+            self.lost(agent, connection)
+            return
+        self._watch(agent, connection)
+
+    def _connect(self) -> Connection | None:
+        try:
+            return Connection(*self._address)
+        except OSError:
+            self.counts["refused"] += 1
+            return None
+
+    def _watch(self, agent: Agent, connection: Connection) -> None:
+        self._selector.register(connection.socket, selectors.EVENT_READ, (agent, connection))
+
+    def _close(self, connection: Connection) -> None:
+        if connection.socket in self._selector.get_map():
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+    def _handle(self, agent: Agent, connection: Connection) -> None:
+        try:
+            if connection is agent.taking:
+                agent.took(connection)
+            elif connection is agent.giving:
+                agent.gave(connection)
+        except OSError:
+            self.counts["disconnected"] += 1
+            self.lost(agent, connection)
+
+    def _at(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (time.monotonic() + seconds, next(self._order), action))
+
+    def _catch_up(self, now: float) -> None:
+        for _ in range(_AT_ONCE):
+            if not self._later or self._later[0][0] > now:
+                return
+            heapq.heappop(self._later)[-1]()
+
+    # --- what it is told -------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        got = os.read(sys.stdin.fileno(), 1 << 16)
+        if not got:
+            self._selector.unregister(sys.stdin)
+        *lines, self._said = (self._said + got).split(b"\n")
+        for line in lines:
+            what, *words = line.decode().split()
+            if what == "bad":
+                self.bad = frozenset(words)
+            elif what == "quiet":
+                self._be_quiet(float(words[0]), [self._agents[name] for name in words[1:]])
+            else:
+                raise SystemExit(f"cannot {what}")
+
+    def _be_quiet(self, seconds: float, agents: Sequence[Agent]) -> None:
+        for agent in agents:
+            if agent.is_quiet:
+                continue
+            agent.is_quiet = True
+            for connection in (agent.taking, agent.giving):
+                if connection is not None:
+                    self._selector.unregister(connection.socket)
+            self._at(seconds, lambda agent=agent: self._wake(agent))  # type: ignore[misc]
+
+    def _wake(self, agent: Agent) -> None:
+        agent.is_quiet = False
+        for connection in (agent.taking, agent.giving):
+            if connection is not None:
+                self._watch(agent, connection)
+
+    # --- looking, flooding -----------------------------------------------------------------------------------------
+
     def _follow(self, now: float) -> None:
         """See which of the followed results are in the books by now."""
         if not self._followed:
@@ -245,7 +226,11 @@ class Player:
         with self._client.pipeline(transaction=False) as pipe:
             for name in self._followed:
                 pipe.hget(name, "state_run")
-            answers = pipe.execute()
+            try:
+                answers = pipe.execute()
+            except redis.RedisError:
+                # It is away.
+                return
         for (name, (run, began)), answer in zip(list(self._followed.items()), answers, strict=True):
             if (answer or b"").decode() >= run or now - began > _LONGEST:
                 del self._followed[name]

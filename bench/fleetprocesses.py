@@ -1,0 +1,136 @@
+"""The processes of `bench.fleet` by name: started, killed, started again, and what they cost until now."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from bench.common import ROOT
+
+
+@dataclass
+class _Running:
+    """One process. Redis is its supervisor's, so there is no `popen` of it."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    process: psutil.Process
+    popen: subprocess.Popen[bytes] | None = None
+    began: float = field(default_factory=time.monotonic)
+
+
+class Processes:
+    """Processes that are ended with `close`. Threads may look while another one kills and starts."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` gets their logs."""
+        self._folder = folder
+        self._running: dict[str, list[_Running]] = {}
+        # CPU of those that are gone.
+        self._spent: dict[str, float] = defaultdict(float)
+
+    def start(self, name: str, module: str, environment: Mapping[str, str]) -> None:
+        """Start one more process of this name."""
+        self._start(name, (sys.executable, "-m", module), environment)
+
+    def _start(self, name: str, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
+        with (self._folder / f"{name}.log").open("ab") as output:
+            popen = subprocess.Popen(command, env=dict(environment), cwd=ROOT, stdout=output, stderr=output)
+        self._add(name, _Running(command, environment, psutil.Process(popen.pid), popen))
+
+    def adopt(self, name: str, pid: int) -> None:
+        """A process of somebody else's counts under this name from now on."""
+        self._add(name, _Running((), {}, psutil.Process(pid)))
+
+    def _add(self, name: str, running: _Running) -> None:
+        # New lists and never changed ones: others may be at one.
+        self._running[name] = [*self._running.get(name, ()), running]
+
+    def _remove(self, name: str, running: _Running) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._spent[name] += _seconds(running.process)
+        self._running[name] = [other for other in self._running[name] if other is not running]
+
+    def kill(self, name: str) -> Callable[[], None]:
+        """SIGKILL to the one that runs longest; returns what starts it again."""
+        return self._end(name, self._running[name][0])
+
+    def _end(self, name: str, running: _Running) -> Callable[[], None]:
+        self._remove(name, running)
+        assert running.popen is not None
+        running.popen.kill()
+        running.popen.wait()
+        return lambda: self._start(name, running.command, running.environment)
+
+    def release(self, name: str) -> psutil.Process:
+        """The process that was adopted does not count any more, except for what it has used until now."""
+        running = self._running[name][0]
+        self._remove(name, running)
+        return running.process
+
+    def stop(self, name: str) -> None:
+        """SIGTERM to all of this name; returns when they have ended."""
+        for running in self._running[name]:
+            if running.popen is not None:
+                running.popen.terminate()
+        for running in self._running[name]:
+            if running.popen is not None:
+                running.popen.wait(60)
+            self._remove(name, running)
+
+    def revive(self) -> list[str]:
+        """Start again what has ended by itself; says what and how."""
+        found = []
+        for name, all_of_it in list(self._running.items()):
+            for running in all_of_it:
+                if running.popen is not None and running.popen.poll() is not None:
+                    found.append(f"{name} ended with {running.popen.returncode}")
+                    self._end(name, running)()
+        return found
+
+    def of(self, name: str) -> Sequence[psutil.Process]:
+        """Those of this name that run."""
+        return [running.process for running in self._running.get(name, ())]
+
+    def cpu(self) -> dict[str, float]:
+        """Seconds by name, with those of processes that are gone."""
+        return {
+            name: self._spent[name] + sum(_seconds(running.process) for running in found)
+            for name, found in sorted(self._running.items())
+        }
+
+    def memory(self) -> dict[str, int]:
+        """Resident bytes by name."""
+        return {name: rss for name, (rss, _) in self.resident().items()}
+
+    def resident(self) -> dict[str, tuple[int, float]]:
+        """Resident bytes by name, and for how many seconds the youngest of that name has run."""
+        now, seen = time.monotonic(), {}
+        for name, found in sorted(self._running.items()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if found:
+                    rss = sum(running.process.memory_info().rss for running in found)
+                    seen[name] = rss, now - max(running.began for running in found)
+        return seen
+
+    def close(self) -> None:
+        """End all that were started here, the last one first."""
+        ending = [one.popen for found in self._running.values() for one in found if one.popen is not None]
+        for popen in reversed(ending):
+            popen.terminate()
+        for popen in ending:
+            popen.wait(60)
+        self._running.clear()
+
+
+def _seconds(process: psutil.Process) -> float:
+    """CPU of a process and of its children that have ended."""
+    return sum(process.cpu_times()[:4])

@@ -1,0 +1,175 @@
+"""One agent of a played fleet (`bench.player`): from a tick to its result, without a cycle between them."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from bench.redisline import Connection, command
+from dsf import keys, messages, wire
+from dsf.settings import settings
+
+if TYPE_CHECKING:
+    from bench.player import Player
+
+ITEMS = 10
+#: Share of the cycles of a bad scorer that fail.
+_FAILING = 0.5
+#: A tick younger than this (seconds) cannot have expired: no scorer has a shorter interval.
+_FRESH = 1.0
+_TICK = re.compile(rb'\[\[\\"([^"\\]+)\\",\s*\\"([^"\\]+)\\"\]')
+_EXPIRES = re.compile(rb'"expires":\s*"([^"]+)"')
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A result that was sent and not answered."""
+
+    scorer: str
+    run: str
+    is_score: bool
+    superseded: list[str]
+    data: bytes
+
+
+class Agent:
+    """One cluster's: `taking` blocks in a pop of its queue, `giving` puts results into its mailbox.
+
+    Either is None while Redis is away.
+    """
+
+    def __init__(self, player: Player, name: str, key: messages.SigningKey) -> None:
+        self.name = name
+        self.taking: Connection | None = None
+        self.giving: Connection | None = None
+        self.is_quiet = False
+        self._player = player
+        self._key = key
+        self._slots = keys.mail_slots(name)
+        self._bell = keys.mail_bell(name)
+        self._pop = command("BRPOP", keys.spoke_queue(name), str(settings().redis_polling_interval))
+        self._values: Counter[str] = Counter()
+        # Scorer -> its slot; the run that was put there last, and what that one says was superseded.
+        self._places: dict[str, int] = {}
+        self._held: dict[str, tuple[str, list[str]]] = {}
+        #: Runs that gave way, for the next result to say.
+        self._superseded: list[str] = []
+        # What was sent and not answered, in order, and which of its answers comes next.
+        self._sent: deque[Letter] = deque()
+        self._answers = 0
+
+    def take_from(self, connection: Connection) -> None:
+        """Pop over this connection from now on."""
+        connection.send(self._pop)
+        self.taking = connection
+
+    def give_over(self, connection: Connection) -> None:
+        """Put results over this connection from now on, those first that were not answered."""
+        newest: dict[str, Letter] = {letter.scorer: letter for letter in self._sent}
+        again: deque[Letter] = deque()
+        for letter in self._sent:
+            # As an agent's outbox: a newer one that waits as well says more, unless it only says why there is none.
+            other = newest[letter.scorer]
+            if other is not letter and (other.is_score or not letter.is_score):
+                self._superseded += [*letter.superseded, f"{letter.scorer}/{letter.run}"]
+                self._player.counts["superseded"] += 1
+            else:
+                again.append(letter)
+        self._sent, self._answers = again, 0
+        for letter in again:
+            self._player.counts["again"] += 1
+            connection.send(letter.data)
+        self.giving = connection
+
+    def took(self, connection: Connection) -> None:
+        """A tick has come, or the pop has ended without one."""
+        for answer in connection.answers():
+            if isinstance(answer, list):
+                tick = _TICK.search(answer[1])
+                if tick is None:
+                    raise SystemExit(f"no tick: {answer[1]!r}")
+                self._player.counts["ticks"] += 1
+                self._cycle(tick[1].decode(), tick[2].decode(), answer[1])
+            connection.send(self._pop)
+
+    def gave(self, connection: Connection) -> None:
+        """Each result has three answers: whether one of its scorer was still there, that it is there, and who heard."""
+        for answer in connection.answers():
+            number = self._answers
+            self._answers = (number + 1) % 3
+            if number == 0:
+                letter = self._sent[0]
+                if answer == 1 and letter.scorer in self._held and self._held[letter.scorer][0] != letter.run:
+                    before, carried = self._held[letter.scorer]
+                    self._superseded += [f"{letter.scorer}/{before}", *carried]
+                    self._player.counts["superseded"] += 1
+                self._held[letter.scorer] = letter.run, letter.superseded
+            elif number == 2:
+                # Only now is it known to be there.
+                letter = self._sent.popleft()
+                self._player.put(self.name, letter.scorer, letter.run)
+
+    def _cycle(self, scorer: str, run: str, tick: bytes) -> None:
+        """What a cycle of this tick would have ended with."""
+        if time.time() - messages.run_time(run) > _FRESH and _has_expired(tick):
+            self._player.counts["expired"] += 1
+            self._send(scorer, run, outcome="skipped", reason="expired", message="it waited in the queue")
+        elif scorer in self._player.bad and random.random() < _FAILING:
+            self._player.counts["failed"] += 1
+            message = f"the scoring API of {scorer} answered with status 500: out of order"
+            timings = {"fetch": 0.012345, "score": 0.023456}
+            self._send(
+                scorer, run, outcome="error", stage="score", reason="http_error", message=message, timings=timings
+            )
+        else:
+            if random.random() < self._player.changing:
+                self._values[scorer] = (self._values[scorer] + 1) % 80
+            self._send(
+                scorer,
+                run,
+                outcome="ok",
+                results=[({"node": f"node{number}"}, self._values[scorer] + number + 0.5) for number in range(ITEMS)],
+                timings={"fetch": 0.012345, "score": 0.023456, "publish": 0.001234},
+                counts={"series": 100, "bytes_in": 221_000, "bytes_out": 221_000, "results": ITEMS},
+            )
+
+    def _send(self, scorer: str, run: str, **said: Any) -> None:
+        superseded = self._superseded[: messages.MOST_SUPERSEDED]
+        del self._superseded[: messages.MOST_SUPERSEDED]
+        result = messages.Result.model_construct(
+            cluster=self.name,
+            scorer=scorer,
+            run=run,
+            at=time.time(),
+            agent=f"agent-{self.name}",
+            version="1.0.0",
+            mail=True,
+            superseded=superseded,
+            **said,
+        )
+        envelope = messages.sign(result, self._key)
+        text = repr((self.name, scorer, run))
+        message = wire.call(messages.INGEST_TASK, (envelope,), keys.RESULTS_QUEUE, argsrepr=text)
+        slot = self._slots[self._places.setdefault(scorer, len(self._places) % len(self._slots))]
+        data = (
+            command("EXISTS", slot)
+            + command("SET", slot, message)
+            + command("PUBLISH", self._bell, slot.rpartition(".")[2])
+        )
+        self._sent.append(Letter(scorer, run, said["outcome"] == "ok", superseded, data))
+        if self.giving is not None:
+            try:
+                self.giving.send(data)
+            except OSError:
+                self._player.lost(self, self.giving)
+
+
+def _has_expired(tick: bytes) -> bool:
+    """Whether an agent drops this tick, because the next one is due."""
+    expires = _EXPIRES.search(tick)
+    return expires is not None and datetime.fromisoformat(expires[1].decode()).timestamp() < time.time()

@@ -1,0 +1,85 @@
+"""A connection to Redis that never waits, for those who hold thousands of them in one thread (`bench.player`)."""
+
+from __future__ import annotations
+
+import socket
+
+#: Seconds for one try to connect, to a server on this machine.
+_CONNECT = 5.0
+
+
+class Refusal(bytes):
+    """An error that Redis answers."""
+
+
+def command(*parts: bytes | str) -> bytes:
+    """A command as it travels."""
+    texts = [part.encode() if isinstance(part, str) else part for part in parts]
+    return b"*%d\r\n" % len(texts) + b"".join(b"$%d\r\n%b\r\n" % (len(text), text) for text in texts)
+
+
+class Connection:
+    """One connection; `answers` gives what has come. Methods raise OSError when it is of no use any more."""
+
+    def __init__(self, host: str, port: int, password: str) -> None:
+        self.socket = socket.create_connection((host, port), _CONNECT)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self._got = b""
+        self._is_let_in = not password
+        if password:
+            # What follows need not wait for the answer.
+            self.send(command("AUTH", password))
+
+    def send(self, data: bytes) -> None:
+        """Send; what is sent here fits into the buffers of the system."""
+        self.socket.sendall(data)
+
+    def answers(self) -> list[object]:
+        """Whole answers that have come: integers, texts, None, and lists of them."""
+        try:
+            received = self.socket.recv(1 << 20)
+        except BlockingIOError:
+            return []
+        if not received:
+            raise ConnectionResetError("Redis has closed a connection")
+        self._got += received
+        found: list[object] = []
+        place = 0
+        while (one := _parsed(self._got, place)) is not None:
+            place, value = one
+            if isinstance(value, Refusal) and value.startswith(b"LOADING"):
+                # It has just begun, and reads what it knew.
+                raise ConnectionResetError("Redis is starting")
+            found.append(value)
+        self._got = self._got[place:]
+        if found and not self._is_let_in:
+            if found.pop(0) != b"OK":
+                raise SystemExit("Redis refuses the password")
+            self._is_let_in = True
+        return found
+
+
+def _parsed(data: bytes, place: int) -> tuple[int, object] | None:
+    """The end of the answer that begins here and its value; None while it is not whole."""
+    end = data.find(b"\r\n", place)
+    if end < 0:
+        return None
+    kind, text, place = data[place : place + 1], data[place + 1 : end], end + 2
+    if kind in b"+-":
+        return place, text if kind == b"+" else Refusal(text)
+    number = int(text)
+    if kind == b":":
+        return place, number
+    if number < 0:
+        return place, None
+    if kind == b"$":
+        return None if len(data) < place + number + 2 else (place + number + 2, data[place : place + number])
+    values = []
+    for _ in range(number):
+        one = _parsed(data, place)
+        if one is None:
+            return None
+        place, value = one
+        values.append(value)
+    return place, values

@@ -1,0 +1,293 @@
+"""A long run of `bench.fleet` with faults: what they are, and what is judged of it.
+
+Every 20 to 40 seconds, by chance from a seed, one of these, each once before any comes again:
+
+    beat, hub, exporter, results   SIGKILL; started again after 1 to 5 s
+    redis                          SIGTERM, so that it writes down what it knows; started again after 1 to 5 s
+    store                          for 10 to 20 s nothing of `_out/clusters` can be read or written: ManifestWorks,
+                                   credentials and AddOnPlacementScores, as while the API server is away
+    clusters                       5 % of the agents do nothing for 10 to 40 s, as processes that are stopped
+
+Meanwhile half of the cycles of 3 scorers fail. The fleet has 10 scorers for each cluster, so that is a larger share
+than 3 of 50. The other ones are to lose nothing: no cycle of theirs ends as `lost` or `error`, and their scores are
+never older than 2 intervals and the time for which a fault held them up. That time is the fault's own, without what the
+product needs to be at work again.
+
+Memory is flat when the first and the last tenth of the time after the warm-up differ by 5 % at most. What Redis holds
+is judged when there was time for all histories to hold nothing from before the soak: 25 minutes, and as much again.
+A process that was killed begins anew, so this sees what piles up in Redis, and what a process takes that reads it: a
+leak that needs hours in one process is for a run without kills.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from bench.common import Figure
+from bench.fleetworld import INTERVAL, Books, World
+from bench.hub import SCORERS
+from bench.soakjudge import BAD_ENDS, FRESH, Fault, Judge, counted
+from dsf import keys
+from dsf.messages import run_time
+from dsf.settings import Settings
+from dsf.store.pairs import OUTCOMES, Pairs
+
+#: Scorers of which half of the cycles fail; the last ones of the fleet.
+BAD = 3
+#: Seconds from one fault to the next, for which a process is away, the store, and agents do nothing.
+_BETWEEN, _AWAY, _STORE_AWAY, _QUIET = (20.0, 40.0), (1.0, 5.0), (10.0, 20.0), (10.0, 40.0)
+_QUIET_SHARE = 0.05
+#: Seconds at the end without a new fault, so that each is over before the end.
+_LAST = 10.0
+#: Percent by which memory may change.
+_FLAT = 5.0
+#: Pairs of which the object is read at the end, and seconds until it must say what the score says.
+_READ, _WRITTEN_WITHIN = 200, 120.0
+
+
+class Soak:
+    """Faults for `seconds`; `run`, then close the books, then `figures`. To be used in the main thread."""
+
+    def __init__(self, world: World, seconds: float, seed: int) -> None:
+        self._world = world
+        self._seconds = seconds
+        self._random = random.Random(seed)
+        self._bad = [f"scorer-{number}" for number in range(SCORERS - BAD, SCORERS)]
+        self._good = [pair for pair in world.pairs if pair[1] not in self._bad]
+        self._faults: list[Fault] = []
+        #: Processes that ended though nobody killed them.
+        self._deaths: list[str] = []
+        self._judge = Judge(world, self._good, self._faults, seed)
+        self._first: Counter[str] = Counter()
+        self._began = 0.0
+        # Each is told for how many seconds the soak goes on.
+        self._kinds: dict[str, Callable[[float], None]] = {
+            **{name: lambda _, name=name: self._kill(name) for name in ("beat", "hub", "exporter", "results")},  # type: ignore[misc]
+            "redis": lambda _: self._restart_redis(),
+            "store": self._hide_store,
+            "clusters": self._quieten,
+        }
+
+    def run(self) -> None:
+        """Make faults for so long, with a look each second."""
+        self._world.fill_histories()
+        self._first = self._outcomes()
+        self._world.player.tell("bad", *self._bad)
+        self._began = time.time()
+        end = time.monotonic() + self._seconds
+        scraper = self._world.scraper(end)
+        with self._judge:
+            order: list[str] = []
+            # The first one comes sooner.
+            planned = time.monotonic() - _BETWEEN[0] / 2
+            while True:
+                if not order:
+                    order = self._random.sample(sorted(self._kinds), len(self._kinds))
+                planned += self._gap(end - planned)
+                if planned > end - _LAST:
+                    break
+                self._wait(planned - time.monotonic())
+                self._kinds[order.pop()](end - time.monotonic())
+            self._wait(end - time.monotonic())
+        self._world.player.tell("bad")
+        scraper.join(130)
+
+    def _gap(self, left: float) -> float:
+        """Seconds until the next fault; shorter where each kind would not have its turn."""
+        shortest, longest = _BETWEEN
+        missing = len(self._kinds) - len({fault.kind for fault in self._faults})
+        gap = self._random.uniform(shortest, longest)
+        return max(shortest, min(gap, (left - _LAST) / missing)) if missing > 0 else gap
+
+    def _wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.5))
+            self._deaths += [f"{what} at {time.time() - self._began:.0f} s" for what in self._world.processes.revive()]
+
+    # --- faults ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, kind: str, *clusters: str, holds_up: bool = True) -> Fault:
+        fault = Fault(kind, time.time(), holds_up, frozenset(clusters))
+        self._faults.append(fault)
+        return fault
+
+    def _kill(self, name: str) -> None:
+        # Without the hub and the exporter scores come as before.
+        fault = self._begin(name, holds_up=name in ("beat", "results"))
+        again = self._world.processes.kill(name)
+        self._wait(self._random.uniform(*_AWAY))
+        again()
+        fault.ended = time.time()
+
+    def _restart_redis(self) -> None:
+        fault = self._begin("redis")
+        self._world.stop_redis()
+        self._wait(self._random.uniform(*_AWAY))
+        self._world.start_redis()
+        fault.ended = time.time()
+
+    def _hide_store(self, left: float) -> None:
+        fault = self._begin("store", holds_up=False)
+        folder = self._world.out / "clusters"
+        hidden = folder.with_name(".clusters")
+        folder.rename(hidden)
+        # A link to itself can be neither read nor written, by root either: an error, and not an empty folder.
+        folder.symlink_to(folder.name)
+        try:
+            self._wait(min(self._random.uniform(*_STORE_AWAY), left))
+        finally:
+            folder.unlink()
+            hidden.rename(folder)
+            fault.ended = time.time()
+
+    def _quieten(self, left: float) -> None:
+        """The next fault does not wait for the end of this one."""
+        now = time.time()
+        still = {cluster for fault in self._faults if fault.ended > now for cluster in fault.clusters}
+        others = [cluster for cluster in self._world.clusters if cluster not in still]
+        chosen = self._random.sample(others, max(1, round(_QUIET_SHARE * len(others))))
+        seconds = min(self._random.uniform(*_QUIET), left)
+        fault = self._begin("clusters", *chosen)
+        self._world.player.tell("quiet", f"{seconds:.1f}", *chosen)
+        fault.ended = fault.began + seconds
+
+    # --- what is judged --------------------------------------------------------------------------------------------
+
+    def figures(self, name: str, books: Books) -> tuple[list[Figure], dict[str, Any]]:
+        """Rows and details, after the last run has ended."""
+        self._judge.survey()
+        seen = self._judge.seen
+        ended = self._outcomes() - self._first
+        lost = sum(ended[end] for end in BAD_ENDS)
+        text = ", ".join(f"{outcome} {ended[outcome]}" for outcome in OUTCOMES if ended[outcome])
+        twice, differ = self._twice(), self._differing()
+        rejected = dict(self._world.client.hgetall(keys.REJECTED))
+        faults = counted(fault.kind for fault in self._faults)
+        name = f"{name}, {self._seconds:g} s with faults"
+        figures = [
+            Figure(
+                f"{name}: oldest score of a good scorer",
+                f"{seen.oldest:.0f} s ({seen.where}); older than {FRESH:g} intervals in {seen.old} of {seen.looks} "
+                f"looks, Redis away in {seen.away}",
+                seen.oldest_own / INTERVAL,
+                "intervals",
+                "without what faults held up",
+                most=FRESH,
+            ),
+            *self._memory(name),
+            Figure(
+                f"{name}: cycles of good scorers that were lost",
+                f"{text}; " + ("; ".join(self._judge.losses[:10]) or "none lost"),
+                lost,
+                "cycles",
+                f"faults: {faults}",
+                most=0,
+            ),
+            Figure(
+                f"{name}: books, pair by pair",
+                f"{books.wrong} cycles without exactly one outcome, {twice} runs twice in a history, "
+                f"{books.scheduled} scheduled of {books.ticks} by beat; refused results: {rejected or 'none'}",
+                books.wrong + twice + abs(books.scheduled - books.ticks),
+                "cycles wrong",
+                most=0,
+            ),
+            Figure(
+                f"{name}: objects that are not as their scores",
+                f"{differ} of {min(_READ, len(self._good))}",
+                differ,
+                "objects",
+                most=0,
+            ),
+            Figure(
+                f"{name}: processes that ended by themselves",
+                "; ".join(self._deaths) or "none",
+                len(self._deaths),
+                "processes",
+                most=0,
+            ),
+        ]
+        details = {
+            "faults": [(fault.kind, fault.began - self._began, fault.ended - fault.began) for fault in self._faults],
+            "losses": self._judge.losses,
+            "outcomes": dict(ended),
+            "oldest": seen.oldest,
+            "old": seen.old,
+            "looks": seen.looks,
+            "waiting": max(seen.waiting, default=0),
+            "memory": {process: sizes[:: max(1, len(sizes) // 200)] for process, sizes in seen.memory.items()},
+            "deaths": self._deaths,
+            "player": dict(self._world.player.counts),
+        }
+        return figures, details
+
+    def _memory(self, name: str) -> list[Figure]:
+        turned_over = float(Settings.model_fields["history_length"].default * INTERVAL) + INTERVAL
+        warm_up = min(turned_over, self._seconds / 2)
+        used = "used by Redis"
+        found = {process: self._judge.trend(process, warm_up) for process in self._judge.seen.memory}
+        trends = {process: trend for process, trend in found.items() if trend is not None}
+        rss = {process: trend for process, trend in trends.items() if process not in (used, "redis")}
+        text = ", ".join(f"{process} {trend:+.1f} %" for process, trend in rss.items())
+        figures = [
+            Figure(
+                f"{name}: change of resident memory",
+                f"{text}; after {warm_up:.0f} s",
+                max(map(abs, rss.values()), default=float("nan")),
+                "percent",
+                "first and last tenth",
+                most=_FLAT,
+            )
+        ]
+        if used in trends:
+            is_long = self._seconds >= 2 * turned_over
+            figures.append(
+                Figure(
+                    f"{name}: change of what Redis uses",
+                    f"{trends[used]:+.1f} %, resident {trends.get('redis', float('nan')):+.1f} %"
+                    + ("" if is_long else "; too short to judge"),
+                    abs(trends[used]),
+                    "percent",
+                    most=_FLAT if is_long else None,
+                )
+            )
+        return figures
+
+    def _outcomes(self) -> Counter[str]:
+        """Ends of all cycles of the good scorers until now."""
+        totals: Counter[str] = Counter()
+        for state in Pairs(self._world.client).states(self._good):
+            totals.update({outcome: state.count(outcome) for outcome in OUTCOMES})
+        return totals
+
+    def _twice(self) -> int:
+        """Runs of this soak that a history has more than once."""
+        twice = 0
+        for runs in Pairs(self._world.client).past_runs(self._world.pairs):
+            own = [run for run in runs if run_time(run) > self._began]
+            twice += len(own) - len(set(own))
+        return twice
+
+    def _differing(self) -> int:
+        """Objects of some good scorers that do not say what their score says, when there was time to write them."""
+        left = self._random.sample(self._good, min(_READ, len(self._good)))
+        deadline = time.monotonic() + _WRITTEN_WITHIN
+        while left and time.monotonic() < deadline:
+            left = [pair for pair in left if not self._is_written(*pair)]
+            time.sleep(0.5)
+        return len(left)
+
+    def _is_written(self, cluster: str, scorer: str) -> bool:
+        score = Pairs(self._world.client).state(cluster, scorer).score
+        file = self._world.out / "clusters" / cluster / "addonplacementscores" / f"{scorer}.yaml"
+        try:
+            said = yaml.safe_load(file.read_text(encoding="utf-8"))["status"]["scores"]
+        except FileNotFoundError:
+            said = []
+        return score is not None and sorted(score.items) == sorted((one["name"], one["value"]) for one in said)
