@@ -177,7 +177,8 @@ end
 
 if is_open then
     redis.call('ZREM', KEYS[3], member)
-    if refusal ~= '' then
+    -- A run that was skipped ends as it should.
+    if refusal ~= '' and outcome == 'error' then
         reject(refusal)
     end
 elseif late then
