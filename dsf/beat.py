@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
 from dsf import lean, memory
 from dsf.errors import DsfError
+
+
+def _is_unforeseen(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], DsfError)
 
 
 def main() -> int:
@@ -25,6 +30,8 @@ def main() -> int:
         from dsf.celery import app
 
         signals.beat_init.connect(lambda **_: memory.settle(), weak=False)
+        # Celery logs what ends beat with its traceback; ours is a sentence, said below.
+        logging.getLogger("celery.beat").addFilter(_is_unforeseen)
 
         app.Beat(loglevel=config.log_level, quiet=True).run()
     except DsfError as error:

@@ -206,3 +206,4 @@ def test_a_metrics_port_in_use_is_said(redis_url: str, redis_server: RedisServer
         wait_for(lambda: not process.child.is_running, START_TIME, "beat to end")
         # Redis holds 127.0.0.1 only; where that does not clash, beat runs and there is nothing to say.
         assert f"DSF_BEAT_METRICS_PORT: cannot listen on port {redis_server.port}" in process.output
+        assert "Traceback" not in process.output
