@@ -13,7 +13,7 @@ from dsf.demo.binaries import find
 from dsf.errors import ToolError
 
 #: As root, in containers, and where there is no graphics card.
-_ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 #: Milliseconds: a busy machine may take long.
 TIMEOUT = 60_000
 
@@ -29,7 +29,7 @@ def browser() -> Iterator[Browser]:
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=str(program), args=list(_ARGUMENTS), timeout=TIMEOUT)
+        launched = playwright.chromium.launch(executable_path=str(program), args=list(ARGUMENTS), timeout=TIMEOUT)
         yield launched
         launched.close()
 
