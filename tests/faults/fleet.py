@@ -122,7 +122,7 @@ class Fleet(Stack):
     def read(self, file: str) -> Any:
         """An object that the hub wrote, or None."""
         try:
-            return yaml.safe_load((self.out / file).read_text(encoding="utf-8"))
+            return yaml.load((self.out / file).read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
         except FileNotFoundError:
             return None
 

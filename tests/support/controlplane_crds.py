@@ -26,7 +26,7 @@ def install_crds(session: Session, ocm: Path) -> None:
     for folder in _HUB_CRDS:
         for file in sorted((ocm / folder).glob("*.crd.yaml")):
             if not any(name in file.name for name in _SPOKE_CRDS):
-                manifests.append(yaml.safe_load(file.read_text()))
+                manifests.append(yaml.load(file.read_text(), Loader=yaml.CSafeLoader))
     create_crds(session, manifests)
 
 

@@ -50,7 +50,7 @@ def install_policy_crds(session: Session) -> None:
     create_crds(
         session,
         [
-            yaml.safe_load(file.read_text()),
+            yaml.load(file.read_text(), Loader=yaml.CSafeLoader),
             _crd(POLICIES, policy, required=["spec"]),
             _crd(PLACEMENT_BINDINGS, binding, required=["placementRef", "subjects"]),
         ],

@@ -208,9 +208,7 @@ class Stack:
 
     def dsf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command line as a user does."""
-        command = (sys.executable, "-P", "-m", "dsf.cli", *arguments)
-        environment = self.environment("cli")
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return forked.dsf(arguments, self.environment("cli"), timeout=60)
 
     def data(self, *arguments: str) -> Any:
         """What a command prints with `-o json`. Raises AssertionError when it prints none."""

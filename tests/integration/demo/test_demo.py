@@ -23,6 +23,7 @@ from dsf.demo.extras import EXTRAS
 from dsf.demo.stack import http_ready
 from dsf.settings import ENV_PREFIX
 from tests.integration.scorer.tutorial import File, steps
+from tests.support import forked
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
 from tests.support.redisserver import free_port
@@ -92,10 +93,7 @@ class Demo:
         self.process = Child([*command, *DSF, "demo", "--keep", str(self.folder)], self.folder.parent / "demo.log")
 
     def dsf(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = self.environment | variables
-        return subprocess.run(
-            [*DSF, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        return forked.dsf(arguments, self.environment | variables, timeout=60)
 
     def data(self, *arguments: str) -> Any:
         done = self.dsf(*arguments, "-o", "json")

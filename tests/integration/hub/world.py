@@ -130,7 +130,7 @@ class World:
 
     def read(self, file: str) -> Any:
         try:
-            return yaml.safe_load((self.out / file).read_text(encoding="utf-8"))
+            return yaml.load((self.out / file).read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
         except FileNotFoundError:
             return None
 

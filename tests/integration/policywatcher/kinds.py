@@ -19,7 +19,7 @@ def install(session: Session) -> None:
     """Make both kinds known, where they are not known yet, and wait until they are served."""
     if not _is_served(session, CLAIMS):
         (file,) = (find("crds") / "cluster" / "v1alpha1").glob("*_clusterclaims.crd.yaml")
-        create_crds(session, [yaml.safe_load(file.read_text())])
+        create_crds(session, [yaml.load(file.read_text(), Loader=yaml.CSafeLoader)])
     install_policy_crds(session)
     for resource in (CLAIMS, POLICIES):
         wait_for(lambda resource=resource: _is_served(session, resource), 30, f"{resource} is served")
