@@ -9,6 +9,7 @@ import pytest
 
 from dsf import keys
 from dsf.reasons import FailureReason
+from dsf.store.history import HistoryEntry
 from dsf.ticks import send_now
 from tests.faults.fleet import BY_HAND, SERIES, STALL, Fleet, scores
 from tests.support.httpserver import Gate, matrix
@@ -130,9 +131,13 @@ def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
         fleet.until(lambda: Sent(fleet.redis, "c1").count() >= 4, "results in the queue")
         waiting = runs_of(fleet, "steady")
         fleet.run("results")
-        fleet.until(lambda: not set(runs_of(fleet, "steady")) & set(waiting), "queued results to be taken in")  # noqa: B023
-        ended = {entry.run: entry for entry in fleet.history("steady")}
-        assert set(waiting) <= ended.keys()
+
+        def taken_in() -> dict[str, HistoryEntry]:
+            found = {entry.run: entry for entry in fleet.history("steady")}
+            assert set(waiting) <= found.keys()  # noqa: B023
+            return found
+
+        ended = fleet.until(taken_in, "queued results to be taken in")
         # A cycle of a second may have had no time; what it says of that is no less taken in.
         others = [ended[run] for run in waiting if ended[run].outcome not in ("ok", "skipped")]
         assert {(entry.outcome, entry.reason) for entry in others} <= {("error", FailureReason.DEADLINE)}
