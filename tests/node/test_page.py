@@ -62,9 +62,14 @@ def test_a_browser_shows_the_fleet_to_who_may_look(world: World, tokens: dict[st
     find("chromium")
     with contextlib.ExitStack() as stack:
         forward = world.hub.command("-n", HUB_NAMESPACE, "port-forward", "service/dynamic-scoring-web", str(_PORT))
-        forwarding = Child(forward, tmp_path / "port-forward.log")
+        forwarding = Child(["/usr/bin/env", *forward], tmp_path / "port-forward.log")
         stack.callback(forwarding.kill)
-        wait_for(lambda: "Forwarding from" in forwarding.tail(), 30, "kubectl port-forward")
+
+        def forwards() -> bool:
+            assert forwarding.is_running, forwarding.tail()
+            return "Forwarding from" in forwarding.tail()
+
+        wait_for(forwards, 30, "kubectl port-forward")
         pictures = os.environ.get("DSF_PICTURES", "")
 
         def look(name: str) -> dict[str, Any]:

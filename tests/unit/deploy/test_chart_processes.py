@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -302,3 +303,13 @@ def test_network_policies_let_in_what_is_offered() -> None:
     outside = chart.render({"redis": {"exposure": {"type": "NodePort", "host": "h"}}})
     (rule,) = chart.one(outside, "NetworkPolicy", "dynamic-scoring-redis")["spec"]["ingress"]
     assert "from" not in rule
+
+
+def test_the_page_answers_to_its_service_and_to_what_browsers_call_it() -> None:
+    values = {"web": {"hosts": ["scores.example.com"], "ingress": {"enabled": True, "host": "page.example.com"}}}
+    (container,) = chart.containers(chart.workloads(chart.render(values))["dynamic-scoring-web"])
+    hosts = json.loads(chart.environment(container)["DSF_WEB_HOSTS"])
+    service = f"dynamic-scoring-web.{chart.NAMESPACE}"
+    assert hosts == [
+        *("scores.example.com", service, f"{service}.svc", f"{service}.svc.cluster.local", "page.example.com")
+    ]
