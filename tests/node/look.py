@@ -17,7 +17,8 @@ from tests.support.browser import ARGUMENTS, TIMEOUT, Tab
 
 
 def main() -> None:
-    """Prints JSON: the status of the login's answer, the text of the first page, and what went wrong in the browser."""
+    """Prints JSON: the status of the login's answer, that of the first page and its text, and what went wrong in the
+    browser."""
     url, *picture = sys.argv[1:]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -29,9 +30,16 @@ def main() -> None:
             with page.expect_response(lambda answer: answer.url.endswith("/login")) as answered:
                 page.get_by_role("button", name="Log in").click()
             page.wait_for_load_state("load")
+            first = page.goto(url + "/", wait_until="load")
+            assert first is not None
             if picture:
                 page.screenshot(path=picture[0])
-            said = {"status": answered.value.status, "text": page.inner_text("main"), "wrong": tab.wrong}
+            said = {
+                "login": answered.value.status,
+                "status": first.status,
+                "text": page.inner_text("main"),
+                "wrong": tab.wrong,
+            }
         browser.close()
     print(json.dumps(said))
 

@@ -84,6 +84,9 @@ def test_a_browser_shows_the_fleet_to_who_may_look(world: World, tokens: dict[st
             return said
 
         seen = look("looking")
-        assert (seen["status"], seen["wrong"]) == (303, [])
+        assert (seen["login"], seen["status"], seen["wrong"]) == (303, 200, [])
         assert all(name in seen["text"] for name in ("sample-scorer", *MANAGED)), seen["text"]
-        assert look("stranger")["status"] == 403
+        # Somebody who is known, and has no right to look.
+        refused = look("stranger")
+        assert (refused["login"], refused["status"]) == (303, 403)
+        assert not [name for name in ("sample-scorer", *MANAGED) if name in refused["text"]]
