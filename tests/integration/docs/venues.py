@@ -46,6 +46,7 @@ NOWHERE = {
     r"^(JOIN=\$\()?clusteradm\b": _CONTAINERS,
     r"^\$\{JOIN/": _CONTAINERS,
     r"^(REGISTRY=\$\()?oc\b": "OpenShift is not here",
+    r"^python -m bench\b": "measures for minutes to hours",
     r"^helm repo add ": _NETWORK,
     r"^helm upgrade --install \S+ (?!deploy/helm )\S+/\S+ ": _NETWORK,
     r"kubectl .*apply -f https://": _NETWORK,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 
@@ -26,12 +27,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [sys.executable, "-m", "tests.integration.samples.llamaserver", str(folder / "tiny.gguf")]
     child = Child(command, folder / "log", dict(os.environ), inherit=False)
     try:
+        # The server's own log comes in between, in the middle of lines too.
         said = wait_for(
-            lambda: [line for line in child.log.read_text().splitlines() if line.startswith("address ")],
-            60,
-            "llama.cpp serves",
+            lambda: re.search(r"address (http://[\d.]+:\d+)", child.log.read_text()), 60, f"llama.cpp: {child.log}"
         )
-        yield said[0].split()[1]
+        yield said[1]
     finally:
         child.kill()
 
