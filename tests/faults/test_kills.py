@@ -126,10 +126,12 @@ def test_beat_with_a_standby_and_without(fleet: Fleet) -> None:
 
 def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
     for _ in range(2):
-        before = fleet.books("steady")
         fleet.kill("results")
-        fleet.until(lambda: Sent(fleet.redis, "c1").count() >= 4, "results in the queue")
-        waiting = runs_of(fleet, "steady")
+        sent = Sent(fleet.redis, "c1")
+        fleet.until(lambda seen=sent: seen.count() >= 4, "results in the queue")  # type: ignore[misc]
+        # Not all open runs: a tick of a second may expire before an agent without CPU sees it.
+        waiting = [run for run in runs_of(fleet, "steady") if any(run in text for text in sent.texts())]
+        assert waiting
         fleet.run("results")
 
         def taken_in() -> dict[str, HistoryEntry]:
@@ -141,7 +143,6 @@ def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
         # A cycle of a second may have had no time; what it says of that is no less taken in.
         others = [ended[run] for run in waiting if ended[run].outcome not in ("ok", "skipped")]
         assert {(entry.outcome, entry.reason) for entry in others} <= {("error", FailureReason.DEADLINE)}
-        assert fleet.books("steady")["lost"] == before["lost"]
         fleet.check_books("steady")
     fleet.wait_success("held")
     assert fleet.items("held") == {"n1": 50}

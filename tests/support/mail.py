@@ -30,3 +30,8 @@ class Sent:
     def count(self) -> int:
         """How many there are."""
         return int(self._redis.exists(*self._slots)) + self._redis.llen(keys.RESULTS_QUEUE)
+
+    def texts(self) -> list[str]:
+        """All that are there, as they were sent; they stay."""
+        in_slots = [text for text in self._redis.mget(self._slots) if text is not None]
+        return [*map(str, in_slots), *map(str, self._redis.lrange(keys.RESULTS_QUEUE, 0, -1))]
