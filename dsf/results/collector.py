@@ -31,9 +31,12 @@ _RENEW_EVERY = 1.0
 _LONGEST_WAIT = 0.5
 # Seconds between two tries while the queue is as long as it may be.
 _NO_ROOM_PAUSE = 0.01
-#: Shortest time from one collection to the next, in seconds: results that come soon after each other are taken in
-#: together, for most of a result's cost is that of its collection and its task. One that comes alone does not wait.
-PACE = 0.03
+#: Time from one collection to the next, in seconds: results that come soon after each other are taken in together, for
+#: most of a result's cost is that of its collection and its task. One that comes alone does not wait. The longer time
+#: holds until a task is full, while no mailbox fills.
+PACE, QUIET_PACE = 0.03, 0.1
+#: Slots of one mailbox with something in them from which on it counts as one that fills.
+_FILLING = 3
 # Bells that are heard before what they say is collected.
 _MOST_BELLS = 1000
 # Clusters that one script empties: Redis answers no other client meanwhile.
@@ -53,6 +56,7 @@ class Collector:
             client, queue_limit=settings.results_queue_limit, message_limit=settings.max_result_message_bytes
         )
         self._stopping = stopping
+        self._group = settings.results_group
         self._throttle = Throttle(10.0)
         # Cluster -> its slots with something in them, in the order in which they are emptied.
         self._ringing: dict[str, dict[int, None]] = {}
@@ -104,10 +108,14 @@ class Collector:
 
     def _await_others(self, bells: Any) -> None:
         """Keep the pace, and note who else rang meanwhile."""
-        if (left := self._collected_at + PACE - time.monotonic()) > 0:
-            self._stopping.wait(left)
+        while (left := self._collected_at + self._pace() - time.monotonic()) > 0:
+            self._stopping.wait(min(left, PACE))
             self._hear(bells)
         self._collected_at = time.monotonic()
+
+    def _pace(self) -> float:
+        waiting = [len(slots) for slots in self._ringing.values()]
+        return PACE if max(waiting) >= _FILLING or sum(waiting) >= self._group else QUIET_PACE
 
     def _hear(self, bells: Any) -> bool:
         """Note what the bells say that have rung by now; wait for one if nothing is to be done.

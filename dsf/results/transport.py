@@ -24,8 +24,9 @@ from dsf.settings import settings
 from dsf.store.client import lua
 from dsf.throttle import Throttle
 
-# A result that was there within so many seconds of asking for it had waited, and there may be more.
-_AT_ONCE = 0.05
+# A result that was there within so many seconds of asking for it had waited, or came with a collection, which are this
+# far from each other where results never cease; there may be more.
+_AT_ONCE = 0.15
 # Seconds between two looks while Redis refuses to wait.
 _FULL_PAUSE = 0.5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections import deque
@@ -99,15 +100,17 @@ def test_bells_that_no_agent_rings(bed: Bed) -> None:
 
 def test_who_rings_soon_after_a_collection_is_collected_with_others(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     # So long that two lines of this test are soon after each other on any machine. Nobody waits for it here.
-    pace = 30.0
-    monkeypatch.setattr("dsf.results.collector.PACE", pace)
+    monkeypatch.setattr("dsf.results.collector.PACE", 0.001)
+    monkeypatch.setattr("dsf.results.collector.QUIET_PACE", 300.0)
     bells: deque[dict[str, str]] = deque()
     waits: list[float] = []
+    ringing: Iterator[tuple[str, str]] = iter(())
 
     class Stopping(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             waits.append(timeout or 0.0)
-            bells.append({"channel": keys.mail_bell("c2"), "data": "3"})
+            for cluster, slot in itertools.islice(ringing, 1):
+                bells.append({"channel": keys.mail_bell(cluster), "data": slot})
             return False
 
     class Bells:
@@ -119,9 +122,22 @@ def test_who_rings_soon_after_a_collection_is_collected_with_others(bed: Bed, mo
     # The first one after a while does not wait.
     collector._await_others(Bells())
     assert (waits, list(collector._ringing)) == ([], ["c1"])
+    # One slot of a mailbox waits for the longer pace; three mean that it fills.
+    ringing = iter([("c2", "3")] * 5 + [("c2", "4"), ("c2", "5")])
     collector._await_others(Bells())
-    assert list(collector._ringing) == ["c1", "c2"]
-    assert [0 < wait <= pace for wait in waits] == [True]
+    assert collector._ringing == {"c1": {0: None}, "c2": {3: None, 4: None, 5: None}}
+    assert all(0 < wait <= 0.001 for wait in waits)
+    # So does a task that is full.
+    collector._ringing = {"c0": {0: None}}
+    ringing = iter([(f"c{number}", "0") for number in range(1, bed.settings.results_group)])
+    collector._await_others(Bells())
+    assert len(collector._ringing) == bed.settings.results_group
+    # While neither is so, the longer pace is kept, and no longer.
+    monkeypatch.setattr("dsf.results.collector.QUIET_PACE", 0.2)
+    collector._ringing = {"c1": {0: None}}
+    before = collector._collected_at
+    collector._await_others(Bells())
+    assert collector._collected_at >= before + 0.2
     # In a flood not all are heard at once, which says that there is no time to wait.
     bells.extend({"channel": keys.mail_bell("c1"), "data": "0"} for _ in range(1500))
     assert (collector._hear(Bells()), collector._hear(Bells())) == (False, True)
