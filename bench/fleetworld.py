@@ -170,6 +170,11 @@ class World:
     def bring_up(self) -> None:
         """Start everything; returns when every pair has its object, and one interval more has passed."""
         self._fleet.manifests()
+        # A link, so that a fault can put another one in its place in one step.
+        objects = self.folder / "objects"
+        objects.mkdir()
+        self.out.mkdir(exist_ok=True)
+        (self.out / "clusters").symlink_to(objects)
         self._run("beat", "dsf.beat")
         self._run("hub", "dsf.hub")
         self._run("exporter", "dsf.exporter", exporter_host="127.0.0.1", exporter_port=self._port)

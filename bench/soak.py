@@ -25,6 +25,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -136,15 +137,14 @@ class Soak:
     def _hide_store(self, left: float) -> None:
         fault = self._begin("store", holds_up=False)
         folder = self._world.out / "clusters"
-        hidden = folder.with_name(".clusters")
-        folder.rename(hidden)
-        # A link to itself can be neither read nor written, by root either: an error, and not an empty folder.
-        folder.symlink_to(folder.name)
+        objects = folder.readlink()
+        # A link to itself can be neither read nor written, by root either: an error, and not an empty folder. In one
+        # step: what was not there for a moment would be made anew by who writes.
+        _link(folder, Path(folder.name))
         try:
             self._wait(min(self._random.uniform(*_STORE_AWAY), left))
         finally:
-            folder.unlink()
-            hidden.rename(folder)
+            _link(folder, objects)
             fault.ended = time.time()
 
     def _quieten(self, left: float) -> None:
@@ -291,3 +291,10 @@ class Soak:
         except FileNotFoundError:
             said = []
         return score is not None and sorted(score.items) == sorted((one["name"], one["value"]) for one in said)
+
+
+def _link(link: Path, target: Path) -> None:
+    """Have `link` point there, in one step."""
+    new = link.with_name(f".{link.name}")
+    new.symlink_to(target)
+    new.replace(link)
