@@ -17,12 +17,10 @@ from pydantic import SecretStr
 import dsf.log
 import dsf.settings
 from dsf.errors import SettingsError
+from dsf.launch import USAGE
 from dsf.settings import ENV_PREFIX, Settings
 
 log = dsf.log.get(__name__)
-
-#: Exit code of a process whose settings cannot be used.
-EXIT_SETTINGS = 2
 
 
 def run(config: Settings) -> int:
@@ -35,7 +33,7 @@ def run(config: Settings) -> int:
         return _run(_own(config))
     except SettingsError as error:
         log.error("agent cannot start", problem=str(error))
-        return EXIT_SETTINGS
+        return USAGE
 
 
 def _own(config: Settings) -> Settings:

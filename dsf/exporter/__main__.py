@@ -1,24 +1,13 @@
-"""`python -m dsf.exporter`."""
-
-from __future__ import annotations
+"""`python -m dsf.exporter`: the exporter without the command line around it."""
 
 import sys
 
-from dsf import lean
-from dsf.errors import DsfError
+from dsf.launch import launch
 
 
 def main() -> int:
     """Run with the settings of the environment."""
-    lean.start()
-    from dsf.exporter.main import run
-    from dsf.settings import settings
-
-    try:
-        return run(settings())
-    except DsfError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 1
+    return launch("dsf.exporter.main:run")
 
 
 if __name__ == "__main__":

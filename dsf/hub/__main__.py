@@ -1,23 +1,13 @@
-"""`python -m dsf.hub`."""
+"""`python -m dsf.hub`: the hub controller without the command line around it."""
 
 import sys
 
-from dsf import lean
+from dsf.launch import launch
 
 
 def main() -> int:
     """Run with the settings of the environment."""
-    lean.start()
-    from dsf.errors import SettingsError
-    from dsf.hub.main import USAGE, run
-    from dsf.settings import Settings
-
-    try:
-        settings = Settings.load()
-    except SettingsError as error:
-        sys.stderr.write(f"{error}\n")
-        return USAGE
-    return run(settings)
+    return launch("dsf.hub.main:run")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,13 @@ from dsf.backends import make_backend, make_election
 from dsf.errors import DsfError, SettingsError
 from dsf.hub.exposition import HubExposition
 from dsf.hub.hub import Hub
+from dsf.launch import FAILED, USAGE
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Exit codes: ended as asked, could not start or lost the lease, wrong settings.
-OK, FAILED, USAGE = 0, 1, 2
+#: Exit code: ended as asked. The others: could not start or lost the lease, wrong settings.
+OK: Final = 0
 #: Seconds to wait for a start that was interrupted; it may be in a request that the API server does not answer.
 START_TIMEOUT: Final = 2.0
 

@@ -1,24 +1,13 @@
-"""`python -m dsf.results`: the results worker."""
-
-from __future__ import annotations
+"""`python -m dsf.results`: the results worker without the command line around it."""
 
 import sys
 
-from dsf import lean
-from dsf.errors import DsfError
+from dsf.launch import launch
 
 
 def main() -> int:
-    """Run the results worker; a wrong setting is one line, not a traceback."""
-    lean.start()
-    from dsf.results.worker import run
-    from dsf.settings import settings
-
-    try:
-        return run(settings())
-    except DsfError as error:
-        print(f"dsf.results: {error}", file=sys.stderr)
-        return 1
+    """Run with the settings of the environment."""
+    return launch("dsf.results.worker:run")
 
 
 if __name__ == "__main__":

@@ -6,14 +6,19 @@ import subprocess
 import sys
 
 
+def _printed(code: str) -> str:
+    """What a process of its own prints; a traceback is at its end."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout + done.stderr
+
+
 def test_a_source_type_is_loaded_when_it_is_first_asked() -> None:
     code = (
         "import sys, dsf.agent.runtime, dsf.sources;"
         "there = lambda: [name for name in dsf.sources.SOURCES.values() if name in sys.modules];"
         "print(there()); dsf.sources.source_of('Prometheus'); print(there())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.split("\n")[:2] == ["[]", "['dsf.sources.prometheus']"], done.stdout + done.stderr
+    assert _printed(code).splitlines() == ["[]", "['dsf.sources.prometheus']"]
 
 
 def test_pushed_metrics_are_a_plug_in_that_is_loaded_with_the_first_scorer_of_them() -> None:
@@ -24,8 +29,7 @@ def test_pushed_metrics_are_a_plug_in_that_is_loaded_with_the_first_scorer_of_th
         "source_of('OpenTelemetry'); print(OTLP in plugins(), there()); source_of(OTLP);"
         "print('dsf.sources.otlp.receiver' in there())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.split("\n")[:2] == ["True []", "True"], done.stdout + done.stderr
+    assert _printed(code).splitlines() == ["True []", "True"]
 
 
 def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
@@ -35,9 +39,9 @@ def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
         "try: source_of(OTLP)\n"
         "except HttpError as error: print(error.reason, error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.startswith("plugin_failed "), done.stdout + done.stderr
-    assert "needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]'" in done.stdout
+    said = _printed(code)
+    assert said.startswith("plugin_failed ")
+    assert "needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]'" in said
 
 
 def test_the_table_of_sources_loads_neither_protobuf_nor_kubernetes() -> None:
@@ -45,5 +49,4 @@ def test_the_table_of_sources_loads_neither_protobuf_nor_kubernetes() -> None:
         "import sys, dsf.sources, dsf.agent.runtime;"
         "print([name for name in sys.modules if name.startswith(('google.', 'opentelemetry.proto', 'kubernetes'))])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+    assert _printed(code).strip() == "[]"

@@ -1,0 +1,29 @@
+"""`python -m dsf.ROLE`: one process of this project, without the command line around it."""
+
+from __future__ import annotations
+
+import pkgutil
+import sys
+from typing import Final
+
+from dsf import lean
+
+#: Exit codes of all roles: it could not go on; a setting is missing or wrong.
+FAILED: Final = 1
+USAGE: Final = 2
+
+
+def launch(role: str) -> int:
+    """Call `module:function` with the settings of the environment; returns the exit code of the process.
+
+    What this project foresees is one line on standard error, not a traceback.
+    """
+    lean.start()
+    from dsf.errors import DsfError, SettingsError
+    from dsf.settings import settings
+
+    try:
+        return int(pkgutil.resolve_name(role)(settings()))
+    except DsfError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE if isinstance(error, SettingsError) else FAILED
