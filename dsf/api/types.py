@@ -52,7 +52,6 @@ KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
 
 ADDON_NAME: Final = "dynamic-scoring-framework"
 AGENT_NAME: Final = "dynamic-scoring-agent"
-AGENT_SERVICE_ACCOUNT: Final = "dynamic-scoring-agent-sa"
 HUB_NAMESPACE: Final = "open-cluster-management"
 AGENT_NAMESPACE: Final = "dynamic-scoring"
 

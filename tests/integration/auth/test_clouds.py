@@ -16,6 +16,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import RSAKey
 
+from dsf.api.types import AGENT_ACCOUNT, AGENT_NAMESPACE
 from dsf.auth import tokencache
 from dsf.auth.secrets import AccountToken, SecretError
 from dsf.http import addresses
@@ -24,7 +25,8 @@ from tests.integration.auth.bed import GOOD, Bed, asks_for, server_context
 from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, at_another_time, hang
 from tests.support.tlsca import TestCa
 
-ACCOUNT = "system:serviceaccount:dynamic-scoring:dynamic-scoring-agent"
+# As docs/sources.md has it, for people to give to their cloud.
+ACCOUNT = f"system:serviceaccount:{AGENT_NAMESPACE}:{AGENT_ACCOUNT}"
 POOL = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/fleet/providers/cluster1"
 ROLE = "arn:aws:iam::123456789012:role/scoring"
 KEY_OF = "scoring@fleet.iam.gserviceaccount.com"

@@ -10,7 +10,7 @@ from dsf.api.types import (
     ADDON_NAME,
     AGENT_NAME,
     AGENT_NAMESPACE,
-    AGENT_SERVICE_ACCOUNT,
+    AGENT_ACCOUNT,
     CONFIGMAP_NAME,
     CREDENTIALS_KEY,
     CREDENTIALS_NAME,
@@ -34,8 +34,8 @@ def test_names_are_those_that_other_programs_know() -> None:
     deployment = chart.one(agent, "Deployment", AGENT_NAME)
     assert deployment["metadata"]["namespace"] == AGENT_NAMESPACE
     assert deployment["spec"]["template"]["metadata"]["labels"]["app"] == AGENT_NAME
-    assert chart.pod(deployment)["serviceAccountName"] == AGENT_SERVICE_ACCOUNT
-    chart.one(agent, "ServiceAccount", AGENT_SERVICE_ACCOUNT)
+    assert chart.pod(deployment)["serviceAccountName"] == AGENT_ACCOUNT
+    chart.one(agent, "ServiceAccount", AGENT_ACCOUNT)
     role = chart.one(agent, "Role")
     # No rule for Secrets: without names it would be for all, and the agent's own are mounted.
     assert [rule["resourceNames"] for rule in role["rules"]] == [[CONFIGMAP_NAME]]

@@ -9,7 +9,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from dsf.api.types import AGENT_NAME, AGENT_NAMESPACE, AGENT_SERVICE_ACCOUNT
+from dsf.api.types import AGENT_NAME, AGENT_NAMESPACE, AGENT_ACCOUNT
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "sources"
 
@@ -30,7 +30,7 @@ def test_the_cluster_role_reads_nodes_and_pods_and_nothing_else() -> None:
         {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]}
     ]
     (subject,) = found["ClusterRoleBinding"]["subjects"]
-    assert (subject["name"], subject["namespace"]) == (AGENT_SERVICE_ACCOUNT, AGENT_NAMESPACE)
+    assert (subject["name"], subject["namespace"]) == (AGENT_ACCOUNT, AGENT_NAMESPACE)
     assert found["ClusterRoleBinding"]["roleRef"]["name"] == found["ClusterRole"]["metadata"]["name"]
 
 
