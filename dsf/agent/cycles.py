@@ -33,9 +33,6 @@ _PURGE_EVERY = 60.0
 #: Seconds after which a file of the spool belongs to no cycle.
 _SPOOL_AGE = 3600.0
 
-#: Seconds past its cycle's deadline after which a stage hangs. All that waits for something waits until then at most.
-_HANGS = 5.0
-
 
 class Cycles:
     """Runs the stages of this cluster's cycles. Thread-safe; methods of one cycle are called one after another."""
@@ -88,7 +85,7 @@ class Cycles:
         for cycle in self._running.end_others(scorers):
             log.info("cycle ended, its scorer was removed", scorer=cycle.scorer, run=cycle.run_id)
             watchdog.cut(cycle)
-        return self._running.stuck(_HANGS)
+        return self._running.stuck()
 
     def fetch(self, cycle: Cycle) -> None:
         """Ask the source and put the scoring request into the spool. Raises CycleError."""

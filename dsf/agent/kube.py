@@ -30,6 +30,8 @@ from dsf.settings import Settings
 
 #: Seconds to wait for the first look at an object; then it counts as missing until it is seen.
 _FIRST_LOOK: Final = 5.0
+#: Seconds to connect, and for each read, when a token is asked for: a stage waits for it, and maybe others with it.
+_TOKEN_TIMEOUT: Final = (3.0, 5.0)
 #: Seconds between two looks while waiting.
 _POLL: Final = 0.05
 #: How a refusal looks in what a watch says of itself.
@@ -200,7 +202,7 @@ class KubeSecrets:
             "spec": {"audiences": [audience], "expirationSeconds": seconds},
         }
         try:
-            answer = self._session.create(path, body)
+            answer = self._session.request("POST", path, body=body, timeout=_TOKEN_TIMEOUT)
             # The server decides for how long it is. Not the time of its end: the agent's own clock may be another one.
             return AccountToken(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))
         except BackendError as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import redis
@@ -59,8 +59,10 @@ class Mailbox:
         self._bell = keys.mail_bell(cluster)
         self._lock = threading.Lock()
         self._next = 0
-        # What was put into each slot last; only this agent puts anything there.
+        # What was put into each slot last, without its message; only this agent puts anything there.
         self._held: dict[int, Letter] = {}
+        # Slots that a thread is about to write to: what is in them is not known until it has the answer.
+        self._in_flight: set[int] = set()
         # Whether a collector listened the last time. One that does not may be one that will never look: then nothing
         # that stands in a slot gives way.
         self._is_heard = True
@@ -95,26 +97,28 @@ class Mailbox:
         """Whether it is in, whether the hub listens, and what will not reach the hub because of it."""
         with self._lock:
             own = self._own_slot(letter)
+            first = self._next
             if own is not None:
-                # Now, so that another thread does not take the same one for its own.
-                before, self._held[own] = self._held[own], letter
+                self._in_flight.add(own)
+                before = self._held[own]
             else:
-                first = self._next
                 self._next = (first + 1) % keys.MAIL_SLOTS
         if own is not None:
             return self._replace(own, before, letter)
         is_put, hears = self._try(first, letter)
         if is_put:
-            return True, hears, ()
+            return True, bool(hears), ()
         taken = self._send([("EXISTS", slot) for slot in self._slots])
         for step in range(1, keys.MAIL_SLOTS):
             number = (first + step) % keys.MAIL_SLOTS
             if not taken[number]:
                 # Another thread may have been faster.
-                is_put, hears = self._try(number, letter)
+                is_put, heard = self._try(number, letter)
+                hears = heard if heard is not None else hears
                 if is_put:
-                    return True, hears, ()
-        return False, hears, ()
+                    return True, bool(hears), ()
+        # Where nothing could be tried, others are at all of them, so somebody is there.
+        return False, hears is not False, ()
 
     def _own_slot(self, letter: Letter) -> int | None:
         """Where the last result of its scorer was put, if this one may take its place. The lock is held."""
@@ -122,36 +126,46 @@ class Mailbox:
             return None
         for number, held in self._held.items():
             if held.scorer == letter.scorer:
+                if number in self._in_flight:
+                    return None
                 # A score is worth more than a newer reason why there is none.
                 return number if held.run < letter.run and (letter.is_score or not held.is_score) else None
         return None
 
     def _replace(self, number: int, before: Letter, letter: Letter) -> tuple[bool, bool, tuple[str, ...]]:
+        """Put it into this slot, which is in flight, in place of what may be there."""
         slot = self._slots[number]
         try:
             was_there, _, heard = self._send(
                 [("EXISTS", slot), ("SET", slot, letter.message), ("PUBLISH", self._bell, number)]
             )
-        except redis.RedisError:
             with self._lock:
-                if self._held.get(number) is letter:
-                    self._held[number] = before
-            raise
+                self._held[number] = replace(letter, message=b"")
+        finally:
+            self._in_flight.discard(number)
         self._is_heard = heard > 0
         lost = (*before.superseded, f"{before.scorer}/{before.run}") if was_there else ()
         return True, heard > 0, lost
 
-    def _try(self, number: int, letter: Letter) -> tuple[bool, bool]:
-        is_put, heard = self._send(
-            # The bell also when it is taken: the hub may not have heard the last one.
-            [("SET", self._slots[number], letter.message, "NX"), ("PUBLISH", self._bell, number)]
-        )
+    def _try(self, number: int, letter: Letter) -> tuple[bool, bool | None]:
+        """Put it into this slot if it is empty; whether it is in, and whether the hub listens, None if not tried."""
+        with self._lock:
+            if number in self._in_flight:
+                return False, None
+            self._in_flight.add(number)
+        try:
+            is_put, heard = self._send(
+                # The bell also when it is taken: the hub may not have heard the last one.
+                [("SET", self._slots[number], letter.message, "NX"), ("PUBLISH", self._bell, number)]
+            )
+            if is_put:
+                with self._lock:
+                    for other in [one for one, held in self._held.items() if held.scorer == letter.scorer]:
+                        del self._held[other]
+                    self._held[number] = replace(letter, message=b"")
+        finally:
+            self._in_flight.discard(number)
         self._is_heard = heard > 0
-        if is_put:
-            with self._lock:
-                for other in [one for one, held in self._held.items() if held.scorer == letter.scorer]:
-                    del self._held[other]
-                self._held[number] = letter
         return bool(is_put), heard > 0
 
     def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Container
+from typing import Final
 
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.cycle import Cycle
 
+#: Seconds past its cycle's deadline after which a stage hangs. All that waits for something waits until then at most.
+HANGS: Final = 5.0
+
 
 class OverlapError(Exception):
-    """Another cycle of this scorer is still running."""
+    """Another cycle of this scorer is still running, or hangs."""
 
 
 class DuplicateError(Exception):
@@ -44,7 +48,11 @@ class Running:
                 return current
             if self._ended.get(summary.name) == run_id:
                 raise DuplicateError
-            if current is not None and current.deadline > time.monotonic():
+            now = time.monotonic()
+            if current is not None and current.deadline > now:
+                raise OverlapError
+            # A source of somebody's own may hang for ever: one thread for each of its ticks would be all of them.
+            if any(cycle.scorer == summary.name and cycle.deadline < now - HANGS for cycle in self._busy.values()):
                 raise OverlapError
             cycle = self._cycles[summary.name] = Cycle(summary.name, run_id, summary, deadline)
             self._busy[id(cycle)] = cycle
@@ -64,9 +72,9 @@ class Running:
             cycle.busy = False
             self._busy.pop(id(cycle), None)
 
-    def stuck(self, grace: float) -> int:
-        """How many stages go on although their cycle should have ended so many seconds ago."""
-        latest = time.monotonic() - grace
+    def stuck(self) -> int:
+        """How many stages hang."""
+        latest = time.monotonic() - HANGS
         with self._lock:
             return sum(cycle.deadline < latest for cycle in self._busy.values())
 

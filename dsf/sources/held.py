@@ -11,11 +11,14 @@ from typing import Protocol
 
 from prometheus_client import Metric
 
+import dsf.log
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
 from dsf.sources.window import LOOKBACK, Budget, Grid, Window, WindowFullError
+
+log = dsf.log.get(__name__)
 
 
 class Running(Protocol):
@@ -101,9 +104,19 @@ class Held:
         For a scorer that finds no room: one that takes all of it must not stop the others.
         """
         with self._lock:
-            largest = max((kept.window for kept in self._windows.values()), key=len, default=None)
-            if largest is None or len(largest) <= self.budget.max_series // len(self._windows):
+            owner, largest = max(
+                ((owner, kept.window) for owner, kept in self._windows.items()),
+                key=lambda found: len(found[1]),
+                default=(None, None),
+            )
+            if owner is None or largest is None or len(largest) <= self.budget.max_series // len(self._windows):
                 return False
+            log.warning(
+                "a scorer's samples are dropped, for it holds more than its share and another one finds no room; raise "
+                "DSF_AGENT_WINDOW_SERIES or DSF_AGENT_WINDOW_SAMPLES, or select fewer series",
+                scorer=owner[0],
+                series=len(largest),
+            )
             largest.clear()
             return True
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 
 #: Seconds for which a sample counts when no newer one came; that of Prometheus.
 LOOKBACK = 300.0
+#: Seconds that the clock of who says a sample's time may be ahead.
+AHEAD = 300.0
 #: Most points of one series in an answer; that of Prometheus.
 MAX_POINTS = 11_000
 #: Bytes that the labels of one series may have.
@@ -146,6 +148,7 @@ class Window:
         Raises WindowFullError and ValueError.
         """
         with self._lock:
+            self._forget_ahead(now)
             for key in self._series.keys() - samples.keys():
                 self._end(key, now)
             for key, (labels, time, value) in samples.items():
@@ -160,6 +163,7 @@ class Window:
     def end_all(self, now: float) -> None:
         """Nothing is known of any series from `now` on."""
         with self._lock:
+            self._forget_ahead(now)
             for key in self._series:
                 self._end(key, now)
 
@@ -176,6 +180,11 @@ class Window:
                     series.stale.difference_update(series.times[:old])
                     del series.times[:old], series.values[:old]
                     self._budget.give(0, old)
+
+    def forget_ahead(self, now: float) -> None:
+        """Drop series whose newest sample is of a time to come: the clock was set back, and new ones were refused."""
+        with self._lock:
+            self._forget_ahead(now)
 
     def clear(self) -> None:
         """Drop everything."""
@@ -237,6 +246,12 @@ class Window:
                 raise OutdatedSampleError
             self._budget.take(0, 1)
         _append(series, time, value)
+
+    def _forget_ahead(self, now: float) -> None:
+        for key, series in list(self._series.items()):
+            if series.times[-1] > now + AHEAD:
+                del self._series[key]
+                self._budget.give(1, len(series.times))
 
     def _end(self, key: Hashable, now: float) -> None:
         series = self._series[key]

@@ -21,10 +21,8 @@ from dsf.sources.held import retention
 from dsf.sources.otlp.points import SUFFIXES, Pairs, Point, pairs, points, refusal
 from dsf.sources.registry import OTLP, type_of
 from dsf.sources.selector import Selector, SelectorError, parse_selectors, underscored, with_short_names
-from dsf.sources.window import Budget, OutdatedSampleError, Window, WindowFullError
+from dsf.sources.window import AHEAD, Budget, OutdatedSampleError, Window, WindowFullError
 
-#: Seconds that a sender's clock may be ahead.
-_AHEAD: Final = 300.0
 #: Seconds between two looks for samples that are too old.
 _FORGET_EVERY: Final = 10.0
 
@@ -162,7 +160,7 @@ class Received:
     ) -> tuple[str, str]:
         """What becomes of a point: a key of `counts`, and words if there are better ones than those of the reason."""
         time = point.nanoseconds / 1e9 or now
-        if time > now + _AHEAD:
+        if time > now + AHEAD:
             return "future", ""
         if time < oldest:
             return "outdated", ""
@@ -199,9 +197,11 @@ class Received:
         return self._selection
 
     def _forget(self, selection: _Selection, now: float) -> None:
-        if now - self._forgotten_at < _FORGET_EVERY:
+        # Not so when the clock was set back.
+        if 0 <= now - self._forgotten_at < _FORGET_EVERY:
             return
         self._forgotten_at = now
+        self.window.forget_ahead(now)
         oldest = now - selection.keep
 
         def before(labels: Mapping[str, str]) -> float:

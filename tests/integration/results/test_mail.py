@@ -212,6 +212,31 @@ def test_what_the_hub_has_not_taken_gives_way_to_what_is_newer(bed: Bed, mailbox
         assert mailbox.put(_letter(5, scorer="b")) == (True, ())
 
 
+def test_two_threads_never_write_to_one_slot(bed: Bed, mailbox: Mailbox) -> None:
+    """One of them for a result of its own that the hub took, the other because the slot's turn has come."""
+    slots = keys.mail_slots("c1")
+    answers: dict[str, tuple[bool, tuple[str, ...]]] = {}
+
+    def put(scorer: str, number: int) -> None:
+        answers[scorer] = mailbox.put(_letter(number, scorer=scorer))
+
+    threads = [threading.Thread(target=put, args=("y", 100)), threading.Thread(target=put, args=("x", 101))]
+    with bed.client.pubsub() as bells:
+        bells.psubscribe(keys.mail_bell("*"))
+        assert (bells.get_message(timeout=30) or {}).get("type") == "psubscribe"
+        for number, scorer in enumerate(["x", *(f"s{number}" for number in range(keys.MAIL_SLOTS - 1))]):
+            assert mailbox.put(_letter(number, scorer=scorer)) == (True, ())
+            bed.client.delete(*slots)
+        with mailbox.line:
+            for waiting, thread in enumerate(threads, 1):
+                thread.start()
+                wait_for(lambda waiting=waiting: len(mailbox._to_send) == waiting, 10, "what is to be sent")  # type: ignore[misc]
+        for thread in threads:
+            thread.join(30)
+    assert answers == {"x": (True, ()), "y": (True, ())}
+    assert sorted(filter(None, bed.client.mget(slots))) == ["100", "101"]
+
+
 def test_runs_whose_results_gave_way_end_with_that_reason(bed: Bed) -> None:
     first = bed.open()
     bed.now += 1

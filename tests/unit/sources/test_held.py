@@ -39,6 +39,9 @@ def test_a_scorer_with_all_the_series_there_may_be_gives_way(monkeypatch: pytest
 
     monkeypatch.setattr(http, "get", get)
 
+    lost: list[str] = []
+    monkeypatch.setattr("dsf.sources.held.log.warning", lambda _, scorer, **__: lost.append(scorer))
+
     def fetched(name: str) -> int:
         return opentelemetry.fetch(scorers[name], Context(math.inf, 100_000, 2e9, held=held)).series
 
@@ -48,3 +51,6 @@ def test_a_scorer_with_all_the_series_there_may_be_gives_way(monkeypatch: pytest
             with contextlib.suppress(HttpError):
                 fetched("greedy")
         assert fetched("modest") == 2
+    # Whoever lost its past is told of, for its scores are of less than it asked for.
+    assert lost == ["greedy"] * len(lost)
+    assert lost

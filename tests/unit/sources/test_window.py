@@ -142,3 +142,20 @@ def test_it_is_asked_whether_to_go_on_before_each_series_is_looked_at() -> None:
     with pytest.raises(TimeoutError):
         found.matrix(wanted, Grid(100, 0, 0), 10_000, check)
     assert len(looked_at) == 1
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_clock_that_was_set_back_hides_nothing(goes_on: bool) -> None:
+    budget = Budget(10, 100)
+    found = Window(budget)
+    for now in (100_000.0, 100_060.0):
+        found.update({"a": (A, now, 1.0), "b": (B, now, 1.0)}, now)
+    if goes_on:
+        found.update({"a": (A, 93_000.0, 2.0)}, 93_000.0)
+        assert shown(found, Grid(93_000, 60, 60)) == [{"metric": A, "values": [[93_000, "2"]]}]
+    else:
+        found.end_all(93_000.0)
+    assert ("b" in found, budget.series, budget.samples) == (False, goes_on, goes_on)
+    # A little ahead may be whoever says the time.
+    found.update({"a": (A, 93_200.0, 3.0)}, 93_060.0)
+    assert values(found, Grid(93_200, 0, 0)) == [[93_200, "3"]]
