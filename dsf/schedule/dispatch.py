@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import redis
 
@@ -38,6 +38,12 @@ _COALESCE = 0.05
 _COMPLAIN_INTERVAL = 1.0
 #: Seconds between two cleanings of the rate limiter.
 _PRUNE_INTERVAL = 60.0
+#: Seconds between two looks for pairs that are due much later than they may be. So far away each may be: the first runs
+#: of many new entries are spread over minutes.
+_STRAY_INTERVAL = 60.0
+_STRAY_SLACK = 600.0
+#: Batches of one such look: of all pairs, and no endless loop should another process move the same ones.
+_MOST_PAGES = 1000
 
 
 class _Row(NamedTuple):
@@ -88,6 +94,7 @@ class Dispatcher:
         self._commit = client.register_script(lua("dispatch"))
         self._limiter = RateLimiter()
         self._prune_at = 0.0
+        self._stray_at = 0.0
         self._complain_at = 0.0
         # Up to here late pairs have been given moments.
         self._late_free = 0.0
@@ -98,6 +105,9 @@ class Dispatcher:
         if now >= self._prune_at:
             self._limiter.prune(now)
             self._prune_at = now + _PRUNE_INTERVAL
+        # Also when the clock was set back.
+        if not 0 <= self._stray_at - now <= _STRAY_INTERVAL:
+            self._recall(now)
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch, withscores=True)
             pipe.zrange(keys.DUE, 0, 0, withscores=True)
@@ -107,6 +117,42 @@ class Dispatcher:
         batch = self._read(now, [(str(pair), float(at)) for pair, at in due])
         self._write([self._row(batch, pair, at) for pair, at in batch.due])
         return now if len(due) == self._batch else now + _COALESCE
+
+    def _recall(self, now: float) -> None:
+        """Give pairs that are due too far away their next slot: a beat whose clock was ahead left them there, and
+        nothing would be sent until then."""
+        self._stray_at = now + _STRAY_INTERVAL
+        stay = moved = 0
+        for _ in range(_MOST_PAGES):
+            # Those that are due last first.
+            found: Any = self._redis.zrange(keys.DUE, -stay - self._batch, -stay - 1, withscores=True)
+            far = [(str(pair), float(at)) for pair, at in found if float(at) > now + _STRAY_SLACK]
+            rows = self._strays(now, far)
+            if rows:
+                self._write(rows)
+            moved += len(rows)
+            stay += len(far) - len(rows)
+            if len(far) < self._batch:
+                break
+        if moved:
+            log.warning("pairs were due far in the future, as after a wrong clock: they are due again", pairs=moved)
+            # What was noted by that clock.
+            self._limiter, self._prune_at, self._late_free = RateLimiter(), 0.0, 0.0
+
+    def _strays(self, now: float, far: list[tuple[str, float]]) -> list[_Row]:
+        if not far:
+            return []
+        batch = self._read(now, far)
+        rows = []
+        for pair, at in far:
+            text = batch.entries[pair]
+            entry = read(Entry, pair, text) if text is not None else None
+            if entry is not None:
+                interval = effective(entry, batch.overrides, now).interval
+                # A first run may leave out more than one interval, and a rate limit puts off by one.
+                if at > now + 3 * interval + _STRAY_SLACK:
+                    rows.append(_Row(pair, at, next_slot(pair, interval, now), _DEFER))
+        return rows
 
     def _read(self, now: float, due: list[tuple[str, float]]) -> _Batch:
         pairs = [pair for pair, _ in due]

@@ -74,6 +74,26 @@ def test_missed_slots_are_not_caught_up_and_late_pairs_are_spread(redis_client: 
         assert all(at >= back - 0.001 for at in new)
 
 
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_clock_that_was_ahead_for_a_moment_keeps_nobody_waiting(redis_client: redis.Redis, restart: bool) -> None:
+    bench = Bench(redis_client, batch=10)
+    often, daily = [f"c{n}" for n in range(24)], [f"d{n}" for n in range(24)]
+    bench.store.upsert([entry(name) for name in often], bench.now)
+    bench.store.upsert([entry(name, interval=86_400) for name in daily], bench.now)
+    bench.run(120)
+    due = {name: redis_client.zscore(keys.DUE, f"{name}/s") for name in daily}
+    bench.now += 7200
+    bench.run(60)
+    bench.now -= 7200
+    if restart:
+        bench.restart()
+    before = {name: len(pushed(redis_client, name)) for name in often}
+    bench.run(100)
+    assert {name for name in often if len(pushed(redis_client, name)) < before[name] + 2} == set()
+    # What is far away and may be stays.
+    assert {name: redis_client.zscore(keys.DUE, f"{name}/s") for name in daily} == due
+
+
 def test_exactness_under_every_reason(redis_client: redis.Redis) -> None:
     bench = Bench(redis_client, queue_limit=7, batch=10)
     clusters = [f"c{n}" for n in range(8)]
