@@ -72,13 +72,13 @@ class PairFamilies:
         self._requests[name, "success", cluster] += sum(pair.count(outcome) for outcome in SUCCESSES)
         self._requests[name, "failure", cluster] += pair.count("error") + lost
         for (stage, reason), number in pair.errors().items():
-            self._failures[name, stage, reason] += number
+            self._failures[name, stage, reason, cluster] += number
         if lost:
             # Nothing was heard, so no stage is known to have failed.
-            self._failures[name, "", "lost"] += lost
+            self._failures[name, "", "lost", cluster] += lost
         for reason, number in pair.refused().items():
-            self._refused[name, reason] += number
-        self._clamped[(name,)] += pair.clamped
+            self._refused[name, reason, cluster] += number
+        self._clamped[name, cluster] += pair.clamped
         for stage, (seconds, number) in pair.timings().items():
             self._stage_sum[name, stage, cluster] += seconds
             self._stage_count[name, stage, cluster] += number
@@ -97,9 +97,10 @@ class PairFamilies:
         yield _gauge(metrics.VALID_UNTIL, self._valid_until)
         yield _counter(metrics.SCHEDULED, self._scheduled)
         yield _counter(metrics.CYCLES, self._cycles)
-        yield _counter(metrics.FAILURES, self._failures)
-        yield _counter(metrics.REFUSED, self._refused)
-        yield _counter(metrics.CLAMPED, self._clamped)
+        # With the cluster: a sum over all would fall when a pair goes, which Prometheus takes for a restart.
+        yield _counter(metrics.FAILURES, self._failures, "ds_cluster")
+        yield _counter(metrics.REFUSED, self._refused, "ds_cluster")
+        yield _counter(metrics.CLAMPED, self._clamped, "ds_cluster")
 
 
 def _keep_newest(values: dict[Labels, float], labels: Labels, value: float) -> None:

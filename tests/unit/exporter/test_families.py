@@ -90,15 +90,18 @@ def test_the_books_balance_in_the_metrics() -> None:
     assert scheduled == 21 == sum(value or 0 for value in outcomes.values())
 
 
-def test_failures_are_summed_over_clusters_and_lost_is_one_without_a_stage() -> None:
+def test_failures_are_of_a_cluster_and_lost_is_one_without_a_stage() -> None:
     registry = exposed(
         state("worker01", n__error=1, n__error__fetch__timeout=1),
         state("worker02", n__error=2, n__error__fetch__timeout=2, n__lost=1),
     )
     name = "dynamic_scoring_failures_total"
     where = {"score_name": "sample", "stage": "fetch", "reason": "timeout"}
-    assert registry.get_sample_value(name, where) == 3
-    assert registry.get_sample_value(name, {"score_name": "sample", "stage": "", "reason": "lost"}) == 1
+    # A sum over clusters would fall when one of them goes, and that looks like a restart with many failures.
+    found = [registry.get_sample_value(name, {**where, "ds_cluster": cluster}) for cluster in ("worker01", "worker02")]
+    assert found == [1, 2]
+    lost = {"score_name": "sample", "stage": "", "reason": "lost", "ds_cluster": "worker02"}
+    assert (registry.get_sample_value(name, where), registry.get_sample_value(name, lost)) == (None, 1)
 
 
 def test_stage_times_are_sum_and_count_per_cluster() -> None:
@@ -127,6 +130,8 @@ def test_a_stored_score_that_cannot_be_read_costs_only_itself() -> None:
 
 def test_refused_and_clamped_values_are_counted_per_score() -> None:
     registry = exposed(state(n__refused__nan=2, n__clamped=3), state("worker02", n__refused__nan=1, n__clamped=1))
-    where = {"score_name": "sample", "reason": "nan"}
-    assert registry.get_sample_value("dynamic_scoring_results_refused_total", where) == 3
-    assert registry.get_sample_value("dynamic_scoring_scores_clamped_total", {"score_name": "sample"}) == 4
+    for cluster, refused, clamped in (("worker01", 2, 3), ("worker02", 1, 1)):
+        where = {"score_name": "sample", "ds_cluster": cluster}
+        of_reason = {**where, "reason": "nan"}
+        assert registry.get_sample_value("dynamic_scoring_results_refused_total", of_reason) == refused
+        assert registry.get_sample_value("dynamic_scoring_scores_clamped_total", where) == clamped
