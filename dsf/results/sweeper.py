@@ -19,6 +19,9 @@ from dsf.store.runs import Runs
 #: Seconds between two looks, and between them while results that may be the missing ones still wait.
 EVERY = 1.0
 EVERY_WHILE_WAITING = 0.2
+# Seconds for which results that wait are waited for, beyond those after which what a dead worker had is put back: then
+# something is always there, and what was sent before is not among it any more.
+_PATIENCE = 60.0
 #: Seconds between two looks for what is left of removed pairs. Only what is found twice goes.
 LEFTOVERS_EVERY = 60.0
 # Names in one log line; the books have them all.
@@ -37,6 +40,8 @@ class Sweeper:
         self._stopping = stopping
         self._left: set[str] = set()
         self._next_leftovers = 0.0
+        # Since when (unix seconds) each look found results that wait.
+        self._waiting_since: float | None = None
 
     def run(self) -> None:
         """Sweep until stopped."""
@@ -63,9 +68,15 @@ class Sweeper:
 
     def sweep(self, now: float) -> bool:
         """Look for lost runs once; says whether to look again soon."""
+        patience = _PATIENCE + self._settings.results_visibility_timeout
+        since = now if self._waiting_since is None else self._waiting_since
         lost, again = self._runs.sweep(
-            now=now, lost_after=self._settings.lost_after, history_length=self._settings.history_length
+            now=now,
+            lost_after=self._settings.lost_after,
+            history_length=self._settings.history_length,
+            is_patient=now - since < patience,
         )
+        self._waiting_since = since if again else None
         if lost:
             log.warning("runs lost", count=len(lost), first=lost[:_NAMED])
         return again

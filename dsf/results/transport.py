@@ -15,7 +15,7 @@ from kombu.transport import virtual
 from kombu.utils.json import dumps
 
 import dsf.log
-from dsf import keys
+from dsf import keys, wire
 from dsf.errors import MessageRejectedError
 from dsf.messages import PACKING
 from dsf.redislink import transport as link
@@ -29,6 +29,11 @@ from dsf.throttle import Throttle
 _AT_ONCE = 0.15
 # Seconds between two looks while Redis refuses to wait.
 _FULL_PAUSE = 0.5
+# Bytes of a note, well below what Redis takes as one value (`proto-max-bulk-len`, 16 MB): what cannot be noted would be
+# put back for ever.
+_LONGEST_NOTE = 14 * 1024 * 1024
+# Bytes of elements in one note: in it they can be twice as long, for their quotes are escaped.
+_MOST_TOGETHER = 6 * 1024 * 1024
 
 # What is overridden is not in the published types of kombu.
 _BaseChannel: Any = link.Channel
@@ -43,6 +48,23 @@ log = dsf.log.get(__name__)
 _throttle = Throttle()
 
 
+def _note(kept: dict[str, Any], exchange: str, routing_key: str) -> bytes:
+    """What kombu reads again to put a message back; in UTF-8, for escapes make a letter thrice as long."""
+    text = dumps([kept, exchange, routing_key], ensure_ascii=False, separators=(",", ":"))
+    # Half of a character (a lone surrogate), which UTF-8 does not have, becomes an escape of JSON; only that one.
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _open(item: bytes) -> inbox.Letter:
+    """Read an element of the queue. Raises MessageRejectedError, also when it could not be noted."""
+    letter = inbox.Letter.open(item, settings().max_result_message_bytes)
+    if len(item) > _MOST_TOGETHER:
+        length = len(_note({inbox.ITEMS: [letter.again()]}, "", keys.RESULTS_QUEUE))
+        if length > _LONGEST_NOTE:
+            raise wire.malformed(f"message that needs {length} bytes to be noted, the limit is {_LONGEST_NOTE}")
+    return letter
+
+
 class QoS(_BaseQoS):  # type: ignore[misc]
     """Remembers unfinished messages as the base class does, and lets go of where they were kept before."""
 
@@ -52,7 +74,7 @@ class QoS(_BaseQoS):  # type: ignore[misc]
         raw = message._raw
         # Of what can be made anew only that from which it is made.
         kept = {inbox.ITEMS: raw[inbox.ITEMS]} if inbox.ITEMS in raw else raw
-        self.channel.let_go(delivery_tag, dumps([kept, delivery["exchange"], delivery["routing_key"]]))
+        self.channel.let_go(delivery_tag, _note(kept, delivery["exchange"], delivery["routing_key"]))
         virtual.QoS.append(self, message, delivery_tag)
 
 
@@ -141,7 +163,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
 
     def _more(self, most: int) -> list[bytes]:
         """What is in this channel's list and, up to so many together, in the queue; oldest first."""
-        size = settings().max_result_message_bytes * PACKING
+        size = min(settings().max_result_message_bytes * PACKING, _MOST_TOGETHER)
         found: list[bytes] = self._run("take", keys=[keys.RESULTS_QUEUE, self.taken], args=[most, size])
         return found[::-1]
 
@@ -156,7 +178,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         letters = []
         for item in items:
             try:
-                letters.append(inbox.Letter.open(item, settings().max_result_message_bytes))
+                letters.append(_open(item))
             except MessageRejectedError as error:
                 self._refused[error.reason] += 1
                 if (not_logged := _throttle.take(error.reason)) is not None:
@@ -167,7 +189,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
             return
         self.let_go()
 
-    def let_go(self, tag: str = "", note: str = "") -> None:
+    def let_go(self, tag: str = "", note: bytes = b"") -> None:
         """What was taken last is done with, or noted as unfinished under this tag."""
         refused = [part for item in self._refused.items() for part in item]
         self._run(

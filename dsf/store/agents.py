@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import redis
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -50,21 +50,24 @@ class Agents:
         self._redis.hset(keys.AGENTS, cluster, record.model_dump_json())
 
     def note_all(self, records: Mapping[str, tuple[AgentRecord, int]]) -> None:
-        """Note what agents of clusters speak, and the ids of the newest keys that they signed with; one round trip."""
+        """Note what agents of clusters speak, and the ids of the newest keys that they signed with.
+
+        One round trip, and one more for those that do not send by mailbox. Who once did is noted as doing so until the
+        record is removed with the credential: else whoever has stolen that would get the right on lists back.
+        """
+        mailed = self._mailed([cluster for cluster, (record, _) in records.items() if not record.mail])
+        noted = {
+            cluster: record.model_copy(update={"mail": True}) if cluster in mailed else record
+            for cluster, (record, _) in records.items()
+        }
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hset(keys.KEYS_USED, mapping={cluster: key_id for cluster, (_, key_id) in records.items()})
-            pipe.hset(
-                keys.AGENTS, mapping={cluster: record.model_dump_json() for cluster, (record, _) in records.items()}
-            )
+            pipe.hset(keys.AGENTS, mapping={cluster: record.model_dump_json() for cluster, record in noted.items()})
             pipe.execute()
 
     def one(self, cluster: str) -> AgentRecord | None:
         """The agent of one cluster; None when it was never heard of, or its record cannot be read."""
-        text = self._redis.hget(keys.AGENTS, cluster)
-        try:
-            return AgentRecord.model_validate_json(str(text)) if text else None
-        except ValidationError:
-            return None
+        return _read(self._redis.hget(keys.AGENTS, cluster))
 
     def all(self) -> dict[str, AgentRecord]:
         """By cluster. One that cannot be read is logged and left out."""
@@ -76,6 +79,23 @@ class Agents:
                 log.error("record of an agent cannot be read", cluster=cluster, problems=error.error_count())
         return found
 
+    def _mailed(self, clusters: Sequence[str]) -> set[str]:
+        """Those of these clusters that are noted as sending by mailbox."""
+        if not clusters:
+            return set()
+        with self._redis.pipeline(transaction=False) as pipe:
+            for cluster in clusters:
+                pipe.hget(keys.AGENTS, cluster)
+            records = map(_read, pipe.execute())
+        return {cluster for cluster, record in zip(clusters, records, strict=True) if record and record.mail}
+
     def problems(self) -> Mapping[str, str]:
         """Cluster -> why the results of its agent are refused; only those with a problem, by name."""
         return {cluster: record.problem for cluster, record in sorted(self.all().items()) if record.problem}
+
+
+def _read(text: object) -> AgentRecord | None:
+    try:
+        return AgentRecord.model_validate_json(str(text)) if text else None
+    except ValidationError:
+        return None

@@ -104,10 +104,13 @@ class Runs:
         if refused:
             self._count(keys=[keys.REJECTED], args=[part for item in refused.items() for part in item])
 
-    def sweep(self, *, now: float, lost_after: float, history_length: int) -> tuple[list[str], bool]:
+    def sweep(
+        self, *, now: float, lost_after: float, history_length: int, is_patient: bool = True
+    ) -> tuple[list[str], bool]:
         """Declare runs lost whose deadline passed `lost_after` seconds ago.
 
-        Only while no result waits anywhere: one of those could be theirs. Returns the runs as `<pair>/<run id>`, and
+        Only while no result waits anywhere: one of those could be theirs. Without patience also while some do, but then
+        only runs that are a minute late. Returns the runs as `<pair>/<run id>`, and
         whether there may be more to do as soon as the queue is empty.
         """
         answer: list[object] = self._sweep(
@@ -133,6 +136,7 @@ class Runs:
                 LOST_MEMORY,
                 keys.MAIL_PREFIX,
                 keys.MAIL_SLOTS,
+                0 if is_patient else 1,
             ],
         )
         overdue = int(str(answer[0]))

@@ -1,8 +1,10 @@
--- Declares open runs lost, once nothing that was sent can still be on its way through the results queue.
+-- Declares open runs lost, once nothing that was sent can still be on its way through the results queue; or, when that is
+-- never empty, those that are long overdue.
 -- KEYS  1 open runs, 2 lost runs, 3 results queue, 4 unacknowledged results, 5 entries, 6 scorers, 7 writes,
 --       8 hub changed, 9 hub wake, 10 takers
 -- ARGV  1 now, 2 seconds after the deadline, 3 most runs per call, 4 history length, 5 prefix of pair hashes,
---       6 prefix of histories, 7 seconds for which lost runs are remembered, 8 prefix of mailboxes, 9 number of slots
+--       6 prefix of histories, 7 seconds for which lost runs are remembered, 8 prefix of mailboxes, 9 number of slots,
+--       10 whether results were waited for long enough (1 or 0)
 -- Returns {runs overdue or -1 when results are still waiting, pair/run of each lost run, ...}.
 local now = tonumber(ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[7]))
@@ -10,13 +12,12 @@ local overdue = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV
 if #overdue == 0 then
     return {0}
 end
-if redis.call('LLEN', KEYS[3]) > 0 or redis.call('HLEN', KEYS[4]) > 0 then
-    return {-1}
-end
+local has_waiting = redis.call('LLEN', KEYS[3]) > 0 or redis.call('HLEN', KEYS[4]) > 0
 for _, list in ipairs(redis.call('ZRANGE', KEYS[10], 0, -1)) do
-    if redis.call('LLEN', list) > 0 then
-        return {-1}
-    end
+    has_waiting = has_waiting or redis.call('LLEN', list) > 0
+end
+if has_waiting and ARGV[10] ~= '1' then
+    return {-1}
 end
 
 -- Likewise in the mailbox of a cluster, for its own runs; but not for ever, should somebody keep putting things there.
@@ -33,16 +34,16 @@ local function mail(cluster)
     return cluster and has_mail[cluster]
 end
 
-local lost = {#overdue}
+local lost = {has_waiting and -1 or #overdue}
 local news = false
 for _, member in ipairs(overdue) do
     local pair, run = string.match(member, '^(.*)/([^/]*)$')
-    local is_mailed = mail(string.match(member, '^([^/]*)/'))
+    local is_awaited = (has_waiting or mail(string.match(member, '^([^/]*)/')))
         and tonumber(redis.call('ZSCORE', KEYS[1], member)) > patience
-    if not is_mailed then
+    if not is_awaited then
         redis.call('ZREM', KEYS[1], member)
     end
-    if pair and not is_mailed and redis.call('HEXISTS', KEYS[5], pair) == 1 then
+    if pair and not is_awaited and redis.call('HEXISTS', KEYS[5], pair) == 1 then
         local cluster, scorer = string.match(pair, '^([^/]*)/(.*)$')
         local key = ARGV[5] .. pair
         local message = 'sent to the queue of ' .. cluster .. ' and nothing was heard of it in time; check that the agent'

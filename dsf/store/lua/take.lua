@@ -1,19 +1,24 @@
 -- Takes more of the results that wait, after one of them was taken already.
 -- KEYS  1 results queue, 2 list of the worker's own
--- ARGV  1 how many may be in that list, 2 how many bytes
--- Returns the whole list, newest first: what an earlier call took whose answer was lost is in it too.
+-- ARGV  1 how many may be taken together, 2 how many bytes; one alone may have more
+-- Returns what is taken, newest first: what an earlier call took whose answer was lost is in it too, if there is room.
+local most, most_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
+local held = redis.call('LRANGE', KEYS[2], 0, -1)
 local bytes = 0
-for _, item in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
+for number, item in ipairs(held) do
     bytes = bytes + #item
+    if number > 1 and bytes > most_bytes then
+        -- The older ones stay for another time: what is let go of later is the newest.
+        return {unpack(held, 1, number - 1)}
+    end
 end
-for _ = redis.call('LLEN', KEYS[2]) + 1, tonumber(ARGV[1]) do
-    if bytes >= tonumber(ARGV[2]) then
+for number = #held + 1, most do
+    -- Before it is moved: what is in the list must fit into one note.
+    local item = redis.call('LRANGE', KEYS[1], -1, -1)[1]
+    if not item or (number > 1 and bytes + #item > most_bytes) then
         break
     end
-    local item = redis.call('LMOVE', KEYS[1], KEYS[2], 'RIGHT', 'LEFT')
-    if not item then
-        break
-    end
+    redis.call('LMOVE', KEYS[1], KEYS[2], 'RIGHT', 'LEFT')
     bytes = bytes + #item
 end
 return redis.call('LRANGE', KEYS[2], 0, -1)

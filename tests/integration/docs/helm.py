@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     get = commands.add_parser("get", parents=[common], allow_abbrev=False)
     get.add_argument("what", choices=["values"])
     get.add_argument("release")
+    get.add_argument("--output", choices=["yaml"])
     repo = commands.add_parser("repo", allow_abbrev=False)
     repo.add_argument("what", choices=["add"])
     repo.add_argument("name")

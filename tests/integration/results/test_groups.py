@@ -13,6 +13,7 @@ import pytest
 
 from dsf import keys
 from dsf.celery import make_app
+from dsf.messages import PACKING
 from dsf.results import transport
 from dsf.results.inbox import Letter
 from dsf.settings import settings
@@ -67,9 +68,9 @@ def wait_in_line(bed: Bed, numbers: range) -> None:
         bed.client.lpush(keys.RESULTS_QUEUE, json.dumps(message([{"n": number}], argsrepr=f"({number})")))
 
 
-def order(bed: Bed) -> list[int]:
+def order(bed: Bed, limit: int = 10_000) -> list[Any]:
     """The numbers of those in the queue, the next first."""
-    with_bodies = [Letter.open(item.encode(), 10_000) for item in bed.client.lrange(keys.RESULTS_QUEUE, 0, -1)]
+    with_bodies = [Letter.open(item.encode(), limit) for item in bed.client.lrange(keys.RESULTS_QUEUE, 0, -1)]
     return [json.loads(letter.envelope)["n"] for letter in reversed(with_bodies)]
 
 
@@ -126,12 +127,89 @@ def test_an_answer_that_was_lost_leaves_nothing_behind(bed: Bed, connection: kom
 
 
 def test_they_are_bounded_in_bytes(bed: Bed, connection: kombu.Connection) -> None:
-    large = "x" * int(2.5 * settings().max_result_message_bytes)
+    large = "x" * int(1.25 * settings().max_result_message_bytes)
     for number in range(3):
         bed.client.lpush(keys.RESULTS_QUEUE, json.dumps(message([{"n": number}]) | {"padding": large}))
     with Taken(connection) as taken:
         assert taken.next() == [{"n": 0}, {"n": 1}]
         assert taken.next() == [{"n": 2}]
+
+
+@pytest.fixture
+def bounded(bed: Bed) -> Iterator[Bed]:
+    """The hub on a Redis that takes no longer values than ours do (`deploy/redis/redis.conf`)."""
+    before = bed.client.config_get("proto-max-bulk-len")["proto-max-bulk-len"]
+    bed.client.config_set("proto-max-bulk-len", "16mb")
+    yield bed
+    bed.client.config_set("proto-max-bulk-len", before)
+
+
+def plain(envelope: object, **headers: object) -> bytes:
+    """A message as agents make it: as short as UTF-8 has it."""
+    call = message([None], **headers) | {"body": json.dumps([[envelope], {}], ensure_ascii=False)}
+    call["properties"]["body_encoding"] = None
+    return json.dumps(call, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize(("letter", "number"), [("é", 3_140_000), ("\\", 1_570_000)], ids=["letters", "escapes"])
+def test_the_longest_can_be_noted(bounded: Bed, connection: kombu.Connection, letter: str, number: int) -> None:
+    item = plain({"n": letter * number})
+    assert 6_200_000 < len(item) < settings().max_result_message_bytes * PACKING
+    bounded.client.lpush(keys.RESULTS_QUEUE, item)
+    wait_in_line(bounded, range(1))
+    with Taken(connection) as taken:
+        assert [envelope["n"] for envelope in taken.next()] == [letter * number, 0]
+        assert bounded.client.exists(connection.default_channel.taken, keys.RESULTS_QUEUE) == 0
+        # It can also come again.
+        connection.close()
+    assert order(bounded, limit=settings().max_result_message_bytes) == [letter * number, 0]
+
+
+def test_several_long_ones_can_be_noted(bounded: Bed, connection: kombu.Connection) -> None:
+    long = ["ж" * number for number in (1_560_000, 1_570_000, 3_000_000, 2_900_000)]
+    for text in long:
+        bounded.client.lpush(keys.RESULTS_QUEUE, plain({"n": text}))
+    with Taken(connection) as taken:
+        assert [[envelope["n"] for envelope in taken.next()] for _ in range(3)] == [long[:2], long[2:3], long[3:]]
+        assert bounded.client.exists(connection.default_channel.taken, keys.RESULTS_QUEUE) == 0
+
+
+def test_what_was_left_behind_is_bounded_too(bounded: Bed, connection: kombu.Connection) -> None:
+    long = ["ж" * 3_000_000, "и" * 3_000_000]
+    wait_in_line(bounded, range(1))
+    with Taken(connection) as taken:
+        taken.next()
+        bounded.client.rpush(connection.default_channel.taken, plain({"n": long[0]}))
+        bounded.client.lpush(keys.RESULTS_QUEUE, plain({"n": long[1]}))
+        assert taken.next() == [{"n": long[1]}]
+        wait_in_line(bounded, range(1, 2))
+        assert taken.next() == [{"n": long[0]}, {"n": 1}]
+        assert bounded.client.llen(connection.default_channel.taken) == 0
+
+
+def test_half_a_character_makes_nothing_longer(bounded: Bed, connection: kombu.Connection) -> None:
+    """UTF-8 does not have it: it comes as an escape, and goes back as what it was."""
+    pushed = json.loads(plain({"n": "ж" * 3_000_000}))
+    pushed["headers"]["argsrepr"] = "\ud800"
+    bounded.client.lpush(keys.RESULTS_QUEUE, json.dumps(pushed, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+    with Taken(connection) as taken:
+        assert taken.next() == [{"n": "ж" * 3_000_000}]
+        (note,) = bounded.client.hvals(keys.UNACKED)
+        assert Letter.open(json.loads(note)[0]["items"][0].encode("utf-8", "surrogatepass"), 2**21).argsrepr == "\ud800"
+
+
+def test_one_that_cannot_be_noted_is_refused(
+    bounded: Bed, connection: kombu.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be as long as the settings allow."""
+    monkeypatch.setenv("DSF_MAX_RESULT_MESSAGE_BYTES", str(5 * 2**20))
+    settings.cache_clear()
+    bounded.client.lpush(keys.RESULTS_QUEUE, plain({"n": "\\" * 2_150_000}))
+    wait_in_line(bounded, range(1))
+    with Taken(connection) as taken:
+        assert taken.next() == [{"n": 0}]
+        assert bounded.client.exists(connection.default_channel.taken, keys.RESULTS_QUEUE) == 0
+    assert bounded.rejected() == {"malformed": 1}
 
 
 def test_one_bad_result_does_not_harm_those_beside_it(bed: Bed, redis_url: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dsf.keys import SCHEMA_VERSION
 from dsf.messages import INGEST_TASK
 from dsf.results.inbox import Letter
 from dsf.results.ingest import Ingest
+from dsf.store.agentkeys import AgentKeys
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.mail import Mail
 from dsf.store.schedule import ScheduleStore
@@ -97,6 +98,24 @@ def test_an_agent_that_is_too_far_away_is_named(bed: Bed, store: Any, name: str,
     # It is upgraded, or taken back.
     assert ingest.handle(recorded("current")["result"]) == "ok"
     assert read_report(bed.client, bed.settings, None).problems == []
+
+
+def test_that_an_agent_sends_by_mailbox_cannot_be_taken_back(bed: Bed, store: Any) -> None:
+    """It would give a thief of the credential the right on lists back. Revoking the credential takes it back."""
+    ingest = store(recorded("current"))
+    ingest.handle(bed.envelope(bed.open(CLUSTER, SCORER), CLUSTER, SCORER, mail=True))
+    again = Ingest(bed.client, bed.settings, clock=lambda: START)
+    for one in (ingest, again):
+        one.handle(bed.envelope(bed.open(CLUSTER, SCORER), CLUSTER, SCORER, version="0.9.0"))
+        assert Agents(bed.client).one(CLUSTER) == AgentRecord(version="0.9.0", mail=True)
+    ingest.handle(recorded("refused")["too_old"])
+    agent = Agents(bed.client).one(CLUSTER)
+    assert agent is not None
+    assert agent.mail
+    assert "too old" in agent.problem
+    AgentKeys(bed.client).empty(CLUSTER)
+    ingest.handle(bed.envelope(bed.open(CLUSTER, SCORER), CLUSTER, SCORER))
+    assert Agents(bed.client).one(CLUSTER) == AgentRecord()
 
 
 def test_nobody_else_can_say_so(bed: Bed, store: Any) -> None:

@@ -47,11 +47,13 @@ def test_a_result_becomes_a_file(bed: Bed, redis_url: str, folder: Path, command
     assert "Traceback" not in worker.log()
 
 
-@pytest.mark.parametrize("command", [CELERY, OWN], ids=["celery", "own"])
-def test_without_the_master_secret_it_does_not_start(folder: Path, redis_url: str, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("command", "code"), [(CELERY, 1), (OWN, 2)], ids=["celery", "own"])
+def test_without_the_master_secret_it_does_not_start(
+    folder: Path, redis_url: str, command: tuple[str, ...], code: int
+) -> None:
     with WorkerProcess(redis_url, folder, command, DSF_SIGNING_SECRET="") as worker:
         assert worker.process is not None
-        assert worker.process.wait(60) == 1
+        assert worker.process.wait(60) == code
         assert "DSF_SIGNING_SECRET" in worker.log()
         assert "Traceback" not in worker.log()
 

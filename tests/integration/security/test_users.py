@@ -12,6 +12,8 @@ from dsf import keys
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HUB_ROLES, cluster_user, hub_user
 from dsf.redisacl.users import DEFAULT_OFF, hub_users, render_acl_file
+from dsf.store.agentkeys import AgentKeys
+from dsf.store.agents import AgentRecord, Agents
 from tests.integration.security.fleet import MASTER
 from tests.support.redisserver import RedisServer
 from tests.support.secureredis import SecureRedis
@@ -46,6 +48,28 @@ def test_sync_makes_what_is_missing_and_removes_what_is_not_wanted(secure_redis:
     assert not users_of(secure_redis).sync({"c10": [1], "c2": [1]})
     # Nobody else's users are touched.
     assert hub_user("beat") in secure_redis.client().acl_users()
+
+
+def test_no_result_gives_the_right_on_lists_back(secure_redis: SecureRedis) -> None:
+    """Not even one of the last release's, with the cluster's own key. With the credential what was known of it goes."""
+    admin = secure_redis.client()
+    users = users_of(secure_redis)
+    agents = Agents(secure_redis.client(hub_user("results"), secure_redis.passwords["results"]))
+
+    def may_push() -> bool:
+        users.sync({"c1": [1]})
+        (line,) = (str(line) for line in admin.acl_list() if f"user {cluster_user('c1')} " in str(line))
+        return keys.RESULTS_QUEUE in line
+
+    agents.note_all({"c1": (AgentRecord(), 1)})
+    assert may_push()
+    agents.note_all({"c1": (AgentRecord(mail=True), 1)})
+    assert not may_push()
+    agents.note_all({"c1": (AgentRecord(), 1), "c2": (AgentRecord(), 1)})
+    assert not may_push()
+    AgentKeys(admin).empty("c1")
+    agents.note_all({"c1": (AgentRecord(), 2)})
+    assert may_push()
 
 
 def test_what_somebody_did_to_a_user_is_undone(secure_redis: SecureRedis) -> None:
