@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,6 +66,19 @@ def explain(error: ValidationError, model: type[BaseModel], document: Any) -> li
             text = _unknown_field(str(location[-1]), _fields_at(model, location[:-1]))
         mistakes.append(Mistake(location, text))
     return mistakes
+
+
+def without_unknown(error: ValidationError, document: Any) -> tuple[Any, list[str]]:
+    """A copy of `document` without the fields that are not known, and which these are; empty when there are none."""
+    found = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
+    locations = [_present(location, "extra_forbidden", document)[0] for location in found]
+    less = copy.deepcopy(document) if locations else document
+    for *way, name in locations:
+        part = less
+        for step in way:
+            part = part[step]
+        part.pop(name, None)
+    return less, [field_path(location) for location in locations]
 
 
 def _present(location: Location, kind: str, document: Any) -> tuple[Location, Any]:

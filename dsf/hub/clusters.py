@@ -182,7 +182,9 @@ class ClusterReconciler:
             return None
         for name in begins:
             if name in present:
-                wanted[name] = wanted[name].model_copy(update={"suspended": True, "suspended_until": None})
+                # Not runnable: an override that says "not paused" must not send the tick either.
+                held = {"suspended": True, "suspended_until": None, "runnable": False}
+                wanted[name] = wanted[name].model_copy(update=held)
             else:
                 del wanted[name]
         return wait

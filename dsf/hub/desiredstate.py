@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
 import dsf.log
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject
-from dsf.api.problems import explain
+from dsf.api.problems import explain, without_unknown
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
@@ -28,6 +28,9 @@ from dsf.hub.summaries import INTERNAL_ERROR, Differences, Obstacle, Plan, diffe
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
+
+#: What newer CRDs let pass. Not a ScoringAuthentication: without a field that restricts it, it would allow more.
+_FORGIVEN: Final = (DynamicScorer, DynamicScoringConfig)
 
 _Object = TypeVar("_Object", DynamicScorer, DynamicScoringConfig, ScoringAuthentication, ManagedCluster)
 
@@ -57,6 +60,8 @@ class DesiredState:
         self._lock = threading.RLock()
         # Version, what was read, and what is wrong with what cannot be.
         self._parsed: dict[ObjectKey, tuple[str, ApiObject | None, str]] = {}
+        # Object -> what was said last about fields that this hub does not know.
+        self._ignored: dict[ObjectKey, str] = {}
         # Scorer -> the error that was logged last.
         self._reported: dict[str, str] = {}
         self._plan = Plan()
@@ -187,6 +192,7 @@ class DesiredState:
         present = {key for key, _ in found}
         for key in [key for key in self._parsed if key.kind is kind and key not in present]:
             del self._parsed[key]
+            self._ignored.pop(key, None)
         parsed = (self._parse(key, manifest, model) for key, manifest in found)
         return [item for item in parsed if item is not None]
 
@@ -199,12 +205,14 @@ class DesiredState:
         version = f"{manifest['metadata'].get('uid')}/{manifest['metadata'].get('resourceVersion')}"
         cached = self._parsed.get(key)
         if cached is not None and cached[0] == version:
-            known = cached[1]
-            return known if isinstance(known, model) else None
+            found = cached[1]
+            return found if isinstance(found, model) else None
         parsed: _Object | None
         text = ""
         try:
-            parsed = _read(manifest, model)
+            known, unknown = _known(manifest, model)
+            self._tell_ignored(key, unknown)
+            parsed = _read(known, model)
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)
@@ -218,6 +226,32 @@ class DesiredState:
             return None
         self._parsed[key] = (version, parsed, text)
         return parsed
+
+    def _tell_ignored(self, key: ObjectKey, fields: list[str]) -> None:
+        """Say once what is ignored: the object has a new version whenever its status changes."""
+        verb = "it is" if len(fields) == 1 else "they are"
+        text = f"this hub does not know {', '.join(fields)}; {verb} ignored" if fields else ""
+        if text and text != self._ignored.get(key):
+            log.warning("fields of an object are ignored", kind=key.kind.value, object=key.name, problem=text)
+            self._backend.event(key, "Warning", "UnknownField", text)
+        self._ignored[key] = text
+
+
+def _known(manifest: Manifest, model: type[_Object]) -> tuple[Manifest, list[str]]:
+    """The manifest without fields that only a newer CRD knows, and which people wrote of these.
+
+    After a roll back the newer CRDs stay. Without its configuration the hub would take away all that it made. The
+    folder backend refuses such fields as mistypings before they get here.
+    """
+    if model not in _FORGIVEN:
+        return manifest, []
+    try:
+        model.from_manifest(manifest)
+    except ValidationError as error:
+        found: tuple[Any, list[str]] = without_unknown(error, manifest)
+        less, fields = found
+        return less, [field for field in fields if field.partition(".")[0] != "status"]
+    return manifest, []
 
 
 def _read(manifest: Manifest, model: type[_Object]) -> _Object:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import dsf.log
-from dsf.api.types import CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
-from dsf.errors import ObjectNotFoundError
+from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
+from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
+from dsf.kube import lists
 from dsf.kube.resources import DEPLOYMENTS, MANIFEST_WORKS, PODS
 from dsf.kube.session import Session
 from dsf.settings import Settings
@@ -23,15 +24,19 @@ _DEPLOYMENT: Final = "dynamic-scoring-hub"
 #: The controller's pods, as the chart labels them.
 _PODS: Final = "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component=hub"
 _DELIVERED: Final = (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
+#: All ManifestWorks of the hub would be more than this process's memory holds.
+_OURS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 #: Seconds for the controller's end, and for OCM to take things off the clusters; each takes a few where all is well.
 _PATIENCE: Final = 90.0
 _POLL: Final = 1.0
+#: Seconds for the last look at what is left.
+_LAST: Final = 10.0
 
 
 def run(settings: Settings) -> int:
     """Returns the exit code: 0 also when clusters are away, whose work agents do their part when they are back.
 
-    Raises BackendError when the API server refuses, or does not answer.
+    Raises BackendError when the API server refuses, or does not answer, for longer than the patience.
     """
     dsf.log.setup(settings)
     session = Session.load(settings.kubeconfig)
@@ -46,27 +51,46 @@ def run(settings: Settings) -> int:
 
 def leave(session: Session, namespace: str, patience: float = _PATIENCE) -> list[str]:
     """End the controller, delete what it delivered and wait until it is gone; the clusters where it is not yet."""
+    if not _until(lambda: _has_ended(session, namespace), patience):
+        log.warning("the hub controller has not ended yet", namespace=namespace)
+    works: list[dict[str, Any]] = []
+    asked: set[str] = set()
+
+    def have_looked() -> bool:
+        works[:] = _works(session)
+        return True
+
+    def are_gone() -> bool:
+        have_looked()
+        conflict: ObjectConflictError | None = None
+        for work in works:
+            metadata = work["metadata"]
+            if metadata.get("deletionTimestamp") or metadata["uid"] in asked:
+                continue
+            try:
+                _delete(session, metadata)
+                asked.add(metadata["uid"])
+            except ObjectConflictError as error:
+                # One object's own; all other errors would meet the next one too.
+                conflict = error
+        if conflict is not None:
+            raise conflict
+        return not works
+
+    if not _until(are_gone, patience):
+        # Some went since then.
+        _until(have_looked, _LAST)
+    log.info("taken back", objects=len(asked))
+    return sorted({work["metadata"]["namespace"] for work in works})
+
+
+def _has_ended(session: Session, namespace: str) -> bool:
     try:
         session.merge(DEPLOYMENTS.path(namespace, _DEPLOYMENT), {"spec": {"replicas": 0}})
     except ObjectNotFoundError:
         log.info("there is no hub controller", namespace=namespace)
-    else:
-        if not _until(lambda: not _items(session, PODS.path(namespace), _PODS), patience):
-            log.warning("the hub controller has not ended yet", namespace=namespace)
-    asked: set[str] = set()
-
-    def are_gone() -> bool:
-        works = _works(session)
-        for work in works:
-            metadata = work["metadata"]
-            if not metadata.get("deletionTimestamp") and metadata["uid"] not in asked:
-                asked.add(metadata["uid"])
-                _delete(session, metadata)
-        return not works
-
-    _until(are_gone, patience)
-    log.info("taken back", objects=len(asked))
-    return sorted({work["metadata"]["namespace"] for work in _works(session)})
+        return True
+    return not lists.objects(session, PODS, namespace, labels=_PODS)
 
 
 def _delete(session: Session, metadata: dict[str, Any]) -> None:
@@ -77,20 +101,24 @@ def _delete(session: Session, metadata: dict[str, Any]) -> None:
 
 
 def _works(session: Session) -> list[dict[str, Any]]:
-    found = _items(session, MANIFEST_WORKS.path())
-    return [work for work in found if work["metadata"]["name"] in _DELIVERED]
-
-
-def _items(session: Session, path: str, selector: str = "") -> list[dict[str, Any]]:
-    query = {"labelSelector": selector} if selector else None
-    items: list[dict[str, Any]] = session.request("GET", path, query=query).get("items") or []
-    return items
+    # Only what names them: thousands of summaries need not be held.
+    found = lists.objects(session, MANIFEST_WORKS, labels=_OURS)
+    return [{"metadata": work["metadata"]} for work in found if work["metadata"]["name"] in _DELIVERED]
 
 
 def _until(condition: Callable[[], bool], patience: float) -> bool:
+    """Whether it came to hold. A request that fails is repeated meanwhile; its error is raised when it still does."""
     deadline = time.monotonic() + patience
-    while not condition():
+    while True:
+        problem: BackendError | None = None
+        try:
+            if condition():
+                return True
+        except BackendError as error:
+            log.warning("trying again", problem=str(error))
+            problem = error
         if time.monotonic() >= deadline:
+            if problem is not None:
+                raise problem
             return False
         time.sleep(_POLL)
-    return True

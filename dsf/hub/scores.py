@@ -92,7 +92,8 @@ class _Owners:
     def of(self, key: ObjectKey, manifest: Manifest | None) -> ScorerPlan | None:
         """The scorer; None when no scorer has such a score on this cluster.
 
-        A scorer that cannot run at the moment keeps its scores: they expire in their own time.
+        A scorer that cannot run at the moment keeps its scores: they expire in their own time. One that does not
+        select this cluster any more has none there.
         """
         if not self._plan.is_enabled or key.namespace not in self._plan.clusters:
             return None
@@ -102,6 +103,8 @@ class _Owners:
             labelled = self._by_label.get(_label(manifest))
             return labelled if labelled is not None and labelled.resolved is None else None
         if scorer is None or scorer.resolved is None:
+            return None
+        if key.namespace in scorer.variants and scorer.variants[key.namespace] is None:
             return None
         return None if self._plan.masks.hides(key.namespace, scorer.resolved.score_name) else scorer
 

@@ -250,15 +250,18 @@ class Plan:
         """The entries of a cluster by scorer; `present` are those that the schedule has now.
 
         A scorer that cannot run at the moment (its API is down, its manifest was edited into something that cannot
-        run) keeps the entry it has, suspended: its scores expire in their own time and its books stay. One that is
-        gone, masked, or lost its score name to another loses the entry.
+        run, this cluster lacks a label that it needs) keeps the entry it has, suspended: its scores expire in their own
+        time and its books stay. One that is gone, masked, or lost its score name to another loses the entry, and so
+        does one that can run and does not select the cluster.
         """
         wanted = {plan.name: entry for plan in self.running(cluster) if (entry := plan.entry(cluster)) is not None}
         if not self.is_enabled or cluster not in self.clusters:
             return wanted
         for plan in self.scorers.values():
             entry = present.get(plan.name)
-            if entry is None or plan.name in wanted or plan.runnable is not None:
+            if entry is None or plan.name in wanted:
+                continue
+            if plan.runnable is not None and not isinstance(plan.variants.get(cluster), Obstacle):
                 continue
             if plan.obstacle is not None and plan.obstacle.reason == CONFLICT_REASON:
                 continue
@@ -332,18 +335,32 @@ def differences(old: Plan, new: Plan) -> Differences:
     }
     clusters = {name for name, _ in old.clusters.items() ^ new.clusters.items()}
     relabelled = {name for name, labels in new.labels.items() if old.labels.get(name) != labels}
+    # Their keys are all clusters: one that comes or is relabelled must not have all others looked at.
+    varied = {key: _varied(old.scorers[key], plan) for key, plan in new.scorers.items() if key not in scorers}
     is_general = old.is_enabled != new.is_enabled or old.masks != new.masks
     # Where a scorer runs is part of its status, and what runs there is what a cluster is told.
     every_scorer = new.scorers.keys() if is_general or clusters else set()
     every_cluster = old.clusters.keys() | new.clusters.keys() if is_general or scorers else set()
-    return Differences(frozenset(scorers | every_scorer), frozenset(clusters | every_cluster | relabelled))
+    elsewhere = {key for key, names in varied.items() if names}
+    return Differences(
+        frozenset(scorers | every_scorer | elsewhere),
+        frozenset(clusters.union(every_cluster, relabelled, *varied.values())),
+    )
 
 
 def _footprint(plan: ScorerPlan | None) -> object:
-    """All of a scorer that others may see the effect of."""
+    """All of a scorer that every cluster may see the effect of."""
     if plan is None:
         return None
-    return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record(), plan.variants
+    return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record()
+
+
+def _varied(old: ScorerPlan, new: ScorerPlan) -> set[str]:
+    """The clusters where another variant counts; all else about the scorer is the same."""
+    # Where there is no variant.
+    usual = new.resolved.summary if new.resolved is not None else None
+    names = old.variants.keys() | new.variants.keys()
+    return {name for name in names if old.variants.get(name, usual) != new.variants.get(name, usual)}
 
 
 def make_plan(

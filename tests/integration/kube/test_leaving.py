@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
-from dsf.api.types import CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+import pytest
+
+from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
+from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.hub import leaving
+from dsf.hub.distribute import manifest_work
 from dsf.kube.resources import DEPLOYMENTS, MANIFEST_WORKS
-from dsf.kube.session import Session
+from dsf.kube.session import ApiError, Session, UnreachableError
 from tests.support.controlplane import ControlPlane
 
 CLEANUP = "cluster.open-cluster-management.io/manifest-work-cleanup"
@@ -19,7 +24,12 @@ def _work(session: Session, cluster: str, name: str, finalizers: tuple[str, ...]
     body = {
         "apiVersion": MANIFEST_WORKS.api_version,
         "kind": MANIFEST_WORKS.kind,
-        "metadata": {"name": name, "namespace": cluster, "finalizers": list(finalizers)},
+        "metadata": {
+            "name": name,
+            "namespace": cluster,
+            "labels": {MANAGED_BY_LABEL: MANAGED_BY},
+            "finalizers": list(finalizers),
+        },
         "spec": {"workload": {"manifests": [manifest]}},
     }
     session.create(MANIFEST_WORKS.path(cluster), body)
@@ -61,3 +71,71 @@ def test_what_was_delivered_goes_and_nothing_else(
     finally:
         session.merge(MANIFEST_WORKS.path(away, CREDENTIALS_WORK_NAME), {"metadata": {"finalizers": None}})
     assert away not in leaving.leave(session, control_plane.namespace("nobody"), patience=30)
+
+
+class Server:
+    """An API server with some works. Its call number `at` fails, or each when that is None."""
+
+    def __init__(self, failure: Exception | None = None, at: int | None = None) -> None:
+        self.works = [_listed(f"c{number}") for number in range(3)]
+        self.failure = failure
+        self.at = at
+        self.calls = 0
+        self.queries: list[dict[str, str]] = []
+
+    def merge(self, path: str, body: object) -> None:
+        self._fail()
+        raise ObjectNotFoundError(path)
+
+    def request(self, method: str, path: str, *, query: dict[str, str] | None = None) -> dict[str, Any]:
+        self._fail()
+        query = query or {}
+        self.queries.append(query)
+        place = int(query.get("continue", "0"))
+        more = str(place + 1) if place + 1 < len(self.works) else ""
+        return {"items": self.works[place : place + 1], "metadata": {"continue": more}}
+
+    def delete(self, path: str, *, uid: str) -> None:
+        self._fail()
+        self.works = [work for work in self.works if work["metadata"]["uid"] != uid]
+
+    def _fail(self) -> None:
+        self.calls += 1
+        if self.failure is not None and self.at in (None, self.calls):
+            raise self.failure
+
+
+def _listed(cluster: str) -> dict[str, Any]:
+    work = manifest_work(cluster, "agent", "")
+    return {**work, "metadata": {**work["metadata"], "uid": f"uid-{cluster}"}}
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaving, "_POLL", 0.01)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_works_are_read_in_pages_and_only_the_hubs_own() -> None:
+    server = Server()
+    assert leaving.leave(cast("Session", server), "hub", patience=5) == []
+    assert {query.get("labelSelector") for query in server.queries} == {f"{MANAGED_BY_LABEL}={MANAGED_BY}"}
+    assert all(int(query.get("limit", 0)) > 0 for query in server.queries)
+    assert [query.get("continue") for query in server.queries[:3]] == [None, "1", "2"]
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("at", range(1, 6))
+@pytest.mark.parametrize(
+    "failure", [ApiError("busy", 503), ApiError("wait", 429, 0.01), ObjectConflictError("x"), UnreachableError("x")]
+)
+def test_a_failure_within_the_patience_is_not_the_end(failure: BackendError, at: int) -> None:
+    server = Server(failure, at)
+    assert leaving.leave(cast("Session", server), "hub", patience=5) == []
+    assert server.works == []
+
+
+@pytest.mark.usefixtures("hurried")
+def test_what_fails_for_longer_than_the_patience_is_raised() -> None:
+    with pytest.raises(UnreachableError):
+        leaving.leave(cast("Session", Server(UnreachableError("x"))), "hub", patience=0.1)

@@ -102,3 +102,18 @@ def test_all_are_removed_in_steps() -> None:
     place = Place(_plan(), *(_score("a", f"s{number}") for number in range(BATCH + 1)))
     reconcile = place.reconciler()
     assert [reconcile.remove_all() for _ in range(3)] == [True, True, False]
+
+
+def test_a_score_where_its_scorer_is_not_selected_is_nobodys() -> None:
+    place = Place(_plan(clusterSelector={"matchLabels": {"env": "prod"}}), _score("a", "score-one", "one"))
+    assert len(list(place.reconciler().orphans(place.update()))) == 1
+
+
+def test_a_score_where_its_scorer_cannot_run_is_kept() -> None:
+    params = {"query": 'up{r="${label:region}"}', "range": 60, "step": 15}
+    source = {"type": "Prometheus", "host": "http://prometheus.example", "params": params}
+    clusters = [cluster("a"), cluster("b", labels={"region": "eu"})]
+    plan = make_plan([scorer("one", score="Score One", source=source)], config(), clusters, NOW)
+    assert plan.scorers["hub/one"].obstacles.keys() == {"a"}
+    place = Place(plan, _score("a", "score-one", "one"))
+    assert list(place.reconciler().orphans(plan)) == []

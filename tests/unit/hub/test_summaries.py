@@ -148,3 +148,19 @@ def test_people_are_told_what_a_cluster_is_masked_from_and_why() -> None:
     assert plan.notice("b").absent.keys() == {"t", "chosen"}
     everything = make_plan([scorer("s")], config(("a", "*")), [cluster("a")], NOW)
     assert everything.notice("a").absent == {"s": "this cluster is masked from all scores by the DynamicScoringConfig"}
+
+
+def test_a_new_or_relabelled_cluster_is_looked_at_alone() -> None:
+    def plan(b: dict[str, str], *more: str, **spec: object) -> Plan:
+        clusters = [cluster("a", labels={"env": "prod"}), cluster("b", labels=b), *map(cluster, more)]
+        return make_plan([scorer("s", **spec), scorer("t")], config(), clusters, NOW)  # type: ignore[arg-type]
+
+    chosen = {"clusterSelector": {"matchLabels": {"env": "prod"}}}
+    base = plan({}, **chosen)
+    both = frozenset({"hub/s", "hub/t"})
+    assert differences(base, plan({}, "c", **chosen)) == (both, {"c"})
+    assert differences(plan({}, "c", **chosen), base) == (both, {"c"})
+    assert differences(base, plan({"env": "prod"}, **chosen)) == ({"hub/s"}, {"b"})
+    # Only where it ran so far.
+    assert differences(plan({}), base) == ({"hub/s"}, {"b"})
+    assert differences(base, plan({})) == ({"hub/s"}, {"b"})
