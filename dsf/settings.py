@@ -324,8 +324,8 @@ class Settings(BaseSettings):
     lost_after: float = Field(
         default=15.0,
         ge=0,
-        description="A run without a result is lost this long after its deadline, once every queued result is read; where "
-        "some always wait, a minute later.",
+        description="A run without a result is lost this long after its deadline, once every queued result is read; "
+        "where some always wait, a minute later.",
     )
     history_length: int = Field(default=50, ge=1, description="Cycles kept per cluster and scorer for `dsf history`.")
 

@@ -8,9 +8,9 @@ import pytest
 
 from dsf.api.types import (
     ADDON_NAME,
+    AGENT_ACCOUNT,
     AGENT_NAME,
     AGENT_NAMESPACE,
-    AGENT_ACCOUNT,
     CONFIGMAP_NAME,
     CREDENTIALS_KEY,
     CREDENTIALS_NAME,

@@ -9,7 +9,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from dsf.api.types import AGENT_NAME, AGENT_NAMESPACE, AGENT_ACCOUNT
+from dsf.api.types import AGENT_ACCOUNT, AGENT_NAME, AGENT_NAMESPACE
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "sources"
 
