@@ -20,6 +20,7 @@ from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import ADDON_NAME, CONFIG_NAME
+from dsf.api.variants import Memory
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import SettingsError
 from dsf.hub.health import Health
@@ -62,6 +63,7 @@ class DesiredState:
         self._parsed: dict[ObjectKey, tuple[str, ApiObject | None, str]] = {}
         # Object -> what was said last about fields that this hub does not know.
         self._ignored: dict[ObjectKey, str] = {}
+        self._memory = Memory()
         # Scorer -> the error that was logged last.
         self._reported: dict[str, str] = {}
         self._plan = Plan()
@@ -150,6 +152,7 @@ class DesiredState:
             self._all(Kind.AUTHENTICATION, ScoringAuthentication),
             self._delivery(),
             {f"{key.namespace}/{key.name}": text for key, text in self._mistakes(Kind.AUTHENTICATION)},
+            self._memory,
         )
         unreadable = frozenset(key.name for key, _ in self._mistakes(Kind.SCORER) if self.counts(key.namespace))
         plan = replace(plan, without_addon=without_addon, unreadable=unreadable)

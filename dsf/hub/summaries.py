@@ -19,7 +19,7 @@ from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import HealthStatus
-from dsf.api.variants import resolve_everywhere
+from dsf.api.variants import Memory, resolve_everywhere
 from dsf.errors import ResolutionError
 from dsf.hub import secretdelivery
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
@@ -373,12 +373,14 @@ def make_plan(
     authentications: Iterable[ScoringAuthentication] = (),
     delivery: Delivery = NO_DELIVERY,
     mistaken: Mapping[str, str] = MappingProxyType({}),
+    memory: Memory | None = None,
 ) -> Plan:
     """The desired state. Objects that are being deleted count as gone; `now` decides about pauses with an end.
 
     `token_hosts` are the servers that `/config` may name for a token; `unhealthy` says by the scorer's key why its
     scoring API is Inactive; `authentications` are all that scorers may name, `mistaken` says by key what is wrong with
-    those that cannot be read, `delivery` says which Secrets of the hub these may have delivered.
+    those that cannot be read, `delivery` says which Secrets of the hub these may have delivered, `memory` has what the
+    last plan found.
     """
     known: Authentications = {
         **mistaken,
@@ -390,10 +392,12 @@ def make_plan(
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     plans = {
         scorer.key: replace(
-            _plan_scorer(scorer, now, token_hosts, known, facts, delivery), unhealthy=unhealthy.get(scorer.key)
+            _plan_scorer(scorer, now, token_hosts, known, facts, delivery, memory), unhealthy=unhealthy.get(scorer.key)
         )
         for scorer in present
     }
+    if memory is not None:
+        memory.forget_others(plans)
     claims = [
         NameClaim(plan.name, plan.scorer.metadata.namespace, plan.scorer.metadata.creation_timestamp, found.score_name)
         for plan in plans.values()
@@ -436,10 +440,11 @@ def _plan_scorer(
     authentications: Authentications,
     clusters: Iterable[ClusterFacts],
     delivery: Delivery,
+    memory: Memory | None,
 ) -> ScorerPlan:
     """One scorer's plan, whatever its author or its scoring API wrote: an error here would end the plan of all."""
     try:
-        resolved, told = resolve_everywhere(scorer, token_hosts, authentications, clusters)
+        resolved, told = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory)
         secretdelivery.check(resolved, delivery)
         variants = {name: _variant(found) for name, found in told.items()}
         plan = replace(_resolved_plan(scorer, resolved, now), variants=variants)

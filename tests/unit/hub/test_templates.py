@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from dsf.api import variants
 from dsf.api.cluster import ManagedCluster
+from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig, Mask
+from dsf.api.variants import Memory
 from dsf.hub.conditions import Spread, distributed
 from dsf.hub.health import Health
 from dsf.hub.summaries import Plan, make_plan
@@ -143,3 +146,39 @@ def test_a_cluster_that_lost_a_value_keeps_its_entry_suspended() -> None:
     assert after.entries("b", {}) == {}
     unselected = plan(cluster("b"), clusterSelector={"matchLabels": {"region": "us"}})
     assert unselected.entries("b", present) == {}
+
+
+def test_only_what_changed_is_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    resolve = variants.resolve
+
+    def counted(one: DynamicScorer, *arguments: Any) -> Any:
+        asked.append(str(one.spec.source.params and one.spec.source.params.query))
+        return resolve(one, *arguments)
+
+    monkeypatch.setattr(variants, "resolve", counted)
+    memory = Memory()
+    query = 'up{c="${cluster}",r="${label:region}"}'
+    # Of the first one that it runs on the whole is needed each time; "x" lacks the label.
+    fleet = [cluster("x"), *(cluster(name, labels=EU) for name in "abc")]
+    moved = [*fleet[:3], cluster("c", labels=US)]
+    suspended = {"source": source(query), "execution": {"suspend": True}}
+    steps: list[tuple[list[ManagedCluster], dict[str, Any], int]] = [
+        (fleet, {"source": source(query)}, 3),
+        (fleet, {"source": source(query)}, 1),
+        ([*fleet, cluster("d", labels=US)], {"source": source(query)}, 2),
+        (moved, {"source": source(query)}, 2),
+        (fleet[2:], {"source": source(query)}, 2),
+        (fleet, suspended, 3),
+        ([cluster("x", labels=US), *fleet[1:]], suspended, 1),
+        (fleet, {"source": source("sum(" + query + ")")}, 3),
+    ]
+    for clusters, spec, most in steps:
+        asked.clear()
+        found = make_plan([scorer("s", **spec)], config(), clusters, NOW, memory=memory)
+        assert len(asked) == most, spec
+        assert found == plan(*clusters, **spec)
+    make_plan([], config(), fleet, NOW, memory=memory)
+    asked.clear()
+    make_plan([scorer("s", **steps[-1][1])], config(), fleet, NOW, memory=memory)
+    assert len(asked) == 3
