@@ -95,7 +95,7 @@ def test_the_commands_are_those_of_the_readme(world: World) -> None:
     assert said == {"crds", "agent", *(set(world.children) - {"scorer", "placement"})}
     names = set(re.findall(r"\b(DSF_\w+)=", section))
     given = {"DSF_REDIS_URL", "DSF_BACKEND", "DSF_KUBECONFIG", "DSF_SIGNING_SECRET", "DSF_AGENT_KUBE", "DSF_CLUSTER"}
-    assert names == given
+    assert names == given | {"DSF_SIGNING_KEY_FILE"}
 
 
 def test_the_scorer_says_that_it_works(world: World) -> None:
