@@ -23,11 +23,10 @@ import dsf.log
 from dsf import keys
 from dsf.messages import FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
 from dsf.redislink import transport as link
+from dsf.redislink.broker import MOST_EVENT_BYTES
 from dsf.settings import settings
 from dsf.store.client import connect
 
-#: Bytes of one message: a batch of the events of a quarter of a second.
-MOST_BYTES: Final = 64 * 1024
 #: Characters of what an event says of arguments, result or exception, and of a traceback: Flower keeps 10,000 tasks.
 _LONGEST_TEXT: Final = 1024
 _LONGEST_TRACEBACK: Final = 4096
@@ -145,7 +144,7 @@ class Workers:
 def cleaned(data: bytes, workers: Workers) -> bytes:
     """A message with those of its events that can be our workers', in an envelope of our own; empty without any."""
     try:
-        if len(data) > MOST_BYTES:
+        if len(data) > MOST_EVENT_BYTES:
             return b""
         raw = json.loads(data)
         properties, body = raw["properties"], raw["body"]

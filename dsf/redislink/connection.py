@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import redis
+from redis.connection import HiredisRespSerializer
 from redis.sentinel import SentinelManagedConnection
 
 # OpenSSL's numbers of what can be wrong with a certificate (X509_V_ERR_...).
@@ -24,6 +25,7 @@ _OTHER_NAME: Final = frozenset({62, 64})
 _Plain: Any = redis.Connection
 _Tls: Any = redis.SSLConnection
 _Sentinel: Any = SentinelManagedConnection
+_Hiredis: Any = HiredisRespSerializer
 
 
 def why(error: BaseException, host: str, port: int, ca_file: str | None, other_end: str = "Redis") -> str:
@@ -58,6 +60,19 @@ def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | 
     return error.verify_message
 
 
+class _Packer(_Hiredis):  # type: ignore[misc]
+    """Commands as bytes, with their numbers as texts.
+
+    hiredis makes texts of numbers itself, and does not look whether that failed. It fails when a signal's handler
+    raises meanwhile, as those for SIGTERM (Celery's beat) and Ctrl-C do: the process then ends by a segmentation fault.
+    """
+
+    def pack(self, *args: Any) -> list[bytes]:
+        """One command."""
+        packed: list[bytes] = super().pack(*(repr(one) if isinstance(one, int | float) else one for one in args))
+        return packed
+
+
 class ReadableErrors:
     """Mixed into a connection class: errors of connecting are for a person."""
 
@@ -70,7 +85,7 @@ class ReadableErrors:
     tls_by = "rediss://"
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**options | {"command_packer": _Packer()})
         # Two round trips at each connect, and CLIENT SETINFO would need a right that older servers do not know.
         self.driver_info = self.lib_name = self.lib_version = None
 

@@ -11,8 +11,9 @@ from unittest import mock
 
 import pytest
 
-from dsf.flower import MOST_BYTES, Channel, Workers, cleaned, taken
+from dsf.flower import Channel, Workers, cleaned, taken
 from dsf.messages import FETCH_TASK
+from dsf.redislink.broker import MOST_EVENT_BYTES
 
 #: What is no number, no short text and no flag.
 STRANGE: list[Any] = [[], {}, [["x"]], {"a": 1}, math.inf, math.nan, -math.inf, 10**400, -(10**30)]
@@ -113,7 +114,7 @@ def _message(body: object, **values: Any) -> bytes:
         _message(json.dumps([_event()]), properties={"body_encoding": "base64"}),
         _message("[" * 50_000),
         _message('{"a": ' + "9" * 5000 + "}"),
-        _message(json.dumps([_event()]) + " " * MOST_BYTES),
+        _message(json.dumps([_event()]) + " " * MOST_EVENT_BYTES),
         _message(json.dumps([None, 1, {}, _event(hostname="spoke@made-up")])),
     ],
 )

@@ -14,8 +14,10 @@ import redis
 import requests
 
 from dsf import celerycommands
+from dsf.celery import make_app
 from dsf.messages import FETCH_TASK
 from dsf.store.registry import ClusterRecord, Registry
+from tests.conftest import SettingsFactory
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -135,6 +137,21 @@ FIELDS = ("clock", "timestamp", "utcoffset", "freq", "pid", "active", "runtime",
 #: No messages, and messages without events.
 TEXTS = ("", "{", "null", "[]", "{}", '{"body": 1}', "[" * 60_000, b"\xff", '{"body": "[]"}', '{"properties": []}')
 BODIES = ("", "{", "null", "[" * 60_000, "1", '{"type": 1}', "[null]")
+
+
+def test_whatever_comes_together_is_taken(flower: Flower, settings_factory: SettingsFactory, redis_url: str) -> None:
+    """Hundreds of tasks in a quarter of a second, or all that an agent kept while Redis was away, with long errors."""
+    app = make_app(settings_factory(role="agent", cluster="c1", redis_url=redis_url))
+    numbers = [f"{number:x}" for number in range(0x100, 0x300)]
+    with app.connection_for_write() as connection:
+        dispatcher = app.events.Dispatcher(connection, hostname="spoke@c1", buffer_group=["task"], buffer_limit=5000)
+        for number in numbers:
+            dispatcher.send("task-received", uuid=number, name=FETCH_TASK, args="('sample-scorer', '1')")
+            dispatcher.send("task-failed", uuid=number, exception="e" * 500, traceback="t" * 4000)
+        dispatcher.flush()
+    app.close()
+    wait_for(lambda: set(flower.tasks()) == set(numbers), 30, "all tasks in Flower", interval=0.5)
+    assert {task["state"] for task in flower.tasks().values()} == {"FAILURE"}
 
 
 def test_events_of_strange_types_stop_no_others(flower: Flower) -> None:

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from dsf.redislink.connection import MasterTlsConnection, PlainConnection, TlsConnection
+from dsf.redislink.connection import MasterTlsConnection, PlainConnection, SentinelConnection, TlsConnection
 
 
 def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
@@ -88,3 +88,21 @@ def test_what_is_no_redis_is_said_so() -> None:
         with pytest.raises(redis.ConnectionError, match="does it want TLS"):
             connection.connect()
         thread.join()
+
+
+class _Interrupted(float):
+    """A number that a signal comes between while it becomes a text: its handler raises."""
+
+    def __repr__(self) -> str:
+        raise SystemExit
+
+
+@pytest.mark.parametrize("kind", [PlainConnection, TlsConnection, SentinelConnection])
+def test_a_signal_while_a_command_is_made_ends_no_process_by_itself(kind: type[PlainConnection]) -> None:
+    connection = kind()
+    # hiredis ends it by a segmentation fault.
+    with pytest.raises(SystemExit):
+        connection.pack_command("EXPIRE", "key", _Interrupted(1.5))
+    assert connection.pack_command("SET", "key", b"\xff", 7, -1.5, "é") == [
+        b"*6\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1\r\n\xff\r\n$1\r\n7\r\n$4\r\n-1.5\r\n$2\r\n\xc3\xa9\r\n"
+    ]
