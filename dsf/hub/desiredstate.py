@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
 import dsf.log
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject
-from dsf.api.problems import explain, without_unknown
+from dsf.api.problems import explain
+from dsf.api.reading import known, read
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
@@ -30,7 +31,9 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: What newer CRDs let pass. Not a ScoringAuthentication: without a field that restricts it, it would allow more.
+#: What newer CRDs let pass: after a roll back they stay, and a hub without its configuration would take away all that
+#: it made. Not a ScoringAuthentication: without a field that restricts it, it would allow more. The folder backend
+#: refuses such fields as mistypings before they get here.
 _FORGIVEN: Final = (DynamicScorer, DynamicScoringConfig)
 
 _Object = TypeVar("_Object", DynamicScorer, DynamicScoringConfig, ScoringAuthentication, ManagedCluster)
@@ -213,9 +216,11 @@ class DesiredState:
         parsed: _Object | None
         text = ""
         try:
-            known, unknown = _known(manifest, model)
+            unknown: list[str] = []
+            if model in _FORGIVEN:
+                manifest, unknown = known(manifest, model)
             self._tell_ignored(key, unknown)
-            parsed = _read(known, model)
+            parsed = read(manifest, model)
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)
@@ -238,31 +243,6 @@ class DesiredState:
             log.warning("fields of an object are ignored", kind=key.kind.value, object=key.name, problem=text)
             self._backend.event(key, "Warning", "UnknownField", text)
         self._ignored[key] = text
-
-
-def _known(manifest: Manifest, model: type[_Object]) -> tuple[Manifest, list[str]]:
-    """The manifest without fields that only a newer CRD knows, and which people wrote of these.
-
-    After a roll back the newer CRDs stay. Without its configuration the hub would take away all that it made. The
-    folder backend refuses such fields as mistypings before they get here.
-    """
-    if model not in _FORGIVEN:
-        return manifest, []
-    try:
-        model.from_manifest(manifest)
-    except ValidationError as error:
-        found: tuple[Any, list[str]] = without_unknown(error, manifest)
-        less, fields = found
-        return less, [field for field in fields if field.partition(".")[0] != "status"]
-    return manifest, []
-
-
-def _read(manifest: Manifest, model: type[_Object]) -> _Object:
-    """The object. A status that cannot be read is left out: it is the hub's own, and will be written anew."""
-    try:
-        return model.from_manifest(manifest)
-    except ValidationError:
-        return model.from_manifest({name: value for name, value in manifest.items() if name != "status"})
 
 
 def _key(kind: Kind, manifest: Manifest) -> ObjectKey:

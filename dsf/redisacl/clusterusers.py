@@ -73,8 +73,8 @@ class ClusterUsers:
             known = self._known.get(user.name)
             if known is not None and known[0] == user:
                 return False
-            if known is None and self._is_synced:
-                self._make(user)
+            if self._is_synced:
+                self._make(user, known[0] if known is not None else None)
                 return True
         return bool(self._apply({cluster: user}, remove=()))
 
@@ -130,17 +130,24 @@ class ClusterUsers:
             )
         return changes
 
-    def _make(self, user: User) -> None:
-        """Make a new user without looking at all of them, of which there may be thousands; the next `sync` has the
-        server save it. The lock is held."""
+    def _make(self, user: User, before: User | None) -> None:
+        """Make a user without looking at all of them, of which there may be thousands. The lock is held.
+
+        The next `sync` has the server save it; that a password is no longer valid is saved at once.
+        """
+        is_withdrawn = before is not None and not set(before.hashes) <= set(user.hashes)
         pipe: Any = self._redis.pipeline(transaction=False)
         with pipe:
             pipe.execute_command("ACL SETUSER", user.name, *user.setuser())
-            # Should there be one of this name already.
-            pipe.execute_command("CLIENT KILL", "USER", user.name)
+            # Should there be one of this name already that is not known.
+            if is_withdrawn or before is None:
+                pipe.execute_command("CLIENT KILL", "USER", user.name)
             pipe.execute()
+        if is_withdrawn:
+            self._save()
         self._known[user.name] = (user, "")
-        log.info("redis users of clusters changed", made=1, changed=0, removed=0)
+        is_new = before is None
+        log.info("redis users of clusters changed", made=int(is_new), changed=int(not is_new), removed=0)
 
     def _lines(self) -> dict[str, str]:
         # `user <name> on #<hash> ...`, for every user.

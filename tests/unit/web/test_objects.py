@@ -45,3 +45,21 @@ def test_the_host_of_a_source_is_by_default_that_of_its_config() -> None:
     found = settings({"params": {"query": "up", "range": 60, "step": 15}})
     assert found["source type"] == ("Prometheus", "default")
     assert found["source host"] == ("http://scorer.test", "default")
+
+
+def test_a_field_that_only_a_newer_crd_knows_hides_no_scorer() -> None:
+    found = parsed(
+        {
+            "metadata": {"name": "s", "namespace": "n"},
+            "spec": {
+                "description": "d",
+                "configURL": "http://scorer.test/config",
+                "configSyncMode": "Full",
+                "later": {"x": 1},
+            },
+            "status": {"healthStatus": 5},
+        }
+    )
+    assert found is not None
+    assert found.spec.config_url == "http://scorer.test/config"
+    assert parsed({"metadata": {"name": "s"}, "spec": {"description": 1}}) is None

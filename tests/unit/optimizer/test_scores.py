@@ -1,0 +1,28 @@
+"""Scores and their scorers, as a hub has them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from dsf.kube.resources import DYNAMIC_SCORERS
+from dsf.optimizer.backend import KubeBackend
+from dsf.optimizer.scores import Scores
+
+
+class _Objects:
+    """A hub with these objects."""
+
+    def __init__(self, *scorers: dict[str, Any]) -> None:
+        self._scorers = list(scorers)
+
+    def objects(self, resource: object, *_: object, **__: object) -> list[dict[str, Any]]:
+        return self._scorers if resource is DYNAMIC_SCORERS else []
+
+
+def test_a_field_that_only_a_newer_crd_knows_hides_no_scorer() -> None:
+    spec = {"description": "d", "configURL": "http://s.test/config", "configSyncMode": "Full", "later": True}
+    scorer = {"metadata": {"name": "s", "namespace": "n"}, "spec": spec}
+    broken = {"metadata": {"name": "t", "namespace": "n"}, "spec": {"description": 1}}
+    scores = Scores(cast("KubeBackend", _Objects(scorer, broken)))
+    assert scores.explain("s", datetime.now(UTC)).name == "s"
