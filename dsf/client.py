@@ -167,9 +167,10 @@ class Client:
         found = self._get(ScheduleList, "schedule", cluster=cluster, scorer=scorer, cursor=after, limit=_few(limit))
         entries, following = list(found.entries), found.continue_
         while following is not None and (limit is None or len(entries) < limit):
-            page = self._get(ScheduleList, "schedule", cluster=cluster, scorer=scorer, cursor=following)
+            left = None if limit is None else _few(limit - len(entries))
+            page = self._get(ScheduleList, "schedule", cluster=cluster, scorer=scorer, cursor=following, limit=left)
             entries, following = [*entries, *page.entries], page.continue_
-        return found.model_copy(update={"entries": entries[:limit], "continue_": following})
+        return found.model_copy(update={"entries": entries, "continue_": following})
 
     def history(self, cluster: str, scorer: str) -> HistoryList:
         """The newest cycles of one pair and its books."""
@@ -207,9 +208,10 @@ class Client:
         scores, following = list(found.scores), found.continue_
         # A page may be shorter than was asked for: its scores are long.
         while following is not None and (limit is None or len(scores) < limit):
-            page = self._get(ScoreList, "scores", cursor=following, **asked)
+            left = None if limit is None else _few(limit - len(scores))
+            page = self._get(ScoreList, "scores", cursor=following, limit=left, **asked)
             scores, following = [*scores, *page.scores], page.continue_
-        return found.model_copy(update={"scores": scores[:limit], "continue_": following})
+        return found.model_copy(update={"scores": scores, "continue_": following})
 
     def _get(self, model: type[_View], path: str, **asked: str | int | list[str] | None) -> _View:
         query = urlencode({name: value for name, value in asked.items() if value not in (None, [])}, doseq=True)

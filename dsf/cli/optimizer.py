@@ -68,7 +68,7 @@ def rescorer(settings: Settings) -> Rescore | None:
     def rescore(scorer: str, clusters: Sequence[str] | None) -> list[RescoreRun]:
         client = connect(settings, name="dsf-optimizer", retries=1)
         try:
-            runs = rescoring.send(client, settings, scorer, clusters)
+            runs = list(rescoring.send(client, settings, scorer, clusters))
         finally:
             client.close()
         return [RescoreRun(cluster=run.cluster, run_id=run.run_id, message=run.message) for run in runs]

@@ -46,6 +46,10 @@ def placement(
 
     Example: dsf placement best -n apps --what-if cluster2=90
     """
+    if what_if and name is None:
+        raise typer.BadParameter("say of which Placement", param_hint="--what-if")
+    if score is not None and not what_if:
+        raise typer.BadParameter("goes with --what-if", param_hint="--score")
     import dsf.log
     from dsf.cli.optimizer import hub_settings
     from dsf.cli.session import for_a_person

@@ -30,8 +30,14 @@ def rescore(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the new scores and print them.")] = False,
     timeout: Annotated[
-        int, typer.Option("--timeout", parser=seconds, metavar="TIME", help="How long to wait: seconds, or such as 2m.")
-    ] = _PATIENCE,
+        int | None,
+        typer.Option(
+            "--timeout",
+            parser=seconds,
+            metavar="TIME",
+            help=f"How long --wait waits: seconds, or such as 2m. [default: {_PATIENCE}]",
+        ),
+    ] = None,
     note: Annotated[str, typer.Option("--note", help="Why; others see it in `dsf changes`.")] = "",
     name: AsOption = None,
     output: Output = Format.TABLE,
@@ -42,6 +48,8 @@ def rescore(
 
     Example: dsf rescore sample-scorer --cluster worker01 --wait
     """
+    if timeout is not None and not wait:
+        raise typer.BadParameter("goes with --wait", param_hint="--timeout")
     from dsf.cli.session import session
     from dsf.fleet import rescore as rescoring
     from dsf.fleet.actions import Actions
@@ -49,7 +57,7 @@ def rescore(
     with session() as opened:
         runs = Actions(opened.redis, opened.settings, actor(name)).rescore(scorer, clusters, note=note)
         if wait:
-            report = rescoring.wait(opened.redis, scorer, runs, time.monotonic() + timeout)
+            report = rescoring.wait(opened.redis, scorer, runs, time.monotonic() + (timeout or _PATIENCE))
         else:
             report = rescoring.sent(scorer, runs)
     emit(report, output, lambda: _render(report))

@@ -117,13 +117,14 @@ def resume(
 
     Example: dsf schedule resume sample-scorer --cluster worker01
     """
-    _change(scorer, cluster, output, name, lambda actions: actions.resume(scorer, cluster, note=note), "pause")
+    _change(scorer, cluster, output, name, lambda actions: actions.resume(scorer, cluster, note=note), "resume")
 
 
 @app.command(cls=FleetCommand)
 def reset(
     scorer: ScorerArgument,
     cluster: ClusterOption = None,
+    note: NoteOption = "",
     name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -131,7 +132,7 @@ def reset(
 
     Example: dsf schedule reset sample-scorer
     """
-    _change(scorer, cluster, output, name, lambda actions: actions.reset(scorer, cluster), None)
+    _change(scorer, cluster, output, name, lambda actions: actions.reset(scorer, cluster, note=note), None)
 
 
 def _change(
@@ -140,7 +141,7 @@ def _change(
     output: Format,
     name: str | None,
     act: Callable[[Actions], object],
-    changed: Literal["interval", "pause"] | None,
+    changed: Literal["interval", "pause", "resume"] | None,
 ) -> None:
     """Act, show what is in force now, and name each cluster that keeps its own interval or pause all the same."""
     from dsf.cli.session import session
@@ -156,11 +157,14 @@ def _change(
     target = target_of(scorer, cluster)
     for entry in found.entries if changed else ():
         own = entry.interval_source if changed == "interval" else entry.paused_source or target
-        if own not in (target, "entry"):
-            what = f"interval of {entry.interval_seconds}s" if changed == "interval" else "own pause"
+        what = ""
+        if changed == "pause" and not entry.paused:
+            what = "runs on: a person resumed it there"
+        elif own not in (target, "entry"):
+            what = f"keeps its {f'interval of {entry.interval_seconds}s' if changed == 'interval' else 'own pause'}"
+        if what:
             typer.echo(
-                f"note: {entry.cluster} keeps its {what}; "
-                f"end that with `dsf schedule reset {scorer} --cluster {entry.cluster}`",
+                f"note: {entry.cluster} {what}; end that with `dsf schedule reset {scorer} --cluster {entry.cluster}`",
                 err=True,
             )
 

@@ -125,13 +125,18 @@ def looking() -> Iterator[Client | FleetReader]:
     from dsf.settings import Settings
 
     settings = Settings.load()
-    if settings.api_url:
+    if asks_api(settings):
         yield api_client(settings)
         return
     from dsf.fleet.reader import FleetReader
 
     with session() as opened:
         yield FleetReader(opened.redis)
+
+
+def asks_api(settings: Settings) -> bool:
+    """Whether to ask the JSON API of DSF_API_URL; not where a demo was named for this command."""
+    return bool(settings.api_url) and context.wanted() is None
 
 
 def api_client(settings: Settings) -> Client:

@@ -19,7 +19,7 @@ _STYLES = {"ok": "green", "failing": "red", "unhealthy": "red", "expired": "red"
 
 
 def status(
-    scorer: Annotated[str | None, typer.Argument(help="Only this scorer, with all its clusters.")] = None,
+    scorer: Annotated[str | None, typer.Argument(help="Only this scorer, with its clusters, the worst first.")] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """How every scorer does: health, clusters, age of the last success, and why cycles fail.
@@ -28,17 +28,22 @@ def status(
 
     Example: dsf status sample-scorer
     """
-    from dsf.cli.session import api_client, session
+    from dsf.cli.session import api_client, asks_api, session
     from dsf.cli.statusreport import ask_report, read_report
     from dsf.settings import Settings
 
     settings = Settings.load()
-    if settings.api_url:
+    if asks_api(settings):
         report = ask_report(api_client(settings), scorer)
     else:
         with session() as opened:
             report = read_report(opened.redis, opened.settings, scorer)
     emit(report, output, lambda: _render(report, scorer))
+    if report.scores is not None and len(report.scores) < report.scores_total:
+        typer.echo(
+            f"dsf: the worst {len(report.scores)} of {report.scores_total} clusters; `dsf scores {scorer}` shows more",
+            err=True,
+        )
     if not report.ok:
         raise typer.Exit(BAD)
 

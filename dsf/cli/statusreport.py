@@ -10,7 +10,7 @@ from pydantic import Field
 from dsf.cli.output import TABLE_PAIRS
 from dsf.cli.session import out_dir
 from dsf.errors import UnknownScorerError
-from dsf.fleet.outfolder import ConditionView, ProblemView, conditions_in, conditions_told, problems_in
+from dsf.fleet.outfolder import ConditionView, ProblemView, conditions_in, conditions_told, problems_in, unmet
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.views import ScorerView, ScoreView, Time, View
 from dsf.settings import Settings
@@ -29,6 +29,8 @@ class StatusReport(View):
     scorers: list[ScorerView]
     #: The clusters of the scorer that was named; None when none was.
     scores: list[ScoreView] | None = None
+    #: How many there are; `scores` has the worst of them.
+    scores_total: int = 0
     conditions: list[ConditionView] = Field(default_factory=list)
     problems: list[ProblemView] = Field(default_factory=list)
 
@@ -44,13 +46,14 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     conditions = [one for one in every if named in (None, one.scorer)]
     problems: list[ProblemView] = []
     scores: list[ScoreView] | None = None
+    total = 0
     if named is None:
         found = fleet.scorers()
         problems = list(problems_in(out))
     else:
         try:
             found = fleet.scorers(named)
-            scores = _scores(fleet, named)
+            scores, total = _scores(fleet, named)
         except UnknownScorerError:
             if not conditions:
                 raise
@@ -60,32 +63,58 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     wrong = any(problem.severity == "error" for problem in problems)
     bad = wrong or conditions or any(state_of(scorer) in _BAD for scorer in found.scorers)
     return StatusReport(
-        at=found.at, ok=not bad, scorers=found.scorers, scores=scores, conditions=conditions, problems=problems
+        at=found.at,
+        ok=not bad,
+        scorers=found.scorers,
+        scores=scores,
+        scores_total=total,
+        conditions=conditions,
+        problems=problems,
     )
 
 
 def ask_report(client: Client, named: str | None) -> StatusReport:
-    """The same from the JSON API, which knows nothing of a hub's folder.
+    """The same from the JSON API, which knows nothing of a hub's folder, nor which agents are too old.
 
     Raises UnknownScorerError, HttpError and ApiError.
     """
-    found = client.scorers(named)
-    scores = _scores(client, named) if named is not None else None
-    bad = any(state_of(scorer) in _BAD for scorer in found.scorers)
-    return StatusReport(at=found.at, ok=not bad, scorers=found.scorers, scores=scores)
+    summary = client.summary()
+    told = {one.name: one.conditions for one in summary.scorers}
+    told |= {one.name: one.conditions for one in summary.unready}
+    scores: list[ScoreView] | None = None
+    total = 0
+    try:
+        found = client.scorers(named)
+        if named is not None:
+            told[named] = client.scorer(named).conditions
+            scores, total = _scores(client, named)
+    except UnknownScorerError:
+        if named not in told:
+            raise
+        found = client.scorers().model_copy(update={"scorers": []})
+    conditions = [one for name in sorted(told) if named in (None, name) for one in unmet(name, told[name])]
+    bad = conditions or any(state_of(scorer) in _BAD for scorer in found.scorers)
+    return StatusReport(
+        at=found.at,
+        ok=not bad,
+        scorers=found.scorers,
+        scores=scores,
+        scores_total=total,
+        conditions=conditions,
+    )
 
 
-def _scores(fleet: FleetReader | Client, scorer: str) -> list[ScoreView]:
-    """Those that a person has to look at first; a table of thousands says nothing."""
+def _scores(fleet: FleetReader | Client, scorer: str) -> tuple[list[ScoreView], int]:
+    """Those that a person has to look at first, a table of thousands says nothing; and how many there are."""
     found = fleet.worst_scores(scorer, TABLE_PAIRS)
-    return [score.model_copy(update={"results": []}) for score in found.scores]
+    return [score.model_copy(update={"results": []}) for score in found.scores], found.total
 
 
 _BAD = ("unhealthy", "failing", "expired")
 
 
 def state_of(scorer: ScorerView) -> str:
-    """One word: unhealthy, failing, suspended, expired, empty, waiting or ok; the first that is true.
+    """One word: unhealthy, failing, suspended, expired, paused, empty, waiting or ok; the first that is true.
 
     Why it is expired or waiting, when that is because ticks are not sent, is in `scorer.idle`.
     """
@@ -98,6 +127,8 @@ def state_of(scorer: ScorerView) -> str:
         return "suspended"
     if counts.expired:
         return "expired"
+    if counts.paused and not counts.succeeding:
+        return "paused"
     if counts.empty and not counts.succeeding:
         return "empty"
     return "waiting" if counts.waiting or counts.skipped or not counts.desired else "ok"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import typer
 
-from dsf.cli.output import Format, as_json, as_yaml, clean, console
+from dsf.cli.output import Format, as_json, as_yaml, clean, console, flat
 from dsf.cli.session import redis_hint
 
 if TYPE_CHECKING:
@@ -25,17 +25,20 @@ WATCH_INTERVAL = 1.0
 def watch(read: Callable[[], View], output: Format, render: Callable[[View], RenderableType]) -> NoReturn:
     """Print again and again until Ctrl-C: in place on a terminal, else one after the other.
 
-    JSON is one line per look and YAML one document. While Redis is away a line on stderr says so, and it goes on.
+    JSON is one line per look and YAML one document. While Redis or the API is away, a line on stderr says so and it
+    goes on.
     """
     import redis
+
+    from dsf.errors import ApiError, HttpError
 
     if output is Format.TABLE and sys.stdout.isatty():
         _watch_live(read, render)
     while True:
         try:
             view = read()
-        except redis.RedisError as error:
-            typer.echo(f"error: {redis_hint(error)}", err=True)
+        except (redis.RedisError, ApiError, HttpError) as error:
+            typer.echo(f"error: {_hint(error)}", err=True)
         else:
             if output is Format.JSON:
                 typer.echo(as_json(view))
@@ -54,13 +57,21 @@ def _watch_live(read: Callable[[], View], render: Callable[[View], RenderableTyp
     from rich.live import Live
     from rich.text import Text
 
+    from dsf.errors import ApiError, HttpError
+
     shown: RenderableType = ""
     with Live(console=console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         while True:
             try:
                 shown = render(read())
                 live.update(shown, refresh=True)
-            except redis.RedisError as error:
+            except (redis.RedisError, ApiError, HttpError) as error:
                 # What is shown is of the last look that worked; the line below it says that it is old.
-                live.update(Group(Text(clean(redis_hint(error)), style="red"), shown), refresh=True)
+                live.update(Group(Text(clean(_hint(error)), style="red"), shown), refresh=True)
             time.sleep(WATCH_INTERVAL)
+
+
+def _hint(error: Exception) -> str:
+    from dsf.errors import DsfError
+
+    return flat(str(error)) if isinstance(error, DsfError) else redis_hint(error)

@@ -33,18 +33,24 @@ class Actions:
 
     def rescore(self, scorer: str, clusters: Sequence[str] | None = None, *, note: str = "") -> list[RunView]:
         """Send one tick to each cluster; see `dsf.fleet.rescore.send`."""
-        runs = rescoring.send(self._redis, self._settings, scorer, clusters)
-        sent = [run for run in runs if run.run_id]
-        refused = len(runs) - len(sent)
-        self._record(
-            Action.RESCORE,
-            scorer,
-            [run.cluster for run in sent] if clusters else [],
-            count=len(sent),
-            detail=f"{refused} not sent" if refused else "",
-            reference=sent[0].run_id if len(sent) == 1 else "",
-            note=note,
-        )
+        runs: list[RunView] = []
+        is_all = False
+        try:
+            runs += rescoring.send(self._redis, self._settings, scorer, clusters)
+            is_all = not clusters
+        finally:
+            # Also when it breaks off: those before were sent.
+            if sent := [run for run in runs if run.run_id]:
+                refused = len(runs) - len(sent)
+                self._record(
+                    Action.RESCORE,
+                    scorer,
+                    [] if is_all else [run.cluster for run in sent],
+                    count=len(sent),
+                    detail=f"{refused} not sent" if refused else "",
+                    reference=sent[0].run_id if len(sent) == 1 else "",
+                    note=note,
+                )
         return runs
 
     def set_interval(self, scorer: str, cluster: str | None, seconds: int, *, note: str = "") -> Override:

@@ -97,8 +97,13 @@ class FleetModel:
             pipe.zcount(keys.DUE, "-inf", now - OVERDUE)
             pipe.hgetall(keys.BEAT_STATS)
             sequence, pending, clusters, overdue, stats = pipe.execute()
-        scorers = self.scorers()
-        unready = self._unready({one.name for one in scorers})
+        notices = self._notices.scorers()
+        scorers = [
+            one.model_copy(update={"conditions": _conditions(notices.get(one.name), unmet=True)})
+            for one in self.scorers()
+        ]
+        known = {one.name for one in scorers}
+        unready = [_unready(one) for name, one in sorted(notices.items()) if name not in known]
         states = _sum(scorer.states for scorer in scorers)
         return FleetOverview(
             at=now,
@@ -136,7 +141,7 @@ class FleetModel:
             f"{name}:{bound}": number for bound, number in zip((*_bounds(), "+Inf"), lags, strict=True) if number
         }
         return ScorerDetail(
-            **{field: getattr(one, field) for field in ScorerOverview.model_fields},
+            **{field: getattr(one, field) for field in ScorerOverview.model_fields if field != "conditions"},
             location=record.location,
             score_destination=record.destination,
             validity_seconds=record.validity,
@@ -333,9 +338,6 @@ class FleetModel:
             for record, states, age, bars in zip(records, counts, ages, histograms, strict=True)
         ]
 
-    def _unready(self, known: Collection[str]) -> list[UnreadyScorer]:
-        return [_unready(one) for name, one in sorted(self._notices.scorers().items()) if name not in known]
-
     def _age_bars(self, names: Sequence[str], now: float) -> list[list[Bucket]]:
         with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
@@ -414,8 +416,10 @@ class FleetModel:
         ]
 
 
-def _conditions(notice: ScorerNotice | None) -> list[ConditionView]:
-    return [ConditionView(**one.model_dump()) for one in notice.conditions] if notice is not None else []
+def _conditions(notice: ScorerNotice | None, *, unmet: bool = False) -> list[ConditionView]:
+    """All of them, or those that are False."""
+    told = notice.conditions if notice is not None else ()
+    return [ConditionView(**one.model_dump()) for one in told if not unmet or one.status == "False"]
 
 
 def _unready(notice: ScorerNotice) -> UnreadyScorer:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dsf.fleet import overviews
 from dsf.fleet.views import View
-from dsf.store.notices import ScorerNotice
+from dsf.store.notices import Said, ScorerNotice
 
 #: Bytes of a file that are read at most.
 _MAX_FILE = 10 * 1024 * 1024
@@ -61,10 +62,14 @@ def conditions_in(out: Path | None) -> Iterator[ConditionView]:
 def conditions_told(notices: Mapping[str, ScorerNotice]) -> Iterator[ConditionView]:
     """The same of a hub without a folder, which tells Redis."""
     for name, notice in sorted(notices.items()):
-        for said in notice.conditions:
-            if said.status == "False" and said.type != _SCORING:
-                words = said.model_dump(include={"type", "status", "reason", "message"})
-                yield ConditionView(scorer=name, **words)
+        yield from unmet(name, notice.conditions)
+
+
+def unmet(scorer: str, conditions: Iterable[Said | overviews.ConditionView]) -> Iterator[ConditionView]:
+    """Those of a scorer's conditions that are False, but for how its cycles go."""
+    for said in conditions:
+        if said.status == "False" and said.type != _SCORING:
+            yield ConditionView(scorer=scorer, **said.model_dump(include={"type", "status", "reason", "message"}))
 
 
 def problems_in(out: Path | None) -> Iterator[ProblemView]:

@@ -101,6 +101,9 @@ class ScorerOverview(View):
     ages: Spread = Field(description="Seconds since the last successful cycle, of clusters that had one.")
     reasons: list[ReasonGroup] = Field(default=[], description="Most clusters first, at most 20.")
     reasons_total: int = Field(default=0, description="How many there are.")
+    conditions: list[ConditionView] = Field(
+        default=[], description="Of its DynamicScorer: all in its own answer, in the summary those that are False."
+    )
 
 
 class SettingView(View):
@@ -123,7 +126,6 @@ class ScorerDetail(ScorerOverview):
     top: list[ClusterValue] = Field(default=[], description="Highest first, at most 10.")
     bottom: list[ClusterValue] = Field(default=[], description="Lowest first, at most 10.")
     lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
-    conditions: list[ConditionView] = Field(default=[], description="Of its DynamicScorer.")
     settings: list[SettingView] | None = Field(
         default=None, description="null where the DynamicScorer itself cannot be read, as by the exporter."
     )

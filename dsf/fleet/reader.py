@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +15,7 @@ from dsf.api.validity import has_expired
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
 from dsf.fleet.pages import Page, model_page
+from dsf.fleet.places import judged
 from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, skips_view
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.scorerviews import MAX_FAILURES, scorer_views
@@ -82,7 +83,11 @@ class FleetReader:
         records = self._registry.scorers()
         pairs, total, following = self._page(cluster, scorer, limit, after)
         now = self._clock()
-        views = [score_view(state, records, now) for state in self._pairs.states(pairs)]
+        paused = self._paused(pairs, now)
+        views = [
+            score_view(state, records, now, is_paused=(state.cluster, state.scorer) in paused)
+            for state in self._pairs.states(pairs)
+        ]
         return ScoreList(at=now, scores=views, total=total, continue_=following)
 
     def score_page(
@@ -108,6 +113,7 @@ class FleetReader:
             pairs, total, following = [(row.cluster, row.scorer) for row in rows.pairs], rows.total, rows.cursor
         now = self._clock()
         records = self._registry.scorers()
+        paused = self._paused(pairs, now)
         views: list[ScoreView] = []
         size = 0
         for state in self._pairs.states(pairs):
@@ -116,7 +122,8 @@ class FleetReader:
                 # The rest is for the next page; those of a state have the place of a whole page in their cursor.
                 following = keys.pair(views[-1].cluster, views[-1].scorer)
                 break
-            views.append(_cut(score_view(state, records, now), size > MAX_BYTES))
+            view = score_view(state, records, now, is_paused=(state.cluster, state.scorer) in paused)
+            views.append(_cut(view, size > MAX_BYTES))
         return ScoreList(at=now, scores=views, total=total, continue_=following)
 
     def worst_scores(self, scorer: str, limit: int) -> ScoreList:
@@ -205,6 +212,22 @@ class FleetReader:
         page = Page(list(self._pairs_of(cluster, scorer)), limit, after)
         return page.pairs, page.total, page.continue_
 
+    def _paused(self, pairs: Iterable[tuple[str, str]], now: float) -> set[tuple[str, str]]:
+        """Those of the pairs that are paused; none before results workers have counted."""
+        by_scorer: defaultdict[str, list[str]] = defaultdict(list)
+        for cluster, scorer in pairs:
+            by_scorer[scorer].append(cluster)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for scorer, clusters in by_scorer.items():
+                pipe.zmscore(keys.model_states(scorer), clusters)
+            answers = pipe.execute()
+        return {
+            (cluster, scorer)
+            for (scorer, clusters), places in zip(by_scorer.items(), answers, strict=True)
+            for cluster, place in zip(clusters, places, strict=True)
+            if place is not None and judged(float(place), now) is Verdict.PAUSED
+        }
+
     def _has_model(self) -> bool:
         """Whether results workers of this version have counted; else all pairs have to be looked at."""
         return bool(self._redis.get(keys.MODEL_VERSION) == VERSION)
@@ -219,8 +242,9 @@ class FleetReader:
         return (pair for pair in self._pairs.names() if cluster in (None, pair[0]) and scorer in (None, pair[1]))
 
 
-def score_view(state: PairState, records: dict[str, ScorerRecord], now: float) -> ScoreView:
+def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *, is_paused: bool = False) -> ScoreView:
     """What is known of one pair's newest score at `now` (unix seconds)."""
+    found = verdict(state, now)
     score = state.score
     record = records.get(state.scorer)
     expired = score is not None and has_expired(state.valid_until, now)
@@ -233,10 +257,10 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float) -
         run_id=score.run if score else None,
         at=score.at if score else None,
         valid_until=score.valid_until if score else None,
-        state=verdict(state, now),
+        state=Verdict.PAUSED if is_paused else found,
         expired=expired,
-        fresh=usable is not None and verdict(state, now) is not Verdict.FAILING,
-        empty=verdict(state, now) is Verdict.EMPTY,
+        fresh=usable is not None and found is not Verdict.FAILING,
+        empty=found is Verdict.EMPTY,
         last_success=state.last_success,
         age_seconds=age_of(state.last_success, now),
         failing=state.failing or (state.expired if state.trouble is not None else 0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import redis
 from pydantic import Field
@@ -49,8 +49,8 @@ class RescoreReport(View):
     scores: list[ScoreView] = Field(default_factory=list)
 
 
-def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequence[str] | None) -> list[RunView]:
-    """Send one tick to each cluster (None: to all on which the scorer runs).
+def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequence[str] | None) -> Iterator[RunView]:
+    """Send one tick to each cluster (None: to all on which the scorer runs), each when its run is asked for.
 
     A cluster whose agent is away gets none and its run has no run id; the others get theirs.
     Raises UnknownScorerError and UnknownClusterError before anything is sent, and redis.RedisError.
@@ -71,15 +71,13 @@ def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequenc
             )
     overrides = store.overrides()
     now = time.time()
-    runs = []
     for cluster in wanted:
         interval = effective(entries[cluster], overrides, now).interval
         try:
             run_id = send_now(client, cluster, scorer, interval, queue_limit=settings.queue_limit)
-            runs.append(RunView(cluster=cluster, run_id=run_id))
+            yield RunView(cluster=cluster, run_id=run_id)
         except QueueFullError as error:
-            runs.append(RunView(cluster=cluster, message=str(error)))
-    return runs
+            yield RunView(cluster=cluster, message=str(error))
 
 
 def sent(scorer: str, runs: Sequence[RunView]) -> RescoreReport:

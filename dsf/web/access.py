@@ -9,7 +9,9 @@ nobody may act.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,15 +21,16 @@ from typing import Any, Final, Literal, Protocol
 
 from starlette.requests import Request
 
-from dsf.errors import AccessError, SettingsError
+from dsf.errors import AccessError, BackendError, SettingsError
 
 Doing = Literal["look", "act", "placements"]
 #: Seconds for which an answer of the API server about rights is taken for granted.
 _REMEMBERED: Final = 10.0
 _MOST_REMEMBERED: Final = 2000
-#: Headers of oauth2-proxy and its like, the first one that is there.
-_USER_HEADERS: Final = ("x-auth-request-user", "x-forwarded-user", "x-auth-request-email", "x-forwarded-email")
-_GROUP_HEADERS: Final = ("x-auth-request-groups", "x-forwarded-groups")
+#: Headers of oauth2-proxy and its like: the first is whose a request is, else the second; the third has their groups.
+_HEADERS: Final = tuple(
+    tuple(f"{family}-{what}" for what in ("user", "email", "groups")) for family in ("x-auth-request", "x-forwarded")
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,10 @@ class Caller:
     groups: tuple[str, ...] = ()
     uid: str = ""
     extra: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+
+
+#: What no header says.
+_NOTHING: Final = Caller("")
 
 
 class Rights(Protocol):
@@ -99,15 +106,18 @@ class TokenAccess:
         """See `Access`."""
         if not hmac.compare_digest(token.encode(), self._read().encode()):
             raise AccessError("this is not the token of the page", 401)
-        return Caller("token")
+        return Caller("token", uid=_digest(token))
 
     def recognise(self, request: Request) -> Caller | None:
         """See `Access`."""
         return None
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
-        """See `Access`."""
-        return caller.name == "token"
+        """See `Access`. With another token in the file no login with the earlier one counts any more."""
+        try:
+            return hmac.compare_digest(caller.uid, _digest(self._read()))
+        except SettingsError as error:
+            raise BackendError(str(error)) from None
 
     def _read(self) -> str:
         try:
@@ -158,15 +168,28 @@ class ProxyAccess:
         """See `Access`. Raises AccessError (401) for a request that did not come through the proxy."""
         if not request.scope["dsf.trusted"]:
             raise AccessError("come through the proxy in front of this page: it knows who you are", 401)
-        name = next((found for header in _USER_HEADERS if (found := request.headers.get(header, "").strip())), "")
-        if not name:
+        said = {_said(request, headers) for headers in _HEADERS} - {_NOTHING}
+        if len(said) > 1:
+            # A proxy writes over the headers that it sends, and may let those of its visitors pass that it does not.
+            raise AccessError(
+                "X-Auth-Request-User, -Email and -Groups say something else than X-Forwarded-User, -Email and -Groups: "
+                "the proxy in front of this page has to remove those that it does not write itself",
+                401,
+            )
+        caller = next(iter(said), _NOTHING)
+        if not caller.name:
             raise AccessError("the proxy in front of this page does not say who you are", 401)
-        groups = next((found for header in _GROUP_HEADERS if (found := request.headers.get(header, ""))), "")
-        return Caller(name, groups=tuple(one.strip() for one in groups.split(",") if one.strip()))
+        return caller
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
         """See `Access`."""
         return self._rights.allows(caller, doing)
+
+
+def _said(request: Request, headers: Sequence[str]) -> Caller:
+    """Whom headers of one family name."""
+    user, email, groups = (request.headers.get(header, "").strip() for header in headers)
+    return Caller(user or email, groups=tuple(one.strip() for one in groups.split(",") if one.strip()))
 
 
 class ListedRights:
@@ -186,17 +209,24 @@ class RememberedRights:
     def __init__(self, rights: Rights) -> None:
         self._rights = rights
         self._lock = threading.Lock()
-        self._known: dict[tuple[Caller, Doing], tuple[float, bool]] = {}
+        self._known: dict[tuple[Caller, str, Doing], tuple[float, bool]] = {}
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
         """See `Rights`."""
+        # A token may be good for less than another one of the same user: what limits it is in `extra`.
+        key = caller, json.dumps(caller.extra, sort_keys=True), doing
         with self._lock:
-            until, known = self._known.get((caller, doing), (0.0, False))
+            until, known = self._known.get(key, (0.0, False))
         if time.monotonic() < until:
             return known
         allowed = self._rights.allows(caller, doing)
         with self._lock:
             if len(self._known) >= _MOST_REMEMBERED:
                 self._known.clear()
-            self._known[caller, doing] = (time.monotonic() + _REMEMBERED, allowed)
+            self._known[key] = (time.monotonic() + _REMEMBERED, allowed)
         return allowed
+
+
+def _digest(token: str) -> str:
+    """What a login keeps of the page's own token."""
+    return hashlib.sha256(f"page\0{token}".encode()).hexdigest()

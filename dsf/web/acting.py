@@ -20,6 +20,7 @@ from dsf.fleet.actions import Actions
 from dsf.fleet.changes import Actor
 from dsf.fleet.rescore import RunView
 from dsf.settings import Settings
+from dsf.store.entries import LATEST
 from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import Caller
 from dsf.web.reading import Reading
@@ -32,6 +33,7 @@ _MOST_SHOWN: Final = 20
 #: Runs of one request that are followed; more are only counted.
 MAX_RUNS: Final = 200
 _LONGEST_NOTE: Final = 500
+_NO_MOMENT: Final = "Until: a moment that is still to come, in UTC, and before the year 9999."
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,10 @@ def _until(text: str) -> float:
         raise FormError("Until: a date and time such as 2026-11-21T18:00, in UTC.") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    if moment.timestamp() <= time.time():
-        raise FormError("Until: a moment that is still to come, in UTC.")
-    return moment.timestamp()
+    try:
+        until = moment.timestamp()
+    except (OverflowError, ValueError):
+        raise FormError(_NO_MOMENT) from None
+    if not time.time() < until <= LATEST:
+        raise FormError(_NO_MOMENT)
+    return until

@@ -144,7 +144,8 @@ def _access(settings: Settings, session: Session | None) -> Access:
         if settings.web_token_file is None:
             raise SettingsError("DSF_WEB_AUTH is token, so DSF_WEB_TOKEN_FILE has to name the token's file")
         return TokenAccess(settings.web_token_file)
-    if session is None:
+    if session is None or (mode == "proxy" and settings.web_operators):
+        # With a list the API server is asked for objects alone, where there is one.
         return ProxyAccess(ListedRights(settings.web_operators))
     from dsf.web.kubeaccess import KubeAccess
 

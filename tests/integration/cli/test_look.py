@@ -73,7 +73,7 @@ def test_status_of_one_scorer_ignores_what_is_wrong_with_others(dsf: Dsf, fleet:
 def test_status_as_json(dsf: Dsf, fleet: Fleet) -> None:
     fleet.failure("worker02")
     found = loaded(dsf("status", SAMPLE, "-o", "json"))
-    assert set(found) == {"at", "ok", "scorers", "scores", "conditions", "problems"}
+    assert set(found) == {"at", "ok", "scorers", "scores", "scoresTotal", "conditions", "problems"}
     assert found["ok"] is False
     (scorer,) = found["scorers"]
     counts = {state: number for state, number in scorer["clusters"].items() if number}

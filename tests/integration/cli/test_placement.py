@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dsf.cli.main import app
 from dsf.errors import HttpError, SettingsError
 from dsf.fleet import placementreader
 from dsf.fleet.placementreader import debugger_of
@@ -40,6 +42,12 @@ def test_ocms_scheduler_is_asked_with_the_token(tmp_path: Path, monkeypatch: pyt
     token.unlink()
     with pytest.raises(SettingsError, match="DSF_PLACEMENT_DEBUGGER_TOKEN_FILE"):
         asked.ask("apps", "best")
+
+
+@pytest.mark.parametrize("arguments", [("--what-if", "c1=5"), ("best", "--score", "a/b")])
+def test_options_that_would_do_nothing_are_mistakes(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, ["placement", *arguments], prog_name="dsf")
+    assert result.exit_code == 2
 
 
 def test_nobody_is_asked_where_nobody_is_named() -> None:

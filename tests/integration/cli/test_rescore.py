@@ -6,12 +6,18 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import redis
 
 from dsf import keys
+from dsf.fleet import changes
+from dsf.fleet import rescore as rescoring
+from dsf.fleet.actions import Actions
+from dsf.fleet.changes import Actor
 from dsf.store.pairs import Pairs
+from tests.conftest import SettingsFactory
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 from tests.support.wait import wait_for
@@ -122,6 +128,29 @@ def test_a_cluster_that_is_away_gets_no_tick_and_the_others_do(
     assert "2 messages wait in spoke.worker01" in runs["worker01"]["message"]
     assert runs["worker02"]["runId"]
     assert (fleet.redis.llen("spoke.worker01"), fleet.redis.llen("spoke.worker02")) == (2, 1)
+    [change] = changes.read(fleet.redis).changes
+    assert (change.clusters, change.cluster_count, change.detail) == ([], 1, "1 not sent")
+    # Nothing was done there.
+    assert dsf("rescore", SAMPLE, "--cluster", "worker01").exit_code == 1
+    assert len(changes.read(fleet.redis).changes) == 1
+
+
+def test_what_was_sent_before_it_broke_off_has_its_author(
+    fleet: Fleet, settings_factory: SettingsFactory, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = rescoring.send_now
+
+    def breaks_off(client: redis.Redis, cluster: str, *arguments: Any, **options: Any) -> str:
+        if cluster == "worker02":
+            raise redis.ConnectionError("Redis is away")
+        return send(client, cluster, *arguments, **options)
+
+    monkeypatch.setattr(rescoring, "send_now", breaks_off)
+    actions = Actions(fleet.redis, settings_factory(redis_url=redis_url), Actor(name="ann", claimed=False, way="page"))
+    with pytest.raises(redis.ConnectionError):
+        actions.rescore(SAMPLE)
+    [change] = changes.read(fleet.redis).changes
+    assert (change.by, change.clusters) == ("ann", ["worker01"])
 
 
 @pytest.mark.parametrize(
@@ -143,3 +172,10 @@ def test_what_cannot_be_scored(dsf: Dsf, fleet: Fleet, arguments: tuple[str, ...
     result = dsf("rescore", *arguments)
     assert (result.exit_code, result.stderr) == (1, f"error: {message}\n")
     assert fleet.redis.llen("spoke.worker01") == fleet.redis.llen("spoke.worker02") == 0
+
+
+def test_a_time_to_wait_without_waiting_is_a_mistake(dsf: Dsf, fleet: Fleet) -> None:
+    result = dsf("rescore", SAMPLE, "--timeout", "5")
+    assert result.exit_code == 2
+    assert "goes with --wait" in result.stderr
+    assert fleet.redis.llen("spoke.worker01") == 0

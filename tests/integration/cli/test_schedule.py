@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from dsf import keys
+from dsf.fleet import changes
 from dsf.store.schedule import Override, ScheduleStore
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
@@ -105,10 +106,19 @@ def test_a_cluster_that_stays_paused_is_named(dsf: Dsf, fleet: Fleet) -> None:
     assert "note: worker01 keeps its own pause" in result.stderr
 
 
+def test_a_cluster_that_runs_on_is_named(dsf: Dsf, fleet: Fleet) -> None:
+    dsf("schedule", "pause", SAMPLE)
+    dsf("schedule", "resume", SAMPLE, "--cluster", "worker01")
+    result = dsf("schedule", "pause", SAMPLE)
+    assert "note: worker01 runs on: a person resumed it there; end that with `dsf schedule reset" in result.stderr
+    assert "worker02" not in result.stderr
+
+
 def test_reset_removes_every_change_or_one_clusters(dsf: Dsf, fleet: Fleet) -> None:
     for arguments in (("--cluster", "worker01"), ("--cluster", "worker02"), ()):
         dsf("schedule", "set", SAMPLE, "--interval", "5", *arguments)
-    assert dsf("schedule", "reset", SAMPLE, "--cluster", "worker01").exit_code == 0
+    assert dsf("schedule", "reset", SAMPLE, "--cluster", "worker01", "--note", "incident over").exit_code == 0
+    assert changes.read(fleet.redis).changes[0].note == "incident over"
     assert set(overrides(fleet.redis)) == {"worker02/sample-scorer", "*/sample-scorer"}
     entries = loaded(dsf("schedule", "reset", SAMPLE, "-o", "json"))["entries"]
     assert [entry["intervalSeconds"] for entry in entries] == [10, 10]

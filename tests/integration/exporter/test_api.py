@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from dsf import keys
 from dsf.cli.main import app
@@ -15,10 +15,12 @@ from dsf.client import Client
 from dsf.errors import ApiError, HttpError, QueryError, UnknownClusterError, UnknownScorerError
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.verdict import Verdict
+from dsf.fleet.views import ScoreList
 from dsf.messages import new_run_id
 from dsf.store.model import ModelKeeper
 from dsf.store.notices import ClusterNotice, Notices, Said, ScorerNotice
 from dsf.store.registry import ScorerRecord
+from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 from tests.integration.exporter.server import ExporterProcess
 
@@ -197,6 +199,75 @@ def test_scores_of_a_state(client: Client, exporter: ExporterProcess) -> None:
     pages = client.scores(limit=7)
     assert (len(pages.scores), pages.total) == (7, 12)
     assert len(client.scores().scores) == 12
+
+
+def test_no_row_is_lost_between_pages_of_pages(exporter: ExporterProcess, fleet: Fleet) -> None:
+    """An answer has a page's worth of rows, whatever was asked for: the client asks again for the rest."""
+    for number in range(600):
+        fleet.registry.put_cluster(fleet.cluster_record(f"more{number:03}"))
+        fleet.entry(f"more{number:03}", due_in=300)
+    counted(fleet.redis)
+    client = Client(exporter.url)
+    for ask in (client.scores, client.schedule):
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = ask(limit=300, after=after)
+            rows = page.scores if isinstance(page, ScoreList) else page.entries
+            assert len(rows) <= 300
+            found += [row.cluster for row in rows]
+            if (after := page.continue_) is None:
+                break
+        assert len(found) == len(set(found)) == 612
+
+
+def test_what_is_paused_is_said_by_every_list(
+    exporter: ExporterProcess, fleet: Fleet, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ScheduleStore(fleet.redis)
+    store.set_override(f"worker01/{SAMPLE}", paused=True)
+    counted(fleet.redis)
+    [score] = client.scores(cluster="worker01").scores
+    # It may be used as long as it is valid.
+    assert (score.state, score.fresh) == (Verdict.PAUSED, True)
+    assert [one.cluster for one in client.scores().scores if one.state is Verdict.PAUSED] == ["worker01"]
+    found = exporter.get("/api/v1/scores?state=paused").json()["scores"]
+    assert [(one["cluster"], one["state"]) for one in found] == [("worker01", "paused")]
+    store.set_override(f"*/{SAMPLE}", paused=True)
+    counted(fleet.redis)
+    monkeypatch.setenv("DSF_API_URL", exporter.url)
+    result = CliRunner().invoke(app, ["status", SAMPLE], prog_name="dsf")
+    assert result.stdout.splitlines()[1].split()[1] == "paused"
+
+
+def test_status_says_the_same_with_the_api(
+    exporter: ExporterProcess, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a DynamicScorer that could not run yet, and of a demo that was named for one command."""
+    fleet.registry.remove_scorer(STATIC)
+    for cluster in ("edge0", "edge1", "edge2", "edge3"):
+        fleet.redis.hdel(keys.ENTRIES, f"{cluster}/{SAMPLE}")
+    counted(fleet.redis)
+    monkeypatch.setenv("DSF_API_URL", exporter.url)
+
+    def status(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["status", *arguments], prog_name="dsf")
+
+    assert status().exit_code == 0
+    said = Said(type="Resolved", status="False", reason="MissingInterval", message="no interval", since=fleet.now)
+    Notices(fleet.redis).tell_scorer(ScorerNotice(name="broken", namespace="n", conditions=[said]))
+    for arguments in ((), ("broken",)):
+        found = status(*arguments)
+        assert found.exit_code == 1
+        assert "broken: Resolved=False (MissingInterval): no interval" in found.stdout
+    assert status(SAMPLE).exit_code == 0
+    Notices(fleet.redis).tell_scorer(ScorerNotice(name=SAMPLE, namespace="n", conditions=[said]))
+    assert status(SAMPLE).exit_code == 1
+    assert f"{SAMPLE}: Resolved=False" in status().stdout
+    unknown = status("nobody")
+    assert isinstance(unknown.exception, UnknownScorerError) or unknown.exit_code == 1
+    refused = status("--context", "nosuchdemo")
+    assert "nosuchdemo" in f"{refused.output} {refused.exception}"
 
 
 def test_a_megabyte_is_enough_for_any_page(exporter: ExporterProcess, fleet: Fleet, client: Client) -> None:

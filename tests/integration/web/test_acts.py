@@ -98,6 +98,8 @@ def test_a_pause_has_an_end_and_a_reason(acting: WebProcess, redis_client: redis
     form = visitor.get(f"/act/pause?scorer={SAMPLE}")
     assert "say why" in visitor.post("/act/pause", form, note=" ")[1]
     assert "still to come" in visitor.post("/act/pause", form, note="x", until="2020-01-01T00:00")[1]
+    for until in ("9999-12-31T00:00", "9999-12-31T23:59-12:00"):
+        assert "before the year 9999" in visitor.post("/act/pause", form, note="x", until=until)[1]
     assert redis_client.hlen(keys.OVERRIDES) == 0
     assert visitor.post("/act/pause", form, note="mending it", until="2999-01-01T00:00")[0] == 303
     wait_for(lambda: "mending it" in visitor.get("/"), 20)
@@ -292,6 +294,25 @@ def test_a_proxy_that_knows_people(redis_server: RedisServer, redis_client: redi
         assert viewer.post("/act/rescore", form)[0] == 403
         [change] = changes.read(redis_client).changes
         assert (change.by, change.claimed) == ("bob", False)
+        # A header that the proxy does not write over.
+        posing = Visitor(page, **{"X-Forwarded-User": "ann", "X-Auth-Request-Groups": "sre"})
+        posing.get("/")
+        assert posing.status == 401
+
+
+def test_a_login_ends_with_the_token(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
+    good_fleet(redis_client)
+    token = tmp_path / "token"
+    token.write_text("the first one, long enough")
+    with WebProcess(redis_server.url, tmp_path / "log", web_auth="token", web_token_file=token) as page:
+        visitor = Visitor(page)
+        form = visitor.get("/login?to=/")
+        assert visitor.post("/login", form, token=token.read_text())[0] == 303
+        visitor.get("/")
+        assert visitor.status == 200
+        token.write_text("another one, after that leaked")
+        visitor.get("/")
+        assert visitor.status != 200
 
 
 def test_nobody_but_a_trusted_proxy_names_people(

@@ -1,0 +1,81 @@
+"""Who somebody is, and what they may do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from starlette.requests import Request
+
+from dsf.errors import AccessError, BackendError
+from dsf.kube.session import Session
+from dsf.web.access import Access, Caller, Doing, ListedRights, ProxyAccess, RememberedRights, TokenAccess
+from dsf.web.main import _access
+from tests.conftest import SettingsFactory
+
+
+def recognised(access: Access, **headers: str) -> Caller | None:
+    raw = [(name.replace("_", "-").lower().encode(), text.encode()) for name, text in headers.items()]
+    return access.recognise(Request({"type": "http", "headers": raw, "dsf.trusted": True}))
+
+
+def test_either_family_of_headers_names_people() -> None:
+    access = ProxyAccess(ListedRights([]))
+    ann = Caller("ann", groups=("dev", "sre"))
+    assert recognised(access, X_Forwarded_User="ann", X_Forwarded_Groups="dev, sre") == ann
+    assert recognised(access, X_Auth_Request_User="ann", X_Auth_Request_Groups="dev,sre") == ann
+    both = {"X_Auth_Request_User": "ann", "X_Auth_Request_Groups": "dev,sre"}
+    assert recognised(access, X_Forwarded_User="ann", X_Forwarded_Groups="dev,sre", **both) == ann
+    assert recognised(access, X_Forwarded_Email="ann@example.com") == Caller("ann@example.com")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X_Auth_Request_User": "boss"},
+        {"X_Auth_Request_Groups": "system:masters"},
+        {"X_Auth_Request_User": "ann", "X_Auth_Request_Groups": "system:masters"},
+        {"X_Auth_Request_Email": "boss@example.com"},
+    ],
+)
+def test_headers_that_the_proxy_lets_pass_name_nobody(headers: dict[str, str]) -> None:
+    with pytest.raises(AccessError, match="has to remove"):
+        recognised(ProxyAccess(ListedRights([])), X_Forwarded_User="ann", **headers)
+
+
+def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory: SettingsFactory) -> None:
+    settings = settings_factory(
+        role="web", web_auth="proxy", web_trusted_proxies=["10.0.0.0/8"], web_operators=["sre"], namespace="ocm"
+    )
+    # It would be asked for rights, and cannot be.
+    access = _access(settings, cast("Session", object()))
+    assert access.allows(Caller("ann", groups=("sre",)), "act")
+    assert not access.allows(Caller("bob", groups=("dev",)), "act")
+    assert access.allows(Caller("bob"), "look")
+
+
+def test_a_login_counts_while_the_token_is_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one")
+    access = TokenAccess(file)
+    caller = access.login("one")
+    assert access.allows(caller, "act")
+    assert not access.allows(Caller("token"), "look")
+    file.write_text("two")
+    assert not access.allows(caller, "look")
+    file.unlink()
+    with pytest.raises(BackendError, match="DSF_WEB_TOKEN_FILE"):
+        access.allows(caller, "look")
+
+
+def test_what_a_token_may_not_is_not_remembered_for_another_one() -> None:
+    class Scoped:
+        def allows(self, caller: Caller, doing: Doing) -> bool:
+            return not caller.extra
+
+    rights = RememberedRights(Scoped())
+    limited = {"scopes.authorization.openshift.io": ["user:info"]}
+    assert rights.allows(Caller("ann"), "act")
+    assert not rights.allows(Caller("ann", extra=limited), "act")
+    assert rights.allows(Caller("ann"), "act")
