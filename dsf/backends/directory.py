@@ -187,14 +187,18 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
     def _watch(self) -> None:
         """Follow changes of the folder until the backend is stopped."""
         while not self._stop.is_set():
-            if self._folder.is_readable:
-                try:
+            try:
+                if self._folder.is_readable:
                     self._follow()
-                except Exception:
-                    # Looking now and then must do, until it can be followed again.
-                    log.exception("the folder of manifests cannot be watched", folder=str(self._root))
+            except Exception:
+                # Looking now and then must do, until it can be followed again.
+                log.exception("the folder of manifests cannot be watched", folder=str(self._root))
             if not self._stop.wait(RESCAN if self._folder.is_readable else _RETURN):
-                self._refresh(())
+                try:
+                    self._refresh(())
+                except Exception:
+                    # It must not end the thread: nobody would look again.
+                    log.exception("the folder of manifests cannot be read", folder=str(self._root))
 
     def _follow(self) -> None:
         """Follow changes while the folder is there."""

@@ -78,6 +78,7 @@ class KubeBackend(KubeScoreBackend):
         self._stopping.set()
         with self._telling:
             self._on_change = None
+        self._events.close()
         for reflector in self._reflectors.values():
             reflector.stop()
         self.close()

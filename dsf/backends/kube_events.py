@@ -1,4 +1,7 @@
-"""Kubernetes events without repetition: a repeated one becomes a series of the first."""
+"""Kubernetes events without repetition: a repeated one becomes a series of the first.
+
+They are written by a thread of their own: an API server that is slow to take them must hold up no other work.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import datetime
 import threading
 import time
 import uuid
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import dsf.log
 from dsf.backends.protocol import EventType
@@ -34,6 +38,19 @@ _NOTE_LIMIT: Final = 1024
 _INSTANCE_LIMIT: Final = 128
 #: Characters of an object's name that the name of its event begins with; 253 are allowed in all.
 _PREFIX_LIMIT: Final = 200
+#: Events that wait to be written; what comes when there are so many is dropped.
+_QUEUE: Final = 2000
+#: Seconds of one request: connect, read.
+_TIMEOUT: Final = (2.0, 3.0)
+#: Seconds for which `close` waits for events to be written.
+_FLUSH: Final = 2.0
+
+
+class _Said(NamedTuple):
+    regarding: dict[str, str]
+    type_: EventType
+    reason: str
+    message: str
 
 
 @dataclass
@@ -61,7 +78,7 @@ class _Bucket:
 
 
 class EventRecorder:
-    """Writes events.k8s.io events. Never raises: an event that cannot be written is logged and dropped."""
+    """Writes events.k8s.io events. Never raises nor waits: an event that cannot be written is logged and dropped."""
 
     def __init__(self, session: Session, instance: str) -> None:
         self._session = session
@@ -69,9 +86,65 @@ class EventRecorder:
         self._series: dict[tuple[str, ...], _Series] = {}
         self._buckets: dict[tuple[str, ...], _Bucket] = {}
         self._lock = threading.Lock()
+        # The first one is being written. Guarded by `_changed`, as all below.
+        self._waiting: deque[_Said] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._dropped = 0
+        self._is_closed = False
 
     def record(self, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
-        """Tell what happened to the object that `regarding` refers to (an ObjectReference)."""
+        """Tell soon what happened to the object that `regarding` refers to (an ObjectReference)."""
+        with self._changed:
+            if self._is_closed:
+                return
+            if len(self._waiting) >= _QUEUE:
+                if not self._dropped:
+                    log.warning("events wait to be written, more are dropped", waiting=len(self._waiting))
+                self._dropped += 1
+                return
+            self._waiting.append(_Said(regarding, type_, reason, message))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="events", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all that was recorded is written or dropped; says whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting, seconds)
+
+    def close(self) -> None:
+        """Write what waits, for a moment, and nothing afterwards: then another hub may lead."""
+        is_done = self.flush(_FLUSH)
+        with self._changed:
+            self._is_closed = True
+            if not is_done:
+                log.warning("events not written before the end", events=len(self._waiting))
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if self._is_closed:
+                    return
+                said = self._waiting[0]
+            try:
+                self._write(*said)
+            except Exception:
+                # It must not end the thread: nobody would write the others.
+                log.exception("event not written", reason=said.reason, about=said.regarding["name"])
+            with self._changed:
+                if self._waiting:
+                    self._waiting.popleft()
+                if self._dropped and not self._waiting:
+                    log.warning("events were dropped", events=self._dropped)
+                    self._dropped = 0
+                self._changed.notify_all()
+
+    def _write(self, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
         about = (regarding["kind"], regarding.get("namespace", ""), regarding["name"], regarding.get("uid", ""))
         key = (*about, type_, reason, message)
         try:
@@ -123,7 +196,7 @@ class EventRecorder:
             "note": _cut(message),
             "regarding": regarding,
         }
-        self._session.create(EVENTS.path(series.namespace), body)
+        self._session.create(EVENTS.path(series.namespace), body, timeout=_TIMEOUT)
 
     def _extend(self, series: _Series) -> bool:
         """Write the count unless that was done a moment ago; False when the event is not there any more."""
@@ -133,7 +206,7 @@ class EventRecorder:
             series.written = time.monotonic()
         body = {"series": {"count": series.count, "lastObservedTime": _now()}}
         try:
-            self._session.merge(EVENTS.path(series.namespace, series.name), body)
+            self._session.merge(EVENTS.path(series.namespace, series.name), body, timeout=_TIMEOUT)
         except ObjectNotFoundError:
             return False
         return True

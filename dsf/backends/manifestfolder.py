@@ -59,6 +59,9 @@ class ManifestFolder:
         self._owners: dict[ObjectKey, str] = {}
         #: What is in force.
         self.objects: dict[ObjectKey, Declared] = {}
+        # Names that are not UTF-8, escaped: those that this look came across, and those that are in `problems`.
+        self._unnamed: set[str] = set()
+        self._skipped: set[str] = set()
         #: What is wrong, by file and line.
         self.problems: list[Problem] = []
         #: Whether the folder itself could be read at the last look.
@@ -88,6 +91,7 @@ class ManifestFolder:
 
         Files that are missing for `grace` seconds are gone, and so is what was in files that are empty for as long.
         """
+        self._unnamed = set()
         try:
             found = {name: seen for name, seen in self._scan() if not self._is_emptied(name, seen[1])}
         except OSError as error:
@@ -96,8 +100,8 @@ class ManifestFolder:
             self.problems = [Problem(self._root.name, 0, "", text)]
             self.is_readable = False
             return True
-        differs = not self.is_readable
-        self.is_readable = True
+        differs = not self.is_readable or self._unnamed != self._skipped
+        self.is_readable, self._skipped = True, self._unnamed
         now = time.monotonic()
         for name in [name for name in self._files if name not in found]:
             file = self._files[name]
@@ -126,12 +130,21 @@ class ManifestFolder:
             folder, prefix = folders.pop()
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
+                    name = entry.name
                     if entry.is_dir():
-                        if not (entry.is_symlink() or self._is_ignored(Path(entry.path))):
-                            folders.append((entry.path, f"{prefix}{entry.name}/"))
+                        if not (entry.is_symlink() or self._is_ignored(Path(entry.path)) or self._skips(entry, prefix)):
+                            folders.append((entry.path, f"{prefix}{name}/"))
                     # Hidden files are editors' or half-copied ones; `x.yaml~` and `#x.yaml#` have another ending.
-                    elif entry.name.endswith(SUFFIXES) and not entry.name.startswith("."):
-                        yield prefix + entry.name, (entry.path, _stamp(entry))
+                    elif name.endswith(SUFFIXES) and not name.startswith(".") and not self._skips(entry, prefix):
+                        yield prefix + name, (entry.path, _stamp(entry))
+
+    def _skips(self, entry: os.DirEntry[str], prefix: str) -> bool:
+        """Whether its name is not UTF-8 and so cannot be written down with what is in it."""
+        escaped = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
+        if escaped == entry.name:
+            return False
+        self._unnamed.add(prefix + escaped)
+        return True
 
     def _is_emptied(self, name: str, stamp: Stamp | None) -> bool:
         return stamp is not None and not size_of(stamp) and name in self._files and bool(self._files[name].objects)
@@ -202,6 +215,7 @@ class ManifestFolder:
                 for key, held in file.objects.items():
                     candidates.setdefault(key, [held])
         problems = [problem for file in self._files.values() for problem in file.problems]
+        problems += (Problem(name, 0, "", "its name is not UTF-8; give it another one") for name in self._skipped)
         objects: dict[ObjectKey, Declared] = {}
         for key, rivals in candidates.items():
             winner = next((held for held in rivals if held.file == self._owners.get(key)), rivals[0])

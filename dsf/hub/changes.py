@@ -26,7 +26,7 @@ _OLD: Final = 3600.0
 
 
 class ChangeTeller:
-    """Thread-safe. Each deed is told once, also of the time in which no hub controller ran; twice after a crash."""
+    """Thread-safe. Each deed is told once, also of the time in which no hub ran; twice, or never, after a crash."""
 
     def __init__(
         self, client: redis.Redis, backend: Backend, scorers_called: Callable[[str], Iterable[ObjectKey]]

@@ -9,6 +9,7 @@ from typing import Final
 
 import redis
 
+import dsf.log
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
@@ -20,6 +21,8 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.secretdelivery import copy_for
 from dsf.hub.summaries import Plan, ScorerPlan
 from dsf.store.entries import Entry
+
+log = dsf.log.get(__name__)
 
 #: Longest time in seconds that new entries wait for OCM to bring the agent what they need. A cluster that is away gets
 #: them after this; its agent knows nothing of them for longer, and says so.
@@ -134,7 +137,12 @@ class ClusterReconciler:
             self._registrar.remove_other_entries(cluster, wanted)
         except redis.RedisError as error:
             unreachable = error
-        has_arrived = self._distribute(cluster, plan)
+        try:
+            has_arrived = self._distribute(cluster, plan)
+        except Exception:
+            if unreachable is None:
+                self._put_known(cluster, wanted)
+            raise
         if unreachable is not None:
             raise unreachable
         # As they are now: since the plan was made, others may have come, and what is not in it is forgotten.
@@ -145,6 +153,22 @@ class ClusterReconciler:
         self._registrar.notices.tell_cluster(plan.notice(cluster))
         waits = [seconds for seconds in (wait, look) if seconds is not None]
         return min(waits, default=None)
+
+    def _put_known(self, cluster: str, wanted: dict[str, Entry]) -> None:
+        """Bring pauses and intervals into force although the agent cannot be told anything: it goes on with the scorers
+        that it knows. What begins waits until it is told.
+        """
+        present = self._registrar.present(cluster)
+        known = {
+            name: entry
+            for name, entry in wanted.items()
+            if name in present and (entry.suspended or not present[name].suspended)
+        }
+        try:
+            self._registrar.put_entries(cluster, known)
+        except redis.RedisError as error:
+            # Why the agent cannot be told is what people must know.
+            log.warning("changes wait for redis", cluster=cluster, error=str(error))
 
     def _leave(self, cluster: str) -> None:
         """The cluster is gone or not accepted: take away all that was made for it."""

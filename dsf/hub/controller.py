@@ -15,7 +15,7 @@ import dsf.log
 from dsf.backends.protocol import ObjectKey
 from dsf.errors import DsfError
 from dsf.hub.outage import Outage
-from dsf.hub.workqueue import WorkQueue
+from dsf.hub.workqueue import RETRY_MAX, WorkQueue
 
 log = dsf.log.get(__name__)
 
@@ -26,6 +26,10 @@ STOP_TIMEOUT: Final = 10.0
 #: Seconds without a finished piece of work, while some waits, after which the workers count as stuck. Every request has
 #: a time-out, so a thread that waits for one comes back long before.
 STUCK: Final = 180.0
+
+#: HTTP statuses of a server that has no time, and seconds before the next attempt when it does not say how many.
+_BUSY: Final = (429, 503)
+_BUSY_PAUSE: Final = 1.0
 
 #: Reads the object that the key names and makes the world as it should be. It is not told what happened: it must
 #: give the same outcome however often it is called. It returns the seconds after which the key is to be worked on
@@ -91,7 +95,8 @@ class Controller:
             self.queue.retry(key)
             return "error"
         except (DsfError, redis.RedisError) as error:
-            log.warning("reconciliation failed, will be tried again", error=str(error), after=self._retry(key))
+            after = self._retry(key, least=_asked(error))
+            log.warning("reconciliation failed, will be tried again", error=str(error), after=after)
             return "error"
         except Exception:
             log.exception("reconciliation failed, will be tried again", after=self._retry(key))
@@ -102,5 +107,13 @@ class Controller:
             return "requeued"
         return "done"
 
-    def _retry(self, key: ObjectKey) -> float:
-        return round(self.queue.retry(key), 3)
+    def _retry(self, key: ObjectKey, *, least: float = 0.0) -> float:
+        return round(self.queue.retry(key, least=least), 3)
+
+
+def _asked(error: Exception) -> float:
+    """Seconds that the API server wants to be left alone: all keys together would else ask it all the time."""
+    asked = getattr(error, "retry_after", None)
+    if not asked and getattr(error, "status", 0) in _BUSY:
+        asked = _BUSY_PAUSE
+    return min(asked or 0.0, RETRY_MAX)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final
 
 import redis
@@ -119,15 +119,17 @@ class AgentCredentials:
             self._forget(cluster)
         log.info("credentials of a cluster withdrawn", cluster=cluster, key_id=current)
 
-    def sync(self, clusters: Iterable[str]) -> set[str]:
-        """Make the users in Redis those of these clusters; returns the clusters whose users were not right.
+    def sync(self, clusters: Mapping[str, str]) -> set[str]:
+        """Make the users in Redis those of these clusters, by name with their uid; returns the clusters whose users
+        were not right.
 
         Raises BackendError and redis.RedisError.
         """
         if self._users is None:
             return set()
         with self._lock:
-            known = ((cluster, self._in_force(cluster)) for cluster in clusters if cluster not in self._gone)
+            wanted = ((cluster, uid) for cluster, uid in clusters.items() if cluster not in self._gone)
+            known = ((cluster, self._in_force(cluster, uid)) for cluster, uid in wanted)
             changes = self._users.sync({cluster: ids.valid for cluster, ids in known if ids is not None})
             for cluster in changes.removed:
                 self._keys.empty(cluster)
@@ -170,7 +172,15 @@ class AgentCredentials:
     def _admit(self, cluster: str, uid: str, registered: tuple[int, ...], request: KeyRequest | None) -> KeyIds:
         """Have Redis and the results worker take the credentials that are valid now."""
         now = time.time()
-        before = self._known(cluster, registered) or self._new(cluster, now)
+        known = None
+        if self._is_another(cluster, uid):
+            log.info("a cluster was deleted and made again", cluster=cluster)
+            self.withdraw(cluster)
+            # It says which ids are valid; and before the cluster is registered, by which this would not be done again.
+            self._backend.remove_credentials(cluster)
+        else:
+            known = self._known(cluster, registered)
+        before = known or self._new(cluster, now)
         ids = before
         if ids.previous is not None:
             ids = ids.settled(now, self._keys.last_used(cluster), least=self._overlap)
@@ -198,10 +208,17 @@ class AgentCredentials:
         found = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
         return found or (KeyIds(max(registered)) if registered else None)
 
-    def _in_force(self, cluster: str) -> KeyIds | None:
+    def _is_another(self, cluster: str, uid: str) -> bool:
+        """Whether what is registered is an earlier cluster of this name, which went while no hub controller looked."""
+        registered = self._registrar.uid(cluster)
+        return bool(registered and uid and registered != uid)
+
+    def _in_force(self, cluster: str, uid: str) -> KeyIds | None:
         """Which credentials of a cluster Redis is to take, also when a hub died between a revocation's two steps:
         what Redis refuses already must not become valid again for a moment.
         """
+        if self._is_another(cluster, uid):
+            return None
         ids, request = self._known(cluster, self._registrar.key_ids(cluster)), self._request(cluster)
         if ids is not None and request is not None and (request.action, request.key_id) == ("revoke", ids.current):
             return ids.revoked(time.time())

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import dsf.log
 from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
-from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
+from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube import lists
 from dsf.kube.resources import DEPLOYMENTS, MANIFEST_WORKS, PODS
-from dsf.kube.session import Session
+from dsf.kube.session import Session, UnreachableError
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -29,6 +29,8 @@ _OURS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 #: Seconds for the controller's end, and for OCM to take things off the clusters; each takes a few where all is well.
 _PATIENCE: Final = 90.0
 _POLL: Final = 1.0
+#: HTTP statuses of a server that has no time.
+_BUSY: Final = (429, 503)
 #: Seconds for the last look at what is left.
 _LAST: Final = 10.0
 
@@ -62,7 +64,7 @@ def leave(session: Session, namespace: str, patience: float = _PATIENCE) -> list
 
     def are_gone() -> bool:
         have_looked()
-        conflict: ObjectConflictError | None = None
+        failure: BackendError | None = None
         for work in works:
             metadata = work["metadata"]
             if metadata.get("deletionTimestamp") or metadata["uid"] in asked:
@@ -70,11 +72,16 @@ def leave(session: Session, namespace: str, patience: float = _PATIENCE) -> list
             try:
                 _delete(session, metadata)
                 asked.add(metadata["uid"])
-            except ObjectConflictError as error:
-                # One object's own; all other errors would meet the next one too.
-                conflict = error
-        if conflict is not None:
-            raise conflict
+            except UnreachableError:
+                # It would meet the next one too.
+                raise
+            except BackendError as error:
+                if getattr(error, "status", 0) in _BUSY:
+                    raise
+                # One object's own, such as a webhook that refuses: it must not keep the others from going.
+                failure = failure or error
+        if failure is not None:
+            raise failure
         return not works
 
     if not _until(are_gone, patience):

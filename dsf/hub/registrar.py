@@ -174,6 +174,13 @@ class Registrar:
             record = self._clusters.get(cluster)
             return record.key_ids if record is not None else ()
 
+    def uid(self, cluster: str) -> str:
+        """uid of the ManagedCluster that is registered; empty when none is."""
+        self._ensure_read()
+        with self._lock:
+            record = self._clusters.get(cluster)
+            return record.uid if record is not None else ""
+
     def put_cluster(self, record: ClusterRecord) -> None:
         """Register a cluster."""
         self._ensure_read()

@@ -14,6 +14,7 @@ from dsf.api.conflicts import CONFLICT_REASON
 from dsf.api.naming import label_value, sanitize_resource_name
 from dsf.api.types import SCORER_NAME_LABEL
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
 from dsf.hub.summaries import Plan, ScorerPlan
@@ -31,6 +32,8 @@ class ScoreReconciler:
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
+        # Scores that `remove_all` could not remove.
+        self._refused: set[ObjectKey] = set()
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
@@ -55,16 +58,32 @@ class ScoreReconciler:
                     yield key
 
     def remove_all(self) -> bool:
-        """Remove some of the scores that are there; says whether there were any. Raises BackendError."""
-        removed = 0
-        for key in self._backend.keys(Kind.SCORE):
+        """Remove some of the scores that are there; says whether there were any.
+
+        Raises BackendError; a refusal only after the others were tried.
+        """
+        tried = 0
+        failure: BackendError | None = None
+        # What could not be removed comes last the next time: it must not take the places of all others.
+        for key in sorted(self._backend.keys(Kind.SCORE), key=self._refused.__contains__):
             manifest = self._backend.get(*key)
-            if manifest is not None and not _is_going(manifest):
+            if manifest is None or _is_going(manifest):
+                continue
+            tried += 1
+            try:
                 self._backend.delete_score(key.namespace, key.name)
-                removed += 1
-            if removed == BATCH:
+            except BackendError as error:
+                self._refused.add(key)
+                if not error.is_refusal:
+                    # It would meet the next one too.
+                    raise
+                failure = failure or error
+            if tried == BATCH:
                 break
-        return removed > 0
+        if failure is not None:
+            raise failure
+        self._refused.clear()
+        return tried > 0
 
     def _is_writers(self, key: ObjectKey, manifest: Manifest) -> bool:
         """Whether the writer knows of this score, and so will remove it."""

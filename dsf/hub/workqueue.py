@@ -60,13 +60,17 @@ class WorkQueue(Generic[Key]):
                 self._later[key] = due
                 self._changed.notify()
 
-    def retry(self, key: Key) -> float:
-        """Work on `key` again after a delay that doubles with each call until `forget`; returns the delay."""
+    def retry(self, key: Key, *, least: float = 0.0) -> float:
+        """Work on `key` again after a delay that doubles with each call until `forget`; returns the delay.
+
+        It is `least` seconds or somewhat more.
+        """
         with self._changed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
         delay: float = min(RETRY_BASE * 2 ** min(failures, _MAX_DOUBLINGS), RETRY_MAX)
         delay *= 1 - random.uniform(0, JITTER)  # noqa: S311 (spreads load, guards nothing)
+        delay = max(delay, least * (1 + random.uniform(0, JITTER)))  # noqa: S311
         self.add_after(key, delay)
         return delay
 

@@ -148,9 +148,10 @@ class LeaderElector:
             log.info("leading", lease=self._name, identity=self._identity)
             self._on_started()
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str, *, if_late: bool = False) -> None:
         with self._lock:
-            if not self._is_leading:
+            # Compared once more: a renewal may have come back since.
+            if not self._is_leading or (if_late and not self._is_late()):
                 return
             self._is_leading, self._is_lost = False, True
             self._stop.set()
@@ -159,8 +160,11 @@ class LeaderElector:
 
     def _watch_deadline(self) -> None:
         while not self._stop.wait(_WATCHDOG):
-            if time.monotonic() - self._renewed > self._times.renew_deadline - _WATCHDOG:
-                self._lose(f"not renewed for {self._times.renew_deadline:g} s")
+            if self._is_late():
+                self._lose(f"not renewed for {self._times.renew_deadline:g} s", if_late=True)
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._renewed > self._times.renew_deadline - _WATCHDOG
 
     def _try(self) -> bool | None:
         """True: held and renewed. False: another one holds it. None: another one was faster, look again."""

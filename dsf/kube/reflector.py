@@ -36,6 +36,8 @@ _WATCH_SECONDS: Final = (240, 480)
 SILENCE: Final = 75.0
 #: Seconds before the second attempt in a row that failed, and the longest; the first one comes almost at once.
 _BACKOFF: Final = (0.8, 30.0)
+#: The longest that is waited because the server asked for it: a proxy in front of it may ask for hours.
+_LONGEST_ASKED: Final = 60.0
 #: The longest while no server answers: an attempt costs little, and changes are not seen for that long after.
 _BACKOFF_AWAY: Final = 4.0
 _FIRST_PAUSE: Final = 0.2
@@ -84,6 +86,10 @@ class Reflector:
         self._transform = transform
         #: The newest resourceVersion seen; None: list before the next watch.
         self._version: str | None = None
+        #: The same as a number, kept when it is forgotten: a list that is older comes from a backup.
+        self._highest = 0
+        #: What the handler has still to be told, and what was there before. It raised, or its turn has not come.
+        self._untold: dict[Key, Object | None] = {}
         #: Attempts in a row that failed, and whether the last one got no answer.
         self._failures = 0
         self._is_away = False
@@ -162,7 +168,7 @@ class Reflector:
         return min(pause, _BACKOFF_AWAY * random.uniform(0.8, 1.2)) if self._is_away else pause  # noqa: S311
 
     def _pause(self, asked: float | None = None) -> float:
-        """Seconds to wait before the next attempt, at least what the server asked for."""
+        """Seconds to wait before the next attempt, at least what the server asked for within reason."""
         self._is_settled()
         self._failures += 1
         if self._failures == 1:
@@ -170,7 +176,8 @@ class Reflector:
         else:
             pause = min(_BACKOFF[0] * 2 ** min(self._failures - 2, 10), _BACKOFF[1])
             pause *= random.uniform(0.5, 1.5)  # noqa: S311
-        return max(pause, asked * random.uniform(1.0, 1.2)) if asked else pause  # noqa: S311
+        asked = min(asked or 0.0, _LONGEST_ASKED)
+        return max(pause, asked * random.uniform(1.0, 1.2))  # noqa: S311
 
     def _note(self, error: BackendError) -> None:
         if self._stop.is_set():
@@ -199,15 +206,42 @@ class Reflector:
             query["continue"] = token
         if self._stop.is_set():
             return str(page["metadata"]["resourceVersion"])
-        before = self.store.replace(found)
-        for key, obj in found.items():
-            old = before.get(key)
-            if old is None or version_of(old) != version_of(obj):
-                self._handler(key, old, obj)
-        for key in before.keys() - found.keys():
-            self._handler(key, before[key], None)
+        version = str(page["metadata"]["resourceVersion"])
+        is_restored = version.isdecimal() and int(version) < self._highest
+        if is_restored:
+            log.warning("the API server went back in time", resource=str(self.resource), version=version)
+            self._highest = 0
+        before = self.store.replace(found, is_restored=is_restored)
+        self._see(version)
+        failed_before = frozenset(self._untold)
+        for key in (*found, *(before.keys() - found.keys())):
+            old, new = before.get(key), found.get(key)
+            if old is None or new is None or version_of(old) != version_of(new):
+                self._untold.setdefault(key, old)
+        self._tell(found, failed_before)
         self.synced.set()
-        return str(page["metadata"]["resourceVersion"])
+        return version
+
+    def _tell(self, found: Mapping[Key, Object], failed_before: frozenset[Key]) -> None:
+        """Tell all that is untold. What fails is told once more after another list, and no more after that: one object
+        must not keep all others from being watched. Raises the first error of those that come once more."""
+        failure: Exception | None = None
+        for key, old in [*self._untold.items()]:
+            try:
+                self._handler(key, old, found.get(key))
+            except Exception as error:
+                if key not in failed_before:
+                    failure = failure or error
+                    continue
+                log.exception("a change cannot be handled", resource=str(self.resource), object="/".join(key))
+            del self._untold[key]
+        if failure is not None:
+            raise failure
+
+    def _see(self, version: str) -> None:
+        """Take note of a version that the server said."""
+        if version.isdecimal():
+            self._highest = max(self._highest, int(version))
 
     def _follow(self, version: str) -> None:
         """Watch from `version` on until the server ends the watch or something goes wrong."""
@@ -248,14 +282,21 @@ class Reflector:
             asked = (obj.get("details") or {}).get("retryAfterSeconds")
             raise ApiError(message, int(obj.get("code") or 500), asked)
         version = version_of(obj)
+        self._see(version)
         if kind in ("ADDED", "MODIFIED"):
             obj = self._transform(obj)
-            self._handler(key_of(obj), self.store.put(obj), obj)
+            self._change(key_of(obj), self.store.put(obj), obj)
         elif kind == "DELETED":
             key = key_of(obj)
-            self._handler(key, self.store.remove(key) or obj, None)
-        # Only now: an event that could not be handled comes again.
+            self._change(key, self.store.remove(key) or obj, None)
+        # Only now: after an event that could not be handled everything is listed.
         self._version = version
+
+    def _change(self, key: Key, old: Object | None, new: Object | None) -> None:
+        # If it raises, the store has the change already: only by this does it come again after the next list.
+        self._untold[key] = old
+        self._handler(key, old, new)
+        del self._untold[key]
 
 
 def _hint(error: BackendError) -> str:

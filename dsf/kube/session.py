@@ -214,18 +214,20 @@ class Session:
         """Read one object or list."""
         return self.request("GET", path)
 
-    def create(self, path: str, body: object) -> dict[str, Any]:
+    def create(self, path: str, body: object, *, timeout: tuple[float, float] = _TIMEOUT) -> dict[str, Any]:
         """Create an object in a collection."""
-        return self.request("POST", path, body=body)
+        return self.request("POST", path, body=body, timeout=timeout)
 
     def replace(self, path: str, body: object) -> dict[str, Any]:
         """Replace an object; with a resourceVersion in it, only if it was not changed since."""
         return self.request("PUT", path, body=body)
 
-    def merge(self, path: str, body: object, *, field_manager: str = "") -> dict[str, Any]:
+    def merge(
+        self, path: str, body: object, *, field_manager: str = "", timeout: tuple[float, float] = _TIMEOUT
+    ) -> dict[str, Any]:
         """JSON merge patch: the only patch besides apply that works on custom resources and is easy to read."""
         query = {"fieldManager": field_manager} if field_manager else None
-        return self.request("PATCH", path, query=query, body=body, content_type=_MERGE_PATCH)
+        return self.request("PATCH", path, query=query, body=body, content_type=_MERGE_PATCH, timeout=timeout)
 
     def apply(self, path: str, body: object, *, field_manager: str, force: bool = True) -> dict[str, Any]:
         """Server-side apply: our fields only; what others own stays."""

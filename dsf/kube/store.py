@@ -36,11 +36,15 @@ class Store:
         with self._lock:
             return tuple(self._objects)
 
-    def replace(self, found: Mapping[Key, Object]) -> dict[Key, Object]:
-        """Hold what a list found; returns what was held before."""
+    def replace(self, found: Mapping[Key, Object], *, is_restored: bool = False) -> dict[Key, Object]:
+        """Hold what a list found; returns what was held before.
+
+        `is_restored`: the server went back to a backup, so that versions before and now cannot be compared.
+        """
         with self._lock:
             before = self._objects
-            self._objects = {key: _newest(before.get(key), obj) for key, obj in found.items()}
+            held = {} if is_restored else before
+            self._objects = {key: _newest(held.get(key), obj) for key, obj in found.items()}
         return before
 
     def put(self, obj: Object) -> Object | None:

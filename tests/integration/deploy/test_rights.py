@@ -106,7 +106,7 @@ def test_the_hub_can_do_its_work(
         wait_for(lambda: backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME))
         assert session.get(MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME))
         assert session.get(DYNAMIC_SCORERS.path(cluster, "sample"))["status"]["healthStatus"] == "Active"
-        assert "with the chart's rights" in plane.kubectl("get", "events", "-n", cluster)
+        wait_for(lambda: "with the chart's rights" in plane.kubectl("get", "events", "-n", cluster))
         session.create(ADDON_PLACEMENT_SCORES.path(cluster), SCORE)
         backend.delete_score(cluster, "s")
         wait_for(lambda: backend.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME))

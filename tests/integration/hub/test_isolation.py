@@ -63,7 +63,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, place: str, is_wrong: Wrong) -> None
 
 #: Step -> where the scorer's status says so; empty where it has none, since it cannot be read or written.
 SCORER_STEPS = {
-    "dsf.hub.desiredstate:_read": "",
+    "dsf.hub.desiredstate:read": "",
     "dsf.hub.summaries:resolve_everywhere": "ConfigSynced",
     "dsf.hub.summaries:_resolved_plan": "ConfigSynced",
     "dsf.hub.summaries:ScorerRecord": "ConfigSynced",
@@ -111,7 +111,7 @@ def test_an_error_with_one_scorer_stops_no_other(
 @pytest.mark.parametrize(
     "step",
     [
-        "dsf.hub.desiredstate:_read",
+        "dsf.hub.desiredstate:read",
         "dsf.hub.credentials:AgentCredentials.ensure",
         "dsf.hub.clusters:manifest_work",
         "dsf.hub.clusters:ClusterReconciler._hold",

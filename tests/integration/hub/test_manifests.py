@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import redis
 
 from dsf.backends import directory, make_backend, make_score_backend
+from dsf.backends.manifestfolder import ManifestFolder
 from dsf.errors import BackendError, SettingsError
 from dsf.hub.main import FAILED
 from tests.conftest import SettingsFactory
@@ -52,6 +54,35 @@ def test_a_bad_document_stops_no_other_in_its_file(running: World) -> None:
         running.write("drafts/mem.yaml", WRONG, good)
         running.until(lambda: "a/mem-scorer" in running.pairs())
         running.until(lambda: len(running.problems()) == 2)
+
+
+def test_a_name_that_is_not_utf_8_stops_nothing(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "RESCAN", 0.2)
+    bad = os.fsencode(running.folder) + b"/bad\xff.yaml"
+    with open(bad, "w") as file:
+        file.write(WRONG)
+    running.until(lambda: any("bad\\xff.yaml" in problem for problem in running.problems()))
+    running.cluster("c")
+    running.until(lambda: "c/cpu-scorer" in running.pairs())
+    os.unlink(bad)
+    running.until(lambda: running.problems() == [])
+
+
+def test_a_look_that_fails_is_not_the_last(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "RESCAN", 0.2)
+    looks = 0
+
+    def refresh(*_: object, **__: object) -> bool:
+        nonlocal looks
+        looks += 1
+        raise RuntimeError("a mistake of the hub's")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ManifestFolder, "refresh", refresh)
+        # One while it follows changes, and one because that ended.
+        running.until(lambda: looks >= 3)
+    running.cluster("c")
+    running.until(lambda: "c/cpu-scorer" in running.pairs())
 
 
 def test_a_half_written_file_changes_nothing_until_it_is_whole(running: World, api: ScriptedServer) -> None:

@@ -45,10 +45,13 @@ class World:
         self._settings = settings
         self._address = urlsplit(url)
         self._users = UsersEverywhere(client, settings, MASTER)
+        self._made: list[AgentCredentials] = []
 
     def credentials(self) -> AgentCredentials:
         """Of a hub that was started just now."""
-        return AgentCredentials(self.hub.backend, self.registrar(), self.client, self._settings, MASTER)
+        made = AgentCredentials(self.hub.backend, self.registrar(), self.client, self._settings, MASTER)
+        self._made.append(made)
+        return made
 
     def registrar(self) -> Registrar:
         """Likewise."""
@@ -69,6 +72,8 @@ class World:
                 return False
 
     def close(self) -> None:
+        for made in self._made:
+            made.close()
         self.client.execute_command("ACL", "DELUSER", cluster_user(self.cluster))
         self._users.close()
 
@@ -97,7 +102,7 @@ def test_a_cluster_that_comes_back_gets_others_although_the_old_ones_are_still_t
     session.merge(world.path, {"metadata": {"finalizers": [CLEANUP]}})
     credentials.withdraw(world.cluster)
     # By a plan of a moment ago, while what was delivered is still there.
-    credentials.sync([world.cluster])
+    credentials.sync({world.cluster: "uid1"})
     assert not world.lets_in(1)
     world.registrar().remove_cluster(world.cluster)
     world.hub.backend.remove_credentials(world.cluster)
@@ -111,6 +116,34 @@ def test_a_cluster_that_comes_back_gets_others_although_the_old_ones_are_still_t
     world.credentials().ensure(world.cluster, "uid2")
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)
     session.merge(world.path, {"metadata": {"finalizers": None}})
+
+
+def test_a_cluster_that_was_made_again_while_no_hub_ran_has_none_of_its_predecessors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.credentials().ensure(world.cluster, "uid1")
+    wait_for(lambda: world.hub.backend.delivered_key_ids(world.cluster))
+    new = world.credentials()
+    new.sync({world.cluster: "uid2"})
+    assert not world.lets_in(1)
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.hub.backend, "deliver_credentials", die)
+        with pytest.raises(SystemExit):
+            new.ensure(world.cluster, "uid2")
+    assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+    assert world.registrar().key_ids(world.cluster) == (2,), "results with the old signing key are refused"
+    wait_for(lambda: world.hub.backend.delivered_key_ids(world.cluster) is None)
+    for _ in range(2):
+        newest = world.credentials()
+        newest.ensure(world.cluster, "uid2")
+        newest.sync({world.cluster: "uid2"})
+        assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+        delivered = wait_for(lambda: world.hub.backend.delivered_key_ids(world.cluster))
+        assert delivered.valid == (2,)
 
 
 def test_a_hub_that_dies_in_a_revocation_leaves_nothing_valid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +162,7 @@ def test_a_hub_that_dies_in_a_revocation_leaves_nothing_valid(world: World, monk
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)
     new = world.credentials()
     new.read_requests()
-    new.sync([world.cluster])
+    new.sync({world.cluster: "uid1"})
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)
     new.ensure(world.cluster, "uid1")
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)

@@ -52,6 +52,8 @@ def test_a_scorer_applied_with_kubectl_is_distributed_and_explained(running: Hub
     assert running.condition("Healthy") == ("True", "HealthCheckPassed")
     [row] = running.plane.kubectl("get", "dsc", "-n", running.namespace, "--no-headers").splitlines()
     assert row.split()[:4] == ["cpu-scorer", "Active", "cpu", "30"]
+    # Events are written a moment after what they tell of.
+    running.until(lambda: running.events("HealthCheckPassed"), 5)
     described = running.plane.kubectl("describe", "dsc", "cpu-scorer", "-n", running.namespace)
     assert "all 1 clusters that want it have it" in described
     assert "HealthCheckPassed" in described[described.index("Events:") :]

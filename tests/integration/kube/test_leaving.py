@@ -12,7 +12,7 @@ from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.hub import leaving
 from dsf.hub.distribute import manifest_work
 from dsf.kube.resources import DEPLOYMENTS, MANIFEST_WORKS
-from dsf.kube.session import ApiError, Session, UnreachableError
+from dsf.kube.session import ApiError, ForbiddenError, Session, UnreachableError
 from tests.support.controlplane import ControlPlane
 
 CLEANUP = "cluster.open-cluster-management.io/manifest-work-cleanup"
@@ -139,3 +139,33 @@ def test_a_failure_within_the_patience_is_not_the_end(failure: BackendError, at:
 def test_what_fails_for_longer_than_the_patience_is_raised() -> None:
     with pytest.raises(UnreachableError):
         leaving.leave(cast("Session", Server(UnreachableError("x"))), "hub", patience=0.1)
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("failure", [ApiError("a webhook failed", 500), ForbiddenError("a webhook refuses", 403)])
+def test_one_that_cannot_be_deleted_keeps_no_other(failure: BackendError) -> None:
+    class Refusing(Server):
+        def delete(self, path: str, *, uid: str) -> None:
+            if uid == "uid-c0":
+                raise failure
+            super().delete(path, uid=uid)
+
+    server = Refusing()
+    with pytest.raises(type(failure)):
+        leaving.leave(cast("Session", server), "hub", patience=0.1)
+    assert [work["metadata"]["namespace"] for work in server.works] == ["c0"]
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_server_that_has_no_time_is_not_asked_for_each() -> None:
+    class Busy(Server):
+        deletions = 0
+
+        def delete(self, path: str, *, uid: str) -> None:
+            self.deletions += 1
+            raise ApiError("busy", 429)
+
+    server = Busy()
+    with pytest.raises(ApiError):
+        leaving.leave(cast("Session", server), "hub", patience=0)
+    assert server.deletions == 1

@@ -11,6 +11,7 @@ import pytest
 
 from dsf.kube.resources import CONFIG_MAPS
 from dsf.kube.session import ApiError, Session, UnreachableError
+from dsf.kube.store import Key, Object
 from tests.integration.kube.recorder import Recorder, reflecting
 from tests.integration.kube.stub import Exchange, StubServer, config_map, listing
 from tests.support.wait import wait_for
@@ -229,6 +230,64 @@ def test_an_event_that_cannot_be_read_does_not_end_the_copy() -> None:
         wait_for(lambda: reflector.error is None)
     assert script.lists == 2
     assert recorder.reports == [("added", ("default", "a")), ("added", ("default", "b"))]
+
+
+def test_a_change_that_could_not_be_handled_comes_again() -> None:
+    class Changing(Script):
+        def list(self, number: int, exchange: Exchange) -> None:
+            if number == 1:
+                super().list(number, exchange)
+            else:
+                exchange.answer(listing(30, config_map("a", 11), config_map("c", 30)))
+
+        def watch(self, number: int, exchange: Exchange) -> None:
+            if number > 1:
+                self.stay_open(exchange)
+                return
+            exchange.begin()
+            exchange.event("MODIFIED", config_map("a", 11))
+            exchange.end()
+
+    class Failing(Recorder):
+        """Fails with the first change of `a`, and with every `c`."""
+
+        failed = 0
+
+        def __call__(self, key: Key, old: Object | None, new: Object | None) -> None:
+            is_change = key[1] == "a" and old is not None
+            if key[1] == "c" or (is_change and not self.failed):
+                self.failed += 1
+                raise RuntimeError("no")
+            super().__call__(key, old, new)
+
+    script, recorder = Changing(), Failing()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder):
+        wait_for(lambda: len(script.watches) == 2, 10)
+    assert recorder.names("changed") == ["a"]
+    assert recorder.names("deleted") == ["b"], "what comes after the one that fails is told"
+    assert recorder.failed == 3, "`c` twice, and then the others are watched without it"
+    assert script.lists == 3
+
+
+def test_a_server_that_went_back_to_a_backup_is_believed() -> None:
+    class Restored(Script):
+        def list(self, number: int, exchange: Exchange) -> None:
+            exchange.answer(listing(100, config_map("a", 90)) if number == 1 else listing(20, config_map("a", 15)))
+
+        def watch(self, number: int, exchange: Exchange) -> None:
+            if number > 1:
+                self.stay_open(exchange)
+                return
+            exchange.begin()
+            exchange.event("MODIFIED", config_map("a", 120))
+            exchange.event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})
+            exchange.end()
+
+    script, recorder = Restored(), Recorder()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder) as reflector:
+        wait_for(lambda: len(script.watches) == 2)
+        assert reflector.store.get(("default", "a")) == config_map("a", 15)
+    assert recorder.names("changed") == ["a", "a"]
 
 
 def test_an_answer_that_is_not_json_is_an_error_of_the_backend() -> None:

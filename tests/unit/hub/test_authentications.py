@@ -80,6 +80,18 @@ def test_a_server_that_it_is_not_for() -> None:
     assert (reason, "is not for https://thief.example" in message) == ("HostNotAllowed", True)
 
 
+def test_no_stand_in_of_a_template_is_looked_for_among_the_servers() -> None:
+    manifest = {"source": {**SOURCE, "host": "https://${cluster}.thanos.example"}}
+    nobody = {"clusterSelector": {"matchLabels": {"region": "mars"}}}
+    anywhere = scorer("s", **manifest, **nobody)
+    found = make_plan([anywhere], config(), [cluster("a")], NOW, authentications=[authentication()])
+    (one,) = found.scorers.values()
+    assert one.obstacle is None
+    # Where it runs, it counts.
+    found = make_plan([scorer("s", **manifest)], config(), [cluster("a")], NOW, authentications=[authentication()])
+    assert "is not for https://a.thanos.example" in obstacle(found)[1]
+
+
 def test_the_scorers_own_tls_does_not_go_with_it() -> None:
     reason, message = obstacle(plan(authentication(), tls={"insecureSkipVerify": True}))
     assert (reason, message.startswith("spec.source.tls")) == ("InvalidAuthentication", True)

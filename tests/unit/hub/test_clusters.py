@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from unittest.mock import Mock
 
-from dsf.backends.protocol import Backend
+import pytest
+import redis
+
+from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.hub.clusters import ClusterReconciler
+from dsf.hub.credentials import AgentCredentials
+from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
+from dsf.hub.summaries import make_plan
+from dsf.kube.session import ForbiddenError
 from dsf.store.entries import Entry, Override, effective
+from tests.unit.hub.builders import NOW, cluster, config, scorer
 
 
 class Place:
@@ -45,3 +54,44 @@ def test_an_entry_that_waits_runs_for_no_override() -> None:
     assert again == wanted
     assert _reconciler(place)._hold("c", arrived := {"s": entry}, has_arrived=True) is None
     assert arrived == {"s": entry}
+
+
+@pytest.mark.parametrize("trouble", [None, redis.ConnectionError("away")])
+def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: Exception | None) -> None:
+    scorers = [
+        scorer("same", interval=30),
+        scorer("slower", interval=60),
+        scorer("pausing", execution={"suspend": True}),
+        scorer("beginning"),
+        scorer("new"),
+    ]
+    plan = make_plan(scorers, config(), [cluster("c")], NOW)
+    present = {name: Entry(cluster="c", scorer=name, score_name=name, interval=30) for name in ("slower", "pausing")}
+    present["beginning"] = Entry(cluster="c", scorer="beginning", score_name="beginning", interval=30, suspended=True)
+    registrar = Mock(spec=Registrar)
+    registrar.present.return_value = present
+    registrar.put_entries.side_effect = trouble
+    backend = Mock(spec=Backend)
+    backend.get.return_value = None
+    backend.apply.side_effect = ForbiddenError("too large", 403)
+    credentials = Mock(spec=AgentCredentials)
+    credentials.ensure.return_value = None
+    desired = Mock(spec=DesiredState)
+    desired.update.return_value = plan
+    reconcile = ClusterReconciler(
+        backend,
+        registrar,
+        desired,
+        credentials=credentials,
+        agent_namespace="agent",
+        on_distributed=lambda names: None,
+    )
+    with pytest.raises(ForbiddenError):
+        reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
+    assert reconcile.problem(["c"]) == ("c: too large", True)
+    [(name, written)] = [call.args for call in registrar.put_entries.call_args_list]
+    assert name == "c"
+    assert {found.scorer: (found.interval, found.suspended) for found in written.values()} == {
+        "slower": (60, False),
+        "pausing": (30, True),
+    }

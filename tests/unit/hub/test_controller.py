@@ -12,6 +12,7 @@ from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
 from dsf.hub.controller import Controller
 from dsf.hub.outage import Outage
+from dsf.kube.session import ApiError
 from tests.support.wait import wait_for
 
 KEY = ObjectKey(Kind.CLUSTER, "", "a")
@@ -56,6 +57,34 @@ def test_an_error_comes_again_and_holds_up_no_other(run: Run, error: Exception) 
     # Redis being away is said once, whatever the number of keys and attempts.
     expected = 1 if isinstance(error, redis.ConnectionError) else 3
     assert sum(line["log_level"] in ("warning", "error") for line in lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "least", "most"),
+    [
+        (ApiError("busy", 429, 30.0), 30, 36),
+        (ApiError("busy", 429), 1, 1.2),
+        (ApiError("starting", 503), 1, 1.2),
+        (ApiError("maintenance", 503, 3600.0), 60, 72),
+        (ApiError("not valid", 422), 0, 0.005),
+    ],
+)
+def test_who_has_no_time_is_left_alone_for_as_long_as_it_asks(
+    run: Run, error: ApiError, least: float, most: float
+) -> None:
+    failed: list[str] = []
+
+    def reconcile(key: ObjectKey) -> float | None:
+        if key.name not in failed:
+            failed.append(key.name)
+            raise error
+        return None
+
+    with structlog.testing.capture_logs() as lines:
+        controller = run(reconcile)
+        controller.queue.add(KEY)
+        wait_for(lambda: lines)
+    assert least <= lines[0]["after"] <= most
 
 
 def test_a_key_may_ask_to_come_again(run: Run) -> None:

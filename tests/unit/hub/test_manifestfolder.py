@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,3 +58,25 @@ def test_a_file_that_was_always_empty_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("")
     folder.refresh()
     assert (folder.objects, folder.problems, folder.is_settling) == ({}, [], False)
+
+
+def test_names_that_are_not_utf_8_are_skipped_and_said(tmp_path: Path) -> None:
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    (tmp_path / "good.yaml").write_text(CLUSTER % "good")
+    root = os.fsencode(tmp_path)
+    os.mkdir(root + b"/sub\xe9")
+    for name in (b"/bad\xff.yaml", b"/sub\xe9/b.yaml", b"/other\xff.txt"):
+        with open(root + name, "w") as file:
+            file.write(CLUSTER % "bad")
+    assert folder.refresh()
+    assert [key.name for key in folder.objects] == ["good"]
+    assert [str(problem) for problem in folder.problems] == [
+        "bad\\xff.yaml:0: its name is not UTF-8; give it another one",
+        "sub\\xe9:0: its name is not UTF-8; give it another one",
+    ]
+    assert not folder.refresh(), "it is said once"
+    os.rename(root + b"/bad\xff.yaml", root + b"/bad.yaml")
+    os.rename(root + b"/sub\xe9", root + b"/.sub")
+    assert folder.refresh()
+    assert [key.name for key in folder.objects] == ["bad", "good"]
+    assert not folder.problems

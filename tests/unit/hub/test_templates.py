@@ -93,6 +93,19 @@ def test_without_clusters_templates_are_no_mistake() -> None:
     assert one.obstacle is None
 
 
+@pytest.mark.parametrize("query", ["up", 'up{c="${cluster}"}'])
+def test_templates_of_a_config_that_counts_no_more_are_not_looked_at(query: str) -> None:
+    synced = {
+        "source": {"host": "http://${label:none}.example", "params": {"query": "${nothing}"}},
+        "scoring": {"path": "/${label:none}"},
+    }
+    stale = scorer("s", status={"lastSyncedConfig": synced}, source=source(query))
+    found = make_plan([stale], config(), [cluster("a")], NOW)
+    (told,) = found.summaries("a")
+    assert told.source_query == query.replace("${cluster}", "a")
+    assert told.source_endpoint == "http://prometheus.example/api/v1/query_range"
+
+
 @pytest.mark.parametrize(
     ("selector", "expected"),
     [

@@ -43,3 +43,8 @@ def test_a_server_that_is_back_is_not_punished_for_having_been_away(reflector: R
 
 def test_what_the_server_asks_for_is_the_least(reflector: Reflector) -> None:
     assert 7 <= reflector._pause_after(ApiError("busy", 429, 7.0)) <= 8.4
+
+
+def test_a_proxy_that_asks_for_hours_gets_a_minute(reflector: Reflector) -> None:
+    assert 60 <= reflector._pause_after(ApiError("maintenance", 503, 3600.0)) <= 72
+    assert reflector._pause_after(ApiError("nonsense", 503, 1e10)) <= 72, "more than a thread can wait for"

@@ -1,0 +1,111 @@
+"""Events wait for the API server in a queue of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+import structlog
+
+from dsf.backends import kube_events
+from dsf.backends.kube_events import EventRecorder
+from dsf.errors import BackendError
+from dsf.kube.session import Session
+from tests.support.wait import wait_for
+
+
+class Stalled:
+    """A session whose server takes an event only when it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.asked: list[str] = []
+        self.taken: list[str] = []
+        self.timeouts: set[tuple[float, float]] = set()
+        self.error: Exception | None = None
+
+    def create(self, path: str, body: dict[str, str], *, timeout: tuple[float, float] = (5.0, 30.0)) -> None:
+        self.timeouts.add(timeout)
+        self.asked.append(body["note"])
+        assert self.go_on.wait(30)
+        if self.error is not None:
+            raise self.error
+        self.taken.append(body["note"])
+
+
+@pytest.fixture
+def stalled() -> Iterator[Stalled]:
+    session = Stalled()
+    yield session
+    session.go_on.set()
+
+
+def _recorder(session: Stalled) -> EventRecorder:
+    return EventRecorder(cast("Session", session), "hub-1")
+
+
+def _tell(recorder: EventRecorder, *messages: str) -> None:
+    for message in messages:
+        recorder.record({"kind": "DynamicScorer", "namespace": "hub", "name": "s"}, "Normal", "Reason", message)
+
+
+def test_a_server_that_stalls_holds_up_nobody(stalled: Stalled) -> None:
+    recorder = _recorder(stalled)
+    _tell(recorder, "a", "b")
+    assert stalled.taken == []
+    stalled.go_on.set()
+    assert recorder.flush(30)
+    assert stalled.taken == ["a", "b"]
+    assert all(connect + read <= 5 for connect, read in stalled.timeouts)
+
+
+def test_what_does_not_fit_is_dropped_and_said_once(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_events, "_QUEUE", 3)
+    recorder = _recorder(stalled)
+    with structlog.testing.capture_logs() as lines:
+        _tell(recorder, *"abcdef")
+    assert len([line for line in lines if "dropped" in line["event"]]) == 1
+    stalled.go_on.set()
+    assert recorder.flush(30)
+    _tell(recorder, "g")
+    assert recorder.flush(30)
+    assert stalled.taken == [*"abcg"]
+
+
+def test_the_end_waits_for_a_moment_and_then_nothing_is_written(
+    stalled: Stalled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube_events, "_FLUSH", 0.0)
+    recorder = _recorder(stalled)
+    _tell(recorder, "a", "b")
+    wait_for(lambda: stalled.asked)
+    recorder.close()
+    _tell(recorder, "c")
+    stalled.go_on.set()
+    assert recorder._thread is not None
+    recorder._thread.join(30)
+    assert not recorder._thread.is_alive()
+    assert stalled.asked == ["a"], "the one that was under way"
+
+
+def test_the_end_writes_what_waits(stalled: Stalled) -> None:
+    stalled.go_on.set()
+    recorder = _recorder(stalled)
+    _tell(recorder, *"abc")
+    recorder.close()
+    assert stalled.taken == [*"abc"]
+
+
+@pytest.mark.parametrize("error", [BackendError("no"), KeyError("what")])
+def test_one_that_fails_keeps_no_other_from_being_written(stalled: Stalled, error: Exception) -> None:
+    stalled.error = error
+    stalled.go_on.set()
+    recorder = _recorder(stalled)
+    _tell(recorder, "a")
+    assert recorder.flush(30)
+    stalled.error = None
+    _tell(recorder, "b")
+    assert recorder.flush(30)
+    assert stalled.taken == ["b"]

@@ -1,0 +1,56 @@
+"""The deadline of a leader that cannot renew its lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from unittest.mock import Mock
+
+import pytest
+
+from dsf.kube import leader
+from dsf.kube.leader import LeaderElector
+from dsf.kube.session import Session
+from tests.support.wait import wait_for
+
+
+@pytest.fixture
+def lost() -> list[bool]:
+    return []
+
+
+@pytest.fixture
+def elector(lost: list[bool], monkeypatch: pytest.MonkeyPatch) -> LeaderElector:
+    """One that leads, is not started and has not renewed for a long time."""
+    monkeypatch.setattr(leader, "_WATCHDOG", 0.01)
+    elector = LeaderElector(
+        Mock(spec=Session), "hub", "lease", "me", on_started=lambda: None, on_lost=lambda: lost.append(True)
+    )
+    elector._is_leading, elector._renewed = True, time.monotonic() - 100
+    return elector
+
+
+def test_the_lease_is_lost_at_the_deadline(elector: LeaderElector, lost: list[bool]) -> None:
+    elector._watch_deadline()
+    assert (elector.leading, lost) == (False, [True])
+
+
+def test_a_renewal_that_comes_in_at_the_last_moment_counts(elector: LeaderElector, lost: list[bool]) -> None:
+    entered: list[bool] = []
+
+    class Renewed:
+        """The lock, which a renewal had just before."""
+
+        def __enter__(self) -> None:
+            elector._renewed = time.monotonic()
+            entered.append(True)
+
+        def __exit__(self, *_: object) -> None:
+            elector._stop.set()
+
+    elector._lock = Renewed()  # type: ignore[assignment]
+    watchdog = threading.Thread(target=elector._watch_deadline, daemon=True)
+    watchdog.start()
+    wait_for(lambda: entered)
+    watchdog.join(30)
+    assert (elector.leading, lost) == (True, [])
