@@ -77,16 +77,16 @@ class ResolvedScorer:
 
 def resolve(
     scorer: DynamicScorer,
-    token_hosts: TokenHosts = NO_HOSTS,
+    token_hosts: TokenHosts | None = NO_HOSTS,
     authentications: Authentications = MappingProxyType({}),
 ) -> ResolvedScorer:
     """What `scorer` comes to; `token_hosts` are the servers that `/config` may name for a token, `authentications` all
-    that there are, by `namespace/name`.
+    that there are, by `namespace/name`. None: its servers are stand-ins, so nothing says whom a secret may be sent to.
 
     Raises ResolutionError with one of `Reason` and a message that names the field.
     """
     spec, execution = scorer.spec, scorer.spec.execution
-    synced = _synced_config(scorer)
+    synced = synced_config(scorer)
     elsewhere = _elsewhere(scorer)
     score_name = _score_name(spec.scoring, synced.scoring, elsewhere)
     interval = _interval(spec.scoring, synced.scoring, elsewhere)
@@ -140,7 +140,7 @@ def resolve(
     )
 
 
-def _synced_config(scorer: DynamicScorer) -> RemoteConfig:
+def synced_config(scorer: DynamicScorer) -> RemoteConfig:
     """The synced config in force. One that was synced before the mode became None counts no more."""
     synced = scorer.status.last_synced_config
     in_force = synced is not None and scorer.spec.config_sync_mode is ConfigSyncMode.Full

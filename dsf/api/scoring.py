@@ -52,9 +52,10 @@ class ScoringResponse:
 def parse_response(body: bytes, *, max_results: int = MAX_RESULTS) -> ScoringResponse:
     """The results in the answer `body`.
 
-    A single bad result is refused and counted, the others stand. Raises ScoringResponseError when the answer is not
-    `{"results": [{...}]}` (reason `bad_answer`) or holds more than `max_results`, or more values than those can have
-    (reason `too_many_results`).
+    A single bad result is refused and counted, the others stand. Null in the place of the list is an empty one.
+
+    Raises ScoringResponseError when the answer is not `{"results": [{...}]}` (reason `bad_answer`) or holds more than
+    `max_results`, or more values than those can have (reason `too_many_results`).
     """
     results: list[Result] = []
     refused: Counter[str] = Counter()
@@ -92,6 +93,9 @@ def _elements(body: bytes, max_results: int) -> list[Any]:
     except ValueError as error:
         raise ScoringResponseError(f"the answer is not JSON ({error}); it starts with {head(body)}") from None
     elements = document.get("results") if isinstance(document, dict) else None
+    if elements is None and isinstance(document, dict) and "results" in document:
+        # How Go writes a list that nothing was put into.
+        return []
     if not isinstance(elements, list):
         raise ScoringResponseError(f'the answer is not {{"results": [...]}}; it starts with {head(body)}')
     if len(elements) > max_results:

@@ -28,7 +28,8 @@ class Stage(NamedTuple):
     config_url: str
     spec: Source | Scoring
     synced: RemoteSource | RemoteScoring
-    token_hosts: TokenHosts
+    #: None: the servers are stand-ins, of which no list speaks.
+    token_hosts: TokenHosts | None
 
 
 def endpoint(
@@ -53,6 +54,8 @@ def endpoint(
     except ValueError as error:
         raise ResolutionError(Reason.InvalidURL, f"{field}: {error}") from None
     authentication = authentication_of(name, spec, scorer, authentications)
+    if token_hosts is None:
+        return endpoint, Way(authentication, path)
     if authentication is not None:
         check_allowed(name, authentication, endpoint)
     elif synced.host and spec.auth is not None and not token_hosts.allow(synced.host):

@@ -48,7 +48,7 @@ class Said(NamedTuple):
 def source_fields(
     scorer: DynamicScorer,
     synced: RemoteConfig,
-    token_hosts: TokenHosts,
+    token_hosts: TokenHosts | None,
     authentications: Authentications,
     elsewhere: str,
 ) -> tuple[SourceFields, ...]:

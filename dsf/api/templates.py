@@ -18,6 +18,8 @@ from dsf.api.scoringauthentication import ClusterFacts
 from dsf.errors import ResolutionError
 
 _TEMPLATE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^{}]*)\}")
+#: The same in PromQL, where `${1}` is a group of label_replace.
+_IN_QUERY: Final = re.compile(r"\$(?:(?P<literal>\$)|(?!\{[0-9]+\}))\{(?P<name>[^{}]*)\}")
 #: What may stand in PromQL outside of a string: a name, a number or a duration. No blank, no operator.
 _WORD: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_:.]*")
 _HOST_PART: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -42,9 +44,9 @@ class Renderer:
             if kind == "string":
                 is_regex = re.search(r"[=!]~\s*$", code) is not None
                 _check_backslashes(piece, field, is_regex=is_regex)
-                filled += self._fill(piece, field, _in_string(piece[0], is_regex=is_regex))
+                filled += self._fill(piece, field, _in_string(piece[0], is_regex=is_regex), _IN_QUERY)
             else:
-                filled += self._fill(piece, field, _word)
+                filled += self._fill(piece, field, _word, _IN_QUERY)
             if kind != "comment":
                 code += piece
         return filled
@@ -69,8 +71,8 @@ class Renderer:
         """The value of a header or of a parameter, which is escaped when it is sent."""
         return self._fill(text, field, _plain)
 
-    def _fill(self, text: str, field: str, escape: _Escape) -> str:
-        return _TEMPLATE.sub(lambda found: self._value(found, field, escape), text) if "${" in text else text
+    def _fill(self, text: str, field: str, escape: _Escape, template: re.Pattern[str] = _TEMPLATE) -> str:
+        return template.sub(lambda found: self._value(found, field, escape), text) if "${" in text else text
 
     def _value(self, found: re.Match[str], field: str, escape: _Escape) -> str:
         if found["literal"]:
@@ -113,7 +115,7 @@ def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
     """Refuse a template behind a backslash that would escape the first character of the value, and not itself."""
     # Of a value between quotes, and of one in a regular expression, each character stands behind backslashes of ours.
     even = 2 ** ((piece[0] != "`") + is_regex)
-    for found in _TEMPLATE.finditer(piece):
+    for found in _IN_QUERY.finditer(piece):
         before = piece[: found.start()]
         if not found["literal"] and (len(before) - len(before.rstrip("\\"))) % even:
             raise ResolutionError(

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from dsf.api.authentication import Access, OneValue
 from dsf.api.remoteconfig import RemoteConfig, RemoteSource
-from dsf.api.resolve import ResolvedScorer, resolve
+from dsf.api.resolve import ResolvedScorer, resolve, synced_config
 from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, Source
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, Override, ScoringAuthentication
 from dsf.api.summary import ScorerSummary
 from dsf.api.templates import Renderer, has_template
 from dsf.api.tokenhosts import TokenHosts
+from dsf.api.types import ConfigSyncMode
 from dsf.api.urls import join_url
 from dsf.api.ways import Way, access_with, check_allowed
 from dsf.errors import ResolutionError
@@ -107,13 +108,14 @@ def resolve_everywhere(
     if resolved is None:
         if refusal is not None:
             raise refusal
-        resolved = resolve(_rendered(scorer, _NOWHERE), token_hosts, authentications)
+        # No list of servers has the stand-in, and none has to.
+        resolved = resolve(_rendered(scorer, _NOWHERE), None, authentications)
     return Everywhere(resolved, told)
 
 
 def _texts(scorer: DynamicScorer) -> list[str]:
     """What may have templates that are filled in before a scorer is resolved."""
-    spec, synced = scorer.spec, scorer.status.last_synced_config or RemoteConfig()
+    spec, synced = scorer.spec, synced_config(scorer)
     texts = [spec.scoring.host, spec.scoring.path, synced.scoring.host, synced.scoring.path]
     said: list[Source | RemoteSource] = [spec.source, synced.source, *(spec.sources or ()), *(synced.sources or ())]
     for source in said:
@@ -126,7 +128,8 @@ def _rendered(scorer: DynamicScorer, cluster: ClusterFacts) -> DynamicScorer:
     fill = Renderer(cluster)
     spec, synced = scorer.spec, scorer.status.last_synced_config
     made = scorer.model_copy(update={"spec": spec.model_copy(update=_filled_parts(spec, fill, "spec.{}"))})
-    if synced is None:
+    # One that was synced before the mode became None counts no more, whatever its templates.
+    if synced is None or spec.config_sync_mode is not ConfigSyncMode.Full:
         return made
     config = synced.model_copy(update=_filled_parts(synced, fill, "{} in /config"))
     return made.model_copy(update={"status": scorer.status.model_copy(update={"last_synced_config": config})})

@@ -126,6 +126,7 @@ def _of_pod(method: Aws, draft: Draft) -> _Key:
         )
     if not _is_of_eks(url):
         raise SecretError(f"aws.podIdentity: {_POD_URL} is not EKS's agent on this node", "secret_refused")
+    cloud = Cloud("Amazon", draft, [])
 
     def get() -> Token:
         try:
@@ -135,9 +136,8 @@ def _of_pod(method: Aws, draft: Draft) -> _Key:
         token = parse_token(held, "EKS Pod Identity", _POD_TOKEN)
         access = Access((("Authorization", token),), is_direct=True, secrets=(token,))
         # Over a connection of its own: what is kept open could serve a scorer that names the same address.
-        until = draft.deadline
         try:
-            answer = http.probe(url, deadline=until, max_bytes=_MAX_BYTES, access=access, is_for_keys=True)
+            answer = http.probe(url, deadline=cloud.until, max_bytes=_MAX_BYTES, access=access, is_for_keys=True)
         except HttpError as error:
             text, retryable = str(error), error.retryable
         else:
@@ -148,7 +148,7 @@ def _of_pod(method: Aws, draft: Draft) -> _Key:
                 return _token(found, "Token", datetime.fromisoformat(found["Expiration"]))
         raise HttpError("auth_failed", f"no key from EKS Pod Identity: {text}", retryable=retryable)
 
-    return _temporary(Cloud("Amazon", draft, []).get((method,), get), draft)
+    return _temporary(cloud.get((method,), get), draft)
 
 
 def _is_of_eks(url: str) -> bool:

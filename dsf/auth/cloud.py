@@ -43,6 +43,8 @@ class Cloud:
         self.name = name
         self._draft = draft
         self._servers = {base_url(url) for url in servers}
+        #: When the token has to be there.
+        self.until = draft.deadline
 
     def assertion(self, audience: str) -> str:
         """A token of the agent's ServiceAccount. Raises SecretError."""
@@ -53,7 +55,8 @@ class Cloud:
     def get(self, key: tuple[object, ...], ask: Callable[[], Token]) -> str:
         """The token of `key`, for which `ask` lets the library ask. Raises HttpError (auth_failed) and SecretError."""
 
-        def asked() -> Token:
+        def asked(until: float) -> Token:
+            self.until = until
             try:
                 value, seconds = ask()
             except (HttpError, SecretError):
@@ -94,12 +97,11 @@ class Cloud:
         self._draft.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
         hidden = self._draft.hidden
         access = self._draft.to_token_server(sent)
-        until = self._draft.deadline
         try:
             kind = named.get("content-type", "application/x-www-form-urlencoded")
             sent_body = None if method == "GET" else body
             return http.ask_for_token(
-                url, sent_body, deadline=until, max_bytes=_MAX_BYTES, access=access, content_type=kind
+                url, sent_body, deadline=self.until, max_bytes=_MAX_BYTES, access=access, content_type=kind
             ).body
         except HttpError as error:
             text = cleaned(masked(str(error), *hidden), 1000)

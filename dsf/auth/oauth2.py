@@ -49,12 +49,12 @@ def add(method: OAuth2, draft: Draft) -> None:
     key = ("oauth2", url, hashlib.sha256(repr((headers, body)).encode()).digest(), draft.tls)
     hidden = draft.hidden
 
-    def get() -> Token:
+    def get(until: float) -> Token:
         try:
             answer = http.ask_for_token(
                 url,
                 body,
-                deadline=draft.deadline,
+                deadline=until,
                 max_bytes=_MAX_BYTES,
                 access=draft.to_token_server(headers, is_direct=draft.is_direct),
                 content_type="application/x-www-form-urlencoded",
@@ -89,6 +89,6 @@ def _parse(answer: http.Answer, url: str) -> Token:
     seconds = document.get("expires_in", _DEFAULT_SECONDS)
     try:
         seconds = float(seconds)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = _DEFAULT_SECONDS
     return Token(token, min(seconds, _MOST_SECONDS) if seconds > 0 else _DEFAULT_SECONDS)

@@ -11,7 +11,7 @@ from dsf.auth.tokencache import Token
 def add(method: ServiceAccountToken, draft: Draft) -> None:
     """Send it."""
 
-    def get() -> Token:
+    def get(_: float) -> Token:
         return Token(*draft.source.account_token(method.audience, method.expiration_seconds))
 
     key = ("serviceAccountToken", method.audience, method.expiration_seconds)

@@ -16,6 +16,8 @@ _SHARE: Final = 0.8
 _BEFORE: Final = 60.0
 #: Seconds between two tries while an old token is still good.
 _PAUSE: Final = 10.0
+#: Most seconds of such a try: the cycle has to ask its source, too.
+_TRY: Final = 5.0
 #: Tokens that are kept at most; those that ended go first.
 _MOST: Final = 256
 
@@ -52,8 +54,8 @@ class TokenCache:
         # Guards _kept; never held while a server is asked.
         self._lock = threading.Lock()
 
-    def token(self, key: Hashable, get: Callable[[], Token], deadline: float, refused: str | None = None) -> str:
-        """The token of `key`, which holds all that makes it another one; `get` asks for a new one.
+    def token(self, key: Hashable, get: Callable[[float], Token], deadline: float, refused: str | None = None) -> str:
+        """The token of `key`, which holds all that makes it another one; `get` asks for a new one, until its deadline.
 
         `refused` is one that a server did not take. Raises what `get` raises, and HttpError (timeout) when another
         thread waits for the token's server until the deadline.
@@ -70,15 +72,19 @@ class TokenCache:
                 return kept.value
             raise HttpError("timeout", "another cycle waits for the server of the token, too", retryable=True)
         try:
-            return self._renewed(kept, get, refused)
+            return self._renewed(kept, get, deadline, refused)
         finally:
             kept.lock.release()
 
-    def _renewed(self, kept: _Kept, get: Callable[[], Token], refused: str | None) -> str:
+    def _renewed(self, kept: _Kept, get: Callable[[float], Token], deadline: float, refused: str | None) -> str:
         if kept.is_fresh(refused):
             return kept.value
+        until, now = deadline, time.monotonic()
+        if kept.is_good(refused):
+            # Half of what is left at most: a server that hangs must not end the cycle.
+            until = now + min(_TRY, (deadline - now) / 2)
         try:
-            value, seconds = get()
+            value, seconds = get(until)
         except (HttpError, SecretError):
             if not kept.is_good(refused):
                 raise
@@ -93,6 +99,8 @@ class TokenCache:
         if len(self._kept) <= _MOST:
             return
         now = time.monotonic()
-        ended = [key for key, kept in self._kept.items() if kept.ends_at < now and not kept.lock.locked()]
+        # But the newest, which has no token yet.
+        others = list(self._kept.items())[:-1]
+        ended = [key for key, kept in others if kept.ends_at < now and not kept.lock.locked()]
         for key in ended or list(self._kept)[:1]:
             del self._kept[key]

@@ -84,15 +84,16 @@ def _connected(connection: HTTPConnection) -> socket.socket:
         made = addresses.connect(connection, exchange)
     finally:
         connection.host, connection.port = named
+    # A busy server may take its time for a handshake, and a proxy to reach the server.
+    made.settimeout(exchange.remaining())
     if connection.proxy is not None:
-        # What a proxy says before it opens a tunnel is bounded, too. It may take its time to reach the server.
-        made.settimeout(exchange.remaining())
+        # What a proxy says before it opens a tunnel is bounded, too.
         connection.response_class = partial(Answer, exchange=exchange)  # type: ignore[assignment]
-        try:
-            exchange.attach(made)
-        except TimeoutError:
-            made.close()
-            raise
+    try:
+        exchange.attach(made)
+    except TimeoutError:
+        made.close()
+        raise
     return made
 
 
@@ -117,6 +118,14 @@ def _exchange() -> Exchange:
     return _local.exchange
 
 
+class _TlsSocket(ssl.SSLSocket):
+    """Serves its exchange from the handshake on: it took the place of the socket that was connected."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        _exchange().attach(self)
+        super().do_handshake(block)
+
+
 class _HTTPConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         return _connected(self)
@@ -130,6 +139,7 @@ class _HTTPSConnection(HTTPSConnection):
     def connect(self) -> None:
         tls = _local.tls
         self.ssl_context = trust.context(tls)
+        self.ssl_context.sslsocket_class = _TlsSocket
         # Those are in it already.
         self.ca_certs = None
         if tls is not None:

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prometheus_client import Metric
 
@@ -16,7 +16,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
-from dsf.sources.window import LOOKBACK, Budget, Grid, Window, WindowFullError
+from dsf.sources.window import LOOKBACK, MAX_LABEL_BYTES, Budget, Grid, Window, WindowFullError
 
 log = dsf.log.get(__name__)
 
@@ -46,6 +46,15 @@ class _Kept:
     window: Window
 
 
+class _Holder(NamedTuple):
+    """Who may have to give way."""
+
+    name: str
+    window: Window
+    #: How many scorers it is for.
+    scorers: int = 1
+
+
 class Held:
     """Windows of scorers, what sources do between cycles, and the view of the cluster. Thread-safe."""
 
@@ -61,6 +70,10 @@ class Held:
         self.summaries = summaries
         #: By the names of scorer and source.
         self._windows: dict[tuple[str, str | None], _Kept] = {}
+        #: Windows that several scorers share, and how many those are.
+        self._shared: list[tuple[Window, Callable[[], int]]] = []
+        #: By the same names, how many series were left out in the last cycle.
+        self._left_out: dict[tuple[str, str | None], int] = {}
         self._lock = threading.Lock()
         self._running: dict[Start, Running] = {}
         # Guards _running, also while one is started.
@@ -98,27 +111,51 @@ class Held:
                 kept = self._windows[key] = _Kept(identity, Window(self.budget))
             return kept.window
 
-    def make_room(self) -> bool:
-        """Empty the largest window if it has more than its share of the series; says whether that was so.
+    def share(self, window: Window, scorers: Callable[[], int]) -> None:
+        """Let this window give way as well; `scorers` says how many it is for."""
+        with self._lock:
+            self._shared.append((window, scorers))
+
+    def make_room(self, full: WindowFullError) -> bool:
+        """Empty the window with most of what ran out if that is more than its share; says whether that was so.
 
         For a scorer that finds no room: one that takes all of it must not stop the others.
         """
+
+        def taken(holder: _Holder) -> float:
+            return (len(holder.window) if full.of_series else holder.window.samples) / holder.scorers
+
         with self._lock:
-            owner, largest = max(
-                ((owner, kept.window) for owner, kept in self._windows.items()),
-                key=lambda found: len(found[1]),
-                default=(None, None),
-            )
-            if owner is None or largest is None or len(largest) <= self.budget.max_series // len(self._windows):
+            holders = [_Holder(name, kept.window) for (name, _), kept in self._windows.items()]
+            holders += [_Holder("(pushed)", window, count) for window, scorers in self._shared if (count := scorers())]
+            largest = max(holders, key=taken, default=None)
+            limit = self.budget.max_series if full.of_series else self.budget.max_samples
+            if largest is None or taken(largest) <= limit / sum(holder.scorers for holder in holders):
                 return False
             log.warning(
                 "a scorer's samples are dropped, for it holds more than its share and another one finds no room; raise "
                 "DSF_AGENT_WINDOW_SERIES or DSF_AGENT_WINDOW_SAMPLES, or select fewer series",
-                scorer=owner[0],
-                series=len(largest),
+                scorer=largest.name,
+                series=len(largest.window),
+                samples=largest.window.samples,
             )
-            largest.clear()
+            largest.window.clear()
             return True
+
+    def leave_out(self, summary: ScorerSummary, series: int) -> None:
+        """Log that so many series are left out, when it was not as many in the cycle before."""
+        key = (summary.name, summary.source_name)
+        with self._lock:
+            if series == self._left_out.get(key, 0):
+                return
+            self._left_out[key] = series
+        if series:
+            log.warning(
+                "series are left out, for their labels are too long; select others, or let the source have fewer",
+                scorer=summary.name,
+                series=series,
+                most_bytes=MAX_LABEL_BYTES,
+            )
 
     def count(self, object_values: Counter[str]) -> None:
         """Add to what became of fields of objects."""
@@ -136,6 +173,8 @@ class Held:
             known = {(name, source.source_name) for name, one in present.items() for source in one.each_source}
             for key in self._windows.keys() - known:
                 self._windows.pop(key).window.clear()
+            for key in self._left_out.keys() - known:
+                del self._left_out[key]
         for one in self.running:
             one.tidy()
 
@@ -160,23 +199,30 @@ def own_cluster(held: Held | None, source: str) -> tuple[Held, ClusterView]:
 
 
 def keep(
-    window: Window, samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]], now: float, held: Held | None
-) -> None:
-    """`Window.update`; when there is no room, a scorer that has more than its share gives way.
+    window: Window,
+    samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]],
+    now: float,
+    held: Held | None,
+    summary: ScorerSummary,
+) -> int:
+    """`Window.update` for this scorer; when there is no room, one that has more than its share gives way.
 
-    Raises WindowFullError and ValueError.
+    Raises WindowFullError.
     """
     try:
-        window.update(samples, now)
-    except WindowFullError:
-        if held is None or not held.make_room():
+        left_out = window.update(samples, now)
+    except WindowFullError as full:
+        if held is None or not held.make_room(full):
             raise
         try:
-            window.update(samples, now)
-        except WindowFullError:
+            left_out = window.update(samples, now)
+        except WindowFullError as again:
             # What it took itself although all of it did not fit.
-            held.make_room()
+            held.make_room(again)
             raise
+    if held is not None:
+        held.leave_out(summary, left_out)
+    return left_out
 
 
 def grid_of(summary: ScorerSummary, now: float) -> Grid:

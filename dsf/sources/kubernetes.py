@@ -44,6 +44,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
                 },
                 now,
                 held,
+                summary,
             )
         except HttpError:
             window.end_all(now)

@@ -49,12 +49,14 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
             question.url = listing.url
             samples, received = _samples(wanted, listing, context, now, counts)
             window.forget(lambda _: now - retention(summary))
-            keep(window, samples, now, held)
+            if left_out := keep(window, samples, now, held, summary):
+                counts["kept"] -= left_out
+                counts["labels"] += left_out
         except HttpError:
             # What is not seen must not go on: the next cycles show a gap.
             window.end_all(now)
             raise
-        except (WindowFullError, ValueError) as error:
+        except WindowFullError as error:
             window.end_all(now)
             raise HttpError("too_large", str(error)) from None
         finally:

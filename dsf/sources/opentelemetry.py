@@ -51,7 +51,8 @@ def checked_grid(summary: ScorerSummary, now: float) -> Grid:
 
 def checked(grid: Grid) -> Grid:
     """The grid itself. Raises HttpError when it has too many points."""
-    if len(grid.times) > MAX_POINTS:
+    # The first one is not counted, as Prometheus does.
+    if len(grid.times) - 1 > MAX_POINTS:
         raise HttpError(
             "bad_query", f"range {grid.length} s with step {grid.step} s is more than {MAX_POINTS} points per series"
         )
@@ -85,7 +86,7 @@ def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector
         )
         found = scraped(body, selectors, now, now - retention(summary), context.check)
         window.forget(lambda _: now - retention(summary))
-        keep(window, found, now, context.held)
+        keep(window, found, now, context.held, summary)
     except HttpError:
         # What is not seen must not go on: the next cycles show a gap.
         window.end_all(now)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 LOOKBACK = 300.0
 #: Seconds that the clock of who says a sample's time may be ahead.
 AHEAD = 300.0
-#: Most points of one series in an answer; that of Prometheus.
+#: Most steps of a range, which has one point more; that of Prometheus.
 MAX_POINTS = 11_000
 #: Bytes that the labels of one series may have.
 MAX_LABEL_BYTES = 4096
@@ -29,6 +29,11 @@ _SLACK = 16
 
 class WindowFullError(Exception):
     """The budget is used up; the message says by what it is set."""
+
+    def __init__(self, message: str, *, of_series: bool) -> None:
+        super().__init__(message)
+        #: Whether series ran out, and not samples.
+        self.of_series = of_series
 
 
 class OutdatedSampleError(Exception):
@@ -50,12 +55,14 @@ class Budget:
         with self._lock:
             if series and self.series + series > self.max_series:
                 raise WindowFullError(
-                    f"this agent holds {self.max_series} series already (DSF_AGENT_WINDOW_SERIES); select fewer"
+                    f"this agent holds {self.max_series} series already (DSF_AGENT_WINDOW_SERIES); select fewer",
+                    of_series=True,
                 )
             if self.samples + samples > self.max_samples:
                 raise WindowFullError(
                     f"this agent holds {self.max_samples} samples already (DSF_AGENT_WINDOW_SAMPLES); select fewer "
-                    "series, or ask for a shorter range"
+                    "series, or ask for a shorter range",
+                    of_series=False,
                 )
             self.series += series
             self.samples += samples
@@ -133,6 +140,12 @@ class Window:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._series
 
+    @property
+    def samples(self) -> int:
+        """How many samples there are, of all series together."""
+        with self._lock:
+            return sum(len(series.times) for series in self._series.values())
+
     def add(self, key: Hashable, labels: Callable[[], Mapping[str, str]], time: float, value: float | None) -> None:
         """A sample of the series `key`; `labels` is asked for a new one. No value: the series ends there.
 
@@ -142,23 +155,34 @@ class Window:
         with self._lock:
             self._add(key, labels, time, value)
 
-    def update(self, samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]], now: float) -> None:
+    def update(self, samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]], now: float) -> int:
         """All that there is at `now`: (labels, time, value) by key. Series that are not among them end.
 
-        Raises WindowFullError and ValueError.
+        Says how many were left out, for their labels are too long. Raises WindowFullError.
         """
+        left_out = 0
         with self._lock:
             self._forget_ahead(now)
             for key in self._series.keys() - samples.keys():
                 self._end(key, now)
             for key, (labels, time, value) in samples.items():
                 series = self._series.get(key)
-                if series is None or time > series.times[-1]:
-                    self._add(key, functools.partial(dict, labels), time, value)
-                elif time == series.times[-1] and time in series.stale:
-                    # The first try of this cycle failed, and this one did not.
-                    series.stale.discard(time)
-                    series.values[-1] = value
+                at = time
+                if series is not None and time <= (newest := series.times[-1]):
+                    if newest not in series.stale:
+                        continue
+                    if newest >= now:
+                        # The first try of this cycle failed, and this one did not.
+                        series.stale.discard(newest)
+                        series.values[-1] = value
+                        continue
+                    # It is of a time before the end, and still shown after it.
+                    at = now
+                try:
+                    self._add(key, functools.partial(dict, labels), at, value)
+                except ValueError:
+                    left_out += 1
+        return left_out
 
     def end_all(self, now: float) -> None:
         """Nothing is known of any series from `now` on."""

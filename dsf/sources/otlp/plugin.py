@@ -51,6 +51,7 @@ class Pushed:
             raise HttpError(
                 "plugin_failed", f"DSF_OTLP_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
             ) from None
+        held.share(self.received.window, lambda: self.received.scorers)
         self.receiver.start()
         log.info("metrics are received", host=host, port=self.receiver.port)
 

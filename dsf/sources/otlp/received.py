@@ -11,9 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from dsf.api.summary import ScorerSummary
@@ -39,6 +40,13 @@ REASONS: Final = {
 }
 
 
+class _Origin(NamedTuple):
+    """Who measures: what that adds to the labels of all its series."""
+
+    resource: Pairs
+    scope: Pairs
+
+
 @dataclass(frozen=True, slots=True)
 class _Selection:
     """What scorers ask for, by the name of the metric."""
@@ -48,6 +56,8 @@ class _Selection:
     any_name: tuple[Selector, ...] = ()
     #: Seconds for which a sample is needed.
     keep: float = 0.0
+    #: How many scorers ask.
+    scorers: int = 0
 
     def of(self, name: str) -> list[Selector]:
         return [*self.selectors.get(name, ()), *self.any_name]
@@ -85,10 +95,15 @@ class Received:
         self._known: Mapping[str, ScorerSummary] | None = None
         self._selection = _Selection()
         #: Keys of series whose names are selected and whose labels are not.
-        self._unwanted: set[tuple[str, Pairs, Pairs, Pairs]] = set()
+        self._unwanted: set[tuple[str, _Origin, Pairs, Pairs]] = set()
         self._max_unwanted = budget.max_series
         self._forgotten_at = 0.0
         self._lock = threading.Lock()
+
+    @property
+    def scorers(self) -> int:
+        """For how many scorers samples are kept."""
+        return self._selection.scorers
 
     def take(self, request: ExportMetricsServiceRequest) -> Rejected:
         """Keep what is selected; says what could not be kept."""
@@ -101,9 +116,10 @@ class Received:
             self._forget(selection, now)
             for resource_metrics in request.resource_metrics:
                 resource = pairs(resource_metrics.resource.attributes)
-                for scope in resource_metrics.scope_metrics:
-                    for metric in scope.metrics:
-                        self._metric(metric, resource, selection, now, counts, rejected)
+                for scope_metrics in resource_metrics.scope_metrics:
+                    origin = _Origin(resource, _scope(scope_metrics.scope))
+                    for metric in scope_metrics.metrics:
+                        self._metric(metric, origin, selection, now, counts, rejected)
             self.counts.update(counts)
         return rejected
 
@@ -115,7 +131,7 @@ class Received:
     def _metric(
         self,
         metric: Metric,
-        resource: Pairs,
+        origin: _Origin,
         selection: _Selection,
         now: float,
         counts: Counter[str],
@@ -147,7 +163,7 @@ class Received:
             if point.suffix not in selectors:
                 counts["unwanted"] += 1
                 continue
-            result, words = self._keep(name + point.suffix, resource, point, selectors[point.suffix], now, oldest)
+            result, words = self._keep(name + point.suffix, origin, point, selectors[point.suffix], now, oldest)
             counts[result] += 1
             if result in REASONS:
                 refused.add((point.attributes, point.nanoseconds))
@@ -156,7 +172,7 @@ class Received:
         rejected.points += len(refused)
 
     def _keep(
-        self, name: str, resource: Pairs, point: Point, selectors: list[Selector], now: float, oldest: float
+        self, name: str, origin: _Origin, point: Point, selectors: list[Selector], now: float, oldest: float
     ) -> tuple[str, str]:
         """What becomes of a point: a key of `counts`, and words if there are better ones than those of the reason."""
         time = point.nanoseconds / 1e9 or now
@@ -164,12 +180,12 @@ class Received:
             return "future", ""
         if time < oldest:
             return "outdated", ""
-        key = (name, resource, point.attributes, point.extra)
+        key = (name, origin, point.attributes, point.extra)
         if key in self._unwanted:
             return "unwanted", ""
         labels: dict[str, str] | None = None
         if key not in self.window:
-            labels = _labels(name, resource, point)
+            labels = _labels(name, origin, point)
             if not any(selector.matches(labels) for selector in selectors):
                 if len(self._unwanted) < self._max_unwanted:
                     self._unwanted.add(key)
@@ -177,7 +193,7 @@ class Received:
         if point.lacks_value:
             return "no_value", ""
         try:
-            self.window.add(key, lambda: labels or _labels(name, resource, point), time, point.value)
+            self.window.add(key, lambda: labels or _labels(name, origin, point), time, point.value)
         except OutdatedSampleError:
             return "outdated", ""
         except WindowFullError as error:
@@ -211,9 +227,16 @@ class Received:
         self.window.forget(before)
 
 
-def _labels(name: str, resource: Pairs, point: Point) -> dict[str, str]:
-    """All labels of a series; an attribute of the point wins over one of its resource."""
-    found = {underscored(key): value for key, value in (*resource, *point.attributes, *point.extra)}
+def _scope(scope: InstrumentationScope) -> Pairs:
+    """The labels that OpenTelemetry has for Prometheus; none of a scope without a name."""
+    said = (("otel_scope_name", scope.name), ("otel_scope_version", scope.version))
+    return tuple((label, text) for label, text in said if text) if scope.name else ()
+
+
+def _labels(name: str, origin: _Origin, point: Point) -> dict[str, str]:
+    """All labels of a series; an attribute of the point wins over one of its resource, and its scope over both."""
+    given = (*origin.resource, *point.attributes, *point.extra, *origin.scope)
+    found = {underscored(key): value for key, value in given}
     return with_short_names({**found, "__name__": name})
 
 
@@ -221,6 +244,7 @@ def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
     selectors: dict[str, list[Selector]] = {}
     any_name: list[Selector] = []
     keep = 0.0
+    scorers = 0
     for summary in (source for one in summaries.values() for source in one.each_source):
         if type_of(summary) != OTLP:
             continue
@@ -230,9 +254,10 @@ def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
             # Its cycles say so.
             continue
         keep = max(keep, retention(summary))
+        scorers += 1
         for selector in found:
             if selector.name:
                 selectors.setdefault(selector.name, []).append(selector)
             else:
                 any_name.append(selector)
-    return _Selection(selectors, tuple(any_name), keep)
+    return _Selection(selectors, tuple(any_name), keep, scorers)

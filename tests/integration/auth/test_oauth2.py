@@ -85,6 +85,29 @@ def test_a_good_token_outlives_its_server(
     assert len(tokens.server.requests) == 2
 
 
+def test_a_server_that_hangs_ends_no_cycle_while_the_token_is_good(
+    bed: Bed, tokens: TokenServer, source: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokencache, "_SHARE", 0.0)
+    monkeypatch.setattr(tokencache, "_TRY", 1.0)
+    tokens.seconds = 59
+    told = methods(tokens)
+    assert bed.fetch(source.url, told) == 1
+    tokens.server.script(hang)
+    assert bed.fetch(source.url, told) == 1
+    assert len(tokens.server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "seconds", [10**400, "9" * 400, float("nan"), None, -1], ids=["huge", "as text", "nan", "null", "negative"]
+)
+def test_a_time_that_is_none(bed: Bed, source: ScriptedServer, seconds: Any) -> None:
+    bed.put("client", id="client", secret="s3cret-of-client")
+    said = {"access_token": "token-0-of-server", "token_type": "Bearer", "expires_in": seconds}
+    with ScriptedServer(answer(said)) as running:
+        assert bed.fetch(source.url, methods(running)) == 1
+
+
 def test_after_a_401_it_is_got_anew_once(bed: Bed, tokens: TokenServer, source: ScriptedServer) -> None:
     told = methods(tokens)
     assert bed.fetch(source.url, told) == 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ import pytest
 from dsf import http
 from dsf.api.types import ConfigSyncMode
 from dsf.errors import HttpError, SettingsError
-from dsf.http import transport, trust
+from dsf.http import addresses, transport, trust
+from dsf.http.deadline import made_for, watchdog
 from dsf.hub import health
 from tests.support.tlsca import TestCa
 
@@ -160,3 +164,87 @@ def test_a_folder_that_is_of_no_use_is_refused_at_the_start(ca: TestCa, folder: 
         trust.use_folder(folder)
     with pytest.raises(SettingsError, match=r"DSF_TRUSTED_CA_DIR: cannot read .*nowhere"):
         trust.use_folder(tmp_path / "nowhere")
+
+
+@contextlib.contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The URL of a server that does this with its only connection."""
+
+    def run() -> None:
+        with contextlib.suppress(OSError), listener.accept()[0] as connection:
+            serve(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield f"https://localhost:{listener.getsockname()[1]}/"
+        # Whoever was never connected to waits no more.
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_a_handshake_may_take_longer_than_to_connect(ca: TestCa, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 0.5)
+    (folder / "ca.crt").write_text(ca.cert.read_text())
+    trust.use_folder(folder)
+    made = ca.issue("localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.cert, made.key)
+
+    def serve(connection: socket.socket) -> None:
+        # The kernel accepts for a process that does something else.
+        time.sleep(1.5)
+        with context.wrap_socket(connection, server_side=True) as tls:
+            tls.recv(65536)
+            tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    with listening(serve) as url:
+        assert by_agent(url) == b"ok"
+
+
+def test_a_handshake_that_goes_on_meets_the_deadline() -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(b"\x16\x03\x03\x3f\xff")
+        while True:
+            connection.sendall(b"\0")
+            time.sleep(0.02)
+
+    with listening(serve) as url:
+        started = time.monotonic()
+        with pytest.raises(HttpError) as caught:
+            http.get(url, deadline=started + 1, max_bytes=100)
+        assert time.monotonic() - started < 10
+    assert caught.value.reason == "timeout"
+
+
+@dataclass
+class _Owner:
+    deadline: float
+
+
+def test_a_handshake_is_cut_with_what_it_is_for() -> None:
+    owner = _Owner(time.monotonic() + 60)
+    accepted = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        # Its greeting has come: the handshake goes on.
+        connection.recv(65536)
+        accepted.set()
+        while connection.recv(65536):
+            pass
+
+    def cut() -> None:
+        accepted.wait(60)
+        owner.deadline = time.monotonic()
+        watchdog.cut(owner)
+
+    with listening(serve) as url, made_for(owner):
+        thread = threading.Thread(target=cut)
+        thread.start()
+        started = time.monotonic()
+        with pytest.raises(HttpError) as caught:
+            http.get(url, deadline=started + 60, max_bytes=100)
+        assert time.monotonic() - started < 30
+        thread.join()
+    assert caught.value.reason == "timeout"

@@ -8,13 +8,15 @@ from collections.abc import Callable
 import pytest
 import requests
 from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.sdk.metrics import Counter, Histogram
 from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricExportResult
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 
 from dsf.errors import HttpError
-from tests.integration.sources.common import ask, held
+from dsf.sources.held import keep
+from tests.integration.sources.common import ask, held, summary
 from tests.integration.sources.senders import Make, Sdk, gauge, partial, push, pushed, request
 
 
@@ -47,6 +49,7 @@ def test_the_sdk_pushes_and_the_scorer_gets_a_matrix(
         "k8s_node_name": "n1",
         "node": "n1",
         "service_name": "test",
+        "otel_scope_name": "test",
     }
     assert agent.received.counts == {"kept": 5, "unwanted": 3}
 
@@ -111,6 +114,29 @@ def test_partial_success_counts_the_senders_points_and_says_why(make: Make) -> N
     assert agent.received.counts["kept"] == 2
     assert agent.received.counts["unwanted"] == 1
     assert partial(push(agent, request(gauge("m", 3)))) == (0, "")
+
+
+def test_scopes_with_the_same_attributes_are_series_of_their_own(make: Make) -> None:
+    agent = make(pushed("m"))
+    scopes = [("", ""), ("", "9"), ("a", "1"), ("a", "2"), ("b", "")]
+    now = time.time()
+    made = ExportMetricsServiceRequest()
+    resource = made.resource_metrics.add()
+    for value, (name, version) in enumerate(scopes):
+        scope = resource.scope_metrics.add()
+        scope.scope.name, scope.scope.version = name, version
+        # Of its own it says another one, which does not count.
+        scope.metrics.append(gauge("m", value, at=now + value / 1000, **{"otel.scope.version": "own"} if name else {}))
+    assert partial(push(agent, made)) == (0, "")
+    found = {one["values"][-1][1]: one["metric"] for one in agent.series()}
+    plain = {"__name__": "m", "index": "0"}
+    # Without a name there is nothing to add: what was pushed so is the same as ever.
+    assert found == {
+        "1": plain,
+        "2": plain | {"otel_scope_name": "a", "otel_scope_version": "1"},
+        "3": plain | {"otel_scope_name": "a", "otel_scope_version": "2"},
+        "4": plain | {"otel_scope_name": "b", "otel_scope_version": "own"},
+    }
 
 
 def test_json_with_numbers_as_text_and_unknown_fields(make: Make) -> None:
@@ -197,6 +223,16 @@ def test_the_bound_on_memory_is_kept_and_said(make: Make) -> None:
     assert rejected == 2
     assert "m: this agent holds 3 series already (DSF_AGENT_WINDOW_SERIES)" in words
     assert len(agent.series()) == 3
+
+
+def test_what_is_pushed_makes_room_for_a_scorer_that_asks(make: Make) -> None:
+    agent = make(pushed("m"), series=4)
+    other = summary("OpenTelemetry", "m", name="other", source_endpoint="http://x/metrics", source_step=30)
+    agent.known["other"] = other
+    push(agent, request(gauge("m", 1, 2, 3, 4)))
+    found = {"a": ({"__name__": "m"}, 100.0, 1.0)}
+    keep(agent.held.window(other), found, 100.0, agent.held, other)
+    assert (len(agent.series()), len(agent.held.window(other))) == (0, 1)
 
 
 def test_what_no_scorer_wants_any_more_goes(make: Make) -> None:

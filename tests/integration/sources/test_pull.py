@@ -93,6 +93,25 @@ def test_a_cycle_that_fails_leaves_a_gap(exporter: ScriptedServer) -> None:
     assert series["values"] == [[1000, "17"], [1060, "17"]]
 
 
+def test_a_series_with_too_long_labels_leaves_the_others(exporter: ScriptedServer) -> None:
+    long = "x" * 5000
+    exporter.script(answer(f'm{{a="{long}"}} 1\nm{{a="short"}} 2\n', **TEXT))
+    scorer = otel(exporter, "m", source_range=60, source_step=30)
+    for kept in (held(scorer), None):
+        assert [one["metric"]["a"] for one in ask(scorer, kept)] == ["short"]
+
+
+@pytest.mark.parametrize(("length", "fits"), [(110_009, True), (110_010, False)])
+def test_a_range_has_as_many_steps_as_prometheus_takes(exporter: ScriptedServer, length: int, fits: bool) -> None:
+    scorer = otel(exporter, "requests_total", source_range=length, source_step=10)
+    if fits:
+        assert len(ask(scorer, held(scorer), now=1e9)) == 1
+    else:
+        with pytest.raises(HttpError, match="more than 11000 points") as caught:
+            ask(scorer, held(scorer), now=1e9)
+        assert caught.value.reason == "bad_query"
+
+
 def test_a_series_that_is_gone_ends(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
     kept = held(scorer)

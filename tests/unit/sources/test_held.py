@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Hashable, Mapping
 
 import pytest
 
@@ -12,35 +13,39 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.sources import opentelemetry
 from dsf.sources.base import Context
-from dsf.sources.held import Held
-from dsf.sources.window import Budget
+from dsf.sources.held import Held, keep
+from dsf.sources.window import Budget, Window, WindowFullError
+
+
+def scorer(name: str, **fields: object) -> ScorerSummary:
+    """One that asks for a range of what a server of its name has."""
+    said = {"source_type": "OpenTelemetry", "source_endpoint": f"http://{name}", "source_query": "m", **fields}
+    return ScorerSummary.model_validate(
+        {"name": name, "score_name": name, "source_range": 60, "source_step": 10, "scoring_interval": 10, **said},
+        by_name=True,
+    )
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Who had to give way."""
+    names: list[str] = []
+    monkeypatch.setattr("dsf.sources.held.log.warning", lambda _, scorer, **__: names.append(scorer))
+    return names
 
 
 @pytest.mark.parametrize("taken", [10, 11, 30])
-def test_a_scorer_with_all_the_series_there_may_be_gives_way(monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
+def test_a_scorer_with_all_the_series_there_may_be_gives_way(
+    monkeypatch: pytest.MonkeyPatch, lost: list[str], taken: int
+) -> None:
     series = {"greedy": taken, "modest": 2}
-    scorers = {
-        name: ScorerSummary(
-            name=name,
-            score_name=name,
-            source_type="OpenTelemetry",
-            source_endpoint=f"http://{name}",
-            source_query="m",
-            source_range=60,
-            source_step=10,
-            scoring_interval=10,
-        )
-        for name in series
-    }
+    scorers = {name: scorer(name) for name in series}
     held = Held(Budget(10, 1000), lambda: scorers)
 
     def get(url: str, **_: object) -> bytes:
         return "".join(f'm{{x="{n}"}} 1\n' for n in range(series[url.removeprefix("http://")])).encode()
 
     monkeypatch.setattr(http, "get", get)
-
-    lost: list[str] = []
-    monkeypatch.setattr("dsf.sources.held.log.warning", lambda _, scorer, **__: lost.append(scorer))
 
     def fetched(name: str) -> int:
         return opentelemetry.fetch(scorers[name], Context(math.inf, 100_000, 2e9, held=held)).series
@@ -54,3 +59,49 @@ def test_a_scorer_with_all_the_series_there_may_be_gives_way(monkeypatch: pytest
     # Whoever lost its past is told of, for its scores are of less than it asked for.
     assert lost == ["greedy"] * len(lost)
     assert lost
+
+
+def samples(series: int, now: float) -> dict[Hashable, tuple[Mapping[str, str], float, float]]:
+    """One of each series."""
+    return {number: ({"__name__": "m", "x": str(number)}, now, 1.0) for number in range(series)}
+
+
+def test_a_scorer_with_all_the_samples_there_may_be_gives_way(lost: list[str]) -> None:
+    scorers = {name: scorer(name) for name in ("wide", "long")}
+    held = Held(Budget(1000, 100), lambda: scorers)
+    long = held.window(scorers["long"])
+    for now in range(95):
+        keep(long, samples(1, now), now, held, scorers["long"])
+    # It has more series than the other one, and that is not what ran out.
+    wide = held.window(scorers["wide"])
+    keep(wide, samples(8, 100), 100, held, scorers["wide"])
+    assert (lost, len(long), wide.samples) == (["long"], 0, 8)
+
+
+@pytest.mark.parametrize(("pushed", "gives_way"), [(6, False), (7, True)])
+def test_what_is_pushed_gives_way_beyond_the_share_of_its_scorers(
+    lost: list[str], pushed: int, gives_way: bool
+) -> None:
+    scorers = {"one": scorer("one")}
+    held = Held(Budget(9, 1000), lambda: scorers)
+    received = Window(held.budget)
+    # For two scorers, so they have two thirds.
+    held.share(received, lambda: 2)
+    received.update(samples(pushed, 100), 100)
+    window = held.window(scorers["one"])
+    with contextlib.nullcontext() if gives_way else pytest.raises(WindowFullError):
+        keep(window, samples(4, 100), 100, held, scorers["one"])
+    assert (len(received), len(lost)) == ((0, 1) if gives_way else (pushed, 0))
+
+
+def test_a_series_whose_labels_are_too_long_is_left_out_and_said_once(lost: list[str]) -> None:
+    one = scorer("one")
+    held = Held(Budget(10, 100), lambda: {"one": one})
+    for now in (100, 110, 120):
+        found = samples(2, now) | {"long": ({"__name__": "m", "x": "y" * 5000}, now, 1.0)}
+        assert keep(held.window(one), found, now, held, one) == 1
+    assert (len(held.window(one)), lost) == (2, ["one"])
+    # Those that come again are said again.
+    keep(held.window(one), samples(2, 130), 130, held, one)
+    keep(held.window(one), found, 140, held, one)
+    assert lost == ["one", "one"]

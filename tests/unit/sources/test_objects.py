@@ -259,6 +259,15 @@ def test_a_series_for_each_object_and_field() -> None:
     assert (question.url, question.received, question.series) == (View.url, 300, 3)
 
 
+def test_an_object_with_too_long_labels_leaves_the_others() -> None:
+    label = {"name": "app", "path": "spec.text"}
+    ready = {"name": "ready", "path": "status.ready", "labels": [label]}
+    view = View(found("cart", status={"ready": 1}), found("web", spec={"text": "x" * 5000}, status={"ready": 2}))
+    agent = Agent(view, OBJECT | {"fields": [ready]})
+    assert agent.ask() == {("ready", "shop", "cart"): [[1000, "1"]]}
+    assert agent.held.object_values == {"kept": 1, "labels": 1}
+
+
 def test_cycles_fill_the_range() -> None:
     view = View(found("cart", status={"ready": 1}))
     agent = Agent(view, source_range=60, source_step=30)

@@ -89,6 +89,19 @@ def test_a_failed_try_and_a_good_one_in_the_same_second() -> None:
     assert values(found, Grid(110, 10, 10)) == [[100, "1"], [110, "2"]]
 
 
+@pytest.mark.parametrize(("again", "times"), [(110.0, [100, 110, 120, 130]), (120.0, [100, 120, 130])])
+def test_a_sample_with_a_time_of_its_own_goes_on_after_a_failed_try(again: float, times: list[int]) -> None:
+    found = window()
+    found.update({"a": (A, 95.0, 1.0)}, 100.0)
+    found.end_all(110.0)
+    # The exporter has measured nothing new meanwhile.
+    for now in (again, 130.0):
+        found.update({"a": (A, 95.0, 1.0)}, now)
+    assert [time for time, _ in values(found, Grid(130, 30, 10))] == times
+    found.update({"a": (A, 125.0, 2.0)}, 140.0)
+    assert values(found, Grid(140, 0, 0)) == [[140, "2"]]
+
+
 def test_both_bounds_hold_and_name_their_setting() -> None:
     budget = Budget(1, 3)
     found = fill(Window(budget), (1.0, 1.0), (2.0, 1.0))

@@ -1,0 +1,52 @@
+"""Tokens that are kept: how long one is tried for while the old one is good, and which ones go."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dsf.auth import tokencache
+from dsf.auth.tokencache import Token, TokenCache
+from dsf.errors import HttpError
+
+
+@pytest.mark.parametrize("left", [4.0, 60.0])
+def test_a_good_token_is_renewed_in_a_part_of_the_deadline(monkeypatch: pytest.MonkeyPatch, left: float) -> None:
+    monkeypatch.setattr(tokencache, "_SHARE", 0.0)
+    cache = TokenCache()
+    deadline = time.monotonic() + left
+    given: list[float] = []
+
+    def get(until: float) -> Token:
+        given.append(until)
+        if len(given) > 1:
+            raise HttpError("timeout", "too late")
+        return Token("old", 50)
+
+    assert [cache.token("key", get, deadline) for _ in range(2)] == ["old", "old"]
+    assert given[0] == deadline
+    assert given[1] < time.monotonic() + min(5.0, left / 2)
+    # There is none to go on with.
+    with pytest.raises(HttpError, match="too late"):
+        cache.token("key", get, deadline, refused="old")
+    assert given[2] == deadline
+
+
+def test_one_more_than_are_kept_takes_the_place_of_the_oldest() -> None:
+    cache = TokenCache()
+    asked: list[int] = []
+
+    def token(number: int) -> None:
+        def get(_: float) -> Token:
+            asked.append(number)
+            return Token("x", 3600)
+
+        cache.token(number, get, time.monotonic() + 60)
+
+    for number in range(257):
+        token(number)
+    asked.clear()
+    for number in (256, 255, 0):
+        token(number)
+    assert asked == [0]
