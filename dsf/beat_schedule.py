@@ -53,6 +53,7 @@ class BeatScheduler(Scheduler):
         self._clients: list[redis.Redis] = []
         self._metrics: Exposition | None = None
         self._ticking = False
+        self._is_ending = False
         self._away_since: float | None = None
         self._away_because = ""
         self._backoff = _BACKOFF
@@ -89,8 +90,11 @@ class BeatScheduler(Scheduler):
     def tick(self, *_: Any, **__: Any) -> float:
         """One round: dispatch a batch, then wait until something is due or the schedule changes.
 
-        Always 0, because the waiting has been done: Celery shall come again at once.
+        Always 0, because the waiting has been done: Celery shall come again at once. Raises SystemExit after `close`.
         """
+        if self._is_ending:
+            # The one of the signal's handler was swallowed, as those are that come while an object is being deleted.
+            raise SystemExit
         self._touch()
         self._ticking = True
         try:
@@ -98,7 +102,9 @@ class BeatScheduler(Scheduler):
                 # Not on the wake list: the element that wakes is for the active beat.
                 time.sleep(self._lock.poll if self._lock else _BACKOFF_MAX)
             else:
-                self._wait(self._dispatcher.run())
+                until = self._dispatcher.run()
+                if not self._is_ending:
+                    self._wait(until)
         except redis.RedisError as error:
             self._outage(error)
         else:
@@ -113,6 +119,7 @@ class BeatScheduler(Scheduler):
         Celery calls it in its signal handler, in the middle of a tick, and again when the tick has been left. What the
         tick works with is closed only then.
         """
+        self._is_ending = True
         if self._lock is not None:
             try:
                 self._lock.release()

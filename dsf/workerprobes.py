@@ -6,6 +6,7 @@ is away is not being stuck.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,17 +30,20 @@ def liveness_file() -> Path | None:
 
 
 def keep_alive() -> None:
-    """Touch the file, from where the main loop is busy waiting for Redis."""
+    """Touch the file, if there is to be one; also from where the main loop is busy waiting for Redis."""
     file = liveness_file()
     if file is not None:
-        file.touch()
+        # A full or read-only disk is no reason to stop working; the probe will tell.
+        with contextlib.suppress(OSError):
+            file.touch()
 
 
 def lives_no_more() -> None:
     """Remove the file: the process ends."""
     file = liveness_file()
     if file is not None:
-        file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 class Liveness(bootsteps.StartStopStep):
@@ -49,14 +53,13 @@ class Liveness(bootsteps.StartStopStep):
 
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
-        self._file = liveness_file()
         self._entry: Any = None
 
     def start(self, worker: Any) -> None:
         """Touch it now and regularly."""
-        if self._file is not None:
-            self._file.touch()
-            self._entry = worker.timer.call_repeatedly(_TOUCH_EVERY, self._file.touch)
+        if liveness_file() is not None:
+            keep_alive()
+            self._entry = worker.timer.call_repeatedly(_TOUCH_EVERY, keep_alive)
 
     def stop(self, worker: Any) -> None:
         """The process ends."""
@@ -71,25 +74,24 @@ class PatientConsumer(Consumer):
 
     def ensure_connected(self, conn: Any) -> Any:
         """Connect, however long it takes."""
-        file = liveness_file()
-        if file is not None:
-            conn.ensure_connection = _touching(conn.ensure_connection, file)
+        conn.ensure_connection = _touching(conn.ensure_connection)
         return super().ensure_connected(conn)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Close the connection. A Redis that is there and refuses commands would refuse the next one at once."""
         super().on_connection_error_after_connected(exc)
-        if isinstance(exc, redis.ResponseError):
+        # Also one that is a replica for as long as no other takes its place.
+        if isinstance(exc, redis.ResponseError) or isinstance(exc.__cause__, redis.ResponseError):
             keep_alive()
             time.sleep(_REFUSED_PAUSE)
 
 
-def _touching(connect: Callable[..., Any], file: Path) -> Callable[..., Any]:
+def _touching(connect: Callable[..., Any]) -> Callable[..., Any]:
     """`connect` with its callback, which is called every second, extended."""
 
     def ensure_connection(*args: Any, callback: Callable[[], Any] | None = None, **options: Any) -> Any:
         def wait() -> None:
-            file.touch()
+            keep_alive()
             if callback is not None:
                 callback()
 

@@ -63,7 +63,7 @@ def _run(config: Settings) -> int:
     from celery import signals
 
     from dsf import memory, workerprobes
-    from dsf.agent import pool, runtime, steps
+    from dsf.agent import consumer, pool, runtime, steps
     from dsf.celery import app
 
     def _on_revoked(request: Any, *, expired: bool = False, **_: Any) -> None:
@@ -88,7 +88,7 @@ def _run(config: Settings) -> int:
         worker: Any = app.Worker(
             hostname=f"spoke@{config.cluster}",
             pool_cls=pool.StagePool,
-            consumer_cls=workerprobes.PatientConsumer,
+            consumer_cls=consumer.AgentConsumer,
             concurrency=config.agent_concurrency,
             queues=[agent.queue],
             loglevel=config.log_level,

@@ -199,10 +199,13 @@ class Supervisor:
 def supervising(folder: Path, say: Callable[[str], None]) -> Iterator[Supervisor]:
     """A supervisor whose children are ended at the end of the block, also by SIGTERM and SIGHUP.
 
-    Both raise KeyboardInterrupt in the block, as Ctrl-C does.
+    Both raise KeyboardInterrupt in the block, as Ctrl-C does. A SIGHUP that is ignored, as by nohup, stays so.
     """
     supervisor = Supervisor(folder, say)
-    previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, _interrupt) for number in numbers}
     try:
         yield supervisor
     finally:

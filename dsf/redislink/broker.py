@@ -4,15 +4,21 @@ does not wait for them."""
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import kombu
+import redis
 from celery.app import amqp, events
 from celery.events.dispatcher import EventDispatcher
+from kombu.exceptions import EncodeError
 from kombu.utils import json
 
+import dsf.log
 from dsf.redislink.link import Link
+
+log = dsf.log.get(__name__)
 
 #: The first wait and what is added after each further try, in seconds; both are the longest of what is drawn.
 _FIRST = 1.0
@@ -22,6 +28,8 @@ MOST_EVENT_BYTES: Final = 64 * 1024
 #: Bytes of the events in it, which grow by a third on their way (base64), and as many events as surely fit.
 _MOST_BODY_BYTES: Final = 40_000
 _FEW_EVENTS: Final = 8
+#: Messages of events that are kept while they cannot be sent: some 20 MB at worst. The oldest go first.
+MOST_KEPT: Final = 100
 
 
 class Connection(kombu.Connection):
@@ -61,17 +69,67 @@ class Amqp(amqp.AMQP):
     Connection = Connection
 
 
-class PromptDispatcher(EventDispatcher):
+# Its members are not in the published types of Celery.
+_Dispatcher: Any = EventDispatcher
+
+
+class PromptDispatcher(_Dispatcher):  # type: ignore[misc]
     """Sends an event now or keeps it until there is a connection again; many as messages that Flower takes.
 
     Celery has heartbeats tried until Redis is back, by the worker's main loop, which meanwhile neither connects anew,
-    nor says that it waits, nor ends when it is told to. And it sends as one message whatever has come together.
+    nor says that it waits, nor ends when it is told to. And it sends as one message whatever has come together, keeps
+    without bound what cannot be sent, and tries each of it where the first one has waited for a silent Redis already.
     """
 
-    def _publish(self, event: Any, *args: Any, **options: Any) -> None:
-        messages = _divided(event) if isinstance(event, list) and len(event) > _FEW_EVENTS else [event]
-        for message in messages:
-            super()._publish(message, *args, **(options | {"retry": False}))  # type: ignore[misc]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # An error is for us: what is kept is said here.
+        self.buffer_while_offline = False
+        self._outbound_buffer: deque[tuple[Any, str]] = deque(maxlen=MOST_KEPT)
+        self._has_told = False
+
+    def flush(self, errors: bool = True, groups: bool = True) -> None:
+        """Send what is kept and what has come together, up to the first message that cannot be sent."""
+        del errors
+        with self.mutex:
+            if self._closed:
+                return
+            for group, waiting in list(self._group_buffer.items()) if groups else ():
+                # Other threads append meanwhile.
+                batch = list(waiting)
+                self._keep(batch, f"{group}.multi")
+                del waiting[: len(batch)]
+            self._send_kept(self.producer)
+
+    def extend_buffer(self, other: Any) -> None:
+        """Take over what another one has not sent; Celery leaves behind what tasks said while Redis was away."""
+        super().extend_buffer(other)
+        for group, waiting in other._group_buffer.items():
+            self._group_buffer[group][:0] = waiting
+
+    def _publish(self, event: Any, producer: Any, routing_key: str, *_: Any, **__: Any) -> None:
+        # The mutex is held.
+        if producer is not None:
+            self._keep(event, routing_key)
+            self._send_kept(producer)
+
+    def _keep(self, event: Any, routing_key: str) -> None:
+        messages = _divided(event) if isinstance(event, list) else [event]
+        self._outbound_buffer.extend((message, routing_key) for message in messages)
+
+    def _send_kept(self, producer: Any) -> None:
+        while self._outbound_buffer:
+            event, routing_key = self._outbound_buffer[0]
+            try:
+                super()._publish(event, producer, routing_key)
+            except Exception as error:  # noqa: BLE001 (whatever it is, events hold nothing up)
+                if not isinstance(error, redis.ResponseError | EncodeError):
+                    return
+                # Another try would end in the same way.
+                if not self._has_told:
+                    log.warning("events for Flower are refused and dropped", error=str(error))
+                self._has_told = True
+            self._outbound_buffer.popleft()
 
 
 class Events(events.Events):
@@ -82,6 +140,10 @@ class Events(events.Events):
 
 def _divided(events: Iterable[Any]) -> Iterator[list[Any]]:
     """These events, in their order, in lists of which each fits into a message."""
+    events = list(events)
+    if 0 < len(events) <= _FEW_EVENTS:
+        yield events
+        return
     part: list[Any] = []
     size = 0
     for event in events:

@@ -99,7 +99,14 @@ class ReadableErrors:
         """An answer. One that has begun to come is waited for: redis-py would give up a subscriber's connection."""
         if options.get("timeout") == 0:
             del options["timeout"]
-        return super().read_response(*args, **options)  # type: ignore[misc]
+        try:
+            return super().read_response(*args, **options)  # type: ignore[misc]
+        except redis.ReadOnlyError as error:
+            # After a switchover only a new connection leads to the new primary; redis-py would keep this one for ever.
+            self.disconnect()  # type: ignore[attr-defined]
+            raise redis.ConnectionError(
+                f"{self.other_end} at {self.host}:{self.port} is a replica and takes no writes"
+            ) from error
 
     def connect(self) -> None:
         """Connect. Raises redis.ConnectionError and its subclasses."""
@@ -136,7 +143,8 @@ class _Sessions:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Beat connects in a signal's handler, which may have interrupted its own thread in here.
+        self._lock = threading.RLock()
         self._contexts: dict[Hashable, ssl.SSLContext] = {}
         # Server -> the context of its newest session, and that session.
         self._newest: dict[str, tuple[ssl.SSLContext, ssl.SSLSession]] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from queue import SimpleQueue
 from typing import Any
 
 import redis
@@ -43,13 +44,16 @@ class Service(bootsteps.StartStopStep):
         except DsfError as error:
             log.error("the results worker cannot start", error=str(error))
             sys.exit(1)
-        # Earlier than `stop`: a task that waits for Redis to have room must not hold up the end.
-        signals.worker_shutting_down.connect(_tell_to_stop, weak=False)
+        # Earlier than `stop`: a task that waits for Redis to have room must not hold up the end. Only this queue may be
+        # put into by a signal's handler: it may have interrupted its own thread in the middle of an event's set().
+        told: SimpleQueue[None] = SimpleQueue()
+        signals.worker_shutting_down.connect(lambda **_: told.put(None), weak=False)
+        self._teller = threading.Thread(target=_pass_on, args=(told,), name="stop-teller", daemon=True)
 
     def start(self, worker: Any) -> None:
         """Start the threads."""
         del worker
-        for thread in self._threads:
+        for thread in (*self._threads, self._teller):
             thread.start()
 
     def stop(self, worker: Any) -> None:
@@ -80,7 +84,12 @@ def _prepared(config: Settings) -> tuple[list[threading.Thread], redis.Redis]:
     return [threading.Thread(target=run, name=name, daemon=True) for name, run in work.items()], client
 
 
-def _tell_to_stop(**_: Any) -> None:
+def _pass_on(told: SimpleQueue[None]) -> None:
+    told.get()
+    _tell_to_stop()
+
+
+def _tell_to_stop() -> None:
     """Tell every thread of this process that the worker ends."""
     lifetime.stopping.set()
     lifetime.wake.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections import Counter
@@ -77,6 +78,16 @@ class QoS(_BaseQoS):  # type: ignore[misc]
         self.channel.let_go(delivery_tag, _note(kept, delivery["exchange"], delivery["routing_key"]))
         virtual.QoS.append(self, message, delivery_tag)
 
+    def ack(self, delivery_tag: str) -> None:
+        """What was noted is finished. In a script: a full Redis refuses every transaction."""
+        self.channel.forget(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
+
+    def restore_visible(self, *args: Any, **options: Any) -> None:
+        """Put back what was not finished; while Redis is full that waits, and holds up no worker that connects."""
+        with contextlib.suppress(redis.exceptions.OutOfMemoryError):
+            super().restore_visible(*args, **options)
+
 
 class Channel(_BaseChannel):  # type: ignore[misc]
     """A channel that loses no result and takes no garbage.
@@ -104,10 +115,9 @@ class Channel(_BaseChannel):  # type: ignore[misc]
             super()._brpop_start(timeout)
             return
         if not self.taken:
-            # The list is made known before anything can be in it.
+            # The list is made known before anything can be in it, also when Redis is full.
             taken = keys.taken_list(str(uuid.uuid4()))
-            with self.conn_or_acquire() as client:
-                client.zadd(keys.TAKERS, {taken: time.time()})
+            self._run("taker", keys=[keys.TAKERS], args=[taken, time.time()])
             lifetime.takers.add(taken)
             self.taken = taken
         wait = self.brpop_timeout if timeout is None else timeout
@@ -199,6 +209,10 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         )
         self._held = 0
         self._refused.clear()
+
+    def forget(self, tag: str) -> None:
+        """What was noted under this tag is finished."""
+        self._run("done", keys=[self.unacked_key, self.unacked_index_key], args=[tag])
 
     def _do_restore_message(
         self, payload: dict[str, Any], exchange: str, routing_key: str, pipe: Any, leftmost: bool = False

@@ -16,11 +16,15 @@ from dsf import keys
 
 log = dsf.log.get(__name__)
 
-_EXTEND = """
-if redis.call('GET', KEYS[1]) == ARGV[1] then
-  return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+#: Takes or extends it, also when Redis is full, as all of the hub's scripts. Returns whether it is ours now, and
+#: whether it was before: the reply to an earlier attempt may have got lost.
+_TAKE = """#!lua flags=allow-oom
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then
+  return {0, 0}
 end
-return 0
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return {1, holder and 1 or 0}
 """
 _RELEASE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then
@@ -37,11 +41,10 @@ class BeatLock:
 
     def __init__(self, client: redis.Redis, timeout: float) -> None:
         """`timeout` in seconds: how long after the holder's death the lock is free."""
-        self._redis = client
         self._milliseconds = max(1, round(timeout * 1000))
         self._interval = timeout / _RENEWALS
         self._token = secrets.token_hex(16)
-        self._extend = client.register_script(_EXTEND)
+        self._take = client.register_script(_TAKE)
         self._release = client.register_script(_RELEASE)
         self._held = False
         self._told: bool | None = None
@@ -60,13 +63,9 @@ class BeatLock:
         now = time.monotonic()
         if self._held and now < self._renew_at:
             return True
-        arguments: list[str | int] = [self._token, self._milliseconds]
-        held = self._held and bool(self._extend(keys=[keys.BEAT_LOCK], args=arguments))
-        if self._held and not held:
+        held, was_ours = map(bool, self._take(keys=[keys.BEAT_LOCK], args=[self._token, self._milliseconds]))
+        if self._held and not was_ours:
             log.warning("beat lost its lock", hint="it or redis stood still for longer than the lock lives")
-        held = held or bool(self._redis.set(keys.BEAT_LOCK, self._token, nx=True, px=self._milliseconds))
-        # The reply to an earlier attempt may have got lost: then the lock is ours without our knowing.
-        held = held or (not self._held and bool(self._extend(keys=[keys.BEAT_LOCK], args=arguments)))
         if held != self._told:
             log.info("beat is active" if held else "another beat is active, this one stands by")
         self._told = held

@@ -13,8 +13,10 @@ import pytest
 from dsf.celery import make_app
 from tests.conftest import SettingsFactory
 from tests.integration.agent.conftest import RESULTS, SERIES
-from tests.integration.agent.harness import Agent, summary
+from tests.integration.agent.harness import CLUSTER, Agent, summary
+from tests.support.forwarder import Forwarder
 from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
+from tests.support.mail import Sent
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
@@ -124,3 +126,31 @@ def test_an_event_without_a_connection_is_kept_and_not_waited_for(
         dispatcher.flush()
         assert not dispatcher._outbound_buffer
     app.close()
+
+
+def test_a_redis_that_has_become_a_replica_is_left(server: RedisServer, tmp_path: Path) -> None:
+    """A planned switchover behind one address: the old primary lives on, and so do all connections to it."""
+    gate = Gate(matrix(SERIES))
+    with (
+        RedisServer() as other,
+        Forwarder(server.port) as address,
+        ScriptedServer(gate) as source,
+        ScriptedServer(answer(RESULTS)) as scorer,
+    ):
+        agent = Agent(tmp_path, server.url, redis_reconnect_max_wait=1)
+        agent._settings["redis_url"] = address.url
+        agent.configure(*(summary(name, source.url, scorer.url) for name in ("begun", "later")))
+        with agent:
+            run = agent.tick("begun", expires=120)
+            assert gate.entered.wait(60)
+            old, new = server.client(), other.client()
+            old.replicaof("127.0.0.1", other.port)
+            wait_for(lambda: agent.log().count("Connection to broker lost") > 1, 20, "the agent to see it")
+            address.target = other.port
+            gate.opened.set()
+            agent.redis, agent.sent = new, Sent(new, CLUSTER)
+            result = agent.result()
+            assert (result.run, result.outcome) == (run, "ok")
+            run = agent.tick("later", expires=120)
+            assert agent.result().run == run
+            assert "Traceback" not in agent.log()

@@ -164,6 +164,8 @@ def test_ticks_that_waited_for_an_agent_that_was_away(make_agent: AgentFactory, 
         agent = make_agent()
         agent.configure(summary("sample", source.url, scorer.url))
         runs = [agent.tick("sample", expires=0.2) for _ in range(50)]
+        until = time.time() + 0.2
+        wait_for(lambda: time.time() > until, message="the time of all to be over")
         agent.start()
         fresh = agent.tick("sample")
         results = {result.run: result for result in (agent.result() for _ in range(51))}

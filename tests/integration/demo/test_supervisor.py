@@ -205,10 +205,30 @@ def test_signals_end_the_block_and_the_children(tmp_path: Path, number: signal.S
             os.kill(os.getpid(), number)
             pytest.fail("the signal did not end the block")
 
-    with pytest.raises(KeyboardInterrupt):
-        run()
+    # These tests may be run under nohup themselves.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert all(is_gone(pid) for pid in pids)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_hangup_that_is_ignored_ends_nothing(tmp_path: Path) -> None:
+    """As under nohup, at logout."""
+    code = (
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from dsf.demo.supervisor import supervising\n"
+        f"with supervising(Path({str(tmp_path)!r}), print):\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    print('goes on', signal.getsignal(signal.SIGHUP).name)\n"
+    )
+    command = ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout == "goes on SIG_IGN\n", ended.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")

@@ -172,3 +172,18 @@ def test_starting_twice_on_one_queue_shares_the_work(bed: Bed, redis_url: str, f
     ):
         wait_for(lambda: bed.state().count("ok") == 300, 40, "every result", interval=0.1)
     assert (bed.state().scheduled, bed.state().open) == (300, 0)
+
+
+def test_a_worker_that_starts_while_redis_is_full_takes_results(settings_factory, folder: Path) -> None:
+    with RedisServer() as server:
+        client = server.client()
+        bed = Bed(client, settings_factory(redis_url=server.url, signing_secret="5e" * 32))
+        bed.add()
+        bed.now = time.time()
+        push(bed, server.url, [bed.envelope(bed.open()) for _ in range(3)])
+        client.config_set("maxmemory", "1")
+        with WorkerProcess(server.url, folder) as worker:
+            wait_for(lambda: bed.state().count("ok") == 3, 30, "the results")
+            wait_for(lambda: not client.exists(keys.UNACKED, keys.RESULTS_QUEUE), 30, "nothing to be left")
+            assert worker.stop() == 0
+        assert "Connection to broker lost" not in worker.log()

@@ -12,8 +12,11 @@ import pytest
 import redis
 
 from dsf import keys
+from dsf.beat_schedule import BeatScheduler
+from dsf.celery import make_app
 from dsf.messages import run_time
 from dsf.store.schedule import ScheduleStore
+from tests.conftest import SettingsFactory
 from tests.integration.schedule.processes import Process, beat
 from tests.integration.schedule.support import books, entry, pushed, register
 from tests.support.redisserver import RedisServer, free_port
@@ -207,3 +210,28 @@ def test_a_metrics_port_in_use_is_said(redis_url: str, redis_server: RedisServer
         # Redis holds 127.0.0.1 only; where that does not clash, beat runs and there is nothing to say.
         assert f"DSF_BEAT_METRICS_PORT: cannot listen on port {redis_server.port}" in process.output
         assert "Traceback" not in process.output
+
+
+def test_it_ends_when_the_signal_was_swallowed(
+    redis_url: str, redis_client: redis.Redis, settings_factory: SettingsFactory
+) -> None:
+    """What a signal's handler raises while an object is being deleted goes no further, and the tick goes on."""
+    settings = settings_factory(role="beat", redis_url=redis_url)
+    app = make_app(settings)
+    scheduler = BeatScheduler(app, config=settings)
+    held: list[str | None] = []
+
+    def interrupted() -> None:
+        held.append(holder(redis_client))
+        # All that the handler does but raising.
+        scheduler.close()
+
+    scheduler._dispatcher.run = interrupted  # type: ignore[method-assign]
+    assert scheduler.tick() == 0.0
+    assert held != [None]
+    for _ in range(2):
+        assert holder(redis_client) is None
+        with pytest.raises(SystemExit):
+            scheduler.tick()
+    scheduler.close()
+    app.close()

@@ -6,6 +6,7 @@ from typing import Any
 
 import kombu
 import pytest
+import redis
 
 from dsf.celery import make_app
 from dsf.redislink import broker
@@ -68,3 +69,83 @@ def test_a_connection_of_somebody_else_is_kombus_own() -> None:
     with broker.Connection("memory://") as connection:
         assert connection.as_uri() == kombu.Connection("memory://").as_uri()
         assert connection.ensure_connection() is connection
+
+
+class Line:
+    """Takes messages of events, or fails with `error` while that is set."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.tries = 0
+        self.taken: list[Any] = []
+
+    def publish(self, message: Any, **_: Any) -> None:
+        self.tries += 1
+        if self.error is not None:
+            raise self.error
+        self.taken += message if isinstance(message, list) else [message]
+
+
+def a_dispatcher(settings_factory: SettingsFactory, line: Line) -> broker.PromptDispatcher:
+    app = make_app(settings_factory(role="agent", cluster="c1"))
+    made: broker.PromptDispatcher = app.events.Dispatcher(
+        hostname="spoke@c1", enabled=True, buffer_group=["task"], buffer_limit=10_000
+    )
+    made.producer = line
+    return made
+
+
+def some_tasks(dispatcher: broker.PromptDispatcher, numbers: range) -> None:
+    for number in numbers:
+        dispatcher.send("task-received", uuid=number, args="x" * 200)
+
+
+def test_a_silent_redis_is_waited_for_once(settings_factory: SettingsFactory) -> None:
+    """However many messages what has come together is: each would wait out the time-outs."""
+    line = Line()
+    dispatcher = a_dispatcher(settings_factory, line)
+    line.error = redis.TimeoutError("silent")
+    some_tasks(dispatcher, range(1000))
+    for tries in (1, 2):
+        dispatcher.flush()
+        assert line.tries == tries
+    some_tasks(dispatcher, range(1000, 1010))
+    line.error = None
+    dispatcher.flush()
+    assert [event["uuid"] for event in line.taken] == list(range(1010))
+    assert not dispatcher._outbound_buffer
+
+
+def test_events_that_are_refused_are_not_kept(settings_factory: SettingsFactory) -> None:
+    line = Line()
+    dispatcher = a_dispatcher(settings_factory, line)
+    line.error = redis.exceptions.NoPermissionError("No permissions to access a channel")
+    for _ in range(3):
+        some_tasks(dispatcher, range(100))
+        dispatcher.flush()
+        dispatcher.send("worker-heartbeat")
+    assert not dispatcher._outbound_buffer
+
+
+def test_of_events_that_cannot_be_sent_the_newest_are_kept(settings_factory: SettingsFactory) -> None:
+    line = Line()
+    dispatcher = a_dispatcher(settings_factory, line)
+    line.error = redis.ConnectionError("away")
+    for number in range(1000):
+        dispatcher.send("worker-heartbeat", number=number)
+    assert len(dispatcher._outbound_buffer) == broker.MOST_KEPT
+    line.error = None
+    dispatcher.flush()
+    assert [event["number"] for event in line.taken] == list(range(1000 - broker.MOST_KEPT, 1000))
+
+
+def test_what_tasks_said_while_redis_was_away_goes_with_the_next_connection(settings_factory: SettingsFactory) -> None:
+    line = Line()
+    old, new = (a_dispatcher(settings_factory, line) for _ in range(2))
+    some_tasks(old, range(3))
+    old.disable()
+    some_tasks(new, range(3, 5))
+    # As Celery does with each new connection.
+    new.extend_buffer(old)
+    new.flush()
+    assert [event["uuid"] for event in line.taken] == [0, 1, 2, 3, 4]

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from dsf.redislink.connection import MasterTlsConnection, PlainConnection, SentinelConnection, TlsConnection
+from dsf.redislink.connection import MasterTlsConnection, PlainConnection, SentinelConnection, TlsConnection, _Sessions
 
 
 def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
@@ -106,3 +106,50 @@ def test_a_signal_while_a_command_is_made_ends_no_process_by_itself(kind: type[P
     assert connection.pack_command("SET", "key", b"\xff", 7, -1.5, "é") == [
         b"*6\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1\r\n\xff\r\n$1\r\n7\r\n$4\r\n-1.5\r\n$2\r\n\xc3\xa9\r\n"
     ]
+
+
+@pytest.mark.parametrize("tries", [1, 0])
+def test_a_server_that_has_become_a_replica_is_left(tries: int) -> None:
+    """Behind the same address there may be the new primary."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asked: list[int] = []
+
+        def serve() -> None:
+            for number, said in enumerate([b"-READONLY You can't write against a read only replica.\r\n", b"+OK\r\n"]):
+                other, _ = server.accept()
+                with other:
+                    other.recv(1000)
+                    asked.append(number)
+                    other.sendall(said)
+
+        threading.Thread(target=serve, daemon=True).start()
+        pool = redis.ConnectionPool(
+            connection_class=PlainConnection,
+            host="127.0.0.1",
+            port=server.getsockname()[1],
+            protocol=2,
+            socket_timeout=30,
+            retry=Retry(NoBackoff(), tries),
+        )
+        client = redis.Redis.from_pool(pool)
+        if not tries:
+            with pytest.raises(redis.ConnectionError, match="is a replica and takes no writes"):
+                client.set("key", "value")
+        assert client.set("key", "value")
+        assert asked == [0, 1]
+        client.close()
+
+
+def test_a_signal_that_comes_while_a_connection_is_made_may_make_another() -> None:
+    sessions, context = _Sessions(), ssl.create_default_context()
+
+    def make() -> ssl.SSLContext:
+        # As the handler of beat does, which gives its lock back.
+        return sessions.find("files", lambda: context, "server")[0]
+
+    found: list[object] = []
+    # In a thread, which would wait for ever.
+    thread = threading.Thread(target=lambda: found.append(sessions.find("files", make, "server")), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert found == [(context, None)]

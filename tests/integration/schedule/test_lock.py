@@ -1,0 +1,68 @@
+"""Beat's lock where Redis does not do what is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from structlog.testing import capture_logs
+
+from dsf import keys
+from dsf.schedule.lock import BeatLock
+from dsf.store.client import connect
+from tests.conftest import SettingsFactory
+from tests.support.forwarder import Forwarder
+from tests.support.redisserver import RedisServer
+
+
+@pytest.fixture
+def full(redis_client: redis.Redis) -> Iterator[redis.Redis]:
+    """A Redis that takes nothing more."""
+    redis_client.config_set("maxmemory", "1")
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        redis_client.set("x", "y")
+    yield redis_client
+    redis_client.config_set("maxmemory", "0")
+
+
+def test_a_full_redis_gives_the_lock_to_a_beat_that_starts(full: redis.Redis) -> None:
+    lock, other = BeatLock(full, 60), BeatLock(full, 60)
+    assert (lock.ensure(), other.ensure()) == (True, False)
+    lock.release()
+    assert other.ensure()
+    # The time of the first one was over while it did not look.
+    full.delete(keys.BEAT_LOCK)
+    other._renew_at = 0.0
+    with capture_logs() as logged:
+        assert other.ensure()
+    assert [line["event"] for line in logged] == ["beat lost its lock"]
+    other.release()
+    assert not full.exists(keys.BEAT_LOCK)
+
+
+def test_a_lock_that_is_ours_without_our_knowing_is_ours(redis_client: redis.Redis) -> None:
+    lock = BeatLock(redis_client, 60)
+    assert lock.ensure()
+    # As when the answer did not come.
+    lock._held = False
+    with capture_logs() as logged:
+        assert lock.ensure()
+    assert not logged
+
+
+def test_beat_leaves_a_redis_that_has_become_a_replica(settings_factory: SettingsFactory) -> None:
+    with RedisServer() as first, RedisServer() as second, Forwarder(first.port) as address:
+        client = connect(settings_factory(redis_url=address.url), retries=0)
+        lock = BeatLock(client, 60)
+        assert lock.ensure()
+        first.client().replicaof("127.0.0.1", second.port)
+        lock._renew_at = 0.0
+        with capture_logs() as logged, pytest.raises(redis.ConnectionError, match="is a replica"):
+            lock.ensure()
+        # Whether it lost the lock is not known yet.
+        assert not logged
+        address.target = second.port
+        assert lock.ensure()
+        assert second.client().get(keys.BEAT_LOCK) == lock._token
+        client.close()

@@ -1,0 +1,54 @@
+"""An address behind which one server after the other may be, as a Service of Kubernetes or a virtual IP has it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class Forwarder:
+    """Passes each connection on to the port that is `target` when it is made. Use as a context manager."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._open: list[socket.socket] = []
+
+    def __enter__(self) -> Forwarder:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in (self._listener, *self._open):
+            _end(one)
+            one.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self._open.append(near)
+                try:
+                    far = socket.create_connection(("127.0.0.1", self.target))
+                except OSError:
+                    _end(near)
+                    continue
+                self._open.append(far)
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    for one in (source, sink):
+        _end(one)
+
+
+def _end(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)

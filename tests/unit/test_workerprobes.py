@@ -1,0 +1,51 @@
+"""The liveness file where it cannot be written: the probe says so, the worker goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf import workerprobes
+
+
+class Timer:
+    """Calls at once what is to be called again and again."""
+
+    timer: Timer
+
+    def __init__(self) -> None:
+        self.timer = self
+
+    def call_repeatedly(self, _: float, call: Callable[[], Any]) -> Timer:
+        call()
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("folder", ["gone", "a file"])
+def test_a_file_that_cannot_be_touched_stops_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    (tmp_path / "a file").touch()
+    monkeypatch.setattr(workerprobes, "liveness_file", lambda: tmp_path / folder / "alive")
+    worker = Timer()
+    step = workerprobes.Liveness(worker)
+    step.start(worker)
+    waited: list[int] = []
+
+    def connect(callback: Callable[[], Any]) -> str:
+        callback()
+        return "connected"
+
+    assert workerprobes._touching(connect)(callback=lambda: waited.append(1)) == "connected"
+    assert waited == [1]
+    step.stop(worker)
+    # As soon as it can be, it is.
+    monkeypatch.setattr(workerprobes, "liveness_file", lambda: tmp_path / "alive")
+    workerprobes.keep_alive()
+    assert (tmp_path / "alive").exists()
