@@ -159,6 +159,8 @@ class BackendError(DsfError):
 
     #: Whether it was understood and refused: a right is missing, or the object is not valid. An operator has to act.
     is_refusal: bool = False
+    #: Whether it has no time now: whatever else is asked would get the same answer.
+    is_busy: bool = False
 
 
 class ObjectNotFoundError(BackendError):

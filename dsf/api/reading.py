@@ -37,3 +37,8 @@ def read(manifest: dict[str, Any], model: type[_Object]) -> _Object:
         return model.from_manifest(manifest)
     except ValidationError:
         return model.from_manifest({name: value for name, value in manifest.items() if name != "status"})
+
+
+def understood(manifest: dict[str, Any], model: type[_Object]) -> _Object:
+    """The object as far as the model knows its fields. Raises as `read`."""
+    return read(known(manifest, model)[0], model)

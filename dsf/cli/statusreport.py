@@ -12,7 +12,7 @@ from dsf.cli.session import out_dir
 from dsf.errors import UnknownScorerError
 from dsf.fleet.outfolder import ConditionView, ProblemView, conditions_in, conditions_told, problems_in, unmet
 from dsf.fleet.reader import FleetReader
-from dsf.fleet.views import ScorerView, ScoreView, Time, View
+from dsf.fleet.views import ScorerList, ScorerView, ScoreView, Time, View
 from dsf.settings import Settings
 from dsf.store.agents import Agents
 from dsf.store.notices import Notices
@@ -60,17 +60,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
             # It is known, but not good enough to run: the conditions say why.
             found = fleet.scorers().model_copy(update={"scorers": []})
     problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in Agents(client).problems().items()]
-    wrong = any(problem.severity == "error" for problem in problems)
-    bad = wrong or conditions or any(state_of(scorer) in _BAD for scorer in found.scorers)
-    return StatusReport(
-        at=found.at,
-        ok=not bad,
-        scorers=found.scorers,
-        scores=scores,
-        scores_total=total,
-        conditions=conditions,
-        problems=problems,
-    )
+    return _report(found, scores, total, conditions, problems)
 
 
 def ask_report(client: Client, named: str | None) -> StatusReport:
@@ -93,7 +83,18 @@ def ask_report(client: Client, named: str | None) -> StatusReport:
             raise
         found = client.scorers().model_copy(update={"scorers": []})
     conditions = [one for name in sorted(told) if named in (None, name) for one in unmet(name, told[name])]
-    bad = conditions or any(state_of(scorer) in _BAD for scorer in found.scorers)
+    return _report(found, scores, total, conditions, [])
+
+
+def _report(
+    found: ScorerList,
+    scores: list[ScoreView] | None,
+    total: int,
+    conditions: list[ConditionView],
+    problems: list[ProblemView],
+) -> StatusReport:
+    wrong = any(problem.severity == "error" for problem in problems)
+    bad = wrong or conditions or any(state_of(scorer) in _BAD for scorer in found.scorers)
     return StatusReport(
         at=found.at,
         ok=not bad,
@@ -101,6 +102,7 @@ def ask_report(client: Client, named: str | None) -> StatusReport:
         scores=scores,
         scores_total=total,
         conditions=conditions,
+        problems=problems,
     )
 
 

@@ -13,7 +13,7 @@ import structlog
 
 import dsf.log
 from dsf.backends.protocol import ObjectKey
-from dsf.errors import DsfError
+from dsf.errors import BackendError, DsfError
 from dsf.hub.outage import Outage
 from dsf.hub.workqueue import RETRY_MAX, WorkQueue
 
@@ -27,8 +27,7 @@ STOP_TIMEOUT: Final = 10.0
 #: a time-out, so a thread that waits for one comes back long before.
 STUCK: Final = 180.0
 
-#: HTTP statuses of a server that has no time, and seconds before the next attempt when it does not say how many.
-_BUSY: Final = (429, 503)
+#: Seconds before the next attempt where a server has no time and does not say how many.
 _BUSY_PAUSE: Final = 1.0
 
 #: Reads the object that the key names and makes the world as it should be. It is not told what happened: it must
@@ -114,6 +113,6 @@ class Controller:
 def _asked(error: Exception) -> float:
     """Seconds that the API server wants to be left alone: all keys together would else ask it all the time."""
     asked = getattr(error, "retry_after", None)
-    if not asked and getattr(error, "status", 0) in _BUSY:
+    if not asked and isinstance(error, BackendError) and error.is_busy:
         asked = _BUSY_PAUSE
     return min(asked or 0.0, RETRY_MAX)

@@ -29,8 +29,6 @@ _OURS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 #: Seconds for the controller's end, and for OCM to take things off the clusters; each takes a few where all is well.
 _PATIENCE: Final = 90.0
 _POLL: Final = 1.0
-#: HTTP statuses of a server that has no time.
-_BUSY: Final = (429, 503)
 #: Seconds for the last look at what is left.
 _LAST: Final = 10.0
 
@@ -76,7 +74,7 @@ def leave(session: Session, namespace: str, patience: float = _PATIENCE) -> list
                 # It would meet the next one too.
                 raise
             except BackendError as error:
-                if getattr(error, "status", 0) in _BUSY:
+                if error.is_busy:
                     raise
                 # One object's own, such as a webhook that refuses: it must not keep the others from going.
                 failure = failure or error

@@ -28,6 +28,8 @@ _APPLY_PATCH = "application/apply-patch+yaml"
 _ERROR_LIMIT = 64 * 1024
 #: Statuses that call for nothing but another attempt: timeout, gone, too many requests.
 _PASSING = frozenset({408, 410, 429})
+# Those of a server that has no time: too many requests, unavailable.
+_BUSY = frozenset({429, 503})
 _CHUNK = 64 * 1024
 
 
@@ -39,6 +41,7 @@ class ApiError(BackendError):
         self.status = status
         self.retry_after = retry_after
         self.is_refusal = 400 <= status < 500 and status not in _PASSING
+        self.is_busy = status in _BUSY
 
 
 class ForbiddenError(ApiError):

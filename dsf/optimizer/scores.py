@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.reading import known, read
+from dsf.api.reading import understood
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import GROUP, SCORE_CONDITION, SCORER_NAME_LABEL
@@ -64,7 +64,7 @@ class Scores:
         found = []
         for manifest in self._backend.objects(DYNAMIC_SCORERS):
             try:
-                found.append(read(known(manifest, DynamicScorer)[0], DynamicScorer))
+                found.append(understood(manifest, DynamicScorer))
             except ValidationError:
                 continue
         return found

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import yaml
 from pydantic import ValidationError
 
-from dsf.api.reading import known, read
+from dsf.api.reading import understood
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scorer import DynamicScorer, Execution
@@ -60,7 +60,7 @@ class FolderObjects:
 def parsed(manifest: Any) -> DynamicScorer | None:
     """A manifest as the scorer that it is; None when it is none."""
     try:
-        return read(known(manifest, DynamicScorer)[0], DynamicScorer) if isinstance(manifest, dict) else None
+        return understood(manifest, DynamicScorer) if isinstance(manifest, dict) else None
     except ValidationError:
         return None
 
