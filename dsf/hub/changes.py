@@ -12,6 +12,7 @@ import redis
 from dsf import keys
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.fleet.changes import Action, Change, after
+from dsf.store.client import at_once
 
 #: The reason of each Event. What concerns no DynamicScorer becomes none.
 REASONS: Final = {
@@ -48,7 +49,7 @@ class ChangeTeller:
                     if change is not None:
                         self._tell(change)
                 last = batch[-1][0]
-                self._redis.set(keys.CHANGES_TOLD, last)
+                at_once(self._redis, ("SET", keys.CHANGES_TOLD, last))
 
     def _tell(self, change: Change) -> None:
         reason = REASONS.get(change.action)

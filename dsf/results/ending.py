@@ -29,7 +29,7 @@ from dsf.settings import Settings
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import SUCCESSES, Failure, Score
 from dsf.store.registry import ScorerRecord
-from dsf.store.runs import Ending
+from dsf.store.runs import Ending, GivenWay
 
 _WORD = re.compile(r"[a-z0-9_]{1,64}")
 _STAGES = ("fetch", "score", "publish")
@@ -83,19 +83,21 @@ def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Set
     return _succeeded(result, scorer, scored)
 
 
-def superseded_by(result: Result) -> Iterator[Result]:
-    """What the runs end with that gave way to newer ones before the hub took them, as this verified result says."""
+def superseded_by(result: Result) -> Iterator[GivenWay]:
+    """The runs that gave way to newer ones before the hub took their results, as this verified result says."""
     for member in result.superseded:
         scorer, _, run = member.partition("/")
         if is_name(scorer) and is_run_id(run):
-            yield Result(
-                cluster=result.cluster,
-                scorer=scorer,
-                run=run,
-                at=result.at,
-                outcome="skipped",
-                reason=SkipReason.SUPERSEDED.value,
-                message="the scorer had a newer result before the hub took this one in",
+            yield GivenWay(
+                result.cluster,
+                scorer,
+                HistoryEntry(
+                    run=run,
+                    at=run_time(run),
+                    outcome="skipped",
+                    reason=SkipReason.SUPERSEDED.value,
+                    message="the scorer had a newer result before the hub took this one in",
+                ),
             )
 
 

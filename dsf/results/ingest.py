@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import redis
 
@@ -16,7 +16,7 @@ from dsf.results.registrycache import RegistryCache
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.registry import ScorerRecord
-from dsf.store.runs import Ending, Runs
+from dsf.store.runs import Ending, GivenWay, Runs
 from dsf.throttle import Throttle
 
 #: Answers of `Ingest.handle` for a result that was refused; each is counted.
@@ -82,7 +82,7 @@ class Ingest:
         factor = self._registry.validity_factor()
         answers: dict[int, str | redis.ResponseError] = {}
         endings: dict[int, Ending] = {}
-        given_way: list[Ending] = []
+        given_way: list[GivenWay] = []
         refused: Counter[str] = Counter()
         news: dict[str, tuple[AgentRecord, int]] = {}
         for number, envelope in enumerate(envelopes):
@@ -94,13 +94,17 @@ class Ingest:
                 self._log(error.reason, envelope, str(error))
             else:
                 endings[number] = ending_of(result, scorer, now=now, settings=self._settings, factor=factor)
-                given_way += self._given_way(result, now)
+                given_way += superseded_by(result)
         self._note(news)
         ended = self._runs.end_all(
-            [*endings.values(), *given_way], refused=refused, now=now, history_length=self._settings.history_length
+            list(endings.values()),
+            given_way=given_way,
+            refused=refused,
+            now=now,
+            history_length=self._settings.history_length,
         )
         changed = False
-        for (number, ending), answer in zip(endings.items(), ended[: len(endings)], strict=True):
+        for (number, ending), answer in zip(endings.items(), ended, strict=True):
             if isinstance(answer, redis.ResponseError):
                 answers[number] = answer
                 continue
@@ -112,13 +116,6 @@ class Ingest:
         if changed:
             self._on_change()
         return [answers[number] for number in range(len(envelopes))]
-
-    def _given_way(self, result: Result, now: float) -> Iterator[Ending]:
-        """How the runs end that gave way to newer ones before the hub took them."""
-        for one in superseded_by(result):
-            scorer = self._registry.scorer(one.scorer)
-            if scorer is not None:
-                yield ending_of(one, scorer, now=now, settings=self._settings)
 
     def refuse(self, reason: str) -> None:
         """Count a result that is dropped without being taken in. Raises redis.RedisError."""
@@ -162,11 +159,7 @@ class Ingest:
         """Tell the hub what clusters use."""
         if not news:
             return
-        try:
-            self._agents.note_all(news)
-        except redis.exceptions.OutOfMemoryError:
-            # The results themselves are taken in all the same; later ones bring this again.
-            return
+        self._agents.note_all(news)
         until = time.monotonic() + _NOTE_AGAIN
         self._noted |= {name: (key_id, agent, until) for name, (agent, key_id) in news.items()}
 

@@ -22,6 +22,7 @@ from dsf.errors import BackendError
 from dsf.results.desired import ScoreObject, desired, validity_factor
 from dsf.results.together import Together
 from dsf.settings import Settings
+from dsf.store.client import at_once
 from dsf.store.looping import repeat
 from dsf.store.pairs import Score
 from dsf.store.registry import Registry
@@ -258,11 +259,12 @@ class Writer:
 
     def _tell_hub(self, scorer: str) -> None:
         """A score is gone, which the scorer's status shows."""
-        with self._redis.pipeline(transaction=True) as pipe:
-            pipe.sadd(keys.HUB_CHANGED, scorer)
-            pipe.lpush(keys.HUB_WAKE, "1")
-            pipe.ltrim(keys.HUB_WAKE, 0, 0)
-            pipe.execute()
+        at_once(
+            self._redis,
+            ("SADD", keys.HUB_CHANGED, scorer),
+            ("LPUSH", keys.HUB_WAKE, "1"),
+            ("LTRIM", keys.HUB_WAKE, 0, 0),
+        )
 
     def _audit(self) -> None:
         """Find objects that no look is planned for, and fit the validities to the size of the fleet."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import dsf.log
 from dsf import keys
 from dsf.errors import UnknownClusterError
-from dsf.store.client import lua
+from dsf.store.client import at_once, lua
 from dsf.store.registry import Registry
 
 log = dsf.log.get(__name__)
@@ -95,9 +95,12 @@ class AgentKeys:
 
     def retire(self, cluster: str, key_id: int) -> None:
         """The cluster is gone: should one of its name come back, its credentials begin after this id."""
-        self._redis.hset(keys.KEYS_USED, cluster, key_id)
-        self._redis.hdel(keys.KEY_REQUESTS, cluster)
-        self._redis.hdel(keys.AGENTS, cluster)
+        at_once(
+            self._redis,
+            ("HSET", keys.KEYS_USED, cluster, key_id),
+            ("HDEL", keys.KEY_REQUESTS, cluster),
+            ("HDEL", keys.AGENTS, cluster),
+        )
 
     def empty(self, cluster: str) -> None:
         """Remove what came with a credential of the cluster that is not valid any more: its queue and its mail. Whether

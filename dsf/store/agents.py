@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import dsf.log
 from dsf import keys
+from dsf.store.client import at_once
 
 log = dsf.log.get(__name__)
 
@@ -45,10 +46,6 @@ class Agents:
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
-    def note(self, cluster: str, record: AgentRecord) -> None:
-        """Note what a cluster's agent speaks."""
-        self._redis.hset(keys.AGENTS, cluster, record.model_dump_json())
-
     def note_all(self, records: Mapping[str, tuple[AgentRecord, int]]) -> None:
         """Note what agents of clusters speak, and the ids of the newest keys that they signed with.
 
@@ -60,10 +57,11 @@ class Agents:
             cluster: record.model_copy(update={"mail": True}) if cluster in mailed else record
             for cluster, (record, _) in records.items()
         }
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hset(keys.KEYS_USED, mapping={cluster: key_id for cluster, (_, key_id) in records.items()})
-            pipe.hset(keys.AGENTS, mapping={cluster: record.model_dump_json() for cluster, record in noted.items()})
-            pipe.execute()
+        at_once(
+            self._redis,
+            ("HSET", keys.KEYS_USED, *(part for name, (_, key_id) in records.items() for part in (name, key_id))),
+            ("HSET", keys.AGENTS, *(part for name, one in noted.items() for part in (name, one.model_dump_json()))),
+        )
 
     def one(self, cluster: str) -> AgentRecord | None:
         """The agent of one cluster; None when it was never heard of, or its record cannot be read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -53,6 +53,17 @@ def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
+
+
+def at_once(client: redis.Redis, *commands: Sequence[str | float]) -> list[Any]:
+    """Answers to commands of the hub that belong together: no other one comes between them, as in MULTI, and they are
+    done also while Redis is full. Each may have some thousand parts.
+
+    Raises redis.RedisError; what came before a command that Redis does not take stays done.
+    """
+    parts = [part for command in commands for part in (len(command), *command)]
+    answers: list[Any] = client.register_script(lua("commands"))(args=parts)
+    return answers
 
 
 # What the hub keeps is bounded, and it is the hub that makes room: when agents may not write because Redis holds

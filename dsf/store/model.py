@@ -14,7 +14,7 @@ from typing import Any, Final
 import redis
 
 from dsf import keys
-from dsf.store.client import batched, lua
+from dsf.store.client import at_once, batched, lua
 from dsf.store.entries import ALL_CLUSTERS, Entry, Override, effective, read, scorer_target
 
 #: What the model holds. Another number makes the results workers count all pairs again.
@@ -97,10 +97,8 @@ class ModelKeeper:
         """A change to a scorer everywhere is one to each of its pairs."""
         clusters: Iterable[Any] = self._redis.zrange(keys.model_states(scorer), 0, -1)
         for batch in batched(clusters, 1000):
-            with self._redis.pipeline(transaction=False) as pipe:
-                for cluster in batch:
-                    pipe.hincrby(keys.MODEL_MARKED, keys.pair(str(cluster), scorer), 1)
-                pipe.execute()
+            marks = (("HINCRBY", keys.MODEL_MARKED, keys.pair(str(cluster), scorer), 1) for cluster in batch)
+            at_once(self._redis, *marks)
         # By the script, which leaves a mark that is newer than the one that was read.
         self._judge(keys=[keys.ENTRIES, keys.MODEL_MARKED], args=["0", target, mark, "runs"])
 

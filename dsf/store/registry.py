@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import dsf.log
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
+from dsf.store.client import at_once
 
 log = dsf.log.get(__name__)
 
@@ -152,7 +153,7 @@ class Registry:
         text = record.model_dump_json()
         if self._redis.hget(key, record.name) == text:
             return False
-        self._redis.hset(key, record.name, text)
+        at_once(self._redis, ("HSET", key, record.name, text))
         return True
 
     def _all(self, key: str, model: type[_Record]) -> dict[str, _Record]:

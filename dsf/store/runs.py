@@ -6,24 +6,31 @@ steps, a message that arrives twice or a second worker never unbalance the books
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import redis
+from redis.commands.core import Script
 
+import dsf.log
 from dsf import keys
-from dsf.store.client import lua
+from dsf.store.client import at_once, batched, lua
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, Failure, Score
 
 #: Seconds for which a lost run is remembered, so that its late result is not taken for an unknown one.
 LOST_MEMORY = 3600
-# Runs declared lost per script call: Redis answers no other client meanwhile.
+# Beginnings of the names of pair hashes and of histories.
+_PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
+# Runs declared lost or superseded per script call: Redis answers no other client meanwhile.
 _SWEEP_BATCH = 500
 # Likewise for pairs.
 _FORGET_BATCH = 500
 
 _Argument = str | int
+
+log = dsf.log.get(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,52 +59,74 @@ class Ending:
     counters: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class GivenWay:
+    """A run whose result gave way to a newer one before the hub took it, and how the history has it."""
+
+    cluster: str
+    scorer: str
+    history: HistoryEntry
+
+
 class Runs:
     """Ends runs. Methods raise redis.RedisError when Redis cannot be reached; they may then be repeated."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._ingest = client.register_script(lua("ingest"))
+        self._superseded = client.register_script(lua("superseded"))
         self._sweep = client.register_script(lua("sweep"))
         self._put_back = client.register_script(lua("putback"))
         self._forget = client.register_script(lua("forget"))
         self._count = client.register_script(lua("count"))
 
     def end_all(
-        self, endings: Sequence[Ending], *, refused: Mapping[str, int], now: float, history_length: int
+        self,
+        endings: Sequence[Ending],
+        *,
+        given_way: Sequence[GivenWay] = (),
+        refused: Mapping[str, int],
+        now: float,
+        history_length: int,
     ) -> list[tuple[str, bool] | redis.ResponseError]:
         """Close the books of runs, in this order, and take over the state and score of each that is its pair's newest.
 
-        `refused` are results that were refused before it was known which run they belong to, by reason; they are only
-        counted. All of it is one round trip, and one more if there are any of these. Returns for each run its outcome;
-        `late` when it had been declared lost (its score counts, the books stay); `replayed` or `stale` when it was
-        refused; `removed` when the pair no longer exists; and whether a writer has to look at the pair now. An error
-        that Redis has with one of them is in its place, and says nothing of the others.
+        Then those of the runs that gave way, as skipped ones; it is a hub that is behind that has them, so they are
+        nearly free. `refused` are results that were refused before it was known which run they belong to, by reason;
+        they are only counted. All of it is one round trip, and one more if there are any of these. Returns for each of
+        `endings` its outcome; `late` when it had been declared lost (its score counts, the books stay); `replayed` or
+        `stale` when it was refused; `removed` when the pair no longer exists; and whether a writer has to look at the
+        pair now. An error that Redis has with one of them is in its place, and says nothing of the others.
         """
-        calls = [_call(ending, now, history_length) for ending in endings]
+        calls = [(self._ingest, *_call(ending, now, history_length)) for ending in endings]
+        calls += [
+            (self._superseded, [keys.OPEN_RUNS, keys.ENTRIES], _rows(batch, history_length))
+            for batch in batched(given_way, _SWEEP_BATCH)
+        ]
         with self._redis.pipeline(transaction=False) as pipe:
-            for names, values in calls:
-                pipe.evalsha(self._ingest.sha, len(names), *names, *values)
+            for script, names, values in calls:
+                pipe.evalsha(script.sha, len(names), *names, *values)
             answers = pipe.execute(raise_on_error=False) if calls else []
         ended = [self._ended(call, answer) for call, answer in zip(calls, answers, strict=True)]
+        for error in ended[len(endings) :]:
+            if isinstance(error, redis.ResponseError):
+                # They are declared lost in time.
+                log.warning("the books of runs that gave way cannot be closed", error=str(error)[:500])
         # Rarely any, so a round trip of its own.
         self.refuse(refused)
-        return ended
+        return [one if isinstance(one, redis.ResponseError) else _answer(one) for one in ended[: len(endings)]]
 
-    def _ended(
-        self, call: tuple[list[str], list[_Argument]], answer: list[object] | Exception
-    ) -> tuple[str, bool] | redis.ResponseError:
+    def _ended(self, call: tuple[Script, list[str], list[_Argument]], answer: Any) -> Any:
+        """What Redis says, or has against this call."""
         if isinstance(answer, redis.exceptions.NoScriptError):
             # Redis was restarted, or this is the first: the client loads it.
             try:
-                answer = self._ingest(keys=call[0], args=call[1])
+                return call[0](keys=call[1], args=call[2])
             except redis.ResponseError as error:
                 return error
-        if isinstance(answer, redis.ResponseError):
-            return answer
-        if isinstance(answer, Exception):
+        if isinstance(answer, Exception) and not isinstance(answer, redis.ResponseError):
             raise answer
-        return _answer(answer)
+        return answer
 
     def refuse(self, refused: Mapping[str, int]) -> None:
         """Count results that are refused before it is known which run they belong to, by reason."""
@@ -131,8 +160,7 @@ class Runs:
                 _number(lost_after),
                 _SWEEP_BATCH,
                 history_length,
-                keys.pair_key("", "").removesuffix("/"),
-                keys.history_key("", "").removesuffix("/"),
+                *_PREFIXES,
                 LOST_MEMORY,
                 keys.MAIL_PREFIX,
                 keys.MAIL_SLOTS,
@@ -149,8 +177,8 @@ class Runs:
         """
         scheduled = {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
         known = {str(pair) for pair in self._redis.smembers(keys.KNOWN_PAIRS)}
-        for batch in _batches(sorted(scheduled - known)):
-            self._redis.sadd(keys.KNOWN_PAIRS, *batch)
+        for batch in batched(sorted(scheduled - known), _FORGET_BATCH):
+            at_once(self._redis, ("SADD", keys.KNOWN_PAIRS, *batch))
         return known - scheduled
 
     def forget(self, pairs: Iterable[str]) -> list[str]:
@@ -160,9 +188,8 @@ class Runs:
         may have died in between.
         """
         found: list[str] = []
-        prefixes = [keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")]
-        for batch in _batches(sorted(pairs)):
-            answer: list[object] = self._forget(keys=[keys.ENTRIES, keys.KNOWN_PAIRS], args=[*prefixes, *batch])
+        for batch in batched(sorted(pairs), _FORGET_BATCH):
+            answer: list[object] = self._forget(keys=[keys.ENTRIES, keys.KNOWN_PAIRS], args=[*_PREFIXES, *batch])
             found += [str(pair) for pair in answer]
         return found
 
@@ -219,12 +246,16 @@ def _call(ending: Ending, now: float, history_length: int) -> tuple[list[str], l
     return names, values
 
 
+def _rows(given_way: Iterable[GivenWay], history_length: int) -> list[_Argument]:
+    """Arguments of the script."""
+    values: list[_Argument] = [history_length, *_PREFIXES]
+    for one in given_way:
+        values += [keys.pair(one.cluster, one.scorer), one.history.run, one.history.row()]
+    return values
+
+
 def _answer(answer: list[object]) -> tuple[str, bool]:
     return str(answer[0]), answer[1] == 1
-
-
-def _batches(items: list[str]) -> Iterator[list[str]]:
-    return (items[start : start + _FORGET_BATCH] for start in range(0, len(items), _FORGET_BATCH))
 
 
 def _number(value: float) -> str:

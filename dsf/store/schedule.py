@@ -15,7 +15,7 @@ import redis
 
 from dsf import keys
 from dsf.settings import settings
-from dsf.store.client import batched, lua
+from dsf.store.client import at_once, batched, lua
 from dsf.store.entries import (
     ALL_CLUSTERS,
     FROM_ENTRY,
@@ -110,20 +110,22 @@ class ScheduleStore:
         removed = 0
         for batch in batched(gone, self._BATCH):
             # First out of the schedule: beat and rescore open no more runs after this.
-            with self._redis.pipeline(transaction=True) as pipe:
-                pipe.hdel(keys.ENTRIES, *batch)
-                pipe.zrem(keys.DUE, *batch)
-                for pair in batch:
-                    pipe.hincrby(keys.MODEL_MARKED, pair, 1)
-                removed += pipe.execute()[0]
+            answers = at_once(
+                self._redis,
+                ("HDEL", keys.ENTRIES, *batch),
+                ("ZREM", keys.DUE, *batch),
+                *(("HINCRBY", keys.MODEL_MARKED, pair, 1) for pair in batch),
+            )
+            removed += answers[0]
         if gone:
             self._close_runs(set(gone))
         for batch in batched(gone, self._BATCH):
             names = [keys.split_pair(pair) for pair in batch]
-            with self._redis.pipeline(transaction=True) as pipe:
-                pipe.delete(*(key(*name) for name in names for key in (keys.pair_key, keys.history_key)))
-                pipe.zadd(keys.WRITES, dict.fromkeys(batch, at - CLOCK_SKEW))
-                pipe.execute()
+            at_once(
+                self._redis,
+                ("DEL", *(key(*name) for name in names for key in (keys.pair_key, keys.history_key))),
+                ("ZADD", keys.WRITES, *(part for pair in batch for part in (at - CLOCK_SKEW, pair))),
+            )
         return removed
 
     def entries(self, pairs: Iterable[str] | None = None) -> list[Entry]:

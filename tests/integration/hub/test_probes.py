@@ -104,14 +104,14 @@ def test_an_agent_that_is_too_old_is_named_in_the_status(running: World) -> None
     name = "dynamic-scoring-config"
     running.until(lambda: running.config_condition(name, "Distributed")[0] == "True")
     assert running.config_condition(name, "AgentsSupported") == ("", "", "")
-    agents.note("b", AgentRecord(schema_version=-1, version="0.0.1"))
-    agents.note("gone", AgentRecord(schema_version=-1))
+    agents.note_all({"b": (AgentRecord(schema_version=-1, version="0.0.1"), 1)})
+    agents.note_all({"gone": (AgentRecord(schema_version=-1), 1)})
     running.until(lambda: running.config_condition(name, "AgentsSupported")[0] == "False")
     _, reason, message = running.config_condition(name, "AgentsSupported")
     assert reason == "AgentVersionNotSupported"
     assert message.startswith("b: its agent (0.0.1) speaks version -1 of the messages, the hub 0 to 2")
     assert "gone" not in message
     running.until(lambda: (name, "AgentVersionNotSupported", "Warning") in running.events())
-    agents.note("b", AgentRecord(version="0.1.0"))
+    agents.note_all({"b": (AgentRecord(version="0.1.0"), 1)})
     running.until(lambda: running.config_condition(name, "AgentsSupported")[:2] == ("True", "AgentsSupported"))
     assert running.config_condition(name, "Distributed")[0] == "True"

@@ -12,6 +12,7 @@ from dsf import keys, messages
 from dsf.results.ingest import Ingest
 from dsf.results.writer import Writer
 from dsf.settings import Settings
+from dsf.store.client import at_once
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -102,8 +103,11 @@ class Bed:
     def open(self, cluster: str = "c1", scorer: str = "s1", *, deadline: float = 60.0) -> str:
         """What beat does when it sends a tick."""
         run = messages.new_run_id(self.now)
-        self.client.hincrby(keys.pair_key(cluster, scorer), "n:scheduled", 1)
-        self.client.zadd(keys.OPEN_RUNS, {keys.run_member(cluster, scorer, run): self.now + deadline})
+        at_once(
+            self.client,
+            ("HINCRBY", keys.pair_key(cluster, scorer), "n:scheduled", 1),
+            ("ZADD", keys.OPEN_RUNS, self.now + deadline, keys.run_member(cluster, scorer, run)),
+        )
         return run
 
     def envelope(self, run: str, cluster: str = "c1", scorer: str = "s1", *, key_id: int = 1, **values: Any) -> dict:

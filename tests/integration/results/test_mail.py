@@ -250,7 +250,38 @@ def test_runs_whose_results_gave_way_end_with_that_reason(bed: Bed) -> None:
     assert bed.send(third, superseded=[f"s1/{second}", f"s1/{first}", "s1/no-run", "none/" + first]) == "ok"
     state = bed.state()
     assert (state.count("ok"), state.skipped(), state.open) == (2, {"superseded": 1}, 0)
-    assert bed.state().open == 0
+    assert [(row.run, row.outcome, row.reason) for row in bed.history()] == [
+        (third, "ok", ""),
+        (first, "skipped", "superseded"),
+        (second, "ok", ""),
+    ]
+
+
+def test_many_runs_that_gave_way_end_together_each_in_its_own_books(bed: Bed) -> None:
+    """With the newest of each as its last run, whatever else is wrong."""
+    for scorer in ("gone", "broken", "s2"):
+        bed.add(scorer=scorer)
+    runs: dict[str, list[str]] = {scorer: [] for scorer in ("s1", "gone", "broken", "s2")}
+    for _ in range(10):
+        bed.now += 0.01
+        for scorer, opened in runs.items():
+            opened.append(bed.open(scorer=scorer))
+    bed.client.hdel(keys.ENTRIES, "c1/gone")
+    bed.client.set(keys.history_key("c1", "broken"), "a text")
+    bed.client.script_flush()
+    given_way = [f"{scorer}/{run}" for scorer, opened in runs.items() for run in opened[:9]]
+    assert bed.send(runs["s1"][9], superseded=given_way) == "ok"
+    assert bed.send(runs["s2"][9], scorer="s2", superseded=given_way, outcome="error") == "error"
+    for scorer in ("s1", "s2"):
+        state = bed.state(scorer=scorer)
+        assert (state.skipped(), state.open) == ({"superseded": 9}, 0)
+        assert bed.client.hget(keys.pair_key("c1", scorer), "last_run") == runs[scorer][9]
+        assert {row.reason for row in bed.history(scorer=scorer)} >= {"superseded"}
+        assert bed.client.llen(keys.history_key("c1", scorer)) == 5
+    # Those are declared lost: nothing is half done.
+    assert bed.state(scorer="broken").skipped() == {}
+    members = bed.client.zrange(keys.OPEN_RUNS, 0, -1)
+    assert members == [f"c1/{one}" for one in [*(f"broken/{run}" for run in runs["broken"]), f"gone/{runs['gone'][9]}"]]
 
 
 def test_nothing_is_left_behind_where_nobody_collects(bed: Bed, mailbox: Mailbox) -> None:

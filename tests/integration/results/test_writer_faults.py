@@ -12,7 +12,10 @@ import redis
 from dsf import keys
 from dsf.errors import BackendError, ObjectConflictError
 from dsf.kube.session import ApiError
+from dsf.results.ingest import Ingest
 from dsf.results.writer import LEASE
+from dsf.store.registry import ClusterRecord
+from dsf.store.schedule import Entry
 from dsf.store.writes import Finish
 from tests.integration.results.bed import Bed
 from tests.integration.results.writes import APPLY, NAME, stats
@@ -66,6 +69,35 @@ def test_a_refusal_is_told_to_the_hub_until_it_is_over(bed: Bed) -> None:
     assert bed.write() == [APPLY]
     assert bed.news() == {"s1"}
     assert bed.state().unwritten == ""
+
+
+def test_scores_are_written_and_pairs_go_while_redis_is_full(bed: Bed) -> None:
+    """Else scores expire although nothing is wrong with them, and nobody could make room by removing a scorer."""
+    bed.add("c2")
+    bed.cycle("c2")
+    bed.client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            bed.client.set("x", "y")
+        bed.cycle()
+        bed.backend.error = ApiError("403: no right", 403)
+        bed.write()
+        assert bed.news() == {"s1"}
+        bed.backend.error = None
+        bed.now += 2
+        assert sorted(bed.write()) == [APPLY, ("apply", "c2", NAME)]
+        bed.writes.touch("c1", "s1", forget_written=True)
+        assert bed.write() == [APPLY]
+        assert bed.schedule.remove(["c1/s1"]) == 1
+        assert bed.write() == [("delete", "c1", NAME)]
+        bed.registry.put_cluster(ClusterRecord(name="c3"))
+        bed.schedule.upsert([Entry(cluster="c3", scorer="s1", score_name="score of s1", interval=30)])
+        bed.ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now)
+        assert bed.cycle("c3") == "ok"
+        assert bed.write() == [("apply", "c3", NAME)]
+    finally:
+        bed.client.config_set("maxmemory", "0")
+    assert bed.state("c2").unwritten == ""
 
 
 def test_objects_of_a_batch_are_written_side_by_side(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
