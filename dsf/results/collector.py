@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from itertools import islice
 from typing import Any
 
 import redis
@@ -29,8 +30,10 @@ LEASE = 3.0
 _RENEW_EVERY = 1.0
 # Longest wait for a bell, in seconds: so late are the end of this worker and a due look noticed.
 _LONGEST_WAIT = 0.5
-# Seconds between two tries while the queue is as long as it may be.
-_NO_ROOM_PAUSE = 0.01
+# Seconds between two looks at a queue that is as long as it may be, and tasks that must have left it before more is
+# collected: to name hundreds of clusters and move one result takes more from a worker than the result.
+_NO_ROOM_PAUSE = 0.05
+_ROOM = 2
 #: Time from one collection to the next, in seconds: results that come soon after each other are taken in together, for
 #: most of a result's cost is that of its collection and its task. One that comes alone does not wait. The longer time
 #: holds until a task is full, while no mailbox fills.
@@ -60,6 +63,8 @@ class Collector:
         self._throttle = Throttle(10.0)
         # Cluster -> its slots with something in them, in the order in which they are emptied.
         self._ringing: dict[str, dict[int, None]] = {}
+        # Results that there is room for while more wait than that; None while all of them have room.
+        self._room: int | None = None
         self._ours_until = 0.0
         self._collected_at = 0.0
 
@@ -93,7 +98,7 @@ class Collector:
                     if is_quiet:
                         self._await_others(bells)
                     if not self.collect():
-                        self._stopping.wait(_NO_ROOM_PAUSE)
+                        self._await_room()
                     if self._ringing:
                         # More is there than was collected: what waits already need not wait for others.
                         self._collected_at = float("-inf")
@@ -112,6 +117,15 @@ class Collector:
             self._stopping.wait(min(left, PACE))
             self._hear(bells)
         self._collected_at = time.monotonic()
+
+    def _await_room(self) -> None:
+        """Wait for the queue to get shorter, but for no longer than bells may ring unheard."""
+        until = time.monotonic() + _LONGEST_WAIT
+        enough = min(_ROOM * self._group, self._mail.queue_limit // 2)
+        while not self._stopping.wait(_NO_ROOM_PAUSE):
+            self._room = self._mail.room()
+            if self._room >= enough or time.monotonic() >= until:
+                return
 
     def _pace(self) -> float:
         waiting = [len(slots) for slots in self._ringing.values()]
@@ -143,7 +157,8 @@ class Collector:
 
     def collect(self) -> bool:
         """Move what is there into the queue; says whether there was room for all of it. Raises redis.RedisError."""
-        batch = {cluster: tuple(self._ringing[cluster]) for cluster in list(self._ringing)[:_BATCH]}
+        most = _BATCH if self._room is None else max(1, min(_BATCH, self._room))
+        batch = {cluster: tuple(self._ringing[cluster]) for cluster in islice(self._ringing, most)}
         done = self._mail.collect(batch)
         for cluster in done.refused:
             if (not_logged := self._throttle.take(cluster)) is not None:
@@ -152,8 +167,16 @@ class Collector:
         if done.next is None:
             for cluster in order:
                 del self._ringing[cluster]
-            return True
-        # Whose turn was over is the last one next time.
-        for cluster in order[: done.next]:
+            if self._room is not None:
+                self._room = self._room - done.moved if self._ringing else None
+            return self._room is None or self._room > 0
+        # Whose turn was over is the last one next time, and so is a slot: the next result in it may come at once.
+        rest, turn = divmod(done.next, len(order))
+        for cluster in (*(order[turn:] if rest else ()), *order[:turn]):
             self._ringing[cluster] = self._ringing.pop(cluster)
+        for cluster, number in zip(order, done.empty, strict=True):
+            for slot in batch[cluster][:number]:
+                del self._ringing[cluster][slot]
+            if not self._ringing[cluster]:
+                del self._ringing[cluster]
         return False

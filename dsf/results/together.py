@@ -10,6 +10,8 @@ from dsf.store.writes import BURST, Finish, Writes
 # Pairs whose end is noted in one round trip, and for how many seconds the first of them waits for others at most.
 _FINISHED = 8
 _WITHIN = 0.5
+# Seconds after which what a writer knows of a pair is old. A change meanwhile is not lost: the pair is looked at again.
+_STALE = 1.0
 
 
 class Together:
@@ -30,23 +32,22 @@ class Together:
         self._first_at = 0.0
 
     def wait_for_budget(self, wanted: int) -> bool:
-        """Wait for a turn to write; says whether that took so long that things may have changed.
+        """Wait for a turn to write; says whether that took so long that what is known is to be read again.
 
         `wanted` is how many writes may follow, this one included: their turns are asked for with this one.
         """
-        waited = False
+        began = time.monotonic()
         while not self._is_granted():
             granted, wait = self._writes.take_budget(self._rate, min(wanted, BURST))
             if granted:
                 with self._lock:
                     self._granted += granted - 1
                 break
-            waited = True
             if wait > _WITHIN:
                 self.flush()
             if self._stopping.wait(wait):
                 break
-        return waited
+        return time.monotonic() - began > _STALE
 
     def finish(self, one: Finish) -> None:
         """Note that a pair is done with, soon."""

@@ -42,6 +42,10 @@ _BATCH = 32
 # Objects of a batch that are written at once. Most of a write is waiting: for the API server, and in a busy worker
 # several times for the thread that takes in results.
 _AT_ONCE = 4
+# While results wait, writing takes a fourth of the CPU of this process: for each second that a batch took, the rest of
+# the worker has so many before the next one, or what it can get in so long.
+_OTHERS, _LONGEST_YIELD = 3.0, 2.0
+_YIELD_STEP = 0.1
 # Seconds between two audits in the whole fleet of writers.
 _AUDIT_EVERY = 30.0
 _FIRST_BACKOFF = 1.0
@@ -77,6 +81,8 @@ class Writer:
         self._clock = clock
         self._writes = Writes(client)
         self._registry = Registry(client)
+        # So many results wait now and then without any being late.
+        self._few = min(settings.results_group, settings.results_queue_limit // 2)
         self._attempts: dict[str, int] = {}
         self._factor = 1.0
         self._throttle = Throttle(_LOG_EVERY)
@@ -110,25 +116,41 @@ class Writer:
         if claims:
             self._worked_at = time.monotonic()
             self._factor = self._writes.validity_factor()
-        self._look_at_all(deque(zip(claims, self._writes.facts(claims), strict=True)))
+        self._yield(self._look_at_all(deque(zip(claims, self._writes.facts(claims), strict=True))))
         if len(claims) == batch:
             return 0.0
         return LONGEST_SLEEP if due_in is None else due_in
 
-    def _look_at_all(self, batch: deque[tuple[Claim, Facts]]) -> None:
-        """Some at once. Raises what the first of them raised that could not go on; the rest of the batch is left."""
+    def _yield(self, spent: float) -> None:
+        """Let results go first that wait, after a batch that took so much CPU (seconds): the later a score is written,
+        the newer it is, and it is written once.
+        """
+        if not spent:
+            return
+        cpu, until = time.process_time() + _OTHERS * spent, time.monotonic() + _LONGEST_YIELD
+        while time.process_time() < cpu and time.monotonic() < until and self._writes.results_waiting() > self._few:
+            if self._stopping.wait(_YIELD_STEP):
+                return
+
+    def _look_at_all(self, batch: deque[tuple[Claim, Facts]]) -> float:
+        """Some at once; returns the seconds of CPU that it took. Raises what the first of them raised that could not go
+        on; the rest of the batch is left.
+        """
         errors: list[Exception] = []
+        spent: list[float] = []
 
         def look() -> None:
+            began = time.thread_time()
             while not errors:
                 try:
                     one = batch.popleft()
                 except IndexError:
-                    return
+                    break
                 try:
                     self._look(*one, left=len(batch))
                 except Exception as error:  # noqa: BLE001 (raised below, in the writer's own thread)
                     errors.append(error)
+            spent.append(time.thread_time() - began)
 
         # Daemons: a write that hangs must not hold up the end of the worker.
         helpers = [threading.Thread(target=look, daemon=True) for _ in range(min(_AT_ONCE, len(batch)) - 1)]
@@ -140,6 +162,7 @@ class Writer:
         self._together.end()
         if errors:
             raise errors[0]
+        return sum(spent)
 
     def _look(self, claim: Claim, facts: Facts, left: int) -> None:
         """Do what one pair needs, with so many behind it; a failure of the backend puts the pair off."""

@@ -25,8 +25,11 @@ class Collected:
     """What one collection did."""
 
     moved: int
-    #: Index of the cluster whose turn is next, when there was no more room for results; None when all were moved.
+    #: Index of the cluster whose turn is next when there was no more room for results, plus the number of clusters if
+    #: all of them have had a turn; None when all were moved.
     next: int | None
+    #: How many of its slots are empty now, for each cluster, from the first on.
+    empty: tuple[int, ...]
     #: Clusters with something in their mailbox that could be no result.
     refused: tuple[str, ...]
 
@@ -37,7 +40,7 @@ class Mail:
     def __init__(self, client: redis.Redis, *, queue_limit: int, message_limit: int) -> None:
         """`queue_limit` results may be in the queue, each of at most `message_limit` characters."""
         self._redis = client
-        self._queue_limit = queue_limit
+        self.queue_limit = queue_limit
         self._longest = message_limit * PACKING
         self._collect = client.register_script(lua("collect"))
         self._find = client.register_script(lua("mail"))
@@ -62,13 +65,18 @@ class Mail:
             found += map(str, self._find(args=[keys.MAIL_PREFIX, keys.MAIL_SLOTS, *batch]))
         return found
 
+    def room(self) -> int:
+        """How many results the queue may get; some of them may still be too many bytes for it."""
+        return max(0, self.queue_limit - int(self._redis.llen(keys.RESULTS_QUEUE)))
+
     def collect(self, slots: Mapping[str, Sequence[int]]) -> Collected:
         """Move what is in these slots of these clusters into the results queue, in turns, while there is room."""
         named = [part for cluster, taken in slots.items() for part in (cluster, " ".join(map(str, taken)))]
         answer: list[object] = self._collect(
             keys=[keys.RESULTS_QUEUE, keys.REJECTED, keys.REJECTED_MAIL],
-            args=[self._queue_limit, _MOST_BYTES, SHORTEST, self._longest, keys.MAIL_PREFIX, *named],
+            args=[self.queue_limit, _MOST_BYTES, SHORTEST, self._longest, keys.MAIL_PREFIX, *named],
         )
-        moved, following, *refused = answer
+        moved, following, empty, *refused = answer
         place = int(str(following))
-        return Collected(int(str(moved)), place - 1 if place else None, tuple(map(str, refused)))
+        counts = tuple(map(int, str(empty).split()))
+        return Collected(int(str(moved)), place - 1 if place else None, counts, tuple(map(str, refused)))

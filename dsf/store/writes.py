@@ -188,6 +188,10 @@ class Writes:
             elif isinstance(answer, Exception):
                 raise answer
 
+    def results_waiting(self) -> int:
+        """How many results wait for a worker."""
+        return int(self._redis.llen(keys.RESULTS_QUEUE))
+
     def put_back(self, claim: Claim, now: float) -> None:
         """Give a claimed pair to the next writer, untouched."""
         at_once(self._redis, ("ZADD", keys.WRITES, _time(now), claim.pair), ("ZREM", keys.WRITE_LEASES, claim.pair))

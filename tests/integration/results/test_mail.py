@@ -46,7 +46,8 @@ def test_clusters_take_turns_and_the_queue_stays_short(bed: Bed, mail: Mail) -> 
     slots = dict.fromkeys(["c1", "c2", "c3"], tuple(ALL))
     done = mail.collect(slots)
     assert _queue(bed.client) == "abcaaaaaaa"
-    assert (done.moved, done.next, done.refused) == (10, 1, ())
+    # The second one is next, after all had a turn; eight slots of the first are empty, and all of the others.
+    assert (done.moved, done.next, done.empty, done.refused) == (10, 4, (8, 16, 16), ())
     # No room: nothing is touched.
     assert (mail.collect(slots).moved, bed.client.exists(*keys.mail_slots("c1"))) == (0, 8)
     bed.client.delete(keys.RESULTS_QUEUE)
@@ -67,6 +68,27 @@ def test_who_had_a_turn_is_last_the_next_time(bed: Bed) -> None:
         order += _queue(bed.client)
         bed.client.delete(keys.RESULTS_QUEUE)
     assert order == "123123"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_none_waits_twice_while_others_wait(bed: Bed, limit: int) -> None:
+    """A slot that is filled again as soon as it is empty has the same turn as the others, in its cluster and beside."""
+    settings = bed.settings.model_copy(update={"results_queue_limit": limit, "results_group": 1})
+    collector = Collector(bed.client, settings, threading.Event())
+    waiting = {(cluster, slot): 0 for cluster in ("c1", "c2", "c3") for slot in range(4)}
+    for cluster, slot in waiting:
+        _put(bed.client, cluster, slot)
+        collector.ring(cluster, str(slot))
+    for _ in range(5 * len(waiting) // limit):
+        collector._await_room()
+        collector.collect()
+        for (cluster, slot), number in waiting.items():
+            if not bed.client.exists(keys.mail_slot(cluster, slot)):
+                waiting[cluster, slot] = number + 1
+                _put(bed.client, cluster, slot)
+                collector.ring(cluster, str(slot))
+        bed.client.delete(keys.RESULTS_QUEUE)
+    assert set(waiting.values()) <= {4, 5, 6}
 
 
 def test_what_can_be_no_result_goes_unread_and_is_counted(bed: Bed, mail: Mail) -> None:

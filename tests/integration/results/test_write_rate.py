@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dsf import keys
+from dsf.results import writer as writer_module
 from dsf.results.ingest import Ingest
 from dsf.results.writer import LEASE
 from tests.integration.results.bed import Bed
 from tests.integration.results.writes import NAME
+from tests.support.wait import wait_for
 
 
 def test_two_workers_write_each_change_once(bed: Bed) -> None:
@@ -79,6 +81,30 @@ def test_turns_are_given_some_at_a_time_and_no_more_than_one_by_one(bed: Bed) ->
     granted, wait = bed.writes.take_budget(rate, 1)
     assert granted == 0
     assert 900 < wait <= 1000
+
+
+def test_results_that_wait_go_before_scores(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of scores, then the worker's other threads have its CPU; and nobody waits where no result does."""
+    monkeypatch.setattr(writer_module, "_OTHERS", 1e9)
+    monkeypatch.setattr(writer_module, "_LONGEST_YIELD", 600.0)
+    bed.settings = bed.settings.model_copy(update={"write_rate": 100_000.0})
+    for n in range(40):
+        bed.add(f"c{n}")
+        bed.cycle(f"c{n}")
+    bed.client.lpush(keys.RESULTS_QUEUE, *range(bed.settings.results_group + 1))
+    writer = bed.writer()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(writer.step)
+        wait_for(lambda: len(bed.backend.log) == 32, 10, "a batch")
+        looks = []
+        waiting = writer._writes.results_waiting
+        monkeypatch.setattr(writer._writes, "results_waiting", lambda: looks.append(waiting()) or looks[-1])
+        wait_for(lambda: len(looks) >= 3, 10, "looks at what waits")
+        assert not first.done()
+        bed.client.delete(keys.RESULTS_QUEUE)
+        first.result(60)
+    writer.step()
+    assert len(bed.backend.log) == 40
 
 
 def test_a_batch_asks_for_turns_and_notes_what_is_done_together(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
