@@ -89,9 +89,10 @@ class ScoringProbe:
         if ready:
             self._file.touch()
         else:
-            self._file.unlink(missing_ok=True)
+            # First the reason: who finds the agent not ready looks for it in the log.
             if self._is_ready and self._is_consuming:
                 log.warning("not ready: no scorer had a good cycle for 3 intervals", scorers=len(self._fresh_until))
+            self._file.unlink(missing_ok=True)
         self._is_ready = ready
 
     def _run(self) -> None:
