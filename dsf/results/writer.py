@@ -125,8 +125,6 @@ class Writer:
         """Let results go first that wait, after a batch that took so much CPU (seconds): the later a score is written,
         the newer it is, and it is written once.
         """
-        if not spent:
-            return
         cpu, until = time.process_time() + _OTHERS * spent, time.monotonic() + _LONGEST_YIELD
         while time.process_time() < cpu and time.monotonic() < until and self._writes.results_waiting() > self._few:
             if self._stopping.wait(_YIELD_STEP):
