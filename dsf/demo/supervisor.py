@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from typing import NoReturn
 
 from dsf.errors import ToolError
 
@@ -76,6 +76,7 @@ class Supervisor:
         self._folder = folder
         self._say = say
         self._children: dict[str, _Child] = {}
+        self._interrupted = False
 
     def __contains__(self, name: str) -> bool:
         return name in self._children
@@ -90,6 +91,18 @@ class Supervisor:
         """Process id of a child."""
         return self._children[name].process.pid
 
+    def interrupt(self) -> NoReturn:
+        """A signal's handler: raises KeyboardInterrupt now and, should that be lost, at the next look.
+
+        What is raised while an object is being deleted is printed and lost.
+        """
+        self._interrupted = True
+        raise KeyboardInterrupt
+
+    def _look(self) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+
     def wait_ready(self, timeout: float, *names: str, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Wait until these programs (default: those that were started so far) serve; call `meanwhile` meanwhile.
 
@@ -98,6 +111,7 @@ class Supervisor:
         waiting = list(names or self._children)
         deadline = time.monotonic() + timeout
         while waiting:
+            self._look()
             for name in list(waiting):
                 child = self._children[name]
                 if child.process.poll() is not None:
@@ -116,6 +130,7 @@ class Supervisor:
 
         Raises ToolError when a program is not there any more.
         """
+        self._look()
         for name, child in self._children.items():
             _shorten(child.log)
             if child.given_up or child.process.poll() is None:
@@ -205,17 +220,13 @@ def supervising(folder: Path, say: Callable[[str], None]) -> Iterator[Supervisor
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, _interrupt) for number in numbers}
+    previous = {number: signal.signal(number, lambda *_: supervisor.interrupt()) for number in numbers}
     try:
         yield supervisor
     finally:
         supervisor.stop_all()
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _end(children: list[_Child], grace: float) -> None:

@@ -7,25 +7,15 @@ import logging
 import os
 import signal
 import sys
-from threading import Event
-from types import FrameType
+from queue import SimpleQueue
+from threading import Event, Thread
 
 from policywatcher.cluster import Cluster, ClusterError
 from policywatcher.options import OptionError, Options
 from policywatcher.watcher import Watcher, log
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-class _EndedError(BaseException):
-    """A signal came. It goes through whatever is waited for, an API server that hangs included."""
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    for one in _SIGNALS:
-        # Once is enough, and connections are being closed.
-        signal.signal(one, signal.SIG_IGN)
-    raise _EndedError
+#: Seconds for the request under way at the end; one to an API server that hangs is left to itself.
+_GRACE = 2.0
 
 
 def main() -> int:
@@ -33,18 +23,33 @@ def main() -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     # It says for every refused request what is in our own message already.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
+    # Exit codes. The handler raises nothing: what is raised while an object is being deleted is lost. And this is no
+    # Event: only this queue may be put into by a handler, which interrupts its own thread anywhere.
+    ends: SimpleQueue[int] = SimpleQueue()
     # As the first process of a container it would otherwise not hear SIGTERM at all.
-    for number in _SIGNALS:
-        signal.signal(number, _end)
-    try:
-        return _watch()
-    except _EndedError:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ends.put(0))
+    stop = Event()
+
+    def watch() -> None:
+        code = 1
+        try:
+            code = _watch(stop)
+        finally:
+            ends.put(code)
+
+    watching = Thread(target=watch, name="watch", daemon=True)
+    watching.start()
+    code = ends.get()
+    stop.set()
+    watching.join(_GRACE)
+    if code == 0:
         log.info("ended")
-        return 0
+    return code
 
 
-def _watch() -> int:
-    """Until a signal ends it, or at once with the exit code for a wrong setting."""
+def _watch(stop: Event) -> int:
+    """Until told to stop, or at once with the exit code for a wrong setting."""
     try:
         options = Options.read(os.environ)
         cluster = Cluster.connect(options.namespace, options.claim)
@@ -59,7 +64,7 @@ def _watch() -> int:
         options.stable_duration,
     )
     with contextlib.closing(cluster):
-        Watcher(cluster, options.stable_duration).run(options.poll_interval, Event())
+        Watcher(cluster, options.stable_duration).run(options.poll_interval, stop)
     return 0
 
 

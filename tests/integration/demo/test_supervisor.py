@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -214,6 +214,24 @@ def test_signals_end_the_block_and_the_children(tmp_path: Path, number: signal.S
         signal.signal(signal.SIGHUP, before)
     assert all(is_gone(pid) for pid in pids)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("look", [Supervisor.check, lambda made: made.wait_ready(10, "child")])
+def test_a_signal_while_an_object_is_deleted_ends_the_block(tmp_path: Path, look: Callable[[Supervisor], None]) -> None:
+    class Deleted:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def run() -> None:
+        with supervising(tmp_path, lambda _: None) as made:
+            made.start(python("child", SLEEP))
+            Deleted()
+            look(made)
+            pytest.fail("the signal did not end the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
 
 
 def test_a_hangup_that_is_ignored_ends_nothing(tmp_path: Path) -> None:
