@@ -55,7 +55,7 @@ def comparison(namespace: str = "apps", words: str = XSS, **more: Any) -> PlanCo
 
 
 def test_a_proposal_beside_what_is_in_force(page: WebProcess, redis_client: redis.Redis) -> None:
-    assert "Nothing was planned yet" in fetch(page, "/plans", "<h1>Plans</h1>")
+    fetch(page, "/plans", "<h1>Plans</h1>", "Nothing was planned yet")
     remember(redis_client, comparison())
     html = fetch(page, "/plans", "Plan of apps")
     assert "the scores would sum to 150, now to 70" in html

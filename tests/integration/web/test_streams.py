@@ -151,8 +151,7 @@ def test_the_form_for_choosing_stays_in_a_large_fleet(page: WebProcess, redis_cl
         fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
         fleet.entry(f"edge{number}")
     Notices(redis_client).tell_cluster(ClusterNotice(name="edge0", labels={"env": "prod"}))
-    html = fetch(page, "/?set=&label=", 'id="choose"')
-    assert "What needs a person" in html
+    html = fetch(page, "/?set=&label=", 'id="choose"', "What needs a person")
     place = sub("digest=[^&]*", "digest=", live_of(html))
     with stream(page, place) as opened:
         patch, _ = opened.patch()
