@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from dsf.api.dimension import render_dimension
@@ -25,12 +26,12 @@ class ScoreObject:
     items: tuple[Item, ...]
     valid_until: float
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Name of the object."""
         return sanitize_resource_name(self.scorer.score_name)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Differs when anything but the times does."""
         text = repr((self.name, self.scorer.name, self.cluster.uid, sorted(self.items)))

@@ -10,6 +10,10 @@ from dsf.store.writes import BURST, Finish, Writes
 # Pairs whose end is noted in one round trip, and for how many seconds the first of them waits for others at most.
 _FINISHED = 8
 _WITHIN = 0.5
+# Turns that are waited for together, one less than the burst: who comes a little late has lost none. And for how many
+# seconds they are.
+_TURNS = BURST - 1
+_GATHER = 0.05
 # Seconds after which what a writer knows of a pair is old. A change meanwhile is not lost: the pair is looked at again.
 _STALE = 1.0
 
@@ -25,6 +29,8 @@ class Together:
         self._rate = rate
         self._stopping = stopping
         self._lock = threading.Lock()
+        # Of the one thread that asks for turns while the others wait for it.
+        self._asking = threading.Lock()
         # Writes that may happen now.
         self._granted = 0
         self._finished: list[Finish] = []
@@ -37,17 +43,21 @@ class Together:
         `wanted` is how many writes may follow, this one included: their turns are asked for with this one.
         """
         began = time.monotonic()
-        while not self._is_granted():
-            granted, wait = self._writes.take_budget(self._rate, min(wanted, BURST))
-            if granted:
+        with self._asking:
+            while not self._is_granted() and not self._stopping.is_set():
+                granted, wait = self._writes.take_budget(self._rate, min(wanted, BURST))
                 with self._lock:
-                    self._granted += granted - 1
-                break
-            if wait > _WITHIN:
-                self.flush()
-            if self._stopping.wait(wait):
-                break
+                    self._granted += granted
+                if not granted:
+                    if wait > _WITHIN:
+                        self.flush()
+                    self._stopping.wait(max(wait, min(_GATHER, (min(wanted, _TURNS) - 1) / self._rate)))
         return time.monotonic() - began > _STALE
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a thread asks for a turn to write: more threads would not write more."""
+        return self._asking.locked()
 
     def finish(self, one: Finish) -> None:
         """Note that a pair is done with, soon."""

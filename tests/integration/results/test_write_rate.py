@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -119,6 +121,37 @@ def test_a_batch_asks_for_turns_and_notes_what_is_done_together(bed: Bed, monkey
     writer.step()
     assert len(bed.backend.log) == 30
     assert sum(noted) == 30
-    # Four threads may ask at the same moment, and what is done with does not wait for long.
+    # What is done with does not wait for long.
     assert len(asked) <= 20
     assert len(noted) <= 20
+
+
+def test_turns_that_are_scarce_are_waited_for_together(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.settings = bed.settings.model_copy(update={"write_rate": 100.0})
+    for n in range(30):
+        bed.add(f"c{n}")
+        bed.cycle(f"c{n}")
+    writer, asked = bed.writer(), []
+    take = writer._writes.take_budget
+    monkeypatch.setattr(writer._writes, "take_budget", lambda *args: asked.append(args) or take(*args))
+    writer.step()
+    assert len(bed.backend.log) == 30
+    # The burst, then four or five at a time, each time after a look too early. One by one they would take 50.
+    assert len(asked) <= 20
+
+
+def test_writes_that_take_their_time_run_at_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.settings = bed.settings.model_copy(update={"write_rate": 100_000.0})
+    for n in range(4):
+        bed.add(f"c{n}")
+        bed.cycle(f"c{n}")
+    # None of them ends before all have begun.
+    together, write = threading.Barrier(4), bed.backend.apply_score
+
+    def apply(manifest: dict[str, Any], status: dict[str, Any]) -> None:
+        together.wait(60)
+        write(manifest, status)
+
+    monkeypatch.setattr(bed.backend, "apply_score", apply)
+    bed.writer().step()
+    assert len(bed.backend.log) == 4
