@@ -94,23 +94,23 @@ class Broker:
         self.agent = psutil.Process(agent.pid)
         self._worker = psutil.Process(worker.pid)
         self._plain = plain(redis_server.url)
-        self._server = psutil.Process(redis_server.pid)
+        self.server = psutil.Process(redis_server.pid)
         self._done = done
         self._ticks = TickFactory()
 
     def cpu(self) -> float:
         """CPU seconds of agent, worker and Redis: one of the first two rests while the other one works."""
-        return cpu(self.agent, self._worker, self._server)
+        return cpu(self.agent, self._worker, self.server)
 
     def traffic(self) -> int:
         """Bytes in and out of Redis."""
         info: dict[str, int] = self.redis.info("stats")
         return info["total_net_input_bytes"] + info["total_net_output_bytes"]
 
-    def cycles(self, scorers: list[str]) -> int:
-        """One cycle of each scorer; bytes of a result."""
+    def cycles(self, scorers: list[str], pace: float = PACE) -> int:
+        """One cycle of each scorer, so many a second; bytes of a result."""
         expires = time.time() + 300
-        for scorer in self._paced(scorers):
+        for scorer in self._paced(scorers, pace):
             tick = self._ticks.message(CLUSTER, scorer, new_run_id(), expires)
             self.redis.lpush(keys.spoke_queue(CLUSTER), tick)
         wait_for(lambda: self.sent.count() == len(scorers), 60, "the results", interval=0.05)
@@ -129,21 +129,21 @@ class Broker:
             chain(*(task.si(*arguments) for task in tasks)).apply_async(expires=300)
         wait_for(lambda: self._done.stat().st_size == wanted, 60, "the chains", interval=0.05)
 
-    def _paced(self, scorers: list[str]) -> Iterator[str]:
+    def _paced(self, scorers: list[str], pace: float = PACE) -> Iterator[str]:
         """As beat sends them: every scorer has its own moment."""
         started = time.monotonic()
         for number, scorer in enumerate(scorers):
-            time.sleep(max(0.0, started + number / PACE - time.monotonic()))
+            time.sleep(max(0.0, started + number / pace - time.monotonic()))
             yield scorer
 
 
 @contextmanager
-def broker(url: str, scorers: list[str], series: int) -> Iterator[Broker]:
+def broker(url: str, scorers: list[str], series: int, results: int = RESULTS) -> Iterator[Broker]:
     """A Redis and an agent that runs these scorers."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis_server = stack.enter_context(RedisServer())
-        summaries = [summary(name, url, series, RESULTS).model_dump(by_alias=True) for name in scorers]
+        summaries = [summary(name, url, series, results).model_dump(by_alias=True) for name in scorers]
         (folder / "config.json").write_text(json.dumps(summaries))
         (folder / "key").write_text(derive_key(MASTER, CLUSTER, 1).dump())
         (folder / "done").touch()

@@ -89,6 +89,8 @@ def serve() -> None:
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
         allow_reuse_address = True
+        # Upstream's agent runs all its scorers at the same moment, each on new connections.
+        request_queue_size = 128
 
         def handle_error(self, *_: object) -> None:
             """Measurements end in the middle of an exchange."""

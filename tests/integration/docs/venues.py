@@ -6,6 +6,7 @@ A command that is in none of these tables fails `test_commands.py`: who writes a
 from __future__ import annotations
 
 import enum
+import functools
 import re
 
 from tests.integration.docs import pages
@@ -92,9 +93,10 @@ def venue(command: Command) -> Venue:
     raise LookupError(f"{command}: nothing of ours is in it")
 
 
-def of(*venues: Venue) -> list[Command]:
+@functools.cache
+def of(*venues: Venue) -> tuple[Command, ...]:
     """The commands of all pages that are run there; one that nobody has thought of is nowhere."""
-    return [command for command in pages.all_commands() if _known(command) in venues]
+    return tuple(command for command in pages.all_commands() if _known(command) in venues)
 
 
 def _known(command: Command) -> Venue:

@@ -29,7 +29,8 @@ def kind(words: list[str]) -> None:
     given = parser.parse_args(words)
     match given.verb, given.what:
         case "create", "cluster":
-            clusters.up(given.name)
+            # The page makes one after another: the control planes of the others come up meanwhile.
+            clusters.up(given.name, soon=clusters.NAMES)
         case "load", "docker-image":
             images.load(clusters.cluster(given.name).node, *given.rest)
         case "delete", "clusters":
