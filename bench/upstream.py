@@ -10,10 +10,10 @@ The API server for these is real and not counted, as the results worker and beat
 from __future__ import annotations
 
 import json
-import re
-import shutil
+import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import urlopen
+from typing import BinaryIO
 
 import psutil
 
@@ -31,12 +31,11 @@ from bench.peers import POINTS, server, summary
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 
-#: Where upstream's agent reads what it runs, and where it always shows its metrics.
+#: Where upstream's agent reads what it runs, and what it logs at the end of a cycle.
 NAMESPACE, CONFIG = "dynamic-scoring", "dynamic-scoring-config"
-METRICS = "http://127.0.0.1:8080/metrics"
-_ENDED = re.compile(r'^dynamic_scoring_requests_total\{.*status="(\w+)"\} (\S+)$', re.MULTILINE)
-#: Seconds of one turn of upstream's agent, whose shortest interval is a second.
-TURN = 5.0
+SENT, FAILED = b"Sent scores in", b"Scoring error"
+#: Seconds of one turn at least. The shortest interval of upstream's agent is one.
+TURN = 5
 
 
 @dataclass(frozen=True)
@@ -58,29 +57,39 @@ SIZES = (Size(25, 100, 10, 2.0), Size(10, 1000, 10, 5.0), Size(1, 10_000, 10, 5.
 
 
 class Upstream:
-    """The agent in Go."""
+    """The agent in Go. Its cycles are counted in its log: /metrics of 10,000 scores would cost it more than a cycle."""
 
-    def __init__(self, pid: int) -> None:
-        self.process = psutil.Process(pid)
+    def __init__(self, running: subprocess.Popen[bytes], log: BinaryIO) -> None:
+        self.process = psutil.Process(running.pid)
+        self._running = running
+        self._log = log
+        self._ended = 0
 
     def ended(self) -> int:
-        """Cycles that went well so far. Raises RuntimeError when one did not."""
-        with urlopen(METRICS, timeout=30) as answer:
-            found = _ENDED.findall(answer.read().decode())
-        if any(status != "success" for status, _ in found):
-            raise RuntimeError("a cycle of upstream's agent failed")
-        return int(sum(float(number) for _, number in found))
+        """Cycles so far. Raises RuntimeError when one failed, or the agent has ended."""
+        if self._running.poll() is not None:
+            raise RuntimeError(f"upstream's agent has ended: {self._log.read().decode()}")
+        while (line := self._log.readline()).endswith(b"\n"):
+            if FAILED in line:
+                raise RuntimeError(f"a cycle of upstream's agent failed: {line.decode()}")
+            self._ended += SENT in line
+        self._log.seek(-len(line), os.SEEK_CUR)
+        return self._ended
+
+    def next(self) -> tuple[int, float]:
+        """Cycles and seconds of CPU so far, at the end of a cycle: a part of one counts for nothing."""
+        before = self.ended()
+        wait_for(lambda: self.ended() > before, 60, "a cycle of upstream's agent")
+        return self.ended(), cpu(self.process)
 
     def turn(self) -> float:
         """Milliseconds of CPU a cycle, while it runs."""
         self.process.send_signal(signal.SIGCONT)
-        first = self.ended()
-        wait_for(lambda: self.ended() > first, 60, "a cycle of upstream's agent")
-        before, start = self.ended(), cpu(self.process)
+        before, start = self.next()
         time.sleep(TURN)
-        used, ran = cpu(self.process) - start, self.ended() - before
+        after, end = self.next()
         self.process.send_signal(signal.SIGSTOP)
-        return 1000 * used / ran
+        return 1000 * (end - start) / (after - before)
 
 
 @contextmanager
@@ -98,19 +107,11 @@ def upstream(binary: Path, url: str, size: Size) -> Iterator[Upstream]:
         plane.kubectl("create", "configmap", CONFIG, "-n", NAMESPACE, f"--from-file={folder}/summaries")
         command = [str(binary), "agent", f"--kubeconfig={plane.kubeconfig}", f"--hub-kubeconfig={plane.kubeconfig}"]
         command += [f"--cluster-name={cluster}", f"--addon-namespace={NAMESPACE}", f"--component-namespace={NAMESPACE}"]
-        with process(command, {"PATH": "/usr/bin:/bin"}, Path(folder) / "log") as running:
-            found = Upstream(running.pid)
-
-            def works() -> bool:
-                if running.poll() is not None:
-                    raise RuntimeError((Path(folder) / "log").read_text())
-                try:
-                    return found.ended() > 0
-                except OSError:
-                    return False
-
+        log = Path(folder) / "log"
+        with process(command, {"PATH": "/usr/bin:/bin"}, log) as running, log.open("rb") as said:
+            found = Upstream(running, said)
             try:
-                wait_for(works, 60, "a cycle of upstream's agent")
+                found.next()
                 found.process.send_signal(signal.SIGSTOP)
                 yield found
             finally:
@@ -120,11 +121,10 @@ def upstream(binary: Path, url: str, size: Size) -> Iterator[Upstream]:
 
 def ours(running: Broker, size: Size) -> float:
     """Milliseconds of CPU a cycle, of agent and Redis."""
-    rounds = max(1, int(TURN))
     start = cpu(running.agent, running.server)
-    for _ in range(rounds):
+    for _ in range(TURN):
         running.cycles(size.names, pace=size.scorers)
-    return 1000 * (cpu(running.agent, running.server) - start) / rounds / size.scorers
+    return 1000 * (cpu(running.agent, running.server) - start) / TURN / size.scorers
 
 
 def measure(binary: Path, quick: bool) -> Measurement:
@@ -138,11 +138,11 @@ def measure(binary: Path, quick: bool) -> Measurement:
         ):
             ours(running, size), other.turn()
             turns = [(ours(running, size), other.turn()) for _ in range(2 if quick else 8)]
-            memory = [one.memory_info().rss / MEGABYTE for one in (running.agent, other.process)]
+            here, there = (one.memory_info().rss / MEGABYTE for one in (running.agent, other.process))
         mine, theirs = zip(*turns, strict=True)
         name = f"CPU of a whole cycle, {size.series:,} x {POINTS} samples and {size.results:,} results"
         ratio = statistics.median(go / python for python, go in turns)
-        against = f"upstream's agent, {spread(theirs, 'ms')}; memory {memory[0]:.0f} and {memory[1]:.0f} MiB"
+        against = f"upstream's agent, {spread(theirs, 'ms')}; memory {there:.0f} MiB, here {here:.0f}"
         figures.append(Figure(name, spread(mine, "ms"), ratio, "x cheaper", against, least=size.least))
         details.append({"series": size.series, "results": size.results, "ms": mine, "upstream_ms": theirs})
     return figures, details
@@ -151,9 +151,10 @@ def measure(binary: Path, quick: bool) -> Measurement:
 def main() -> int:
     """Measure and print."""
     parser = options(__doc__)
-    parser.add_argument("--binary", type=Path, required=True, help="upstream's dynamic-scoring")
+    parser.add_argument("--binary", type=Path, required=True, metavar="FILE", help="upstream's dynamic-scoring")
     arguments = parser.parse_args()
-    if shutil.which(arguments.binary) is None:
+    arguments.binary = arguments.binary.resolve()
+    if not os.access(arguments.binary, os.X_OK) or arguments.binary.is_dir():
         parser.error(f"{arguments.binary} is no program: build it with go build ./cmd/dynamic-scoring")
     return report(arguments, measure(arguments.binary, arguments.quick))
 

@@ -18,6 +18,14 @@ from tests.integration.results.writes import NAME
 from tests.support.wait import wait_for
 
 
+def fill(bed: Bed, clusters: int, write_rate: float) -> None:
+    """So many clusters, each with a score to write, at so many writes a second."""
+    bed.settings = bed.settings.model_copy(update={"write_rate": write_rate})
+    for n in range(clusters):
+        bed.add(f"c{n}")
+        bed.cycle(f"c{n}")
+
+
 def test_two_workers_write_each_change_once(bed: Bed) -> None:
     pairs = [(f"c{n}", "s1") for n in range(60)]
     for cluster, scorer in pairs:
@@ -34,10 +42,7 @@ def test_two_workers_write_each_change_once(bed: Bed) -> None:
 
 
 def test_the_rate_is_that_of_all_writers_together(bed: Bed) -> None:
-    bed.settings = bed.settings.model_copy(update={"write_rate": 50.0})
-    for n in range(45):
-        bed.add(f"c{n}")
-        bed.cycle(f"c{n}")
+    fill(bed, 45, write_rate=50.0)
     began = time.monotonic()
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda writer: [writer.step() for _ in range(5)], [bed.writer() for _ in range(3)]))
@@ -89,10 +94,7 @@ def test_results_that_wait_go_before_scores(bed: Bed, monkeypatch: pytest.Monkey
     """A batch of scores, then the worker's other threads have its CPU; and nobody waits where no result does."""
     monkeypatch.setattr(writer_module, "_OTHERS", 1e9)
     monkeypatch.setattr(writer_module, "_LONGEST_YIELD", 600.0)
-    bed.settings = bed.settings.model_copy(update={"write_rate": 100_000.0})
-    for n in range(40):
-        bed.add(f"c{n}")
-        bed.cycle(f"c{n}")
+    fill(bed, 40, write_rate=100_000.0)
     bed.client.lpush(keys.RESULTS_QUEUE, *range(bed.settings.results_group + 1))
     writer = bed.writer()
     with ThreadPoolExecutor(1) as pool:
@@ -110,10 +112,7 @@ def test_results_that_wait_go_before_scores(bed: Bed, monkeypatch: pytest.Monkey
 
 
 def test_a_batch_asks_for_turns_and_notes_what_is_done_together(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    bed.settings = bed.settings.model_copy(update={"write_rate": 100_000.0})
-    for n in range(30):
-        bed.add(f"c{n}")
-        bed.cycle(f"c{n}")
+    fill(bed, 30, write_rate=100_000.0)
     writer, asked, noted = bed.writer(), [], []
     take, finish = writer._writes.take_budget, writer._writes.finish_all
     monkeypatch.setattr(writer._writes, "take_budget", lambda *args: asked.append(args) or take(*args))
@@ -127,10 +126,7 @@ def test_a_batch_asks_for_turns_and_notes_what_is_done_together(bed: Bed, monkey
 
 
 def test_turns_that_are_scarce_are_waited_for_together(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    bed.settings = bed.settings.model_copy(update={"write_rate": 100.0})
-    for n in range(30):
-        bed.add(f"c{n}")
-        bed.cycle(f"c{n}")
+    fill(bed, 30, write_rate=100.0)
     writer, asked = bed.writer(), []
     take = writer._writes.take_budget
     monkeypatch.setattr(writer._writes, "take_budget", lambda *args: asked.append(args) or take(*args))
@@ -141,10 +137,7 @@ def test_turns_that_are_scarce_are_waited_for_together(bed: Bed, monkeypatch: py
 
 
 def test_writes_that_take_their_time_run_at_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    bed.settings = bed.settings.model_copy(update={"write_rate": 100_000.0})
-    for n in range(4):
-        bed.add(f"c{n}")
-        bed.cycle(f"c{n}")
+    fill(bed, 4, write_rate=100_000.0)
     # None of them ends before all have begun.
     together, write = threading.Barrier(4), bed.backend.apply_score
 

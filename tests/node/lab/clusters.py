@@ -9,7 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -85,14 +85,11 @@ def prepare() -> None:
         images.make_bases(building.result)
 
 
-def up(*names: str, soon: Iterable[str] = ()) -> list[Cluster]:
-    """Start clusters side by side, with DNS and volumes, and wait until they are ready. `prepare` comes first.
-
-    Those that are wanted `soon` are started as well, and not waited for.
-    """
+def up(*names: str) -> list[Cluster]:
+    """Start clusters side by side, with DNS and volumes, and wait until they are ready. `prepare` comes first."""
     made = [cluster(name) for name in names or NAMES]
     say(f"starting {', '.join(c.name for c in made)}")
-    for one in [*made, *map(cluster, soon)]:
+    for one in made:
         one.start()
     with ThreadPoolExecutor(len(made)) as pool:
         list(pool.map(_furnish, made))

@@ -29,8 +29,7 @@ def kind(words: list[str]) -> None:
     given = parser.parse_args(words)
     match given.verb, given.what:
         case "create", "cluster":
-            # The page makes one after another: the control planes of the others come up meanwhile.
-            clusters.up(given.name, soon=clusters.NAMES)
+            clusters.up(given.name)
         case "load", "docker-image":
             images.load(clusters.cluster(given.name).node, *given.rest)
         case "delete", "clusters":
