@@ -30,10 +30,13 @@ _WORKER = (
     "celery.utils.debug",
     "dsf.workerprobes",
 )
+_AGENT = ("dsf.agent.main", "dsf.settings", *_WORKER, "dsf.agent.pool", "dsf.agent.runtime", "dsf.agent.steps")
+_RESULTS = ("dsf.results.worker", *_WORKER, "dsf.backends", "dsf.results.service", "dsf.results.transport")
 _COMMANDS = ("dsf.cli.explaining", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statusreport")
 #: Module, or module and first argument -> what is loaded for it, in the order in which it would be.
 LOADED: dict[str, tuple[str, ...]] = {
-    "dsf.agent": ("dsf.agent.main", "dsf.settings", *_WORKER, "dsf.agent.pool", "dsf.agent.runtime", "dsf.agent.steps"),
+    "celery": ("celery.bin.celery", *_RESULTS),
+    "dsf.agent": _AGENT,
     "dsf.beat": (
         "dsf.settings",
         *_CELERY,
@@ -46,8 +49,9 @@ LOADED: dict[str, tuple[str, ...]] = {
     "dsf.cli optimizer": (*_COMMANDS, "dsf.cli.optimizer", "dsf.optimizer.main", "dsf.optimizer.mcp"),
     "dsf.exporter": ("dsf.exporter.main", "dsf.settings", "pydantic.v1", "anyio._core._sockets"),
     "dsf.hub": ("dsf.hub.main", "dsf.settings"),
-    "dsf.results": ("dsf.results.worker", *_WORKER, "dsf.backends", "dsf.results.service", "dsf.results.transport"),
+    "dsf.results": _RESULTS,
     "dsf.web": ("dsf.settings", "dsf.web.main"),
+    "tests.integration.security.identities": (*_AGENT, "azure.identity", "botocore.session", "google.auth"),
 }
 #: A request is one packet; the environment is most of it.
 MOST_BYTES = 1 << 20
