@@ -20,6 +20,10 @@ def test_any_mix_is_counted_as_a_recount_would(bed: Bed, seed: int) -> None:
         mix.check()
 
 
+def test_memory_counts_as_a_server_does(bed_in_memory: Bed) -> None:
+    test_any_mix_is_counted_as_a_recount_would(bed_in_memory, 0)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_rebuilt_model_is_the_same(bed: Bed, seed: int) -> None:
     mix = Mix(bed, 100 + seed)
