@@ -1,0 +1,290 @@
+"""dsf explain in an agent's pod: with the environment and the rights that the chart gives to agents, and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dsf.cli.main import app
+from dsf.settings import ENV_PREFIX, settings
+from tests.integration.agent.kube.conftest import SummaryFactory
+from tests.integration.agent.kube.spoke import Spoke
+from tests.integration.sources.cluster import NODES, RULES, add_node
+from tests.support.controlplane import ControlPlane
+from tests.support.httpserver import ScriptedServer
+from tests.support.redisserver import free_port
+from tests.support.wait import wait_for
+from tests.unit.deploy import chart
+
+Explain = Callable[..., Result]
+
+CLUSTER = "cluster1"
+TOKEN = {"sourceEndpointAuthName": "prometheus", "sourceEndpointAuthKey": "token"}
+#: A root file system that is read-only, but for the folder for temporary files: writing fails as it does in the pod.
+READ_ONLY = """
+import errno, os, sys
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate", "os.utime"}
+
+def refuse(event, arguments):
+    if event == "open" and arguments[2] & WRITING or event in CHANGES:
+        path = os.fspath(arguments[0]) if not isinstance(arguments[0], int) else "/dev/fd"
+        if not path.startswith((os.environ["TMPDIR"], "/dev/")):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+sys.addaudithook(refuse)
+"""
+
+
+def _agent_objects() -> list[chart.Object]:
+    return chart.agent_objects(chart.render({"spokeSetting": {"agent": {"tokenSecrets": ["prometheus"]}}}))
+
+
+@pytest.fixture
+def spoke(spoke: Spoke) -> Spoke:
+    """An agent with the chart's rights, which may read one token."""
+    spoke.grant(chart.one(_agent_objects(), "Role")["rules"])
+    spoke.secret("prometheus", {"token": "first-token"})
+    return spoke
+
+
+@pytest.fixture
+def environment(spoke: Spoke, tmp_path: Path) -> dict[str, str]:
+    """The environment of the agent's container. The account is in a kubeconfig instead of the pod, and the volume of
+    trusted CAs is an empty folder."""
+    (container,) = chart.containers(chart.one(_agent_objects(), "Deployment"))
+    found = chart.environment(container)
+    assert found["DSF_AGENT_KUBE"] == "true"
+    own = {"DSF_AGENT_NAMESPACE": spoke.namespace, "DSF_CLUSTER": CLUSTER, "DSF_KUBECONFIG": str(spoke.kubeconfig)}
+    (volume := tmp_path / "trusted-ca").mkdir()
+    return found | own | {"DSF_TRUSTED_CA_DIR": str(volume)}
+
+
+@pytest.fixture
+def explain(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Explain]:
+    """`explain("sample", DSF_CLUSTER=None)` in the agent's environment, in this process."""
+    for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def run(*arguments: str, **changes: str | None) -> Result:
+        # `None` takes a variable out.
+        return CliRunner().invoke(app, ["explain", *arguments], prog_name="dsf", env={**environment, **changes})
+
+    yield run
+    settings.cache_clear()
+
+
+def error(result: Result) -> str:
+    """The one line that says what is wrong, of a command that failed."""
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def failed(result: Result) -> str:
+    """The last line of a report of a cycle that failed."""
+    assert (result.exit_code, result.stderr) == (1, ""), result.output
+    return str(result.stdout.splitlines()[-1])
+
+
+def report(result: Result) -> Any:
+    """The report as JSON."""
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+# --- it works --------------------------------------------------------------------------------------------------------
+
+
+def test_in_the_pod_of_an_agent(
+    environment: dict[str, str],
+    spoke: Spoke,
+    summarise: SummaryFactory,
+    source: ScriptedServer,
+    scorer: ScriptedServer,
+    tmp_path: Path,
+) -> None:
+    spoke.deliver(summarise(**TOKEN), summarise("second"))
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "sitecustomize.py").write_text(READ_ONLY)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    image = {"HOME": str(temporary), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    shell = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path / "python"), **image, **environment}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments], env=shell, cwd=Path(__file__).parents[4], capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+
+    assert "Read-only file system" in run("-c", f"open({str(tmp_path / 'file')!r}, 'w')").stderr
+    done = run("-m", "dsf.cli", "explain", "sample", "--cluster", CLUSTER)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert f"GET      {source.url}/api/v1/query_range?query=up&start=" in done.stdout
+    assert done.stdout.splitlines()[-1].rstrip() == "ok: 1 of 1 results are used. Nothing was published."
+    assert [request.headers["Authorization"] for request in source.requests] == ["Bearer first-token"]
+    assert len(scorer.requests) == 1
+    assert "first-token" not in done.stdout
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_cluster_is_that_of_the_agent(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
+    spoke.deliver(summarise(scoreDimensionFormat="${cluster}"))
+    found = report(explain("sample", "-o", "json"))
+    assert (found["cluster"], found["outcome"]) == (CLUSTER, "ok")
+    assert found["results"][0]["name"] == CLUSTER
+    assert report(explain("sample", "--cluster", "any", "-o", "json", DSF_CLUSTER=None))["cluster"] == "any"
+    other = error(explain("sample", "--cluster", "cluster2"))
+    assert "this is the agent of cluster 'cluster1'; what was delivered to 'cluster2' can be read there" in other
+    nowhere = explain("sample", DSF_CLUSTER=None)
+    assert nowhere.exit_code == 2
+    assert "--cluster" in nowhere.stderr
+
+
+def test_a_file_that_is_named_wins(explain: Explain, spoke: Spoke, summarise: SummaryFactory, tmp_path: Path) -> None:
+    spoke.deliver(summarise())
+    file = tmp_path / "changed.json"
+    file.write_text(json.dumps([summarise("changed")]))
+    assert report(explain("changed", "--config", str(file), "-o", "json"))["scorer"] == "changed"
+    assert report(explain("changed", "-o", "json", DSF_AGENT_CONFIG=str(file)))["scorer"] == "changed"
+    # A hub on a folder does not.
+    assert "has: sample)" in error(explain("changed", DSF_OUT_DIR=str(tmp_path)))
+
+
+def test_what_is_left_of_the_cluster(
+    explain: Explain, spoke: Spoke, summarise: SummaryFactory, control_plane: ControlPlane, scorer: ScriptedServer
+) -> None:
+    query = 'kubernetes_available{resource="cpu"}'
+    spoke.deliver(summarise(sourceType="Kubernetes", sourceEndpoint="", sourceQuery=query))
+    assert "(unauthorized): the source Kubernetes needs a ClusterRole with get, list and watch" in failed(
+        explain("sample")
+    )
+    control_plane.set_rules(spoke.namespace, "agent", RULES)
+    add_node(spoke.session, "n1", cpu="4")
+    try:
+        result = explain("sample")
+        assert result.exit_code == 0, result.output
+        (request,) = [line.strip() for line in result.stdout.splitlines() if line.strip().startswith("GET")]
+        assert request == "GET      nodes and pods of this cluster"
+        sent = {one["metric"].get("node", ""): one["values"][-1][1] for one in scorer.requests[-1].json()["data"]}
+        assert sent == {"": "4", "n1": "4"}
+    finally:
+        spoke.session.delete(NODES.path(name="n1"))
+
+
+def test_fields_of_objects(
+    explain: Explain, spoke: Spoke, summarise: SummaryFactory, control_plane: ControlPlane, scorer: ScriptedServer
+) -> None:
+    wanted = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "namespace": spoke.namespace,
+        "fields": [{"name": "cpu_quota", "path": "spec.hard['requests.cpu']"}],
+    }
+    spoke.deliver(summarise(sourceType="Object", sourceEndpoint="", sourceQuery=json.dumps(wanted)))
+    said = failed(explain("sample"))
+    assert "(unauthorized): this agent may not read resourcequotas: " in said
+    assert "{apiGroup: '', resource: resourcequotas} to the chart's spokeSetting.agent.sources.objects" in said
+    control_plane.set_rules(
+        spoke.namespace, "agent", [{"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]}]
+    )
+    path = f"/api/v1/namespaces/{spoke.namespace}/resourcequotas"
+    spoke.session.create(path, {"metadata": {"name": "team"}, "spec": {"hard": {"requests.cpu": "1500m"}}})
+
+    def works() -> Result | None:
+        result = explain("sample", DSF_AGENT_OBJECTS='["resourcequotas"]')
+        return result if result.exit_code == 0 else None
+
+    result = wait_for(works, 60, "the right works")
+    (request,) = [line.strip() for line in result.stdout.splitlines() if line.strip().startswith("GET")]
+    assert request == f"GET      {path}?limit=100 of this cluster"
+    (series,) = scorer.requests[-1].json()["data"]
+    assert series["metric"] == {"__name__": "cpu_quota", "namespace": spoke.namespace, "name": "team"}
+    assert series["values"][-1][1] == "1.5"
+
+
+def test_what_was_pushed_is_only_in_the_agent(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
+    spoke.deliver(summarise(sourceType="OpenTelemetry", sourceEndpoint="http://collector/v1/metrics"))
+    assert "(`dsf explain` cannot show what is in an agent's memory)" in failed(explain("sample"))
+
+
+# --- it says why not -------------------------------------------------------------------------------------------------
+
+
+def test_without_a_configmap(explain: Explain, spoke: Spoke) -> None:
+    said = error(explain("sample"))
+    assert f"ConfigMap dynamic-scoring-config in namespace {spoke.namespace} is missing; the hub delivers it" in said
+
+
+def test_without_the_right_to_read_it(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
+    spoke.deliver(summarise())
+    spoke.grant([])
+    said = error(explain("sample"))
+    assert (
+        f"is missing for this agent: its Role in namespace {spoke.namespace} has no rule for get, list and watch of "
+        "configmaps with resourceNames [dynamic-scoring-config] (GET " in said
+    )
+    assert "403" in said
+
+
+def test_a_scorer_that_was_not_delivered(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
+    spoke.deliver(summarise("second"), summarise("first"))
+    said = error(explain("sample"))
+    assert f"(ConfigMap dynamic-scoring-config in namespace {spoke.namespace} has: first, second)" in said
+    spoke.deliver()
+    assert "has: none)" in error(explain("sample"))
+
+
+@pytest.mark.parametrize("broken", ["not JSON", '[{"name": "sample"}]'])
+def test_a_configmap_that_cannot_be_used(explain: Explain, spoke: Spoke, broken: str) -> None:
+    spoke.deliver_text(broken)
+    assert f"ConfigMap dynamic-scoring-config in namespace {spoke.namespace}: " in error(explain("sample"))
+
+
+def test_a_secret_is_missing(explain: Explain, spoke: Spoke, summarise: SummaryFactory, source: ScriptedServer) -> None:
+    spoke.deliver(summarise(**TOKEN))
+    spoke.secret("prometheus", None)
+    missing = "(secret_missing): key 'token' of Secret 'prometheus' is missing on the managed cluster; create it in "
+    assert f"{missing}namespace {spoke.namespace}" in failed(explain("sample"))
+    spoke.secret("prometheus", {"other": "x"})
+    assert missing in failed(explain("sample"))
+    spoke.secret("prometheus", {"token": "two lines\nof text"})
+    said = failed(explain("sample"))
+    assert "(secret_invalid): key 'token' of Secret 'prometheus' holds no token" in said
+    assert "two lines" not in said
+    assert source.requests == []
+
+
+def test_a_secret_that_the_agent_may_not_read(
+    explain: Explain, spoke: Spoke, summarise: SummaryFactory, source: ScriptedServer
+) -> None:
+    spoke.secret("other", {"token": "other-token"})
+    spoke.deliver(summarise(sourceEndpointAuthName="other", sourceEndpointAuthKey="token"))
+    said = failed(explain("sample"))
+    assert (
+        f"is missing on the managed cluster for this agent: its Role in namespace {spoke.namespace} has no rule for "
+        "get, list and watch of secrets with resourceNames [other] (GET " in said
+    )
+    assert source.requests == []
+
+
+def test_no_api_server(explain: Explain, spoke: Spoke, tmp_path: Path, control_plane: ControlPlane) -> None:
+    away = tmp_path / "away"
+    away.write_text(spoke.kubeconfig.read_text().replace(f":{control_plane.port}", f":{free_port()}"))
+    said = error(explain("sample", DSF_KUBECONFIG=str(away)))
+    assert "is missing or cannot be read (GET " in said
+    assert "Connection refused" in said
+    outside = error(explain("sample", DSF_KUBECONFIG=None, KUBERNETES_SERVICE_HOST=None))
+    assert "no Kubernetes API server is configured" in outside

@@ -1,0 +1,389 @@
+"""A real agent process that reads its ConfigMap and tokens from a real API server, with rights by name only."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf.agent.kube import KubeObjects
+from dsf.api.authentication import CaKind
+from dsf.api.summary import parse_summaries
+from dsf.api.tokenhosts import TokenHosts
+from dsf.api.types import AGENT_ACCOUNT, CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
+from dsf.auth.secrets import AccountToken, SecretError, Use
+from dsf.hub.distribute import manifest_work
+from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
+from dsf.kube.session import ForbiddenError, Session
+from dsf.settings import Settings
+from tests.integration.agent.conftest import SERIES, AgentFactory
+from tests.integration.agent.kube.conftest import SummaryFactory
+from tests.integration.agent.kube.spoke import KubeAgent, Spoke
+from tests.integration.auth.bed import server_context
+from tests.support.controlplane import ControlPlane
+from tests.support.httpserver import Exchange, ScriptedServer, matrix
+from tests.support.tlsca import TestCa
+from tests.support.wait import usual_delay, wait_for
+from tests.unit.deploy import chart
+
+SCORERS = "dynamic_scoring_config_scorers"
+VALID = "dynamic_scoring_config_valid"
+TOKEN = {"sourceEndpointAuthName": "prometheus", "sourceEndpointAuthKey": "token"}
+#: Seconds within which a change takes effect.
+AT_ONCE = 1.0
+
+
+def bearer(source: ScriptedServer) -> str:
+    """The token of the newest request."""
+    return source.requests[-1].headers["Authorization"]
+
+
+def test_a_change_takes_effect_within_a_second(agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory) -> None:
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    assert agent.metrics("dynamic_score{")
+    spoke.deliver(summarise(**TOKEN), summarise("second"))
+    wait_for(lambda: agent.value(SCORERS) == 2, AT_ONCE)
+    agent.tick("second")
+    assert agent.result().scorer == "second"
+    assert len(agent.metrics("dynamic_score{")) == 2
+    # `wait_for` has patience; what is said to happen within a second usually does.
+    names = ["third", "fourth", "fifth", "sixth", "seventh"]
+    delay = usual_delay(
+        lambda number: spoke.deliver(*map(summarise, ["sample", "second", *names[: number + 1]])),
+        lambda number: agent.value(SCORERS) == number + 3,
+    )
+    assert delay < 2
+
+
+def test_without_a_configmap_nothing_runs(agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory) -> None:
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    spoke.withdraw()
+    wait_for(lambda: not agent.metrics("dynamic_score{"), AT_ONCE)
+    wait_for(lambda: agent.value(SCORERS) == 0)
+
+    def reason() -> str:
+        agent.tick("sample", expires=2)
+        return agent.result().reason
+
+    # One that nobody took in time says nothing of the scorer.
+    assert wait_for(lambda: (found := reason()) != "expired" and found) == "unknown_scorer"
+    spoke.deliver(summarise())
+    wait_for(lambda: agent.value(SCORERS) == 1, AT_ONCE)
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+
+
+def test_a_token_is_rotated_and_removed_at_once(agent: KubeAgent, spoke: Spoke, source: ScriptedServer) -> None:
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    assert bearer(source) == "Bearer first-token"
+    spoke.secret("prometheus", {"token": "second-token"})
+
+    def is_new() -> bool:
+        agent.tick("sample")
+        return agent.result().outcome == "ok" and bearer(source) == "Bearer second-token"
+
+    wait_for(is_new, AT_ONCE)
+    asked, outcomes = len(source.requests), []
+    spoke.secret("prometheus", None)
+
+    def is_refused() -> str:
+        agent.tick("sample")
+        result = agent.result()
+        outcomes.append(result.outcome)
+        return result.message if result.reason == "secret_missing" else ""
+
+    message = wait_for(is_refused, AT_ONCE)
+    assert f"create it in namespace {spoke.namespace}" in message
+    # Only cycles that did not know of it yet have asked.
+    assert len(source.requests) - asked == outcomes.count("ok") == len(outcomes) - 1
+    spoke.secret("prometheus", {"token": "third-token"})
+    wait_for(lambda: is_refused() == "" and bearer(source) == "Bearer third-token", AT_ONCE)
+    assert "-token" not in agent.log()
+
+
+def test_a_ca_and_a_certificate_of_the_client_are_rotated_at_once(
+    spoke: Spoke, make_agent: AgentFactory, summarise: SummaryFactory, tmp_path: Path
+) -> None:
+    ca, other, clients = (TestCa(tmp_path / name, name) for name in ("ca", "other", "clients"))
+    shown: list[str] = []
+
+    def handle(exchange: Exchange) -> None:
+        connection = exchange.http.connection
+        assert isinstance(connection, ssl.SSLSocket)
+        subject: Any = (connection.getpeercert() or {})["subject"]
+        shown.append(dict(subject[0])["commonName"])
+        matrix(SERIES)(exchange)
+
+    def show(name: str) -> None:
+        made = clients.issue(name)
+        spoke.secret("client", {"tls.crt": made.cert.read_text(), "tls.key": made.key.read_text()})
+
+    def outcome() -> str:
+        agent.tick("sample")
+        result = agent.result()
+        return result.reason or f"{result.outcome} {shown[-1]}"
+
+    show("first")
+    spoke.config_map("private-ca", ca_crt=other.cert.read_text())
+    spoke.allow("client", config_maps=["private-ca"])
+    with ScriptedServer(handle, tls=server_context(ca.issue("127.0.0.1"), clients)) as source:
+        access = {"methods": {"clientCertificate": {"secretName": "client"}}, "tls": {"caRef": {"name": "private-ca"}}}
+        url = f"{source.url}/api/v1/query_range"
+        spoke.deliver(summarise(sourceEndpoint=url, sourceAccess=access, maxRetries=0))
+        agent = make_agent(KubeAgent, spoke=spoke)
+        agent.start()
+        assert outcome() == "connection_failed"
+        spoke.config_map("private-ca", ca_crt=ca.cert.read_text())
+        wait_for(lambda: outcome() == "ok first", AT_ONCE)
+        show("second")
+        wait_for(lambda: outcome() == "ok second", AT_ONCE)
+        spoke.config_map("private-ca", ca_crt=other.cert.read_text())
+        wait_for(lambda: outcome() == "connection_failed", AT_ONCE)
+        spoke.config_map("private-ca", ca_crt=ca.cert.read_text())
+        wait_for(lambda: outcome() == "ok second", AT_ONCE)
+        spoke.secret("client", None)
+        wait_for(lambda: outcome() == "secret_missing", AT_ONCE)
+    assert "PRIVATE KEY" not in agent.log()
+
+
+def test_a_secret_that_may_not_be_read_names_the_missing_rule(
+    agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory, source: ScriptedServer
+) -> None:
+    spoke.secret("other", {"token": "other-token"})
+    spoke.deliver(summarise(sourceEndpointAuthName="other", sourceEndpointAuthKey="token"))
+    wait_for(lambda: "configuration loaded" in agent.log(), 5)
+    seen = wait_for(lambda: _refusal(agent), 5)
+    assert "get, list and watch of secrets with resourceNames [other]" in seen
+    assert spoke.namespace in seen
+    assert "403" in seen
+    # No restart and no back-off: the next cycle after the right was granted has the token.
+    spoke.allow("prometheus", "other")
+
+    def works() -> bool:
+        agent.tick("sample")
+        return agent.result().outcome == "ok"
+
+    wait_for(works, 3, interval=0.2)
+    assert bearer(source) == "Bearer other-token"
+
+
+def _refusal(agent: KubeAgent) -> str:
+    began = time.monotonic()
+    agent.tick("sample")
+    result = agent.result()
+    # A cycle that can never work must not hold a thread for long.
+    assert time.monotonic() - began < 10
+    return result.message if result.reason == "secret_missing" else ""
+
+
+def test_a_scorer_gets_no_token_for_a_server_that_its_secret_does_not_name(
+    agent: KubeAgent, spoke: Spoke, source: ScriptedServer
+) -> None:
+    asked, outcomes = len(source.requests), []
+    spoke.mark("prometheus", labels={USABLE_FOR: "prometheus.example.com"})
+
+    def refusal() -> str:
+        agent.tick("sample")
+        result = agent.result()
+        outcomes.append(result.outcome)
+        return result.message if result.reason == "secret_refused" else ""
+
+    message = wait_for(refusal, AT_ONCE)
+    assert f"not released for {source.url}, so it was not sent there" in message
+    assert USABLE_FOR in message
+    assert "spokeSetting.agent.tokenSecrets" in message
+    assert len(source.requests) - asked == outcomes.count("ok") == len(outcomes) - 1
+    # A label has no place for a port or for several servers: an annotation has.
+    spoke.mark("prometheus", labels={USABLE_FOR: None}, annotations={USABLE_FOR: f"a.example:1, {source.url}"})
+    wait_for(lambda: refusal() == "", AT_ONCE)
+    assert bearer(source) == "Bearer first-token"
+
+
+def test_the_agents_own_credentials_never_leave_it(
+    make_agent: AgentFactory, control_plane: ControlPlane, summarise: SummaryFactory, source: ScriptedServer
+) -> None:
+    # With more rights than the chart gives, and marked by somebody who should have known better.
+    spoke = Spoke(control_plane, CREDENTIALS_NAME, "renamed")
+    for name in (CREDENTIALS_NAME, "renamed"):
+        spoke.secret(name, {"signing-key": "1:" + "ab" * 32, "redis-password": "canary"})
+    spoke.mark("renamed", labels={MANAGED_BY_LABEL: MANAGED_BY})
+    keys = {"sourceEndpointAuthKey": "redis-password"}
+    spoke.deliver(
+        summarise("by-name", sourceEndpointAuthName=CREDENTIALS_NAME, **keys),
+        summarise("by-label", sourceEndpointAuthName="renamed", **keys),
+        summarise("scoring", scoringEndpointAuthName=CREDENTIALS_NAME, scoringEndpointAuthKey="signing-key"),
+    )
+    agent = make_agent(KubeAgent, spoke=spoke)
+    agent.start()
+    for name in ("by-name", "by-label", "scoring"):
+        agent.tick(name)
+        result = agent.result()
+        assert (result.outcome, result.reason) == ("error", "secret_refused")
+        assert "own" in result.message
+    assert not [request for request in source.requests if "Authorization" in request.headers]
+
+
+def test_the_charts_role_lets_the_agent_read_no_secret_of_its_own(
+    control_plane: ControlPlane, settings_factory: Callable[..., Settings]
+) -> None:
+    spoke = Spoke(control_plane)
+    values = {"spokeSetting": {"agent": {"tokenSecrets": ["prometheus"]}}}
+    for rendered in (values, {}):
+        spoke.grant(chart.one(chart.agent_objects(chart.render(rendered)), "Role")["rules"])
+        spoke.secret(CREDENTIALS_NAME, {"signing-key": "1:" + "ab" * 32})
+        session = Session.load(spoke.kubeconfig)
+        try:
+            for path in (SECRETS.path(spoke.namespace, CREDENTIALS_NAME), SECRETS.path(spoke.namespace)):
+                with pytest.raises(ForbiddenError):
+                    session.get(path)
+        finally:
+            session.close()
+
+
+@pytest.mark.parametrize("broken", ["not JSON", json.dumps({"name": "x"}), json.dumps([{"name": "sample"}])])
+def test_summaries_that_cannot_be_used_leave_the_last_good_ones(
+    agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory, broken: str
+) -> None:
+    assert agent.value(VALID) == 1
+    spoke.deliver_text(broken)
+    wait_for(lambda: agent.value(VALID) == 0, AT_ONCE)
+    wait_for(lambda: "configuration cannot be used" in agent.log())
+    assert agent.log().count("configuration cannot be used") == 1
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    spoke.deliver(summarise("second"))
+    wait_for(lambda: agent.value(VALID) == 1, AT_ONCE)
+    wait_for(lambda: agent.value(SCORERS) == 1)
+
+
+def test_an_api_server_may_restart(
+    own_control_plane: ControlPlane, make_agent: AgentFactory, summarise: SummaryFactory, source: ScriptedServer
+) -> None:
+    spoke = Spoke(own_control_plane, "prometheus")
+    spoke.secret("prometheus", {"token": "first-token"})
+    spoke.deliver(summarise(**TOKEN))
+    agent = make_agent(KubeAgent, spoke=spoke)
+    agent.start()
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+
+    own_control_plane.kill_apiserver()
+    # All that is needed is known.
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    own_control_plane.start_apiserver()
+    spoke.secret("prometheus", {"token": "second-token"})
+    spoke.deliver(summarise(**TOKEN), summarise("second"))
+    # The client's back-off while the server was away.
+    wait_for(lambda: agent.value(SCORERS) == 2, 10)
+
+    def has_new_token() -> bool:
+        agent.tick("sample")
+        return agent.result().outcome == "ok" and bearer(source) == "Bearer second-token"
+
+    wait_for(has_new_token, 10, interval=0.2)
+    wait_for(lambda: agent.value(VALID) == 1, 5)
+
+
+def test_a_secret_that_no_scorer_names_is_forgotten(
+    spoke: Spoke, summarise: SummaryFactory, settings_factory: Callable[..., Settings], source: ScriptedServer
+) -> None:
+    spoke.secret("prometheus", {"token": "a-token"})
+    spoke.deliver(summarise(**TOKEN))
+    objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
+    objects.config.start()
+    try:
+        wait_for(lambda: set(objects.config.summaries()) == {"sample"})
+        assert objects.secrets.secret("prometheus", "token", Use((source.url,))) == b"a-token"
+        assert objects.secrets.watched == {"prometheus"}
+        spoke.deliver(summarise())
+        wait_for(lambda: not objects.secrets.watched, AT_ONCE)
+    finally:
+        objects.config.stop()
+
+
+#: (type, keys, whether a label lets it be sent). Kubernetes wants these keys.
+TYPES = [
+    ("kubernetes.io/tls", {"tls.crt": "eA==", "tls.key": "eA=="}, False),
+    ("kubernetes.io/dockerconfigjson", {".dockerconfigjson": "e30="}, False),
+    ("kubernetes.io/dockercfg", {".dockercfg": "e30="}, False),
+    ("kubernetes.io/service-account-token", {"token": "eA=="}, True),
+]
+
+
+@pytest.mark.parametrize(("kind", "data", "is_sent"), TYPES)
+def test_what_is_no_token_by_its_type(
+    spoke: Spoke, settings_factory: Callable[..., Settings], kind: str, data: dict[str, str], is_sent: bool
+) -> None:
+    url = "http://127.0.0.1/"
+    account = {"kubernetes.io/service-account.name": "reader"}
+    spoke.session.create(SERVICE_ACCOUNTS.path(spoke.namespace), {"metadata": {"name": "reader"}})
+    spoke.allow("bound", "released")
+    for name, labels in (("bound", {}), ("released", {USABLE_FOR: "127.0.0.1"})):
+        metadata = {"name": name, "labels": labels, "annotations": account}
+        spoke.session.create(SECRETS.path(spoke.namespace), {"metadata": metadata, "type": kind, "data": data})
+    objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
+    objects.config.start()
+    key = list(data)[-1]
+    try:
+        # A ScoringAuthentication alone releases none of them.
+        with pytest.raises(SecretError, match=r"never sent anywhere|not released for http://127\.0\.0\.1"):
+            objects.secrets.secret("bound", key, Use((url,), TokenHosts(["127.0.0.1"])))
+        if is_sent:
+            assert objects.secrets.secret("released", key, Use((url,))) == b"x"
+        else:
+            with pytest.raises(SecretError, match="never sent anywhere"):
+                objects.secrets.secret("released", key, Use((url,)))
+    finally:
+        objects.config.stop()
+
+
+def test_the_role_that_the_hub_makes_is_enough(
+    spoke: Spoke, summarise: SummaryFactory, settings_factory: Callable[..., Settings], source: ScriptedServer
+) -> None:
+    told = {
+        "methods": {"serviceAccountToken": {"audience": "thanos"}},
+        "tls": {"caRef": {"name": "private-ca"}},
+        "authentication": "thanos",
+        "allowedHosts": ["127.0.0.1"],
+    }
+    (summary,) = parse_summaries(json.dumps([summarise(sourceAccess=told)]))
+    spoke.session.create(SERVICE_ACCOUNTS.path(spoke.namespace), {"metadata": {"name": AGENT_ACCOUNT}})
+    pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----"
+    spoke.session.create(
+        CONFIG_MAPS.path(spoke.namespace), {"metadata": {"name": "private-ca"}, "data": {"ca.crt": f"x\n{pem}\ny"}}
+    )
+    work = manifest_work("c", spoke.namespace, "[]", summary.references, uses_account=summary.uses_account)
+    role = work["spec"]["workload"]["manifests"][1]
+    objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
+    try:
+        with pytest.raises(SecretError, match="serviceaccounts/token") as caught:
+            objects.secrets.account_token("thanos", 600)
+        assert caught.value.reason == "auth_failed"
+        spoke.grant(role["rules"])
+
+        def token() -> AccountToken | None:
+            try:
+                return objects.secrets.account_token("thanos", 600)
+            except SecretError:
+                # Rights count a moment after they are granted.
+                return None
+
+        value, seconds = wait_for(token, AT_ONCE)
+        claims = json.loads(base64.urlsafe_b64decode(value.split(".")[1] + "=="))
+        assert (claims["aud"], seconds) == (["thanos"], 600)
+        # Of the ConfigMap only certificates.
+        assert objects.secrets.certificates(CaKind.ConfigMap, "private-ca", "ca.crt").decode() == f"{pem}\n"
+        with pytest.raises(SecretError, match="ConfigMap 'other' is missing"):
+            objects.secrets.certificates(CaKind.ConfigMap, "other", "ca.crt")
+    finally:
+        objects.config.stop()

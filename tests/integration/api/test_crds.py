@@ -1,0 +1,397 @@
+"""What a real API server makes of our CRDs: what it takes, fills in, shows, and refuses with which words."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dsf.api.crd import dump_crds
+from dsf.api.meta import Condition
+from dsf.api.remoteconfig import RemoteConfig
+from dsf.api.scorer import ClusterCounts, DynamicScorer, DynamicScorerStatus, Failure
+from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.types import HealthStatus
+from dsf.backends.kube_scores import apply_status
+from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING_AUTHENTICATIONS
+from dsf.kube.session import Session
+from tests.support.controlplane import ControlPlane
+from tests.support.controlplane_crds import create_crds
+from tests.support.manifests import CONFIG_URL, config, scorer
+from tests.support.wait import wait_for
+from tests.unit.auth.test_methods import AUTHENTICATIONS, MANIFESTS, PAGE
+
+#: The schema of objects that were stored long ago.
+FIRST = Path(__file__).with_name("crds-first.yaml")
+# As the upstream project's samples are written, every field of theirs used.
+UPSTREAM = f"""
+apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+kind: DynamicScorer
+metadata:
+  name: manual
+  namespace: NAMESPACE
+spec:
+  description: Every field of the original project
+  configURL: {CONFIG_URL}
+  configSyncMode: None
+  location: External
+  scoreDestination: AddOnPlacementScore
+  scoreDimensionFormat: "${{node}}-${{pod}}"
+  source:
+    type: Prometheus
+    host: http://prometheus.monitoring.svc:9090
+    path: /api/v1/query_range
+    params:
+      query: sum by (node) (rate(node_cpu_seconds_total[5m])); up
+      range: 3600
+      step: 60
+    auth:
+      tokenSecretRef:
+        name: source-token
+        key: token
+  scoring:
+    host: http://sample-scorer.dynamic-scoring.svc:8000
+    path: /scoring
+    params:
+      name: manual_score
+      interval: 30
+    auth:
+      tokenSecretRef:
+        name: scoring-token
+        key: token
+---
+apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+kind: DynamicScoringConfig
+metadata:
+  name: dynamic-scoring-config
+  namespace: NAMESPACE
+spec:
+  mask:
+  - clusterName: cluster1
+    scoreName: manual_score
+"""
+
+
+def _apply(control_plane: ControlPlane, manifest: dict[str, Any], *options: str, check: bool = True) -> str:
+    return control_plane.kubectl("apply", *options, "-f", "-", stdin=json.dumps(manifest), check=check)
+
+
+def test_they_apply_are_structural_and_stay_as_they_are(control_plane: ControlPlane) -> None:
+    text = control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=dump_crds())
+    assert text.count("serverside-applied") == 3
+    for plural in ("dynamicscorers", "dynamicscoringconfigs", "scoringauthentications"):
+        name = f"{plural}.dynamic-scoring.open-cluster-management.io"
+        status = json.loads(control_plane.kubectl("get", "crd", name, "-o", "json"))["status"]
+        conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
+        # NonStructuralSchema would be a third one.
+        assert conditions == {"NamesAccepted": "True", "Established": "True"}
+    assert control_plane.kubectl("diff", "-f", "-", stdin=dump_crds()) == "", (
+        "the server fills in what it wants as we do"
+    )
+
+
+def test_upstream_manifests_apply_unchanged(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    text = UPSTREAM.replace("NAMESPACE", namespace)
+    assert control_plane.kubectl("apply", "-f", "-", stdin=text).count("created") == 2
+    assert control_plane.kubectl("apply", "-f", "-", stdin=text).count("unchanged") == 2
+    stored = session.get(DYNAMIC_SCORERS.path(namespace, "manual"))
+    read = DynamicScorer.from_manifest(stored)
+    assert read.spec.source.params is not None
+    assert read.spec.source.params.query.endswith("; up")
+    assert read.spec.scoring.auth is not None
+    masks = session.get(DYNAMIC_SCORING_CONFIGS.path(namespace, "dynamic-scoring-config"))["spec"]
+    assert masks == {"mask": [{"clusterName": "cluster1", "scoreName": "manual_score"}]}
+
+
+def test_objects_of_the_first_crds_are_read_and_changed_under_todays(own_control_plane: ControlPlane) -> None:
+    plane = own_control_plane
+    session, namespace = plane.session(), plane.namespace()
+    create_crds(session, list(yaml.safe_load_all(FIRST.read_text())))
+    manifests = UPSTREAM.replace("NAMESPACE", namespace)
+    assert plane.kubectl("apply", "-f", "-", stdin=manifests).count("created") == 2
+    path = DYNAMIC_SCORERS.path(namespace, "manual")
+    status = {
+        "healthStatus": "Active",
+        "lastSyncedConfig": {"name": "manual", "scoring": {"params": {"name": "manual_score", "interval": 30}}},
+        "scoreName": "manual_score",
+        "interval": 30,
+        "clusters": {"desired": 2, "succeeding": 1, "failing": 1},
+    }
+    assert session.merge(f"{path}/status", {"status": status})["status"] == status
+    tls = {"caRef": {"name": "private-ca"}}
+    before = session.merge(path, {"spec": {"source": {"tls": tls}}})
+    assert "tls" not in before["spec"]["source"], "the first schema knows no such field"
+
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=dump_crds())
+    # The server serves the new schema a moment after it took it.
+    wait_for(lambda: "tls" in session.merge(path, {"spec": {"source": {"tls": tls}}})["spec"]["source"])
+    session.merge(path, {"spec": {"source": {"tls": None}}})
+    after = session.get(path)
+    assert after["status"] == status
+    # Nothing is lost; what is new is filled in with its defaults.
+    read = DynamicScorer.from_manifest(after)
+    assert read.spec == DynamicScorer.from_manifest(before).spec
+    assert read.status.clusters.succeeding == 1
+    # By those whose manifest it is, by others, and by the hub.
+    assert plane.kubectl("apply", "-f", "-", stdin=manifests).count("unchanged") == 2
+    changes = {"description": "changed", "scoring": {"params": {"interval": 60}}}
+    changed = DynamicScorer.from_manifest(session.merge(path, {"spec": changes})).spec
+    assert (changed.description, changed.source) == ("changed", read.spec.source)
+    found = read.status.model_copy(update={"declared_interval": 60}).to_manifest()
+    assert apply_status(session, DYNAMIC_SCORERS, namespace, "manual", found)["status"] == found
+    masks = DYNAMIC_SCORING_CONFIGS.path(namespace, "dynamic-scoring-config")
+    assert len(session.merge(masks, {"spec": {"masks": [{"clusterName": "c", "scoreName": "s"}]}})["spec"]) == 2
+
+
+def test_defaults_are_filled_in(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    _apply(control_plane, scorer(namespace, execution={"whenFailing": {}, "rateLimit": "30/m"}))
+    spec = session.get(DYNAMIC_SCORERS.path(namespace, "sample"))["spec"]
+    assert (spec["location"], spec["scoreDestination"]) == ("Internal", "AddOnPlacementScore")
+    execution = spec["execution"]
+    assert (execution["timeoutSeconds"], execution["maxRetries"], execution["suspend"]) == (30, 2, False)
+    assert execution["whenFailing"] == {"behavior": "Keep", "failureThreshold": 3}
+
+
+def test_a_config_needs_no_spec(control_plane: ControlPlane) -> None:
+    manifest = config(control_plane.namespace())
+    del manifest["spec"]
+    assert "created" in _apply(control_plane, manifest)
+
+
+def test_get_shows_whether_it_works(control_plane: ControlPlane, session: Session) -> None:
+    namespace, now = control_plane.namespace(), datetime.now(UTC)
+    _apply(control_plane, scorer(namespace))
+    status = DynamicScorerStatus(
+        health_status=HealthStatus.Active,
+        last_synced_config=RemoteConfig(name="sample"),
+        observed_generation=1,
+        conditions=[
+            Condition(
+                type="Scoring", status="False", reason="CyclesFail", message="bad query", last_transition_time=now
+            )
+        ],
+        score_name="sample_score",
+        interval=30,
+        clusters=ClusterCounts(desired=3, succeeding=1, failing=2),
+        failures=[Failure(cluster="cluster1", stage="fetch", reason="bad_query", message="parse error", time=now)],
+    )
+    written = status.to_manifest()
+    answer = apply_status(session, DYNAMIC_SCORERS, namespace, "sample", written)
+    assert answer["status"] == written, "nothing of a status is dropped or filled in"
+    head, row = (line.split() for line in control_plane.kubectl("get", "dsc", "-n", namespace).splitlines())
+    assert head == ["NAME", "HEALTH", "SCORE", "INTERVAL", "SUCCEEDING", "DESIRED", "REASON", "AGE"]
+    assert row[:-1] == ["sample", "Active", "sample_score", "30", "1", "3", "CyclesFail"]
+    assert "bad query" in control_plane.kubectl("get", "dsc", "-n", namespace, "-o", "wide")
+    described = control_plane.kubectl("describe", "dsc", "sample", "-n", namespace)
+    assert "parse error" in described
+    _apply(control_plane, config(namespace))
+    head = control_plane.kubectl("get", "dscfg", "-n", namespace).splitlines()[0].split()
+    assert head == ["NAME", "DISTRIBUTED", "CLUSTERS", "SCORERS", "IGNORED", "AGE"]
+
+
+def test_explain_describes_a_field(control_plane: ControlPlane) -> None:
+    text = control_plane.kubectl("explain", "dsc.spec.execution.whenFailing.behavior")
+    assert "the last score until it expires" in text.replace("\n", " ")
+
+
+OBJECT = {"apiVersion": "apps/v1", "kind": "Deployment", "fields": [{"name": "a", "path": "spec.replicas"}]}
+TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (
+            {"scoring": {"params": {"name": "a", "interval": -5}}},
+            "Invalid value: -5: spec.scoring.params.interval in body should be greater than or equal to 1",
+        ),
+        ({"scoring": {"params": {"name": "a", "interval": "30"}}}, "must be of type integer"),
+        ({"scoring": {"params": {"interval": 30}}}, "spec.scoring.params.name: Required value"),
+        (
+            {"configSyncMode": "full"},
+            'spec.configSyncMode: Unsupported value: "full": supported values: "Full", "None"',
+        ),
+        (
+            {"source": {"type": "prometheus"}},
+            "must be one of Prometheus, OpenTelemetry, Kubernetes, Object, None; that of a plug-in has a dot",
+        ),
+        ({"source": {"type": "csv..com"}}, "that of a plug-in has a dot"),
+        ({"sources": [{"name": "a", "type": "Csv.example.com"}]}, "spec.sources[0].type: Invalid value"),
+        (
+            {"source": {"type": "csv.example.com", "options": ["a"]}},
+            "spec.source.options in body must be of type object",
+        ),
+        ({"source": {"type": "Object"}}, "spec.source: Invalid value: object goes with type Object and only with it"),
+        (
+            {"source": {"params": {"range": 5}}},
+            "spec.source: Invalid value: params.query is required, but for the types",
+        ),
+        (
+            {"source": {"type": "Object", "object": OBJECT | {"apiVersion": "v1", "kind": "Secret"}}},
+            "spec.source.object: Invalid value: objects of this kind hold secrets and are never read",
+        ),
+        (
+            {"source": {"type": "Object", "object": OBJECT | {"fields": [{"name": "a", "path": "a[*]"}]}}},
+            "spec.source.object.fields[0].path in body should match",
+        ),
+        ({"scoring": TOKEN_WITHOUT_KEY}, "spec.scoring.auth.tokenSecretRef.key: Required value"),
+        ({"source": TOKEN_WITHOUT_KEY}, "spec.source.auth.tokenSecretRef.key: Required value"),
+        ({"source": {"auth": {}}}, "names no method: set authenticationRef"),
+        (
+            {"execution": {"whenFailing": {"value": 3}}},
+            "spec.execution.whenFailing: Invalid value: value goes with behavior Value and only with it",
+        ),
+        (
+            {"execution": {"whenEmpty": {"behavior": "Value"}}},
+            "spec.execution.whenEmpty: Invalid value: behavior Value goes with either value or items, and only it does",
+        ),
+        (
+            {"execution": {"whenEmpty": {"items": [{"name": "${cluster}", "value": 1}]}}},
+            "spec.execution.whenEmpty: Invalid value: behavior Value goes with either value or items, and only it does",
+        ),
+        (
+            {"execution": {"whenEmpty": {"behavior": "Value", "items": [{"name": "${node};a", "value": 1}]}}},
+            "Invalid value: only ${cluster} and ${scoreName} are known without results; write the labels out",
+        ),
+        (
+            {"execution": {"whenFailing": {"behavior": "Value", "value": 101}}},
+            "spec.execution.whenFailing.value in body should be less than or equal to 100",
+        ),
+        ({"execution": {"rateLimit": "fast"}}, "spec.execution.rateLimit in body should match"),
+        ({"execution": {"timeoutSeconds": 0}}, "should be greater than or equal to 1"),
+        ({"configURL": "ftp://a"}, "spec.configURL in body should match"),
+        ({"configURL": None}, "spec.configURL: Required value"),
+        ({"description": None}, "spec.description: Required value"),
+        ({"intervall": 30}, 'unknown field "spec.intervall"'),
+        ({"aggregate": {"by": ["rack"], "with": "max"}}, 'spec.aggregate.by[0]: Unsupported value: "rack"'),
+        ({"aggregate": {"by": ["node"]}}, "spec.aggregate.with: Required value"),
+        (
+            {"scoreDimensionFormats": ["${node}", ""]},
+            "spec.scoreDimensionFormats[1] in body should be at least 1 chars",
+        ),
+        ({"sources": []}, "spec.sources in body should have at least 1 items"),
+        ({"sources": [{"name": f"s{i}"} for i in range(9)]}, "must have at most 8 items"),
+        ({"sources": [{"name": "a"}, {"name": "a"}]}, "Duplicate value"),
+        ({"sources": [{"name": "a b"}]}, "spec.sources[0].name in body should match"),
+        ({"sources": [{}]}, "spec.sources[0].name: Required value"),
+        ({"sources": [{"name": "a"}], "source": {"host": "http://a"}}, "either source or sources"),
+    ],
+)
+def test_a_wrong_scorer_is_refused_with_a_helpful_message(
+    control_plane: ControlPlane, spec: dict[str, Any], words: str
+) -> None:
+    answer = _apply(control_plane, scorer("default", **spec), "--dry-run=server", check=False)
+    assert words in answer
+    assert "created" not in answer
+
+
+@pytest.mark.parametrize(
+    ("masks", "words"),
+    [
+        ([{"clusterName": "a"}], "[0].scoreName: Required value"),
+        ([{"clusterName": "", "scoreName": "a"}], "[0].clusterName in body should be at least 1 chars long"),
+    ],
+)
+@pytest.mark.parametrize("spelling", ["mask", "masks"])
+def test_a_wrong_mask_is_refused(control_plane: ControlPlane, spelling: str, masks: list[Any], words: str) -> None:
+    answer = _apply(control_plane, config("default", **{spelling: masks}), "--dry-run=server", check=False)
+    assert f"spec.{spelling}{words}" in answer
+
+
+@pytest.mark.parametrize("heading", MANIFESTS)
+def test_each_method_of_the_page_applies(control_plane: ControlPlane, session: Session, heading: str) -> None:
+    namespace = control_plane.namespace()
+    assert "created" in _apply(control_plane, scorer(namespace, source=MANIFESTS[heading]["source"]))
+    stored = session.get(DYNAMIC_SCORERS.path(namespace, "sample"))
+    assert DynamicScorer.from_manifest(stored).spec.source.params is not None
+
+
+def test_the_several_sources_of_the_page_apply(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    text = PAGE.partition("## Several sources")[2].partition("```yaml\n")[2].partition("```")[0]
+    assert "created" in _apply(control_plane, scorer(namespace, **yaml.safe_load(text)["spec"]))
+    read = DynamicScorer.from_manifest(session.get(DYNAMIC_SCORERS.path(namespace, "sample"))).spec.sources
+    assert read is not None
+    assert [source.name for source in read] == ["load", "power", "free"]
+
+
+def test_the_plug_in_of_the_page_applies_with_all_its_options(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    text = PAGE.partition("## Plug-ins")[2].partition("```yaml\n")[2].partition("```")[0]
+    source = yaml.safe_load(text)["source"]
+    source["options"]["nested"] = [{"anything": [1, True, {"x": "y"}]}]
+    assert "created" in _apply(control_plane, scorer(namespace, source=source))
+    read = DynamicScorer.from_manifest(session.get(DYNAMIC_SCORERS.path(namespace, "sample"))).spec.source
+    assert (read.type, read.options) == ("csv.example.com", source["options"])
+
+
+@pytest.mark.parametrize("name", AUTHENTICATIONS)
+def test_each_authentication_of_the_page_applies(control_plane: ControlPlane, session: Session, name: str) -> None:
+    manifest = AUTHENTICATIONS[name]
+    namespace = control_plane.namespace()
+    assert "created" in _apply(control_plane, {**manifest, "metadata": {"name": name, "namespace": namespace}})
+    stored = session.get(SCORING_AUTHENTICATIONS.path(namespace, name))
+    read = ScoringAuthentication.from_manifest(stored)
+    assert read.spec == ScoringAuthentication.from_manifest(manifest).spec
+
+
+_REF = {"name": "s", "key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("auth", "said"),
+    [
+        ({}, "names no method"),
+        ({"tokenSecretRef": _REF, "basic": {"username": {"value": "u"}, "password": _REF}}, "at most one of"),
+        ({"basic": {"username": {}, "password": _REF}}, "either value or secretRef"),
+        ({"headers": [{"name": "X-A", "value": "a", "secretRef": _REF}]}, "either value or secretRef"),
+        ({"headers": [{"name": "X A", "value": "a"}]}, "should match"),
+        ({"headers": [{"name": "X-A", "value": "a\r\nX-B: c"}]}, "headers[0].value in body should match"),
+        ({"headers": [{"name": "hOst", "value": "a"}]}, "set by HTTP itself"),
+        ({"headers": [{"name": "X-A", "value": "a"}, {"name": "X-A", "value": "b"}]}, "Duplicate value"),
+        ({"headers": [{"name": "authorization", "value": "a"}], "tokenSecretRef": _REF}, "set by another method"),
+        ({"queryParameters": [{"name": "a", "value": "a\nb"}]}, "queryParameters[0].value in body should match"),
+        ({"authenticationRef": {"name": "a"}, "tokenSecretRef": _REF}, "stands alone"),
+        ({"clientCertificate": {}}, "secretName: Required"),
+        ({"aws": {"region": "r"}}, "either roleARN, or accessKeyID and secretAccessKey"),
+        ({"aws": {"region": "r", "podIdentity": True, "sessionToken": _REF}}, "secretAccessKey, or podIdentity"),
+        ({"gcp": {}}, "either audience or key"),
+    ],
+)
+def test_what_is_said_of_bad_authentication(control_plane: ControlPlane, auth: dict[str, Any], said: str) -> None:
+    answer = _apply(control_plane, scorer(control_plane.namespace(), source={"auth": auth}), check=False)
+    assert said in answer
+
+
+_HOST = {"allowedHosts": ["thanos.example"]}
+_BASIC = {"username": {"value": "u"}, "password": _REF}
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"allowedHosts": ["ftp://x"]}, "spec.allowedHosts[0] in body should match"),
+        ({"allowedHosts": ["thanos.example/path"]}, "spec.allowedHosts[0] in body should match"),
+        (_HOST | {"proxyURL": "https://proxy.example:3128"}, "spec.proxyURL in body should match"),
+        (_HOST | {"overrides": [{"tokenSecretRef": _REF}]}, "names no cluster"),
+        (_HOST | {"overrides": [{"clusters": ["a"], "host": "thanos.example"}]}, "overrides[0].host in body should"),
+        (_HOST | {"overrides": [{"clusters": ["a"], "tokenSecretRef": _REF, "basic": _BASIC}]}, "at most one of"),
+        (
+            _HOST | {"basic": _BASIC, "headers": [{"name": "Authorization", "value": "a"}]},
+            "Authorization is set by another method already",
+        ),
+    ],
+)
+def test_what_is_said_of_a_bad_authentication_object(
+    control_plane: ControlPlane, spec: dict[str, Any], said: str
+) -> None:
+    manifest = {**AUTHENTICATIONS["thanos"], "metadata": {"name": "bad", "namespace": "default"}, "spec": spec}
+    answer = _apply(control_plane, manifest, "--dry-run=server", check=False)
+    assert said in answer
+    assert "created" not in answer

@@ -1,0 +1,131 @@
+"""Events on a real API server: said once, then counted."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from dsf.backends import kube_events
+from dsf.backends.kube_events import EventRecorder
+from dsf.backends.protocol import EventType
+from dsf.kube.resources import DYNAMIC_SCORERS, EVENTS
+from dsf.kube.session import Session
+from tests.support.controlplane import ControlPlane
+from tests.support.manifests import scorer
+from tests.support.wait import wait_for
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> str:
+    return control_plane.namespace()
+
+
+@pytest.fixture
+def regarding(session: Session, namespace: str) -> dict[str, str]:
+    """A reference to a DynamicScorer."""
+    uid = session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace))["metadata"]["uid"]
+    return {
+        "apiVersion": DYNAMIC_SCORERS.api_version,
+        "kind": DYNAMIC_SCORERS.kind,
+        "namespace": namespace,
+        "name": "sample",
+        "uid": uid,
+    }
+
+
+def _events(session: Session, namespace: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = session.get(EVENTS.path(namespace))["items"]
+    return items
+
+
+def _tell(recorder: EventRecorder, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
+    """Record it, and wait until it is written or dropped."""
+    recorder.record(regarding, type_, reason, message)
+    assert recorder.flush(30)
+
+
+def test_a_repeated_event_is_counted_and_not_listed(
+    session: Session, namespace: str, regarding: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = EventRecorder(session, "hub-1")
+    for _ in range(5):
+        _tell(recorder, regarding, "Warning", "BadQuery", "parse error")
+    (event,) = _events(session, namespace)
+    assert "series" not in event, "within a minute nothing is written again"
+    assert (event["type"], event["reason"], event["note"]) == ("Warning", "BadQuery", "parse error")
+    assert event["reportingInstance"] == "hub-1"
+    monkeypatch.setattr(kube_events, "_SERIES_PAUSE", 0.0)
+    _tell(recorder, regarding, "Warning", "BadQuery", "parse error")
+    (event,) = _events(session, namespace)
+    assert event["series"]["count"] == 6
+    _tell(recorder, regarding, "Normal", "Scoring", "works again")
+    assert len(_events(session, namespace)) == 2
+
+
+def test_describe_shows_them(
+    control_plane: ControlPlane, session: Session, namespace: str, regarding: dict[str, str]
+) -> None:
+    _tell(EventRecorder(session, "hub-1"), regarding, "Warning", "BadQuery", "parse error at char 7")
+    described = control_plane.kubectl("describe", "dsc", "sample", "-n", namespace)
+    assert "BadQuery" in described
+    assert "parse error at char 7" in described
+
+
+def test_an_event_that_the_server_forgot_begins_anew(
+    session: Session, namespace: str, regarding: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube_events, "_SERIES_PAUSE", 0.0)
+    recorder = EventRecorder(session, "hub-1")
+    _tell(recorder, regarding, "Warning", "BadQuery", "parse error")
+    (event,) = _events(session, namespace)
+    session.delete(EVENTS.path(namespace, event["metadata"]["name"]))
+    _tell(recorder, regarding, "Warning", "BadQuery", "parse error")
+    (again,) = _events(session, namespace)
+    assert again["metadata"]["name"] != event["metadata"]["name"]
+
+
+def test_messages_that_always_differ_do_not_fill_the_server(
+    session: Session, namespace: str, regarding: dict[str, str]
+) -> None:
+    recorder = EventRecorder(session, "hub-1")
+    for number in range(40):
+        _tell(recorder, regarding, "Warning", "BadQuery", f"parse error at {number}")
+    assert len(_events(session, namespace)) == 25
+
+
+def test_long_names_and_messages_are_taken(session: Session, namespace: str) -> None:
+    name = "a" * 199 + "-" + "b" * 53
+    regarding = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": namespace, "name": name}
+    _tell(EventRecorder(session, "h" * 300), regarding, "Normal", "Reason", "ü" * 2000)
+    (event,) = _events(session, namespace)
+    assert len(event["note"].encode()) <= 1024
+    assert event["note"].endswith("ü...")
+
+
+def test_an_object_without_a_namespace_has_its_events_in_default(session: Session, control_plane: ControlPlane) -> None:
+    name = control_plane.cluster()
+    regarding = {"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster", "name": name}
+    _tell(EventRecorder(session, "hub-1"), regarding, "Normal", "Distributed", "all scorers")
+    assert [event["reason"] for event in _events(session, "default") if event["regarding"]["name"] == name] == [
+        "Distributed"
+    ]
+
+
+def test_an_event_that_cannot_be_written_is_dropped(
+    control_plane: ControlPlane, session: Session, namespace: str, regarding: dict[str, str]
+) -> None:
+    limited = control_plane.service_account(namespace, "hub", [])
+    with contextlib.closing(control_plane.session(limited)) as weak:
+        recorder = EventRecorder(weak, "hub-1")
+        _tell(recorder, regarding, "Normal", "Scoring", "works")
+        rule = {"apiGroups": [EVENTS.group], "resources": [EVENTS.plural], "verbs": ["create", "patch"]}
+        control_plane.set_rules(namespace, "hub", [rule])
+
+        def written() -> bool:
+            _tell(recorder, regarding, "Normal", "Scoring", "works")
+            return bool(_events(session, namespace))
+
+        wait_for(written, 5, "the new right to be in force")
+    assert len(_events(session, namespace)) == 1

@@ -1,0 +1,189 @@
+"""What the hub's backend reads from a real API server, and what it tells of it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dsf.api.score import score_body
+from dsf.api.types import ADDON_NAME
+from dsf.backends.kube import KubeBackend
+from dsf.backends.protocol import Kind, ObjectKey
+from dsf.errors import BackendError
+from dsf.kube.resources import (
+    ADDON_PLACEMENT_SCORES,
+    DYNAMIC_SCORERS,
+    MANAGED_CLUSTER_ADDONS,
+    MANAGED_CLUSTERS,
+)
+from dsf.kube.session import Session
+from dsf.settings import Settings
+from tests.integration.backends.hub import Hub
+from tests.support.controlplane import ControlPlane
+from tests.support.manifests import scorer
+from tests.support.wait import wait_for
+
+
+def test_what_is_there_at_the_start_is_known_and_told(
+    control_plane: ControlPlane, session: Session, start_hub: Callable[..., Hub]
+) -> None:
+    namespace, cluster = control_plane.namespace(), control_plane.cluster()
+    session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace))
+    hub = start_hub()
+    assert hub.was_told(Kind.SCORER, namespace, "sample")
+    assert hub.was_told(Kind.CLUSTER, "", cluster)
+    found = hub.backend.get(Kind.SCORER, namespace, "sample")
+    assert found is not None
+    assert found in hub.backend.list(Kind.SCORER)
+    assert found["spec"]["location"] == "Internal"
+    assert {"uid", "generation", "creationTimestamp", "resourceVersion"} <= found["metadata"].keys()
+    assert hub.backend.get(Kind.SCORER, namespace, "other") is None
+    assert not hub.overlapping
+
+
+def test_changes_are_told_at_once(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
+    namespace = control_plane.namespace()
+    cluster = control_plane.cluster(accepted=False)
+    wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster), 5)
+    session.merge(MANAGED_CLUSTERS.path(name=cluster), {"spec": {"hubAcceptsClient": True}})
+    wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster, 2), 5)
+    session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace))
+    wait_for(lambda: hub.was_told(Kind.SCORER, namespace, "sample"), 5)
+    session.delete(DYNAMIC_SCORERS.path(namespace, "sample"))
+    wait_for(lambda: hub.was_told(Kind.SCORER, namespace, "sample", 2), 5)
+    assert hub.backend.get(Kind.SCORER, namespace, "sample") is None
+
+
+def test_what_the_hub_does_not_use_is_neither_kept_nor_told(
+    control_plane: ControlPlane, session: Session, hub: Hub
+) -> None:
+    cluster = control_plane.cluster()
+    wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster), 5)
+    hub.told.clear()
+    claims = {"clusterClaims": [{"name": "region", "value": "eu"}]}
+    path = MANAGED_CLUSTERS.path(name=cluster, subresource="status")
+    session.merge(path, {"status": {"capacity": {"cpu": "8"}, "version": {"kubernetes": "v1.36.3"}}})
+    session.merge(path, {"status": claims})
+    wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster), 5)
+    assert len(hub.told) == 1
+    found = hub.backend.get(Kind.CLUSTER, "", cluster)
+    assert found is not None
+    assert found["status"] == claims
+    assert "managedFields" not in found["metadata"]
+
+
+def test_addons_are_watched_in_addon_mode_only(
+    control_plane: ControlPlane, session: Session, start_hub: Callable[..., Hub]
+) -> None:
+    cluster = control_plane.cluster()
+    for name in (ADDON_NAME, "another"):
+        body = {"apiVersion": MANAGED_CLUSTER_ADDONS.api_version, "kind": MANAGED_CLUSTER_ADDONS.kind}
+        session.create(MANAGED_CLUSTER_ADDONS.path(cluster), body | {"metadata": {"name": name}, "spec": {}})
+    without, using = start_hub(), start_hub(addon_mode=True)
+    assert without.backend.list(Kind.ADDON) == []
+    assert without.backend.get(Kind.ADDON, cluster, ADDON_NAME) is None
+    mine = [
+        addon["metadata"]["name"]
+        for addon in using.backend.list(Kind.ADDON)
+        if addon["metadata"]["namespace"] == cluster
+    ]
+    assert mine == [ADDON_NAME]
+    session.delete(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))
+    wait_for(lambda: using.told[-1] == ObjectKey(Kind.ADDON, cluster, ADDON_NAME), 5)
+
+
+def test_of_scores_only_the_edits_of_others_and_deletions_are_told(
+    control_plane: ControlPlane, session: Session, hub: Hub
+) -> None:
+    cluster = control_plane.cluster()
+    manifest = score_body(cluster, "sample-scorer", "sample")
+    path = ADDON_PLACEMENT_SCORES.path(cluster, "sample")
+
+    def write(value: int) -> None:
+        hub.backend.apply_score(manifest, {"scores": [{"name": "a", "value": value}]})
+
+    def told() -> int:
+        return hub.told.count(ObjectKey(Kind.SCORE, cluster, "sample"))
+
+    def newest() -> str | None:
+        found = hub.backend.get(Kind.SCORE, cluster, "sample")
+        return found["metadata"]["resourceVersion"] if found else None
+
+    write(1)
+    wait_for(lambda: told() == 1, 5)
+    for value in (2, 3):
+        write(value)
+    wait_for(lambda: newest() == session.get(path)["metadata"]["resourceVersion"], 5)
+    assert told() == 1, "writers of scores know what they write"
+    held = hub.backend.get(Kind.SCORE, cluster, "sample")
+    assert held is not None
+    assert "status" not in held
+    edits: list[list[dict[str, Any]]] = [
+        [],
+        [{"name": "a", "value": 7}],
+        [{"name": "a", "value": 7}, {"name": "b", "value": 1}],
+    ]
+    for number, scores in enumerate(edits):
+        session.merge(path + "/status", {"status": {"scores": scores}}, field_manager="kubectl-edit")
+        wait_for(lambda number=number: told() == 2 + number, 5)
+        write(3)
+        wait_for(lambda: newest() == session.get(path)["metadata"]["resourceVersion"], 5)
+        assert told() == 2 + number, "the repair is no news"
+    session.delete(path)
+    wait_for(lambda: told() == 5, 5)
+    # Scores of other addons are none of our business.
+    session.create(
+        ADDON_PLACEMENT_SCORES.path(cluster),
+        score_body(cluster, "x", "y") | {"metadata": {"name": "resource-usage-score"}},
+    )
+    write(4)
+    wait_for(lambda: told() == 6, 5)
+    assert not hub.was_told(Kind.SCORE, cluster, "resource-usage-score")
+
+
+def test_nothing_is_told_after_stop(control_plane: ControlPlane, start_hub: Callable[..., Hub]) -> None:
+    hub = start_hub()
+    hub.backend.stop()
+    told = len(hub.told)
+    control_plane.cluster()
+    other = start_hub()
+    assert other.told
+    assert len(hub.told) == told
+
+
+def test_a_missing_right_keeps_it_from_starting_and_is_named(
+    control_plane: ControlPlane, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = control_plane.namespace()
+    rule = {"apiGroups": ["*"], "verbs": ["list", "watch"]}
+    resources = ["dynamicscorers", "dynamicscoringconfigs", "scoringauthentications"]
+    resources += ["managedclusters", "addonplacementscores"]
+    limited = control_plane.service_account(namespace, "hub", [{**rule, "resources": resources}])
+    # More where the others were not listed by then: machines are busy.
+    for limit in (3.0, 10.0, 30.0):
+        monkeypatch.setattr("dsf.backends.kube._SYNC_LIMIT", limit)
+        backend = KubeBackend(control_plane.session(limited), settings_factory(namespace=namespace))
+        with contextlib.closing(contextlib.ExitStack()) as stack:
+            stack.callback(backend.stop)
+            with pytest.raises(BackendError) as caught:
+                backend.start(lambda _: None)
+            outages = list(backend.outages)
+        if "no answer" not in str(caught.value):
+            break
+    assert 'cannot list resource "manifestworks"' in str(caught.value)
+    assert outages == ["manifestworks.work.open-cluster-management.io"]
+
+
+def test_stop_ends_a_start_that_waits(control_plane: ControlPlane, settings_factory: Callable[..., Settings]) -> None:
+    namespace = control_plane.namespace()
+    limited = control_plane.service_account(namespace, "hub", [])
+    backend = KubeBackend(control_plane.session(limited), settings_factory(namespace=namespace))
+    timer = threading.Timer(0.3, backend.stop)
+    timer.start()
+    with pytest.raises(BackendError, match="stopped"):
+        backend.start(lambda _: None)
+    timer.join()

@@ -1,0 +1,225 @@
+"""What the hub's backend writes to a real API server."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dsf.api.types import CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANIFESTWORK_NAME
+from dsf.backends.compare import covers
+from dsf.backends.protocol import Credentials, Kind
+from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
+from dsf.hub.distribute import is_applied, manifest_work
+from dsf.kube.resources import (
+    DYNAMIC_SCORERS,
+    DYNAMIC_SCORING_CONFIGS,
+    MANIFEST_WORKS,
+    SECRETS,
+)
+from dsf.kube.session import Session
+from dsf.messages import derive_key
+from dsf.redisacl.keyids import KeyIds
+from tests.integration.backends.hub import Hub
+from tests.support.controlplane import ControlPlane
+from tests.support.manifests import config, scorer
+from tests.support.wait import wait_for
+
+FINALIZER = "dynamic-scoring.open-cluster-management.io/cleanup"
+
+
+def _work(cluster: str) -> dict[str, Any]:
+    return manifest_work(cluster, "dynamic-scoring", "[]")
+
+
+def test_a_manifest_work_keeps_what_others_added_and_is_repaired(
+    control_plane: ControlPlane, session: Session, hub: Hub
+) -> None:
+    cluster = control_plane.cluster()
+    path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME)
+    wanted = _work(cluster)
+    hub.backend.apply(wanted)
+    work_finalizer = "cluster.open-cluster-management.io/manifest-work-cleanup"
+    session.merge(path, {"metadata": {"labels": {"foreign": "label"}, "finalizers": [work_finalizer]}})
+    applied = {
+        "type": "Applied",
+        "status": "True",
+        "reason": "AppliedManifestWorkComplete",
+        "observedGeneration": 1,
+        "message": "",
+        "lastTransitionTime": "2026-11-21T09:00:00Z",
+    }
+    session.merge(path + "/status", {"status": {"conditions": [applied]}}, field_manager="work-agent")
+    edited = [{**wanted["spec"]["workload"]["manifests"][0], "data": {"summaries": "hacked"}}]
+    session.merge(path, {"spec": {"workload": {"manifests": edited}}}, field_manager="kubectl-edit")
+    wait_for(lambda: not covers(hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME), wanted), 5)
+
+    hub.backend.apply(wanted)
+    observed = hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
+    assert observed is not None
+    assert covers(observed, wanted), "the answer is taken in at once"
+    assert not is_applied(observed), "the repair is another generation"
+    stored = session.get(path)
+    assert stored["metadata"]["labels"]["foreign"] == "label"
+    assert stored["metadata"]["finalizers"] == [work_finalizer]
+    assert stored["status"]["conditions"] == [applied]
+    assert covers(stored, wanted)
+    version = stored["metadata"]["resourceVersion"]
+    hub.backend.apply(wanted)
+    assert session.get(path)["metadata"]["resourceVersion"] == version, "the same again is no change"
+
+    hub.backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
+    wait_for(
+        lambda: (
+            (hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME) or {}).get("metadata", {}).get("deletionTimestamp")
+        ),
+        2,
+    )
+    session.merge(path, {"metadata": {"finalizers": None}})
+    wait_for(lambda: hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME) is None, 5)
+    hub.backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
+
+
+def test_a_status_is_written_whole_and_only_when_it_differs(
+    control_plane: ControlPlane, session: Session, hub: Hub
+) -> None:
+    namespace = control_plane.namespace()
+    path = DYNAMIC_SCORERS.path(namespace, "sample")
+    session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace))
+    wait_for(lambda: hub.was_told(Kind.SCORER, namespace, "sample"), 5)
+
+    def condition(kind: str, status: str) -> dict[str, str]:
+        return {
+            "type": kind,
+            "status": status,
+            "reason": "R",
+            "message": "",
+            "lastTransitionTime": "2026-11-21T09:00:00Z",
+        }
+
+    def write(status: dict[str, Any]) -> dict[str, Any]:
+        hub.backend.update_status(Kind.SCORER, namespace, "sample", status)
+        stored = session.get(path)
+        assert stored["status"] == status
+        observed = hub.backend.get(Kind.SCORER, namespace, "sample")
+        assert observed is not None
+        assert observed["status"] == status, "the answer is taken in at once"
+        return stored
+
+    both = {
+        "healthStatus": "Active",
+        "conditions": [condition("Healthy", "True"), condition("Scoring", "True")],
+        "lastSyncedConfig": {"name": "a", "source": {"type": "Prometheus"}},
+        "clusters": {"desired": 2},
+    }
+    first = write(both)
+    assert write(both)["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    write({"healthStatus": "Inactive", "conditions": [condition("Scoring", "False"), condition("Healthy", "True")]})
+    write({"healthStatus": "Inactive", "conditions": [condition("Healthy", "False")]})
+    # Another program wrote a status before, as the original project's controller does.
+    session.merge(path + "/status", {"status": {"lastSyncedConfig": {"name": "old", "description": "d"}}})
+    write({"healthStatus": "Inactive", "lastSyncedConfig": {"name": "old"}})
+    assert first["spec"] == session.get(path)["spec"]
+    with pytest.raises(ObjectNotFoundError):
+        hub.backend.update_status(Kind.SCORER, namespace, "other", both)
+
+
+def test_finalizers(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
+    manifest = config(hub.namespace)
+    kind, name = Kind.CONFIG, "dynamic-scoring-config"
+    hub.backend.add_finalizer(kind, hub.namespace, name, FINALIZER)
+    hub.backend.apply(manifest)
+    path = DYNAMIC_SCORING_CONFIGS.path(hub.namespace, name)
+    session.merge(path, {"metadata": {"finalizers": ["example.org/foreign"]}})
+    for _ in range(2):
+        hub.backend.add_finalizer(kind, hub.namespace, name, FINALIZER)
+    assert session.get(path)["metadata"]["finalizers"] == ["example.org/foreign", FINALIZER]
+    session.delete(path)
+    for _ in range(2):
+        hub.backend.remove_finalizer(kind, hub.namespace, name, FINALIZER)
+    assert session.get(path)["metadata"]["finalizers"] == ["example.org/foreign"]
+    version = session.get(path)["metadata"]["resourceVersion"]
+    hub.backend.add_finalizer(kind, hub.namespace, name, FINALIZER)
+    assert session.get(path)["metadata"]["resourceVersion"] == version, "nothing is added to an object that goes"
+    session.merge(path, {"metadata": {"finalizers": None}})
+    hub.backend.remove_finalizer(kind, hub.namespace, name, FINALIZER)
+
+
+def test_a_finalizer_is_not_written_over_somebody_elses(
+    control_plane: ControlPlane, session: Session, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.backend.apply(config(hub.namespace))
+    merge = hub.session.merge
+
+    def slowly(path: str, body: object, **options: Any) -> dict[str, Any]:
+        session.merge(path, {"metadata": {"finalizers": ["example.org/foreign"]}})
+        return merge(path, body, **options)
+
+    monkeypatch.setattr(hub.session, "merge", slowly)
+    with pytest.raises(ObjectConflictError):
+        hub.backend.add_finalizer(Kind.CONFIG, hub.namespace, "dynamic-scoring-config", FINALIZER)
+
+
+# --- credentials ----------------------------------------------------------------------------------------------------
+
+
+def test_two_hubs_agree_on_one_signing_secret(start_hub: Callable[..., Hub], session: Session) -> None:
+    hub = start_hub()
+    backend = hub.backend
+    barrier = threading.Barrier(8)
+
+    def read(_: int) -> str:
+        barrier.wait()
+        return backend.signing_secret()
+
+    with ThreadPoolExecutor(8) as pool:
+        (secret,) = set(pool.map(read, range(8)))
+    assert len(bytes.fromhex(secret)) == 32
+    assert backend.signing_secret() == secret
+    path = SECRETS.path(hub.namespace, "dynamic-scoring-hub-signing")
+    session.merge(path, {"data": None})
+    with pytest.raises(BackendError, match="no usable key signing-secret; delete it"):
+        backend.signing_secret()
+
+
+def test_credentials_go_through_a_manifest_work_of_their_own(
+    control_plane: ControlPlane, session: Session, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = control_plane.cluster()
+    path = MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME)
+    key = derive_key(b"x" * 32, cluster, 1).dump()
+    plain = Credentials(KeyIds(), key)
+    assert hub.backend.delivered_key_ids(cluster) is None
+    hub.backend.deliver_credentials(cluster, plain)
+    wait_for(lambda: hub.was_told(Kind.WORK, cluster, CREDENTIALS_WORK_NAME), 5)
+    requests: list[object] = []
+    apply = hub.session.apply
+    monkeypatch.setattr(hub.session, "apply", lambda *args, **more: requests.append(args) or apply(*args, **more))
+    hub.backend.deliver_credentials(cluster, plain)
+    assert requests == [], "what is there is not written again"
+    session.merge(path, {"spec": {"workload": {"manifests": []}}})
+    wait_for(lambda: hub.was_told(Kind.WORK, cluster, CREDENTIALS_WORK_NAME, 2), 5)
+    hub.backend.deliver_credentials(cluster, plain)
+    stored = session.get(path)
+    (secret,) = stored["spec"]["workload"]["manifests"]
+    assert (secret["kind"], secret["metadata"]["namespace"]) == ("Secret", "dynamic-scoring")
+    assert {name: base64.b64decode(text).decode() for name, text in secret["data"].items()} == {"signing-key": key}
+    # Which ones are valid is noted there, and read from the key itself when the note is lost.
+    assert hub.backend.delivered_key_ids(cluster) == KeyIds()
+    rotating = KeyIds(4, 3, 1700000000.5)
+    hub.backend.deliver_credentials(cluster, Credentials(rotating, derive_key(b"x" * 32, cluster, 4).dump(), "word"))
+    assert hub.backend.delivered_key_ids(cluster) == rotating
+    (secret,) = session.get(path)["spec"]["workload"]["manifests"]
+    assert base64.b64decode(secret["data"]["redis-password"]) == b"word"
+    session.merge(path, {"metadata": {"annotations": {KEY_IDS_ANNOTATION: "nonsense"}}})
+    wait_for(lambda: hub.backend.delivered_key_ids(cluster) == KeyIds(4), 5)
+    for _ in range(2):
+        hub.backend.remove_credentials(cluster)
+    with pytest.raises(ObjectNotFoundError):
+        session.get(path)
+    with pytest.raises(ObjectNotFoundError):
+        hub.backend.deliver_credentials("nowhere", plain)

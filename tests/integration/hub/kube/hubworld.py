@@ -1,0 +1,292 @@
+"""The hub and the results worker as processes on a real API server and a real Redis, and what they bring about."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from dsf import keys, messages
+from dsf.api.types import ADDON_NAME, MANIFESTWORK_NAME
+from dsf.celery import make_app
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import (
+    ADDON_PLACEMENT_SCORES,
+    DYNAMIC_SCORERS,
+    DYNAMIC_SCORING_CONFIGS,
+    EVENTS,
+    LEASES,
+    MANAGED_CLUSTERS,
+    MANIFEST_WORKS,
+    Resource,
+)
+from dsf.kube.session import ApiError, Session
+from dsf.results.ingest import Ingest
+from dsf.settings import ENV_PREFIX, Settings, child_environment
+from dsf.store.schedule import ScheduleStore
+from tests.support import forked
+from tests.support.child import Child
+from tests.support.controlplane import ControlPlane
+from tests.support.manifests import config, scorer
+from tests.support.wait import wait_for
+
+SECRET = "5e" * 32
+_ROOT = Path(__file__).parents[4]
+_OFF_CLOCK = Path(__file__).with_name("offclock")
+#: What a test leaves behind on an API server that the next one uses too.
+_LEFTOVERS = (DYNAMIC_SCORING_CONFIGS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, ADDON_PLACEMENT_SCORES, MANIFEST_WORKS)
+
+
+class HubWorld:
+    """Everything is as in production but the pause between health checks, and a resync that comes after the test."""
+
+    def __init__(self, plane: ControlPlane, client: redis.Redis, url: str, logs: Path, **settings: object) -> None:
+        self.plane = plane
+        self.client = client
+        self.namespace = plane.namespace("hub")
+        self.session = Session.load(plane.kubeconfig)
+        self.schedule = ScheduleStore(client)
+        self.settings: dict[str, object] = {
+            "backend": "kube",
+            "kubeconfig": plane.kubeconfig,
+            "namespace": self.namespace,
+            "redis_url": url,
+            "signing_secret": SECRET,
+            "health_interval": 0.3,
+            "hub_resync": 600,
+            **settings,
+        }
+        self._logs = logs
+        self._processes: list[Child] = []
+
+    # --- processes -----------------------------------------------------------------------------------------------
+
+    def hub(self, *, clock: float = 0.0, **settings: object) -> Child:
+        """A hub process. `clock` is by how many seconds its wall clock is off."""
+        return self._run("dsf.hub", "hub", settings, clock)
+
+    def results(self, *, clock: float = 0.0, **settings: object) -> Child:
+        """A results worker."""
+        return self._run("dsf.results", "results", settings, clock)
+
+    def holder(self) -> str:
+        """Who holds the lease; empty when nobody does."""
+        with contextlib.suppress(ObjectNotFoundError):
+            lease = self.session.get(LEASES.path(self.namespace, "dynamic-scoring-hub"))
+            return str(lease["spec"].get("holderIdentity") or "")
+        return ""
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in self._processes:
+            process.kill()
+        self.session.close()
+
+    def _run(self, module: str, role: str, settings: dict[str, object], clock: float) -> Child:
+        values = {"role": role, **self.settings, **settings}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+        environment |= {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
+        if clock:
+            environment |= {"PYTHONPATH": f"{_OFF_CLOCK}{os.pathsep}{_ROOT}", "OFF_CLOCK": str(clock)}
+        ours = child_environment(**values)
+        environment |= {name: value for name, value in ours.items() if name.startswith(ENV_PREFIX)}
+        log = self._logs / f"{role}-{len(self._processes)}.log"
+        command = [sys.executable, "-m", module]
+        # Another clock comes with the interpreter.
+        started = Child if clock else forked.child
+        self._processes.append(started(command, log, environment, inherit=False))
+        return self._processes[-1]
+
+    def clean(self) -> None:
+        """Remove what the processes and the test made."""
+        for process in self._processes:
+            process.kill()
+        for resource in _LEFTOVERS:
+            items = self.items(resource)
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda item, kind=resource: self._remove(kind, item["metadata"]), items))
+
+    def _remove(self, resource: Resource, metadata: dict[str, Any]) -> None:
+        path = resource.path(metadata.get("namespace", ""), metadata["name"])
+        with contextlib.suppress(ObjectNotFoundError):
+            if metadata.get("finalizers"):
+                self.session.merge(path, {"metadata": {"finalizers": None}})
+            self.session.delete(path)
+
+    # --- what people do ------------------------------------------------------------------------------------------
+
+    def apply(self, *manifests: dict[str, Any]) -> str:
+        """`kubectl apply`."""
+        return self.plane.kubectl(
+            "apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
+        )
+
+    def setup(self, url: str, *clusters: str) -> list[str]:
+        """The configuration, the scorer `cpu-scorer` at this URL, and this many new clusters; their names."""
+        self.apply(config(self.namespace), scorer(self.namespace, "cpu-scorer", configURL=f"{url}/config"))
+        return [self.plane.cluster(prefix) for prefix in clusters]
+
+    def mask(self, *pairs: tuple[str, str]) -> None:
+        """Set the masks."""
+        masks = [{"clusterName": cluster, "scoreName": score} for cluster, score in pairs]
+        self.session.merge(self.config_path, {"spec": {"masks": masks}})
+
+    # --- what came of it -----------------------------------------------------------------------------------------
+
+    def pairs(self) -> list[str]:
+        """The entries in the schedule."""
+        return sorted(entry.pair for entry in self.schedule.entries())
+
+    def object(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+        """An object, or None."""
+        try:
+            return self.session.get(resource.path(namespace, name))
+        except ObjectNotFoundError:
+            return None
+
+    def items(self, resource: Resource) -> list[dict[str, Any]]:
+        """All objects of a kind."""
+
+        def answer() -> dict[str, Any]:
+            try:
+                return self.session.get(resource.path())
+            except ApiError as error:
+                # An API server that has just been started may not have read everything.
+                if error.status != 429:
+                    raise
+                return {}
+
+        items: list[dict[str, Any]] = wait_for(answer, 10)["items"]
+        return items
+
+    def work(self, cluster: str) -> dict[str, Any] | None:
+        """The ManifestWork of a cluster."""
+        return self.object(MANIFEST_WORKS, cluster, MANIFESTWORK_NAME)
+
+    def told(self, cluster: str) -> list[str] | None:
+        """The scorers that a cluster's agent is told of."""
+        work = self.work(cluster)
+        if work is None:
+            return None
+        [config_map] = work["spec"]["workload"]["manifests"]
+        return [summary["name"] for summary in json.loads(config_map["data"]["summaries"])]
+
+    def deliver(self, cluster: str) -> None:
+        """What OCM's work agent says when it has applied the work."""
+        work = self.work(cluster)
+        assert work is not None
+        applied = {
+            "type": "Applied",
+            "status": "True",
+            "reason": "AppliedManifestWorkComplete",
+            "message": "",
+            "observedGeneration": work["metadata"]["generation"],
+            "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME, "status")
+        self.session.merge(path, {"status": {"conditions": [applied]}})
+
+    def status(self, name: str = "cpu-scorer") -> dict[str, Any]:
+        """The status of a scorer."""
+        found = self.object(DYNAMIC_SCORERS, self.namespace, name) or {}
+        status: dict[str, Any] = found.get("status") or {}
+        return status
+
+    def condition(self, kind: str, name: str = "cpu-scorer") -> tuple[str, str]:
+        """Status and reason of a condition."""
+        status, reason, _ = self.told_by(kind, name)
+        return status, reason
+
+    def told_by(self, kind: str, name: str = "cpu-scorer") -> tuple[str, str, str]:
+        """Status, reason and message of a condition."""
+        for condition in self.status(name).get("conditions", ()):
+            if condition["type"] == kind:
+                return condition["status"], condition["reason"], condition["message"]
+        return "", "", ""
+
+    def config(self) -> dict[str, Any] | None:
+        """The DynamicScoringConfig."""
+        return self.object(DYNAMIC_SCORING_CONFIGS, self.namespace, "dynamic-scoring-config")
+
+    def score(self, cluster: str, name: str = "cpu") -> list[int] | None:
+        """The values of a score's items; None when there is no such score."""
+        found = self.object(ADDON_PLACEMENT_SCORES, cluster, name)
+        if found is None:
+            return None
+        return [item["value"] for item in (found.get("status") or {}).get("scores", ())]
+
+    def scores(self, name: str = "cpu") -> dict[str, list[int]]:
+        """The values of all scores of this name, by cluster."""
+        return {
+            item["metadata"]["namespace"]: [one["value"] for one in (item.get("status") or {}).get("scores", ())]
+            for item in self.items(ADDON_PLACEMENT_SCORES)
+            if item["metadata"]["name"] == name
+        }
+
+    def events(self, reason: str) -> list[str]:
+        """The notes of the events with this reason in the hub's namespace."""
+        items = self.session.get(EVENTS.path(self.namespace))["items"]
+        return [event["note"] for event in items if event["reason"] == reason]
+
+    def send(self, cluster: str, value: float, name: str = "cpu-scorer") -> str:
+        """A result as the cluster's agent would send it, taken in at once; what became of it."""
+        return Ingest(self.client, self._as_settings()).handle(self._result(cluster, value, name))
+
+    def push(self, cluster: str, value: float, name: str = "cpu-scorer") -> None:
+        """The same on its way to the results worker."""
+        envelope = self._result(cluster, value, name)
+        app = make_app(self._as_settings(role="agent", cluster=cluster))
+        with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:
+            app.send_task(messages.INGEST_TASK, args=[envelope], queue=keys.RESULTS_QUEUE, producer=producer)
+        app.close()
+
+    def _result(self, cluster: str, value: float, name: str) -> dict[str, Any]:
+        now = time.time()
+        result = messages.Result(
+            cluster=cluster,
+            scorer=name,
+            run=messages.new_run_id(now),
+            at=now,
+            outcome="ok",
+            results=[({"node": "a"}, value)],
+        )
+        return messages.sign(result, messages.derive_key(bytes.fromhex(SECRET), cluster, 1))
+
+    def until(self, condition: Callable[[], Any], timeout: float = 10.0, message: str = "") -> Any:
+        """Wait for it; an error shows what the processes said."""
+        try:
+            return wait_for(condition, timeout, message)
+        except AssertionError as error:
+            logs = "\n".join(f"--- {process.log.name}\n{process.tail()}" for process in self._processes)
+            raise AssertionError(f"{error}\n{logs}") from None
+
+    def _as_settings(self, **values: object) -> Settings:
+        return Settings(**{**self.settings, "role": "results", **values})  # type: ignore[arg-type]
+
+    @property
+    def config_path(self) -> str:
+        """The path of the DynamicScoringConfig."""
+        return DYNAMIC_SCORING_CONFIGS.path(self.namespace, "dynamic-scoring-config")
+
+
+def addon(cluster: str) -> dict[str, Any]:
+    """The ManagedClusterAddOn that stands for an installed agent."""
+    return {
+        "apiVersion": "addon.open-cluster-management.io/v1alpha1",
+        "kind": "ManagedClusterAddOn",
+        "metadata": {"name": ADDON_NAME, "namespace": cluster},
+        "spec": {},
+    }
+
+
+def said(log: Path, *words: str) -> bool:
+    """Whether a line of a log has all of these words."""
+    return any(all(word in line for word in words) for line in log.read_text().splitlines())

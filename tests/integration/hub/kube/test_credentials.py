@@ -1,0 +1,209 @@
+"""What the hub remembers of credentials by what it delivered: nothing that was withdrawn comes back."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from dsf.api.types import CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, PULL_SECRET_NAME
+from dsf.backends.protocol import Credentials, Kind
+from dsf.hub.credentials import AgentCredentials
+from dsf.hub.outage import Outage
+from dsf.hub.registrar import Registrar
+from dsf.kube.resources import MANIFEST_WORKS
+from dsf.kube.session import Session
+from dsf.messages import derive_key
+from dsf.redisacl.everywhere import UsersEverywhere
+from dsf.redisacl.keyids import KeyIds
+from dsf.redisacl.rules import cluster_user
+from dsf.settings import Settings
+from dsf.store.agentkeys import AgentKeys
+from tests.integration.backends.hub import Hub
+from tests.support.controlplane import ControlPlane
+from tests.support.wait import wait_for
+
+MASTER = b"m" * 32
+CLEANUP = "cluster.open-cluster-management.io/manifest-work-cleanup"
+
+
+class World:
+    """A hub that makes users, and one cluster."""
+
+    def __init__(self, hub: Hub, settings: Settings, client: redis.Redis, url: str, cluster: str) -> None:
+        self.hub = hub
+        self.client = client
+        self.cluster = cluster
+        self.path = MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME)
+        self._settings = settings
+        self._address = urlsplit(url)
+        self._users = UsersEverywhere(client, settings, MASTER)
+        self._made: list[AgentCredentials] = []
+
+    def credentials(self) -> AgentCredentials:
+        """Of a hub that was started just now."""
+        made = AgentCredentials(self.hub.backend, self.registrar(), self.client, self._settings, MASTER)
+        self._made.append(made)
+        return made
+
+    def registrar(self) -> Registrar:
+        """Likewise."""
+        return Registrar(self.client, self._settings, Outage("redis"))
+
+    def lets_in(self, key_id: int) -> bool:
+        """Whether Redis takes the password of this id."""
+        client = redis.Redis(
+            host=self._address.hostname or "",
+            port=self._address.port or 0,
+            username=cluster_user(self.cluster),
+            password=self._users.password(self.cluster, key_id),
+        )
+        with contextlib.closing(client):
+            try:
+                return bool(client.ping())
+            except redis.AuthenticationError:
+                return False
+
+    def close(self) -> None:
+        for made in self._made:
+            made.close()
+        self.client.execute_command("ACL", "DELUSER", cluster_user(self.cluster))
+        self._users.close()
+
+
+@pytest.fixture
+def world(
+    control_plane: ControlPlane,
+    hub: Hub,
+    redis_client: redis.Redis,
+    redis_url: str,
+    settings_factory: Callable[..., Settings],
+) -> Iterator[World]:
+    settings = settings_factory(role="hub", redis_url=redis_url, redis_manage_users=True)
+    made = World(hub, settings, redis_client, redis_url, control_plane.cluster())
+    yield made
+    made.close()
+
+
+def test_a_cluster_that_comes_back_gets_others_although_the_old_ones_are_still_there(
+    world: World, session: Session
+) -> None:
+    credentials = world.credentials()
+    credentials.ensure(world.cluster, "uid1")
+    assert world.lets_in(1)
+    # OCM's agent is away, so that nobody takes the ManifestWork's finalizer off.
+    session.merge(world.path, {"metadata": {"finalizers": [CLEANUP]}})
+    credentials.withdraw(world.cluster)
+    # By a plan of a moment ago, while what was delivered is still there.
+    credentials.sync({world.cluster: "uid1"})
+    assert not world.lets_in(1)
+    world.registrar().remove_cluster(world.cluster)
+    world.hub.backend.remove_credentials(world.cluster)
+
+    def is_going() -> bool:
+        work = world.hub.backend.get(Kind.WORK, world.cluster, CREDENTIALS_WORK_NAME)
+        return work is not None and "deletionTimestamp" in work["metadata"]
+
+    wait_for(is_going, 10)
+    assert not world.lets_in(1)
+    world.credentials().ensure(world.cluster, "uid2")
+    assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+    session.merge(world.path, {"metadata": {"finalizers": None}})
+
+
+def test_a_cluster_that_was_made_again_while_no_hub_ran_has_none_of_its_predecessors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.credentials().ensure(world.cluster, "uid1")
+    wait_for(lambda: world.hub.backend.delivered_key_ids(world.cluster))
+    new = world.credentials()
+    new.sync({world.cluster: "uid2"})
+    assert not world.lets_in(1)
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.hub.backend, "deliver_credentials", die)
+        with pytest.raises(SystemExit):
+            new.ensure(world.cluster, "uid2")
+    assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+    assert world.registrar().key_ids(world.cluster) == (2,), "results with the old signing key are refused"
+    wait_for(lambda: world.hub.backend.delivered_key_ids(world.cluster) is None)
+    for _ in range(2):
+        newest = world.credentials()
+        newest.ensure(world.cluster, "uid2")
+        newest.sync({world.cluster: "uid2"})
+        assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+        delivered = wait_for(lambda: world.hub.backend.delivered_key_ids(world.cluster))
+        assert delivered.valid == (2,)
+
+
+def test_a_hub_that_dies_in_a_revocation_leaves_nothing_valid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    dying = world.credentials()
+    dying.ensure(world.cluster, "uid1")
+    AgentKeys(world.client).ask(world.cluster, "revoke")
+    dying.read_requests()
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.hub.backend, "deliver_credentials", die)
+        with pytest.raises(SystemExit):
+            dying.ensure(world.cluster, "uid1")
+    assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+    new = world.credentials()
+    new.read_requests()
+    new.sync({world.cluster: "uid1"})
+    assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+    new.ensure(world.cluster, "uid1")
+    assert (world.lets_in(1), world.lets_in(2)) == (False, True)
+
+
+def test_a_pull_secret_is_delivered_follows_its_file_and_goes(
+    world: World, session: Session, tmp_path: Path, settings_factory: Callable[..., Settings], redis_url: str
+) -> None:
+    """The Secret that the chart mounts; the kubelet puts another one there when it changes, and none when it goes."""
+    file = tmp_path / "config.json"
+    settings = settings_factory(role="hub", redis_url=redis_url, agent_pull_secret_file=file)
+
+    def delivered() -> dict[str, Any]:
+        credentials = AgentCredentials(world.hub.backend, world.registrar(), world.client, settings, MASTER)
+        with contextlib.closing(credentials):
+            credentials.ensure(world.cluster, "uid1")
+        return {one["metadata"]["name"]: one for one in session.get(world.path)["spec"]["workload"]["manifests"]}
+
+    assert list(delivered()) == [CREDENTIALS_NAME]
+    for password in ("first", "second"):
+        text = json.dumps({"auths": {"registry.example.com": {"auth": password}}})
+        file.write_text(text)
+        # The kubelet needs it as soon as the pod's other Secret is there.
+        found = delivered()
+        assert list(found) == [PULL_SECRET_NAME, CREDENTIALS_NAME]
+        secret = found[PULL_SECRET_NAME]
+        assert secret["type"] == "kubernetes.io/dockerconfigjson"
+        assert base64.b64decode(secret["data"][".dockerconfigjson"]).decode() == text
+        assert secret["metadata"]["namespace"] == found[CREDENTIALS_NAME]["metadata"]["namespace"]
+        ids = world.hub.backend.delivered_key_ids(world.cluster)
+        assert ids is not None
+        assert ids.valid == (1,)
+    file.unlink()
+    assert list(delivered()) == [CREDENTIALS_NAME]
+
+
+def test_a_password_that_is_wanted_no_more_goes(world: World, session: Session) -> None:
+    key = derive_key(MASTER, world.cluster, 1).dump()
+    backend = world.hub.backend
+    backend.deliver_credentials(world.cluster, Credentials(KeyIds(), key, "word", "sentinelword"))
+    wait_for(lambda: backend.get(Kind.WORK, world.cluster, CREDENTIALS_WORK_NAME), 10)
+    backend.deliver_credentials(world.cluster, Credentials(KeyIds(), key, "", ""))
+    (secret,) = session.get(world.path)["spec"]["workload"]["manifests"]
+    assert list(secret["data"]) == ["signing-key"]

@@ -1,0 +1,157 @@
+"""Hub processes that lose their API server, their rivals, a cluster; and many clusters at once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+from dsf.api.types import MANIFESTWORK_NAME
+from dsf.kube.resources import LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
+from tests.integration.hub.kube.hubworld import HubWorld, said
+from tests.support.httpserver import ScriptedServer
+from tests.support.manifests import config
+
+
+def test_a_second_hub_waits_and_takes_over(world: HubWorld, api: ScriptedServer) -> None:
+    [first] = world.setup(api.url, "one")
+    leader = world.hub()
+    world.until(lambda: world.told(first) == ["cpu-scorer"], 20)
+    standby = world.hub()
+    holder = world.holder()
+    world.until(lambda: said(standby.log, "waits for its turn"), 20)
+    assert standby.is_running
+    assert world.holder() == holder
+
+    began = time.monotonic()
+    leader.signal(signal.SIGTERM)
+    world.until(lambda: world.holder() not in ("", holder), 5)
+    second = world.plane.cluster()
+    world.until(lambda: world.told(second) == ["cpu-scorer"], 5)
+    after_term = time.monotonic() - began
+    # A lease that is not handed back lapses after 13 s.
+    assert after_term < 10
+    assert leader.wait(60) == 0
+
+    third = world.hub()
+    world.until(lambda: said(third.log, "waits for its turn"), 20)
+    began = time.monotonic()
+    holder = world.holder()
+    standby.kill()
+    renewed = _moment(world, "renewTime")
+    world.until(lambda: world.holder() not in ("", holder), 25)
+    assert _moment(world, "acquireTime") - renewed > 14.5, "not before the lease lapsed"
+    fourth = world.plane.cluster()
+    world.until(lambda: world.told(fourth) == ["cpu-scorer"], 25)
+    after_kill = time.monotonic() - began
+    assert after_kill < 32
+    print(f"works again after SIGTERM: {after_term:.2f} s, after kill -9: {after_kill:.1f} s")
+
+    # Another one has the lease against its will: it ends at once.
+    lease = LEASES.path(world.namespace, "dynamic-scoring-hub")
+    world.session.merge(lease, {"spec": {"holderIdentity": "thief"}})
+    assert third.wait(60) == 1
+    assert world.holder() == "thief"
+
+
+def test_a_cluster_that_cannot_be_written_delays_no_other(world: HubWorld, api: ScriptedServer) -> None:
+    world.setup(api.url)
+    hub = world.hub()
+    world.until(lambda: world.status().get("healthStatus") == "Active", 20)
+    for number in range(10):
+        body = {
+            "apiVersion": MANAGED_CLUSTERS.api_version,
+            "kind": MANAGED_CLUSTERS.kind,
+            "metadata": {"name": f"nowhere-{number}"},
+            "spec": {"hubAcceptsClient": True},
+        }
+        world.session.create(MANAGED_CLUSTERS.path(), body)
+    world.until(lambda: said(hub.log, "reconciliation failed", 'namespaces "nowhere-9" not found'), 5)
+    good = world.plane.cluster()
+    world.until(lambda: world.told(good) == ["cpu-scorer"], 3)
+    world.until(lambda: world.condition("Distributed") == ("False", "Distributing"), 3)
+    # The text is that of the first one, so that the status is written once.
+    world.until(lambda: "nowhere-0: PATCH " in world.told_by("Distributed")[2], 3)
+    assert 'namespaces "nowhere-0" not found' in world.told_by("Distributed")[2]
+
+
+def test_two_hundred_clusters_at_once_and_an_api_server_that_dies_meanwhile(
+    world: HubWorld, api: ScriptedServer
+) -> None:
+    world.setup(api.url)
+    hub = world.hub()
+    world.until(lambda: world.status().get("healthStatus") == "Active", 20)
+
+    def told() -> dict[str, int]:
+        """How many clusters are told of how many scorers."""
+        numbers: dict[str, int] = {}
+        for work in _works(world):
+            summaries = work["spec"]["workload"]["manifests"][0]["data"]["summaries"]
+            numbers[work["metadata"]["namespace"]] = summaries.count('"scoringEndpoint"')
+        return numbers
+
+    def until(condition: Callable[[], bool], timeout: float) -> None:
+        """Wait while the hub runs. One that could not renew its lease in time ends, and starts again."""
+
+        def holds() -> bool:
+            nonlocal hub
+            if not hub.is_running:
+                assert "lost the lease" in hub.log.read_text(), hub.tail()
+                hub = world.hub()
+            return condition()
+
+        world.until(holds, timeout)
+
+    with ThreadPoolExecutor(8) as pool:
+        clusters = list(pool.map(lambda _: world.plane.cluster("many"), range(200)))
+    created = time.monotonic()
+    world.until(lambda: told() == dict.fromkeys(clusters, 1), 60)
+    distributed = time.monotonic() - created
+    world.until(lambda: len(world.pairs()) == 200, 20)
+
+    # Scores are being written, and the API server dies in the middle of it.
+    world.results()
+    for number, cluster in enumerate(clusters):
+        assert world.send(cluster, number % 100) == "ok"
+    world.until(lambda: any(world.score(cluster) for cluster in clusters[:20]), 20)
+    world.plane.kill_apiserver()
+    world.plane.start_apiserver()
+    wanted = {cluster: [number % 100] for number, cluster in enumerate(clusters)}
+    until(lambda: world.scores() == wanted, 30)
+
+    # The masks change, and it dies again.
+    world.mask(("*", "cpu"))
+    until(lambda: 0 in told().values(), 10)
+    world.plane.kill_apiserver()
+    world.plane.start_apiserver()
+    began = time.monotonic()
+    until(lambda: told() == dict.fromkeys(clusters, 0), 60)
+    until(lambda: world.pairs() == [], 10)
+    until(lambda: world.scores() == {}, 30)
+    until(lambda: world.condition("Distributed") == ("False", "Masked"), 10)
+    healed = time.monotonic() - began
+    assert "Traceback" not in hub.log.read_text()
+    # What changes from here on is heard of at once again.
+    world.mask()
+    until(lambda: told() == dict.fromkeys(clusters, 1), 60)
+    late = world.plane.cluster()
+    until(lambda: world.told(late) == ["cpu-scorer"], 10)
+    until(lambda: len(world.pairs()) == 201, 30)
+    world.session.delete(world.config_path)
+    until(lambda: world.config() is None, 30)
+    assert _works(world) == []
+    world.apply(config(world.namespace))
+    print(f"200 clusters distributed {distributed:.1f} s after the last was made, healed after {healed:.1f} s")
+
+
+def _moment(world: HubWorld, name: str) -> float:
+    """A time in the lease, as Unix seconds."""
+    lease = world.session.get(LEASES.path(world.namespace, "dynamic-scoring-hub"))
+    return datetime.fromisoformat(lease["spec"][name]).timestamp()
+
+
+def _works(world: HubWorld) -> list[dict[str, Any]]:
+    return [item for item in world.items(MANIFEST_WORKS) if item["metadata"]["name"] == MANIFESTWORK_NAME]

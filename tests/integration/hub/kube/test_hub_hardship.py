@@ -1,0 +1,195 @@
+"""Hubs and results workers between a slow etcd, clocks that are off, and others who write the same objects."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from dsf.api.types import MANIFESTWORK_NAME
+from dsf.errors import BackendError
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
+from tests.integration.hub.kube.hubworld import HubWorld, said
+from tests.support.controlplane import ControlPlane
+from tests.support.httpserver import ScriptedServer
+
+
+@contextlib.contextmanager
+def _in_the_background(act: Any) -> Iterator[list[int]]:
+    """Call `act` again and again while the context is open; how often."""
+    stop, number = threading.Event(), [0]
+
+    def run() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(BackendError):
+                act(number[0])
+            number[0] += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield number
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _slow_etcd(plane: ControlPlane) -> contextlib.AbstractContextManager[list[int]]:
+    """Whatever the API server asks of etcd waits for a second."""
+
+    def act(_: int) -> None:
+        with plane.paused("etcd"):
+            time.sleep(1.0)
+        time.sleep(0.1)
+
+    return _in_the_background(act)
+
+
+def _lease(world: HubWorld) -> dict[str, Any]:
+    spec: dict[str, Any] = world.session.get(LEASES.path(world.namespace, "dynamic-scoring-hub"))["spec"]
+    return spec
+
+
+def test_a_slow_etcd_makes_everything_later_and_nothing_wrong(world: HubWorld, api: ScriptedServer) -> None:
+    clusters = world.setup(api.url, *["slow"] * 10)
+    leader = world.hub()
+    world.until(lambda: len(world.pairs()) == 10, 20)
+    standby, results = world.hub(), world.results()
+    world.until(lambda: said(standby.log, "waits for its turn"), 20)
+    assert [world.send(cluster, 1) for cluster in clusters] == ["ok"] * 10
+    world.until(lambda: world.scores() == {cluster: [1] for cluster in clusters}, 20)
+    before = _lease(world)
+
+    with _slow_etcd(world.plane) as pauses:
+        world.mask((clusters[0], "cpu"))
+        assert [world.send(cluster, 2) for cluster in clusters[1:]] == ["ok"] * 9
+        world.until(lambda: pauses[0] >= 8, 20)
+    with world.plane.paused("etcd"):
+        assert [world.send(cluster, 3) for cluster in clusters[1:]] == ["ok"] * 9
+        # Half of the time after which a leader gives up.
+        time.sleep(5.0)
+    world.until(lambda: world.scores() == {cluster: [3] for cluster in clusters[1:]}, 5)
+    world.until(lambda: world.told(clusters[0]) == [], 5)
+    world.until(lambda: world.status()["clusters"]["desired"] == 9, 5)
+    after = _lease(world)
+    assert (after["holderIdentity"], after["leaseTransitions"]) == (
+        before["holderIdentity"],
+        before["leaseTransitions"],
+    )
+    assert all(process.is_running for process in (leader, standby, results))
+    assert not any("Traceback" in process.log.read_text() for process in (leader, standby, results))
+
+
+def test_clocks_that_are_off_change_neither_leader_nor_scores(world: HubWorld, api: ScriptedServer) -> None:
+    [cluster] = world.setup(api.url, "one")
+    ahead = world.hub(clock=20.0)
+    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 20)
+    behind = world.hub(clock=-20.0)
+    # 40 s apart from the hub.
+    results = world.results(clock=-20.0)
+    world.until(lambda: said(behind.log, "waits for its turn"), 20)
+    holder = world.holder()
+
+    def works(value: float) -> None:
+        """What is done takes effect at once, and a score is valid as long as it should be."""
+        world.deliver(cluster)
+        [pair] = world.until(lambda: world.pairs() == [f"{cluster}/cpu-scorer"] and world.pairs(), 5)
+        assert world.schedule.due_times([pair])[pair] < time.time() + 1, "its first cycle is due now"
+        pushed = datetime.now(UTC)
+        world.push(cluster, value)
+        world.until(lambda: world.score(cluster) == [value], 5)
+        path = ADDON_PLACEMENT_SCORES.path(cluster, "cpu")
+        valid_until = datetime.fromisoformat(world.session.get(path)["status"]["validUntil"])
+        # By 20 s less, since the worker does not believe results that are made later than now.
+        assert (valid_until - pushed).total_seconds() > 275
+        assert (valid_until - datetime.now(UTC)).total_seconds() <= 300
+        world.session.merge(path + "/status", {"status": {"scores": []}})
+        world.session.merge(path + "/status", {"status": {"scores": [{"name": "mine", "value": 1}]}})
+        world.until(lambda: world.score(cluster) == [value], 5)
+
+    works(42)
+    world.mask((cluster, "cpu"))
+    world.until(lambda: world.score(cluster) is None, 3)
+    world.mask()
+    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 3)
+    assert world.holder() == holder
+    began = time.monotonic()
+    ahead.signal(signal.SIGTERM)
+    world.until(lambda: world.holder() not in ("", holder), 5)
+    # A lease that is not handed back lapses after 13 s.
+    assert time.monotonic() - began < 10
+    assert ahead.wait(60) == 0
+    works(43)
+    assert behind.is_running
+    assert "Traceback" not in results.log.read_text()
+
+
+def test_a_storm_of_other_writers_passes(world: HubWorld, api: ScriptedServer) -> None:
+    storm, masked = world.setup(api.url, "storm", "masked")
+    hub, results = world.hub(hub_resync=1), world.results()
+    world.until(lambda: len(world.pairs()) == 2, 20)
+    for name in (storm, masked):
+        world.deliver(name)
+        assert world.send(name, 1) == "ok"
+    world.until(lambda: world.scores() == {storm: [1], masked: [1]}, 20)
+    work = MANIFEST_WORKS.path(storm, MANIFESTWORK_NAME)
+    good = world.session.get(work)["spec"]
+    scorer = DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer")
+
+    def edit(number: int) -> None:
+        """As another controller would that believes these objects to be its own."""
+        status = {"healthStatus": "Inactive", "scoreName": f"n{number}", "conditions": [], "failures": None}
+        world.session.merge(scorer + "/status", {"status": status}, field_manager="other")
+        world.session.merge(scorer, {"metadata": {"annotations": {"storm": str(number)}}}, field_manager="other")
+        world.session.merge(work, {"spec": {"workload": {"manifests": []}}}, field_manager="other")
+        score = {"scores": [{"name": "a", "value": -1}, {"name": "b", "value": number % 100}]}
+        world.session.merge(
+            ADDON_PLACEMENT_SCORES.path(storm, "cpu", "status"), {"status": score}, field_manager="other"
+        )
+
+    with _in_the_background(edit) as edits:
+        world.until(lambda: edits[0] > 20, 20)
+        # What people do in the meantime takes effect, and nobody else waits for the storm's end.
+        world.mask((masked, "cpu"))
+        world.until(lambda: masked not in world.scores(), 5)
+        world.until(lambda: world.told(masked) == [], 5)
+        assert world.send(storm, 2) == "ok"
+        world.until(lambda: edits[0] > 60, 20)
+    world.until(lambda: world.score(storm) == [2], 5)
+    world.until(lambda: world.session.get(work)["spec"] == good, 5)
+    world.until(lambda: world.status().get("healthStatus") == "Active", 5)
+    wanted = {"Healthy": "True", "ConfigSynced": "True", "Scoring": "True"}
+    world.until(lambda: {kind: world.condition(kind)[0] for kind in wanted} == wanted, 5)
+    assert world.status()["scoreName"] == "cpu"
+    assert not any("Traceback" in process.log.read_text() for process in (hub, results))
+
+
+def test_a_result_whose_cluster_is_deleted_meanwhile_leaves_nothing(world: HubWorld, api: ScriptedServer) -> None:
+    gone, other = world.setup(api.url, "gone", "other")
+    world.hub()
+    results = world.results()
+    world.until(lambda: len(world.pairs()) == 2, 20)
+    for cluster in (gone, other):
+        world.push(cluster, 1)
+    world.until(lambda: world.scores() == {gone: [1], other: [1]}, 20)
+    # Both results are on the way while the cluster goes.
+    results.signal(signal.SIGSTOP)
+    for cluster in (gone, other):
+        world.push(cluster, 2)
+    world.session.delete(MANAGED_CLUSTERS.path(name=gone))
+    world.until(lambda: world.pairs() == [f"{other}/cpu-scorer"], 5)
+    results.signal(signal.SIGCONT)
+    world.until(lambda: world.scores() == {other: [2]}, 10)
+    world.push(gone, 3)
+    world.push(other, 3)
+    world.until(lambda: world.scores() == {other: [3]}, 10)
+
+    def rejected() -> int:
+        return sum(int(number) for number in world.client.hgetall("dsf:rejected").values())
+
+    world.until(lambda: rejected() >= 2)
+    assert rejected() == 2

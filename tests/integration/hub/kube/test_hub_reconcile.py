@@ -1,0 +1,288 @@
+"""A hub process on a real API server: every change takes effect at once. The resync is ten minutes away."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dsf.api.types import API_VERSION, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.cli.statusreport import StatusReport, read_report
+from dsf.hub.clusters import HOLD
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.settings import Settings
+from tests.integration.hub.kube.hubworld import HubWorld, addon
+from tests.integration.hub.world import remote_config, scoring_api
+from tests.support.httpserver import ScriptedServer, answer
+from tests.support.manifests import config, scorer
+
+FINALIZER = "dynamic-scoring.open-cluster-management.io/cleanup"
+
+
+@pytest.fixture
+def running(world: HubWorld, api: ScriptedServer) -> HubWorld:
+    """A hub that has no cluster yet, with a configuration and the scorer `cpu-scorer`."""
+    world.setup(api.url)
+    world.hub()
+    world.until(lambda: world.status().get("healthStatus") == "Active", 20)
+    return world
+
+
+def _cluster(world: HubWorld) -> str:
+    """A new cluster to which everything is delivered."""
+    name = world.plane.cluster()
+    world.until(lambda: world.told(name) == ["cpu-scorer"], 5)
+    world.deliver(name)
+    world.until(lambda: f"{name}/cpu-scorer" in world.pairs(), 5)
+    return name
+
+
+def test_a_scorer_applied_with_kubectl_is_distributed_and_explained(running: HubWorld) -> None:
+    made = time.monotonic()
+    first = running.plane.cluster()
+    running.until(lambda: running.told(first) == ["cpu-scorer"], 5)
+    # The entry waits for the delivery, unless that takes too long: a tick before it would fail.
+    assert running.pairs() == [] or time.monotonic() - made > HOLD
+    running.deliver(first)
+    running.until(lambda: running.pairs() == [f"{first}/cpu-scorer"], 1)
+    running.until(lambda: running.condition("Distributed") == ("True", "Distributed"), 5)
+    assert running.condition("Healthy") == ("True", "HealthCheckPassed")
+    [row] = running.plane.kubectl("get", "dsc", "-n", running.namespace, "--no-headers").splitlines()
+    assert row.split()[:4] == ["cpu-scorer", "Active", "cpu", "30"]
+    # Events are written a moment after what they tell of.
+    running.until(lambda: running.events("HealthCheckPassed"), 5)
+    described = running.plane.kubectl("describe", "dsc", "cpu-scorer", "-n", running.namespace)
+    assert "all 1 clusters that want it have it" in described
+    assert "HealthCheckPassed" in described[described.index("Events:") :]
+    found = running.config()
+    assert found is not None
+    assert found["metadata"]["finalizers"] == [FINALIZER]
+    running.until(lambda: ((running.config() or {}).get("status") or {}).get("clusters") == 1, 5)
+
+    def seconds() -> float:
+        """From a delivery to the entry."""
+        name = running.plane.cluster()
+        running.until(lambda: running.told(name) == ["cpu-scorer"], 5)
+        began = time.monotonic()
+        running.deliver(name)
+        running.until(lambda: f"{name}/cpu-scorer" in running.pairs(), 1)
+        return time.monotonic() - began
+
+    # One or two may come while the machine is busy with something else.
+    assert statistics.median(seconds() for _ in range(5)) < 1
+
+
+def test_kubectl_shows_the_interval_that_is_in_force(running: HubWorld) -> None:
+    running.until(lambda: running.status().get("interval") == 30, 5)
+    running.schedule.set_override("*/cpu-scorer", interval=5)
+    running.until(lambda: running.status().get("interval") == 5, 5)
+    table = running.plane.kubectl("get", "dsc", "-n", running.namespace, "-o", "wide").splitlines()
+    shown = dict(zip(table[0].split(), table[1].split(), strict=False))
+    assert (shown["INTERVAL"], shown["SUCCEEDING"], running.status()["declaredInterval"]) == ("5", "0", 30)
+
+
+def test_what_only_the_hub_finds_wrong_is_said(running: HubWorld, settings_factory: Callable[..., Settings]) -> None:
+    cluster = _cluster(running)
+    path = DYNAMIC_SCORERS.path(running.namespace, "cpu-scorer")
+    # The API server tells names apart by their case, HTTP does not.
+    twice = [{"name": "X-A", "value": "a"}, {"name": "x-a", "value": "b"}]
+    running.session.merge(path, {"spec": {"source": {"auth": {"headers": twice}}}})
+    for kind in ("ConfigSynced", "Distributed", "Scoring"):
+        running.until(lambda kind=kind: running.condition(kind) == ("False", "Invalid"), 10)  # type: ignore[misc]
+    assert "headers: a name is there twice" in running.told_by("Scoring")[2]
+    assert {one["type"] for one in running.status()["conditions"]} == {"ConfigSynced", "Distributed", "Scoring"}
+    running.until(lambda: running.told(cluster) == [], 5)
+
+    def report() -> StatusReport:
+        found = read_report(running.client, settings_factory(), None)
+        assert ("cpu-scorer", "Invalid") in {(one.scorer, one.reason) for one in found.conditions}
+        return found
+
+    assert not running.until(report).ok
+    bad = {
+        "apiVersion": API_VERSION,
+        "kind": "ScoringAuthentication",
+        "metadata": {"name": "thanos", "namespace": running.namespace},
+        "spec": {"allowedHosts": ["prometheus.test"], "headers": twice},
+    }
+    running.apply(bad)
+    named = {"headers": None, "authenticationRef": {"name": "thanos"}}
+    running.session.merge(path, {"spec": {"source": {"auth": named}}})
+    running.until(lambda: running.condition("ConfigSynced") == ("False", "InvalidAuthentication"), 10)
+    assert "'thanos' has mistakes: spec: headers: a name is there twice" in running.told_by("ConfigSynced")[2]
+    running.apply({**bad, "spec": {"allowedHosts": ["prometheus.test"], "headers": twice[:1]}})
+    running.until(lambda: running.condition("ConfigSynced") == ("True", "Synced"), 10)
+    running.until(lambda: running.told(cluster) == ["cpu-scorer"], 10)
+
+
+def test_no_status_contradicts_itself(running: HubWorld) -> None:
+    cluster = running.plane.cluster()
+    names = [f"score-{number}" for number in range(6)]
+    path = DYNAMIC_SCORERS.path(running.namespace)
+    version = running.session.get(path)["metadata"]["resourceVersion"]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            server = stack.enter_context(scoring_api(name))
+            running.session.create(path, scorer(running.namespace, name, configURL=f"{server.url}/config"))
+        running.until(lambda: running.told(cluster) == ["cpu-scorer", *names], 10)
+        running.until(lambda: all(running.status(name).get("healthStatus") == "Active" for name in names), 5)
+        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "1"}
+        seen = [event["object"] for event in running.session.watch(path, query, read_timeout=60)]
+    statuses = [one["status"] for one in seen if one["metadata"]["name"] in names and "status" in one]
+    assert len(statuses) >= len(names)
+    for status in statuses:
+        synced = {one["status"] for one in status["conditions"] if one["type"] == "ConfigSynced"}
+        is_active = status["healthStatus"] == "Active"
+        has_name = bool(status.get("scoreName"))
+        assert (is_active, synced, has_name) in ((True, {"True"}, True), (False, {"Unknown"}, False)), status
+
+
+def test_a_cluster_that_is_away_gets_its_entries_all_the_same(running: HubWorld) -> None:
+    name = running.plane.cluster()
+    running.until(lambda: running.told(name) == ["cpu-scorer"], 5)
+    running.until(lambda: running.pairs() == [f"{name}/cpu-scorer"], 5)
+    running.until(lambda: running.condition("Distributed") == ("False", "Distributing"), 5)
+
+
+def test_clusters_come_and_go_at_once(running: HubWorld) -> None:
+    waiting = running.plane.cluster(accepted=False)
+    other = _cluster(running)
+    assert running.work(waiting) is None
+    path = MANAGED_CLUSTERS.path(name=waiting)
+    running.session.merge(path, {"spec": {"hubAcceptsClient": True}})
+    running.until(lambda: running.told(waiting) == ["cpu-scorer"], 3)
+    credentials = MANIFEST_WORKS.path(waiting, CREDENTIALS_WORK_NAME)
+    assert running.session.get(credentials)
+    running.session.merge(path, {"spec": {"hubAcceptsClient": False}})
+    running.until(lambda: running.work(waiting) is None, 3)
+    running.until(lambda: running.object(MANIFEST_WORKS, waiting, CREDENTIALS_WORK_NAME) is None, 3)
+    running.session.delete(MANAGED_CLUSTERS.path(name=other))
+    running.until(lambda: running.pairs() == [], 3)
+    running.until(lambda: running.work(other) is None, 3)
+
+
+def test_works_that_somebody_edits_or_deletes_are_repaired_at_once(running: HubWorld) -> None:
+    name = _cluster(running)
+    for work in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME):
+        path = MANIFEST_WORKS.path(name, work)
+        good = running.session.get(path)["spec"]
+        running.session.merge(path, {"spec": {"workload": {"manifests": []}}})
+        running.until(lambda path=path, good=good: running.session.get(path)["spec"] == good, 3)
+        running.session.merge(path, {"metadata": {"labels": None}})
+        running.until(lambda path=path: running.session.get(path)["metadata"].get("labels"), 3)
+        running.session.delete(path)
+        running.until(
+            lambda work=work, good=good: (running.object(MANIFEST_WORKS, name, work) or {}).get("spec") == good, 3
+        )
+
+
+def test_masks_and_the_scoring_apis_config_take_effect_at_once(running: HubWorld, api: ScriptedServer) -> None:
+    first, second = _cluster(running), _cluster(running)
+    running.mask((first, "cpu"))
+    running.until(lambda: running.pairs() == [f"{second}/cpu-scorer"], 3)
+    running.until(lambda: running.told(first) == [], 3)
+    running.mask()
+    running.until(lambda: running.told(first) == ["cpu-scorer"], 3)
+    api.script(answer(remote_config("cpu", 7)), path="/config")
+    running.until(lambda: {entry.interval for entry in running.schedule.entries()} == {7}, 5)
+    running.until(lambda: running.status()["interval"] == 7, 3)
+
+
+def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, api: ScriptedServer) -> None:
+    name = _cluster(running)
+    running.results()
+    assert running.send(name, 42.0) == "ok"
+    running.until(lambda: running.score(name) == [42], 15)
+    running.session.delete(DYNAMIC_SCORERS.path(running.namespace, "cpu-scorer"))
+    running.apply(scorer(running.namespace, "renamed", configURL=f"{api.url}/config"))
+    running.until(lambda: running.told(name) == ["renamed"], 5)
+    running.deliver(name)
+    running.until(lambda: running.pairs() == [f"{name}/renamed"], 3)
+    running.until(lambda: running.condition("Distributed", "renamed")[0] == "True", 3)
+    running.until(lambda: "cpu-scorer" not in running.client.hgetall("dsf:scorers"), 3)
+    assert running.send(name, 43.0) == "stale"
+    assert running.send(name, 44.0, "renamed") == "ok"
+    running.until(lambda: running.score(name) == [44], 5)
+    label = "dynamic-scoring.open-cluster-management.io/scorer-name"
+
+    def is_the_new_ones() -> bool:
+        # The values are written first, the labels in a request after that. The old one's removal may come between or
+        # even after it: then the hub has the new one's written again.
+        found = running.object(ADDON_PLACEMENT_SCORES, name, "cpu")
+        return found is not None and found["metadata"]["labels"][label] == "renamed" and running.score(name) == [44]
+
+    running.until(is_the_new_ones, 10)
+
+
+def test_with_the_addon_only_clusters_that_have_it_get_ticks(world: HubWorld, api: ScriptedServer) -> None:
+    first, second = world.setup(api.url, "with", "without")
+    world.apply(addon(first))
+    world.hub(addon_mode=True)
+    world.until(lambda: world.pairs() == [f"{first}/cpu-scorer"], 20)
+    assert world.work(second) is None
+    world.apply(addon(second))
+    world.until(lambda: len(world.pairs()) == 2, 5)
+    world.plane.kubectl("delete", "managedclusteraddon", "-n", first, "--all", "--wait=false")
+    world.until(lambda: world.pairs() == [f"{second}/cpu-scorer"], 3)
+    world.until(lambda: world.work(first) is None, 3)
+
+
+def test_scores_changed_by_hand_are_repaired_and_nobodys_are_removed(running: HubWorld) -> None:
+    name = _cluster(running)
+    running.results()
+    assert running.send(name, 42.0) == "ok"
+    running.until(lambda: running.score(name) == [42], 15)
+    path = ADDON_PLACEMENT_SCORES.path(name, "cpu")
+    [item] = running.session.get(path)["status"]["scores"]
+    edited = [{**item, "value": -1}]
+    # Two times: the first edit is the first change that the hub hears of.
+    for _ in range(2):
+        running.session.merge(path + "/status", {"status": {"scores": edited}})
+        running.until(lambda: running.score(name) == [42], 5)
+    running.session.delete(path)
+    running.until(lambda: running.score(name) == [42], 5)
+
+
+def test_the_end_of_the_configuration_leaves_nothing_behind(running: HubWorld) -> None:
+    name = _cluster(running)
+    running.results()
+    running.send(name, 42.0)
+    running.until(lambda: running.score(name) == [42], 15)
+    # Two that no writer knows of.
+    labels = running.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["labels"]
+    for orphan in ("orphan-1", "orphan-2"):
+        body = {
+            "apiVersion": ADDON_PLACEMENT_SCORES.api_version,
+            "kind": ADDON_PLACEMENT_SCORES.kind,
+            "metadata": {"name": orphan, "labels": labels},
+        }
+        running.session.create(ADDON_PLACEMENT_SCORES.path(name), body)
+    running.plane.kubectl("delete", "dscfg", "--all", "-n", running.namespace, "--timeout=50s")
+    assert running.session.get(ADDON_PLACEMENT_SCORES.path())["items"] == []
+    assert running.pairs() == []
+    works = [work["metadata"]["name"] for work in running.session.get(MANIFEST_WORKS.path())["items"]]
+    assert works == [CREDENTIALS_WORK_NAME], "the cluster is still accepted"
+    running.until(lambda: running.condition("Distributed") == ("False", "NoScoringConfig"), 3)
+    running.apply(config(running.namespace))
+    running.until(lambda: running.told(name) == ["cpu-scorer"], 3)
+
+
+def test_a_finalizer_is_written_in_spite_of_conflicts_and_never_to_what_is_going(running: HubWorld) -> None:
+    path = running.config_path
+    # A storm: somebody else changes the object all the time, and another finalizer keeps it.
+    running.session.merge(path, {"metadata": {"finalizers": ["example.com/other"]}})
+    for number in range(30):
+        running.session.merge(path, {"metadata": {"annotations": {"storm": str(number)}}})
+    running.until(lambda: FINALIZER in (running.config() or {})["metadata"]["finalizers"], 5)
+    running.session.delete(path)
+    for number in range(30):
+        running.session.merge(path, {"metadata": {"annotations": {"storm": f"again {number}"}}})
+    running.until(lambda: (running.config() or {})["metadata"]["finalizers"] == ["example.com/other"], 5)
+    for number in range(5):
+        running.session.merge(path, {"metadata": {"annotations": {"storm": f"after {number}"}}})
+    assert (running.config() or {})["metadata"]["finalizers"] == ["example.com/other"]
+    running.session.merge(path, {"metadata": {"finalizers": None}})
+    running.until(lambda: running.config() is None, 3)

@@ -1,0 +1,65 @@
+"""Hub and results worker without one of their rights: which one is missing is said where people look."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from tests.integration.hub.kube.hubworld import HubWorld, said
+from tests.integration.hub.kube.rights import HUB, RESULTS, without
+from tests.support.httpserver import ScriptedServer
+
+
+def test_a_missing_right_is_named_and_its_grant_is_noticed(world: HubWorld, api: ScriptedServer) -> None:
+    [cluster] = world.setup(api.url, "one")
+    plane = world.plane
+    limited = plane.service_account(world.namespace, "hub", without(HUB, "scores"))
+    hub = world.hub(kubeconfig=limited)
+    world.until(lambda: said(hub.log, 'cannot list resource "addonplacementscores"', "RBAC rule"), 20)
+    # It still waits for its first list, and ends all the same.
+    began = time.monotonic()
+    hub.signal(signal.SIGTERM)
+    assert hub.wait(30) == 0
+    assert time.monotonic() - began < 25
+
+    hub = world.hub(kubeconfig=limited)
+    world.until(lambda: said(hub.log, "cannot watch", 'cannot list resource "addonplacementscores"'), 20)
+    plane.set_rules(world.namespace, "hub", list(HUB.values()))
+    world.until(lambda: world.status().get("healthStatus") == "Active", 15)
+    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 5)
+
+
+def test_a_right_to_write_that_is_missing_is_named_in_the_status(world: HubWorld, api: ScriptedServer) -> None:
+    [cluster] = world.setup(api.url, "one")
+    limited = world.plane.service_account(world.namespace, "hub", without(HUB, "works", verbs="get list watch"))
+    hub = world.hub(kubeconfig=limited)
+    words = (
+        'cannot patch resource "manifestworks" in API group "work.open-cluster-management.io" '
+        f'in the namespace "{cluster}"'
+    )
+
+    world.until(lambda: world.condition("Distributed") == ("False", "DistributionRefused"), 20)
+    assert words in world.told_by("Distributed")[2]
+    world.until(lambda: said(hub.log, "reconciliation failed", words))
+    world.until(lambda: world.events("DistributionRefused"), 5)
+    described = world.plane.kubectl("describe", "dsc", "cpu-scorer", "-n", world.namespace)
+    assert words in described[described.index("Events:") :]
+
+    # Granted: it is not waited for a look at everything, which is ten minutes away.
+    world.plane.set_rules(world.namespace, "hub", list(HUB.values()))
+    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 30)
+    world.deliver(cluster)
+    world.until(lambda: world.condition("Distributed") == ("True", "Distributed"), 5)
+
+    worker = world.plane.service_account(world.namespace, "results", without(RESULTS, "statuses"))
+    results = world.results(kubeconfig=worker)
+    assert world.send(cluster, 42) == "ok"
+    world.until(lambda: world.condition("Scoring") == ("False", "ScoresNotWritten"), 20)
+    words = 'cannot patch resource "addonplacementscores/status"'
+    assert f"1 of 1 scores cannot be written; {cluster}: " in world.told_by("Scoring")[2]
+    assert words in world.told_by("Scoring")[2]
+    world.until(lambda: said(results.log, "score not written", words))
+    world.until(lambda: world.events("ScoresNotWritten"), 5)
+    world.plane.set_rules(world.namespace, "results", list(RESULTS.values()))
+    world.until(lambda: world.score(cluster) == [42], 20)
+    world.until(lambda: world.condition("Scoring") == ("True", "CyclesSucceed"), 5)

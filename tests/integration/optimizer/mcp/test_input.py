@@ -1,0 +1,152 @@
+"""What goes wrong: an assistant is told what, where and what to do; what is not the protocol is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+
+from tests.integration.optimizer.bed import Bed
+from tests.integration.optimizer.mcp.assistant import Assistant
+from tests.integration.optimizer.mcp.server import Server
+from tests.integration.optimizer.mcp.test_access import ACCEPT, INITIALIZE, post
+from tests.support.redisserver import free_port
+
+pytestmark = pytest.mark.xdist_group("mcp")
+
+
+def test_an_unknown_tool(near: Assistant) -> None:
+    problem = near.problem("drop_tables")
+    assert problem.startswith("there is no tool 'drop_tables'; there are: list_scores, explain_scorer, propose_plan")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("reset", {}, "wrong arguments: namespace: Field required"),
+        ("reset", {"namespace": "Not a namespace"}, "namespace: String should match pattern"),
+        ("reset", {"namespace": "a/../../b"}, "namespace: String should match pattern"),
+        ("reset", {"namespace": ""}, "namespace: String should match pattern"),
+        ("reset", {"namespace": ["default"]}, "namespace: Input should be a valid string"),
+        ("reset", {"namespace": "default", "force": True}, "force: Extra inputs are not permitted"),
+        ("list_scores", {"maxItems": 0}, "maxItems: Input should be greater than or equal to 1"),
+        ("list_scores", {"maxItems": "many"}, "maxItems: Input should be a valid integer"),
+        ("list_scores", {"cluster": "../secrets"}, "cluster: String should match pattern"),
+        ("explain_scorer", {"name": "x" * 300}, "name: String should have at most 253 characters"),
+        ("propose_plan", {"namespace": "default", "clusters": [], "targetWorkloads": []}, "preference"),
+        ("rescore", {"scorer": "a b"}, "scorer: String should match pattern"),
+    ],
+)
+def test_wrong_arguments_are_named(near: Assistant, tool: str, arguments: dict[str, Any], said: str) -> None:
+    problem = near.problem(tool, **arguments)
+    assert problem.startswith("wrong arguments: ")
+    assert said in problem
+    assert "\n" not in problem
+
+
+def test_a_wish_that_is_not_understood_is_not_passed_over(near: Assistant, bed: Bed) -> None:
+    plan_id = near.ask("propose_plan", **bed.body())["plan_id"]
+    for wish in ({"dryRun": True}, {"dry_run": True}, {"dryrun": True}):
+        assert "Extra inputs are not permitted" in near.problem("apply_plan", **bed.body(), planId=plan_id, **wish)
+    assert "planId: Field required" in near.problem("apply_plan", **bed.body())
+    assert "planId: String should have at least 1 character" in near.problem("apply_plan", **bed.body(), planId="")
+    assert bed.objects() == {}
+
+
+def test_lists_and_objects_may_come_as_strings_of_json(near: Assistant, bed: Bed) -> None:
+    wrapped = {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in bed.body().items()}
+    assert near.ask("propose_plan", **wrapped)["objective_value"] == 115
+    wrapped["clusters"] = "[not json"
+    assert "clusters: Input should be a valid list" in near.problem("propose_plan", **wrapped)
+    wrapped["clusters"] = "[" * 100_000
+    assert "clusters: Input should be a valid list" in near.problem("propose_plan", **wrapped)
+
+
+def test_null_is_the_same_as_not_given(near: Assistant, bed: Bed) -> None:
+    assert near.ask("list_scores", cluster=bed.clusters[0], score=None, maxItems=None)["scores"]
+    assert near.ask("propose_plan", **bed.body(), timeLimit=None, preferences=None)["objective_value"] == 115
+
+
+def test_names_that_are_not_there(near: Assistant, bed: Bed) -> None:
+    assert near.ask("list_scores", cluster="no-such-cluster") == {"scores": [], "left_out": 0}
+    assert "performance-scorer" in near.problem("explain_scorer", name="no-such-scorer")
+    missing = bed.body() | {"targetWorkloads": [{"name": "no-such-workload"}]}
+    assert "no-such-workload" in near.problem("propose_plan", **missing)
+    bodies = bed.body()
+    bodies["clusters"][0]["availablePolicies"] = [{"name": "no-such-policy"}]
+    assert "no-such-policy" in near.problem("propose_plan", **bodies)
+
+
+def test_a_preference_that_cannot_be_used(near: Assistant, bed: Bed) -> None:
+    body = bed.body()
+    body["preference"]["scoreDimensionFormat"] = "${node}"
+    problem = near.problem("propose_plan", **body)
+    assert "${node}" in problem
+    assert "allowed are" in problem
+
+
+def test_a_hub_that_is_not_there(stdio: Callable[..., Assistant], common: dict[str, object], bed: Bed) -> None:
+    kubeconfig = bed.plane.dir / "nobody-there"
+    kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(str(bed.plane.port), str(free_port())))
+    problem = stdio(kubeconfig=kubeconfig).problem("list_scores")
+    assert "cannot reach https://127.0.0.1:" in problem
+    assert "admin-token" not in problem
+
+
+def body_of(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+
+
+def test_clients_of_the_old_dialect_need_no_session(open_server: Server) -> None:
+    answer = post(open_server.mcp, body_of("tools/list"), **{"MCP-Protocol-Version": "2025-06-18"})
+    assert answer.status_code == 200
+    assert len(answer.json()["result"]["tools"]) == 7
+    assert "mcp-session-id" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"{", {}, 400),
+        (b"", {}, 400),
+        (b"[]", {}, 400),
+        (b"null", {}, 400),
+        (b'{"jsonrpc":"2.0"}', {}, 400),
+        (b"[" * 200_000, {}, 400),
+        (b"\xff\xfe", {}, 400),
+        (json.dumps(INITIALIZE).encode(), {"Content-Type": "text/plain"}, 400),
+        (json.dumps(INITIALIZE).encode(), {"Accept": "text/html"}, 406),
+        (b" " * (4 * 1024 * 1024 + 1), {}, 413),
+        (json.dumps(INITIALIZE).encode(), {"MCP-Protocol-Version": "1999-01-01"}, 400),
+    ],
+)
+def test_what_is_not_the_protocol_is_refused(
+    open_server: Server, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    sent = {"Content-Type": "application/json"} | ACCEPT | headers
+    answer = requests.post(open_server.mcp, data=body, headers=sent, timeout=60)
+    assert answer.status_code == status, answer.text
+    assert "Traceback" not in answer.text
+
+
+def test_other_methods_and_paths(open_server: Server) -> None:
+    # There are no sessions: nothing to listen to, nothing to end.
+    for method in ("GET", "DELETE", "PUT"):
+        answer = requests.request(method, open_server.mcp, headers=ACCEPT, timeout=60)
+        assert (answer.status_code, answer.headers["Allow"]) == (405, "POST"), method
+    assert requests.get(f"{open_server.url}/nothing", timeout=60).status_code == 404
+
+
+def test_the_http_api_is_beside_it(open_server: Server, bed: Bed) -> None:
+    answer = requests.post(f"{open_server.url}/optimize", json=bed.body(dryRun=True), timeout=60)
+    assert (answer.status_code, answer.json()["objective_value"]) == (200, 115)
+    assert requests.get(f"{open_server.url}/readyz", timeout=60).status_code == 200
+
+
+def test_no_call_has_crashed(open_server: Server, near: Assistant) -> None:
+    near.ask("list_scores", cluster="nobody")
+    assert "tool crashed" not in open_server.log()
+    assert "Traceback" not in open_server.log()

@@ -1,0 +1,81 @@
+"""Score now, by an assistant: a tick in a real Redis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.fleet.changes import read
+from dsf.store.pairs import Pairs
+from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
+from tests.integration.optimizer.mcp.assistant import Assistant
+from tests.integration.optimizer.mcp.conftest import Bed
+from tests.support.redisserver import free_port
+
+pytestmark = pytest.mark.xdist_group("mcp")
+
+
+@pytest.fixture
+def fleet(redis_client: redis.Redis) -> Fleet:
+    """sample-scorer runs on worker01 and worker02."""
+    return good_fleet(redis_client)
+
+
+def tick(client: redis.Redis, cluster: str) -> list[Any]:
+    """Scorer and run id of the one tick that waits."""
+    (message,) = client.lrange(keys.spoke_queue(cluster), 0, -1)
+    return list(json.loads(json.loads(message)["body"])[0])
+
+
+def test_on_one_cluster(near: Assistant, fleet: Fleet) -> None:
+    report = near.ask("rescore", scorer=SAMPLE, cluster="worker01")
+    (run,) = report["runs"]
+    assert (report["scorer"], run["cluster"], run["message"]) == (SAMPLE, "worker01", "")
+    assert tick(fleet.redis, "worker01") == [SAMPLE, run["run_id"]]
+    assert fleet.redis.llen(keys.spoke_queue("worker02")) == 0
+    assert fleet.redis.zscore(keys.OPEN_RUNS, keys.run_member("worker01", SAMPLE, run["run_id"]))
+    assert Pairs(fleet.redis).state("worker01", SAMPLE).scheduled == 8
+    (change,) = read(fleet.redis).changes
+    assert (change.action, change.scorer, change.clusters) == ("rescore", SAMPLE, ["worker01"])
+    # Nobody had to show who they are.
+    assert (change.way, change.who, change.reference) == ("mcp", "anybody (claimed)", run["run_id"])
+
+
+def test_wherever_it_runs(stdio: Callable[..., Assistant], fleet: Fleet) -> None:
+    runs = stdio().ask("rescore", scorer=SAMPLE)["runs"]
+    assert [run["cluster"] for run in runs] == ["worker01", "worker02"]
+    (change,) = read(fleet.redis).changes
+    assert (change.way, change.claimed, change.clusters, change.cluster_count) == ("mcp", True, [], 2)
+    assert "@" in change.by
+    assert all(tick(fleet.redis, run["cluster"]) == [SAMPLE, run["run_id"]] for run in runs)
+
+
+def test_an_agent_that_is_away_gets_no_tick(near: Assistant, fleet: Fleet) -> None:
+    fleet.redis.lpush(keys.spoke_queue("worker01"), *["waiting"] * 100)
+    (run,) = near.ask("rescore", scorer=SAMPLE, cluster="worker01")["runs"]
+    assert run["run_id"] == ""
+    assert "100" in run["message"]
+
+
+def test_names_that_are_not_there(near: Assistant, fleet: Fleet) -> None:
+    assert SAMPLE in near.problem("rescore", scorer="no-such-scorer")
+    assert "worker01" in near.problem("rescore", scorer=SAMPLE, cluster="no-such-cluster")
+    assert "runs on no cluster" in near.problem("rescore", scorer=STATIC)
+    assert not fleet.redis.keys("spoke.*")
+
+
+def test_a_redis_that_is_away(stdio: Callable[..., Assistant], bed: Bed) -> None:
+    problem = stdio(redis_url=f"redis://:hunter2@127.0.0.1:{free_port()}/0").problem("rescore", scorer=SAMPLE)
+    assert "the hub's Redis cannot be used" in problem
+    assert "DSF_REDIS_URL" in problem
+    assert "hunter2" not in problem
+
+
+def test_no_redis_at_all(stdio: Callable[..., Assistant], bed: Bed) -> None:
+    problem = stdio(redis_url=None).problem("rescore", scorer=SAMPLE)
+    assert "DSF_REDIS_URL is not set" in problem

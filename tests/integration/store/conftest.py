@@ -1,0 +1,29 @@
+"""Fixtures of the store's tests."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tests.conftest import SettingsFactory
+from tests.integration.results.bed import SECRET, Bed
+from tests.support.memorystore import memory_client
+
+
+@pytest.fixture(params=["redis", "memory"])
+def store_client(request: pytest.FixtureRequest) -> redis.Redis:
+    """A client of an empty store: a real server, and the one in memory that stands for it in unit tests."""
+    client: redis.Redis = memory_client() if request.param == "memory" else request.getfixturevalue("redis_client")
+    return client
+
+
+@pytest.fixture
+def bed(redis_client: redis.Redis, settings_factory: SettingsFactory) -> Bed:
+    """A hub without pairs."""
+    return Bed(redis_client, settings_factory(signing_secret=SECRET, history_length=5))
+
+
+@pytest.fixture
+def bed_in_memory(settings_factory: SettingsFactory) -> Bed:
+    """The same where Redis is in memory."""
+    return Bed(memory_client(), settings_factory(signing_secret=SECRET, history_length=5))

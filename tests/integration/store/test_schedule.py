@@ -1,0 +1,286 @@
+"""Entries and overrides in Redis, and what writing them does to due times."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dsf import keys
+from dsf.errors import UnknownClusterError, UnknownScorerError
+from dsf.store.schedule import Effective, Override, ScheduleStore, effective
+from dsf.store.slots import is_slot, next_slot
+from dsf.store.writes import CLOCK_SKEW
+from tests.integration.schedule.support import START, Bench, books, entry, pushed, register
+from tests.support.redisserver import RedisServer
+
+
+@pytest.fixture
+def store(store_client: redis.Redis) -> ScheduleStore:
+    return ScheduleStore(store_client, spread_rate=100)
+
+
+def due(store: ScheduleStore, pair: str = "c1/s") -> float:
+    return store.due_times([pair])[pair]
+
+
+def woken(client: redis.Redis) -> bool:
+    """Whether beat has been woken since the last call."""
+    return client.delete(keys.BEAT_WAKE) == 1
+
+
+def test_what_is_written_is_read(store: ScheduleStore, store_client: redis.Redis) -> None:
+    entries = [entry("c1"), entry("c2", "t", rate_limit="1/s", suspended=True, suspended_until=START)]
+    assert store.upsert(entries, START) == 2
+    assert store.entries() == entries
+    assert store.entry("c2/t") == entries[1]
+    assert store.entry("c3/t") is None
+    assert store.due_times(["c1/s", "c3/t"]) == {"c1/s": START}
+    store_client.hset(keys.ENTRIES, "c0/s", "{}")
+    assert store.entries() == entries
+
+
+def test_writing_the_same_again_changes_nothing(store: ScheduleStore, store_client: redis.Redis) -> None:
+    assert store.upsert([entry("c1")], START) == 1
+    assert woken(store_client)
+    assert store.upsert([entry("c1")], START + 10) == 0
+    assert due(store) == START
+    assert not woken(store_client)
+
+
+def test_first_runs_of_many_new_entries_are_spread(store: ScheduleStore) -> None:
+    entries = [entry(f"c{n}", interval=600) for n in range(200)]
+    # Also when they come in several calls, one scorer or cluster after the other.
+    for start in range(0, 200, 50):
+        store.upsert(entries[start : start + 50], START)
+    times = [due(store, one.pair) for one in entries]
+    assert times[0] == START
+    early = [at for one, at in zip(entries, times, strict=True) if not is_slot(one.pair, 600, at)]
+    assert len(early) > 180
+    assert [round(at - START, 2) for at in early] == [round(n / 100, 2) for n in range(len(early))]
+
+
+def test_a_first_run_is_not_later_than_the_first_slot(store_client: redis.Redis) -> None:
+    store = ScheduleStore(store_client, spread_rate=1)
+    entries = [entry(f"c{n}", interval=10) for n in range(500)]
+    store.upsert(entries, START)
+    assert all(START <= due(store, one.pair) <= next_slot(one.pair, 10, START) for one in entries)
+    # Long after, a new entry is due at once again.
+    store.upsert([entry("late")], START + 100)
+    assert due(store, "late/s") == START + 100
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    old=st.integers(1, 4000),
+    new=st.integers(1, 4000),
+    elapsed=st.floats(0, 4000),
+    overridden=st.one_of(st.none(), st.integers(1, 4000)),
+)
+def test_an_upsert_never_postpones(
+    store: ScheduleStore, store_client: redis.Redis, old: int, new: int, elapsed: float, overridden: int | None
+) -> None:
+    store_client.flushall()
+    store.upsert([entry("c1", interval=old)], START)
+    if overridden:
+        store_client.hset(keys.OVERRIDES, "c1/s", Override(interval=overridden).model_dump_json())
+    store_client.zadd(keys.DUE, {"c1/s": next_slot("c1/s", old, START)})
+    before = due(store)
+    store.upsert([entry("c1", interval=new, rate_limit="1/s")], START + elapsed)
+    assert due(store) <= before
+    assert due(store) <= next_slot("c1/s", overridden or new, START + elapsed)
+
+
+def test_a_controller_that_writes_all_the_time_starves_nobody(store_client: redis.Redis) -> None:
+    bench = Bench(store_client)
+    for second in range(100):
+        bench.store.upsert([entry("c1", interval=10, rate_limit=f"{second + 1}/s")], bench.now)
+        bench.run(1)
+    assert 10 <= len(pushed(store_client, "c1")) <= 12
+
+
+def test_a_missing_due_time_is_repaired(store: ScheduleStore, store_client: redis.Redis) -> None:
+    store.upsert([entry("c1")], START)
+    store_client.delete(keys.DUE)
+    assert store.upsert([entry("c1")], START + 1000) == 1
+    assert due(store) == START + 1000
+
+
+def test_an_entry_that_is_no_longer_suspended_is_due_at_once(store: ScheduleStore, store_client: redis.Redis) -> None:
+    store.upsert([entry("c1", interval=3600, suspended=True)], START)
+    store_client.zadd(keys.DUE, {"c1/s": START + 3000})
+    store.upsert([entry("c1", interval=3600)], START + 10)
+    assert due(store) == START + 10
+
+
+def test_remove_leaves_nothing_but_overrides(store_client: redis.Redis) -> None:
+    bench = Bench(store_client)
+    register(store_client, ["c1", "c2"])
+    bench.store.upsert([entry("c1"), entry("c1", "s2"), entry("c2")], START)
+    bench.run(40)
+    bench.store.set_override("c1/s", interval=7, now=bench.now)
+    store_client.lpush(keys.history_key("c1", "s"), "{}")
+    assert bench.store.remove(["c1/s", "c9/s"], bench.now) == 1
+    assert [one.pair for one in bench.store.entries()] == ["c1/s2", "c2/s"]
+    assert bench.store.due_times(["c1/s"]) == {}
+    assert not books(store_client, "c1")
+    assert store_client.exists(keys.history_key("c1", "s")) == 0
+    open_runs = store_client.zrange(keys.OPEN_RUNS, 0, -1)
+    assert open_runs
+    assert not [run for run in open_runs if run.startswith("c1/s/")]
+    assert [run for run in open_runs if run.startswith("c1/s2/")]
+    # The writer looks at once, wherever its clock is.
+    assert store_client.zscore(keys.WRITES, "c1/s") == bench.now - CLOCK_SKEW
+    assert store_client.zscore(keys.WRITES, "c1/s2") is None
+    assert set(bench.store.overrides()) == {"c1/s"}
+    assert bench.store.remove([]) == 0
+
+
+def test_overrides_of_a_deleted_scorer_are_forgotten(store: ScheduleStore, store_client: redis.Redis) -> None:
+    register(store_client, ["c1"], ["s", "t"])
+    for target in ("*/s", "c1/s", "*/t"):
+        store.set_override(target, interval=5)
+    assert store.forget("s") == 2
+    assert store.forget("s") == 0
+    assert set(store.overrides()) == {"*/t"}
+
+
+def test_an_override_is_merged_into_the_one_that_is_there(store: ScheduleStore, store_client: redis.Redis) -> None:
+    register(store_client, ["c1"])
+    store.set_override("c1/s", interval=5, note="too slow", by="ann", now=START)
+    store.set_override("c1/s", paused=True, paused_until=START + 60, by="bob", now=START + 1)
+    expected = Override(interval=5, paused=True, paused_until=START + 60, note="too slow", by="bob", at=START + 1)
+    assert store.overrides() == {"c1/s": expected}
+    assert store.set_override("c1/s", interval=9, now=START + 2).paused_until == START + 60
+    assert store.set_override("c1/s", paused=True, now=START + 2).paused_until is None
+    assert store.set_override("c1/s", paused=False, now=START + 3).interval == 9
+
+
+def test_two_people_do_not_undo_each_other(redis_server: RedisServer, redis_client: redis.Redis) -> None:
+    register(redis_client, ["c1"])
+
+    def change(**values: object) -> None:
+        store = ScheduleStore(redis_server.client())
+        for _ in range(30):
+            store.set_override("c1/s", **values)  # type: ignore[arg-type]
+
+    people = [threading.Thread(target=change, kwargs=values) for values in ({"interval": 7}, {"paused": True})]
+    for person in people:
+        person.start()
+    for person in people:
+        person.join()
+    [override] = ScheduleStore(redis_client).overrides().values()
+    assert (override.interval, override.paused) == (7, True)
+
+
+@pytest.mark.parametrize("target", ["*/s", "c1/s"])
+def test_due_times_follow_a_persons_change(store: ScheduleStore, store_client: redis.Redis, target: str) -> None:
+    register(store_client, ["c1"])
+    store.upsert([entry("c1", interval=600), entry("c1", "other")], START)
+    slot = next_slot("c1/s", 600, START)
+    store_client.zadd(keys.DUE, {"c1/s": slot})
+    other = due(store, "c1/other")
+    woken(store_client)
+
+    store.set_override(target, interval=5, now=START)
+    assert due(store) == next_slot("c1/s", 5, START) < slot
+    assert woken(store_client)
+    store.set_override(target, interval=3600, now=START)
+    assert due(store) == next_slot("c1/s", 3600, START)
+    assert store.reset(target, now=START)
+    assert due(store) == pytest.approx(min(slot, next_slot("c1/s", 3600, START)), abs=1e-5)
+    store.set_override(target, paused=True, now=START)
+    store.set_override(target, paused=False, now=START + 1)
+    assert due(store) == START + 1
+    assert due(store, "c1/other") == other
+    assert woken(store_client)
+    assert store.reset(target)
+    assert not store.reset(target)
+
+
+def test_a_pair_with_an_override_of_its_own_is_not_moved_by_the_scorers(
+    store: ScheduleStore, store_client: redis.Redis
+) -> None:
+    register(store_client, ["c1", "c2"])
+    store.upsert([entry("c1", interval=3600), entry("c2", interval=3600)], START - 3600)
+    store.set_override("c1/s", interval=600, now=START)
+    before = due(store)
+    store.set_override("*/s", interval=5, now=START)
+    assert due(store) == before
+    assert due(store, "c2/s") <= START + 5
+    overrides = store.overrides()
+    assert effective(entry("c1"), overrides, START) == Effective(600, "c1/s", False, None, "entry")
+
+
+def test_resume_leaves_nothing_behind(store: ScheduleStore, store_client: redis.Redis) -> None:
+    register(store_client, ["c1"])
+    store.upsert([entry("c1")], START)
+    store.set_override("*/s", paused=True, now=START)
+    store.resume("*/s", now=START + 1)
+    assert store.overrides() == {}
+    assert due(store) <= START + 1
+    # So a suspension in the DynamicScorer that comes later holds.
+    store.upsert([entry("c1", suspended=True)], START + 2)
+    assert effective(store.entries()[0], store.overrides(), START + 3).paused
+
+
+def test_resume_keeps_an_interval(store: ScheduleStore, store_client: redis.Redis) -> None:
+    register(store_client, ["c1"])
+    store.upsert([entry("c1")], START)
+    store.set_override("c1/s", interval=9, paused=True, now=START)
+    left = store.resume("c1/s", now=START + 1)
+    assert (left.interval, left.paused) == (9, None)
+
+
+@pytest.mark.parametrize("by_scorer", [True, False])
+def test_resume_overrules_what_else_holds_the_pair(
+    store: ScheduleStore, store_client: redis.Redis, by_scorer: bool
+) -> None:
+    register(store_client, ["c1"])
+    store.upsert([entry("c1", suspended=not by_scorer)], START)
+    if by_scorer:
+        store.set_override("*/s", paused=True, now=START)
+    assert store.resume("c1/s", now=START + 1).paused is False
+    assert not effective(store.entries()[0], store.overrides(), START + 2).paused
+
+
+def test_resuming_many_is_spread(store: ScheduleStore, store_client: redis.Redis) -> None:
+    clusters = [f"c{n}" for n in range(300)]
+    register(store_client, clusters[:1])
+    store.upsert([entry(cluster, interval=3600) for cluster in clusters], START - 10_000)
+    store_client.zadd(keys.DUE, {f"{cluster}/s": next_slot(f"{cluster}/s", 3600, START) for cluster in clusters})
+    store.set_override("*/s", paused=True, now=START)
+    store.set_override("*/s", paused=False, now=START)
+    times = sorted(store.due_times(f"{cluster}/s" for cluster in clusters).values())
+    assert times[0] == START
+    assert 2.8 <= times[-1] - START <= 3.0
+
+
+def test_unknown_targets_are_refused_with_the_known_ones(store: ScheduleStore, store_client: redis.Redis) -> None:
+    register(store_client, ["c1"], ["s", "t"])
+    with pytest.raises(UnknownScorerError, match="s, t"):
+        store.set_override("*/nope", interval=5)
+    with pytest.raises(UnknownClusterError, match="c1"):
+        store.set_override("nope/s", paused=True)
+    with pytest.raises(UnknownScorerError):
+        store.reset("*/nope")
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        store.set_override("c1/s", interval=0)
+    with pytest.raises(ValueError, match="less than or equal to 2147483647"):
+        store.set_override("c1/s", interval=2**31)
+    with pytest.raises(ValueError, match="less than or equal to"):
+        store.set_override("c1/s", paused=True, paused_until=1e12)
+    assert store.overrides() == {}
+
+
+def test_the_controller_keeps_overrides(store: ScheduleStore, store_client: redis.Redis) -> None:
+    register(store_client, ["c1"])
+    store.upsert([entry("c1")], START)
+    store.set_override("c1/s", interval=5, now=START)
+    store.upsert([entry("c1", interval=60)], START)
+    store.remove(["c1/s"])
+    store.upsert([entry("c1", interval=90)], START)
+    assert store.overrides()["c1/s"].interval == 5
