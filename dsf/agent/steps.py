@@ -32,6 +32,7 @@ class AgentStep(bootsteps.StartStopStep):
         agent = runtime.current()
         pool, channel = consumer.pool, consumer.task_consumer.channel
         channel.room = pool.room
+        channel.on_call = agent.handover.receive
         channel.on_refused = agent.metrics.refused_message
         pool.on_room = agent.handover.wake
         pool.is_more_to_come = agent.handover.deliver
