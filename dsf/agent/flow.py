@@ -97,7 +97,7 @@ class Flow:
             if cycle.response is None:
                 self._cycles.score(cycle)
             outcome = self._publish(cycle)
-            self._on_success(scorer, _interval(cycle, _expires(task)))
+            self._on_success(scorer, _interval(cycle, _expires(task.request)))
             return outcome
 
         return self._stage(task, "publish", scorer, run_id, work)
@@ -125,8 +125,11 @@ class Flow:
         summary = self._config.get(scorer)
         if summary is None:
             self._unknown(task, stage, scorer, run_id)
+        # Celery looks for it in the thread each time.
+        request = task.request
+        expires = _expires(request)
         try:
-            cycle = self._cycles.enter(run_id, summary, _expires(task))
+            cycle = self._cycles.enter(run_id, summary, expires)
         except OverlapError:
             self._skip(scorer, run_id, summary)
             return "skipped: overlap"
@@ -141,16 +144,15 @@ class Flow:
             self._cycles.rest(cycle)
         if then is not None:
             # fetch -> score -> publish: each is a task of this same worker.
-            expires = _expires(task)
             if expires is None:
                 expires = self._hub_time() + max(cycle.deadline - time.monotonic(), 0.0)
-            self._handover.follow(self._call(then, task, scorer, run_id, parent_id=task.request.id, expires=expires))
+            self._handover.follow(self._call(then, request, scorer, run_id, parent_id=request.id, expires=expires))
         return said
 
-    def _call(self, name: str, by: AnyTask, scorer: str, run_id: str, **options: Any) -> StageCall:
-        """A call of the task `name` for this cycle."""
+    def _call(self, name: str, by: Any, scorer: str, run_id: str, **options: Any) -> StageCall:
+        """A call of the task `name` for this cycle, by the request of another one."""
         queue = spoke_queue(self._settings.cluster)
-        return StageCall(name, (scorer, run_id), queue, root_id=by.request.root_id, **options)
+        return StageCall(name, (scorer, run_id), queue, root_id=by.root_id, **options)
 
     def _try(self, task: AnyTask, cycle: Cycle, stage: Stage, work: Callable[[Cycle], str]) -> str:
         try:
@@ -204,13 +206,13 @@ class Flow:
         request = task.request
         call = self._call(
             task.name,
-            task,
+            request,
             scorer,
             # A fetch by hand came without one.
             run_id,
             task_id=request.id,
             parent_id=request.parent_id,
-            expires=_expires(task),
+            expires=_expires(request),
             retries=request.retries + 1,
         )
         self._handover.give(call, delay)
@@ -221,7 +223,7 @@ class Flow:
             stage, "unknown_scorer", f"scorer {scorer!r} is not in the configuration that was delivered to this cluster"
         )
         if stage == "fetch" and task.request.retries < _UNKNOWN_TRIES:
-            expires = _expires(task)
+            expires = _expires(task.request)
             if expires is None or self._hub_time() + _UNKNOWN_WAIT + _SHORTEST_TRY < expires:
                 self._again(task, scorer, run_id, _UNKNOWN_WAIT, failure)
         self._cycles.leave(scorer, run_id)
@@ -265,7 +267,7 @@ def _interval(cycle: Cycle, expires: float | None) -> float:
     return says if expires is None else max(says, expires - run_time(cycle.run_id))
 
 
-def _expires(task: AnyTask) -> float | None:
-    """When the message expires, in unix seconds."""
-    expires: Any = task.request.expires
+def _expires(request: Any) -> float | None:
+    """When the call expires, in unix seconds."""
+    expires = request.expires
     return None if expires is None else float(expires.timestamp())

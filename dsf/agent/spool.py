@@ -55,6 +55,7 @@ class Spool:
         # Run id -> the payload, and when it came (unix seconds).
         self._kept: dict[str, tuple[bytes, float]] = {}
         self._room = _MOST_KEPT
+        self._in_files: set[str] = set()
 
     @property
     def folder(self) -> Path:
@@ -92,6 +93,7 @@ class Spool:
                     _write_all(descriptor, piece)
             finally:
                 os.close(descriptor)
+            self._in_files.add(run_id)
             unfinished.rename(path)
         except OSError:
             unfinished.unlink(missing_ok=True)
@@ -99,9 +101,9 @@ class Spool:
 
     def read(self, run_id: str) -> bytes | SpooledFile | None:
         """The payload, or None when there is none (any more). Raises ValueError for what is no run id."""
-        path = self._path(run_id)
         if (kept := self._kept.get(run_id)) is not None:
             return kept[0]
+        path = self._path(run_id)
         try:
             size = path.stat().st_size
             return path.read_bytes() if size <= _PIECE_BYTES else SpooledFile(path, size)
@@ -110,7 +112,9 @@ class Spool:
 
     def remove(self, run_id: str) -> None:
         """Remove a payload, if it is there."""
-        if not self._drop(run_id):
+        self._drop(run_id)
+        if run_id in self._in_files:
+            self._in_files.discard(run_id)
             with contextlib.suppress(FileNotFoundError):
                 self._path(run_id).unlink()
 
@@ -122,6 +126,7 @@ class Spool:
             with contextlib.suppress(FileNotFoundError):
                 if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime <= oldest:
                     Path(entry.path).unlink()
+                    self._in_files.discard(entry.name)
                     removed += 1
         return removed
 

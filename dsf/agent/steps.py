@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
@@ -80,7 +81,7 @@ class EventBatches(bootsteps.StartStopStep):
         dispatcher = consumer.event_dispatcher
         if dispatcher is not None:
             self._end, self._is_some = threading.Event(), threading.Event()
-            dispatcher.on_send_buffered = self._is_some.set
+            dispatcher.on_send_buffered = partial(_set, self._is_some)
             dispatcher.buffer_limit = _MOST_EVENTS
             threading.Thread(
                 target=_send_batches, args=(dispatcher, self._is_some, self._end), name="dsf-events", daemon=True
@@ -98,6 +99,12 @@ class EventBatches(bootsteps.StartStopStep):
         self._is_some.set()
         if consumer.event_dispatcher is not None:
             consumer.event_dispatcher.flush()
+
+
+def _set(event: threading.Event) -> None:
+    # To set it again would cost more than the event for Flower does.
+    if not event.is_set():
+        event.set()
 
 
 def _send_batches(dispatcher: Any, is_some: threading.Event, end: threading.Event) -> None:

@@ -230,7 +230,11 @@ class _Request:
             prepared.prepare_method(self.method)
             params = [*(content.get("params") or {}).items(), *self.access.params]
             prepared.url = urls.with_params(urls.ready(self.url), params)
-            prepared.prepare_headers(sent)
+            if self.access.headers or self.access.sign is not None:
+                prepared.prepare_headers(sent)
+            else:
+                # Our own alone: nothing in them is to be looked at, and each is there once.
+                prepared.headers = sent  # type: ignore[assignment]
         except (requests.RequestException, ValueError):
             raise HttpError("connection_failed", f"{self.where}: not a URL that can be asked") from None
         prepared.body = content.get("data")
@@ -238,7 +242,7 @@ class _Request:
             self.access.sign(prepared)
         if not self.access.is_direct:
             own = self.access.proxy
-            self.proxy = transport.proxy_for(str(prepared.url), has_token=self.access.is_secret, own=own)
+            self.proxy = transport.proxy_for(urls.ready(self.url), has_token=self.access.is_secret, own=own)
         return prepared
 
     def _body_of_good(self, response: transport.Response) -> bytes:
@@ -293,9 +297,17 @@ class _Request:
         raw = response.raw
         encoding = raw.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding in ("", "identity"):
-            return iter(partial(raw.read, size, decode_content=False), b"")
+            return _plain(raw, size)
         if encoding not in coding.KNOWN:
             raise HttpError(
                 "bad_answer", f"{self.where}: the answer's Content-Encoding is one that was not asked for, send gzip"
             )
         return coding.inflated(iter(partial(raw.read, _READ_COMPRESSED, decode_content=False), b""))
+
+
+def _plain(raw: urllib3.BaseHTTPResponse, size: int) -> Iterator[bytes]:
+    while piece := raw.read(size, decode_content=False):
+        yield piece
+        if raw.length_remaining == 0:
+            # To read once more would say so.
+            return

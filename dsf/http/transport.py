@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -47,6 +47,7 @@ class _Local(threading.local):
 
 _local = _Local()
 
+_split = lru_cache(maxsize=1024)(urlsplit)
 
 #: `name:port` of a URL -> host and port to connect to instead.
 _aliases: dict[str, tuple[str, int]] = {}
@@ -71,8 +72,8 @@ def proxy_for(url: str, *, has_token: bool, own: str | None = None) -> proxies.P
     """The proxy for a request to this URL, None for a direct one; `own` is one that is named. Raises HttpError."""
     if own is not None:
         return proxies.named(own)
-    parts = urlsplit(url)
-    if f"{parts.hostname}:{parts.port or proxies.PORTS[parts.scheme]}" in _aliases:
+    parts = _split(url)
+    if _aliases and f"{parts.hostname}:{parts.port or proxies.PORTS[parts.scheme]}" in _aliases:
         return None
     return proxies.proxy_for(parts, has_token=has_token)
 
@@ -208,6 +209,12 @@ class Adapter(HTTPAdapter):
     def build_response(self, _: Any, resp: urllib3.BaseHTTPResponse) -> Any:
         """Our own."""
         return Response(resp)
+
+    def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:
+        """What is asked for: path and query, or the whole URL where a proxy is asked."""
+        if proxies:
+            return super().request_url(request, proxies)
+        return "/" + str(request.url).split("/", 3)[3]
 
     def get_connection_with_tls_context(
         self, request: requests.PreparedRequest, verify: Any, proxies: Any = None, cert: Any = None
