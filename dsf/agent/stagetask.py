@@ -11,7 +11,6 @@ from celery.worker.request import Request
 
 from dsf.agent import runtime
 
-
 # Its members are not all in the published types of Celery.
 _Request: Any = Request
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from functools import partial
 from typing import Any
@@ -10,6 +11,8 @@ from celery import bootsteps
 
 from dsf.agent import runtime
 from dsf.agent.ending import is_ending
+from dsf.agent.tracer import tracer
+from dsf.messages import FETCH_TASK, PUBLISH_TASK, SCORE_TASK
 
 #: Seconds between two looks for stages that hang and for scorers that were removed.
 _LOOK_EVERY = 1.0
@@ -38,6 +41,11 @@ class AgentStep(bootsteps.StartStopStep):
         pool.on_room = agent.handover.wake
         pool.is_more_to_come = agent.handover.deliver
         agent.handover.attach(consumer)
+        # Celery's own logs each task that ended well.
+        if not logging.getLogger().isEnabledFor(logging.DEBUG):
+            for name in (FETCH_TASK, SCORE_TASK, PUBLISH_TASK):
+                task = consumer.app.tasks[name]
+                task.__trace__ = tracer(task)
         self._look = consumer.timer.call_repeatedly(
             _LOOK_EVERY, lambda: pool.replace(agent.cycles.look(agent.config.summaries()))
         )
