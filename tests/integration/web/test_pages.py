@@ -72,7 +72,7 @@ def test_the_first_line_says_what_fails_where_and_why(page: WebProcess, redis_cl
     fleet = good_fleet(redis_client)
     fleet.failure("worker02", message="parse error: unexpected <eof>")
 
-    said = ("sample-scorer fails on worker02: bad_query", "parse error: unexpected &lt;eof&gt;", "mend the query")
+    said = ("sample-scorer fails on worker02: bad_query", "parse error: unexpected &lt;eof&gt;", "correct the query")
     # What needs a person comes first.
     await_pairs(page, "/", ["worker02", "worker01"], *said)
 
