@@ -14,7 +14,15 @@ from dsf.http.protocol import PatientProtocol
 from dsf.http.serving import end_on_signals, listen
 from dsf.settings import Settings
 from dsf.store.client import connect
-from dsf.web.access import Access, ListedRights, LoginAccess, Unauthenticated, ProxyAccess, RememberedRights, TokenAccess
+from dsf.web.access import (
+    Access,
+    ListedRights,
+    LoginAccess,
+    Unauthenticated,
+    ProxyAccess,
+    RememberedRights,
+    TokenAccess,
+)
 from dsf.web.acting import Acting
 from dsf.web.app import make_app
 from dsf.web.guard import is_loopback, is_prefix, parse_networks

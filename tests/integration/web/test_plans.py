@@ -69,7 +69,7 @@ def test_a_proposal_beside_what_is_in_force(page: WebProcess, redis_client: redi
     remember(redis_client, comparison("shop", applied=True))
     html = fetch(page, "/plans?namespace=shop", "This plan is in force")
     assert 'href="/plans?namespace=apps"' in html
-    assert "Nothing was planned for namespace other" in fetch(page, "/plans?namespace=other", "other")
+    assert "There is no plan for namespace other" in fetch(page, "/plans?namespace=other", "other")
     forget(redis_client, "apps")
     forget(redis_client, "shop")
     fetch(page, "/plans", "Nothing was planned yet")
