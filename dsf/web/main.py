@@ -18,10 +18,10 @@ from dsf.web.access import (
     Access,
     ListedRights,
     LoginAccess,
-    Unauthenticated,
     ProxyAccess,
     RememberedRights,
     TokenAccess,
+    Unauthenticated,
 )
 from dsf.web.acting import Acting
 from dsf.web.app import make_app
