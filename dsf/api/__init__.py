@@ -2,12 +2,17 @@
 
 In reading order:
 
-* `types`: fixed names and enums. * `meta`: Kubernetes metadata, times and conditions, and the base of all models. *
-`scorer`: `DynamicScorer`, a registered scoring API. * `scoringconfig`: `DynamicScoringConfig`, masks of scores by
-cluster. * `cluster`: the part of OCM's `ManagedCluster` that matters here. * `manifest`: parses YAML text of those
-kinds, with the line of every mistake; `problems` formats the mistakes. * `remoteconfig`: the answer of a scoring API's
-`/config`. * `resolve`: merges a scorer with its `/config`; `urls`, `promql`, `ratelimit` are its helpers. * `summary`:
-`ScorerSummary`, the agent's configuration of a scorer. * `scoring`: the answer of a scoring API. * `naming`,
-`dimension`, `labels`: rules for names, item names and label values. * `score`: scores as OCM's `AddOnPlacementScore`. *
-`conflicts`: decides between scorers with the same score name.
+* `types`: fixed names and enums.
+* `meta`: Kubernetes metadata, times and conditions, and the base of all models.
+* `scorer`: `DynamicScorer`, a registered scoring API.
+* `scoringconfig`: `DynamicScoringConfig`, masks of scores by cluster.
+* `cluster`: the used part of OCM's `ManagedCluster`.
+* `manifest`: parses YAML text of those kinds, with the line of every mistake; `problems` formats the mistakes.
+* `remoteconfig`: the answer of a scoring API's `/config`.
+* `resolve`: merges a scorer with its `/config`; `urls`, `promql`, `ratelimit` are its helpers.
+* `summary`: `ScorerSummary`, the agent's configuration of a scorer.
+* `scoring`: the answer of a scoring API.
+* `naming`, `dimension`, `labels`: rules for names, item names and label values.
+* `score`: scores as OCM's `AddOnPlacementScore`.
+* `conflicts`: decides between scorers with the same score name.
 """
