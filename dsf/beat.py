@@ -1,4 +1,4 @@
-"""`python -m dsf.beat`: `celery -A dsf.celery beat` without what Celery loads for other commands, such as Flower."""
+"""`python -m dsf.beat`: `celery -A dsf.celery beat` without Celery's imports for other commands, such as Flower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flower's command line, each flag with its reason. It works when typed by hand, too."""
+"""Flower's command line, each flag with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of the threaded servers: connections at once, and seconds for the head of a request.
+"""Limits of the threaded servers: parallel connections, and seconds for a request's header.
 
 A sender costs a thread from its first byte on, before anything is known of it. So a head has a deadline as a whole and
 not for each read, and when all places are taken, the one that has waited longest for its head gives way.

@@ -2,8 +2,8 @@
 
     DsfError
     +-- SettingsError            a setting is missing or wrong
-    +-- ManifestError            a manifest a person wrote cannot be used
-    +-- ResolutionError          a DynamicScorer and its /config do not say enough to run it
+    +-- ManifestError            a manifest of a user is invalid
+    +-- ResolutionError          a DynamicScorer and its /config are not sufficient to run it
     +-- RemoteConfigError        a scoring API's /config answer cannot be used
     +-- ScoringResponseError     a scoring API's answer cannot be used
     +-- ScoreObjectTooLargeError an AddOnPlacementScore would not fit into the API server
@@ -17,17 +17,17 @@
     |   +-- ObjectConflictError
     +-- UnknownScorerError       a command or a message names a scorer that is not registered
     +-- UnknownClusterError      a command or a message names a cluster that is not registered
-    +-- ApiError                 a server of the JSON API answers something else than it should
-    +-- QueryError               a question about the fleet cannot be understood
-    +-- UnknownPlacementError    a command names a Placement that is not there
-    +-- CursorError              what should name a place in a list names none
-    +-- QueueFullError           a cluster's queue holds so many messages that its agent must be away
-    +-- ContextError             which of several running demos is meant is not known
+    +-- ApiError                 a server of the JSON API gives an unexpected answer
+    +-- QueryError               a query of the fleet is invalid
+    +-- UnknownPlacementError    a command names an unknown Placement
+    +-- CursorError              a cursor of a list is invalid
+    +-- QueueFullError           a cluster's queue is full: its agent must be down
+    +-- ContextError             several demos run and none is selected
     +-- ToolError                a program the demo or a test needs cannot be found or started
-    +-- PlanConflictError        a plan of the optimiser cannot be applied to the hub as it is
+    +-- PlanConflictError        a plan cannot be applied to the current state of the hub
     +-- ApplyError               a plan of the optimiser could not be written
     +-- SolverError              the solver's process is busy, was too slow or died
-    +-- AccessError              a caller of the optimiser is not known, or may not do this
+    +-- AccessError              a caller is not authenticated or lacks a right
 
 Messages are read by operators: they say what is wrong, where, and what to do. They never hold a token or a password.
 """

@@ -1,4 +1,4 @@
-"""Serves a process's /metrics, and what Kubernetes' probes ask for."""
+"""HTTP server for a process's /metrics and Kubernetes probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Flower takes from the channel of events, on which every holder of a cluster's credential can publish.
+"""Filter for Flower's events, which every holder of a cluster's credential can publish.
 
 A message has a largest size and is taken apart before Celery sees it: what Celery stumbles over would end the thread
 that listens. An event is dropped unless it can be one of our workers': of a registered cluster or of one of a few

@@ -1,4 +1,4 @@
-"""Every Redis key, in one place, with what it holds and who writes it.
+"""All Redis keys, with their content and writers.
 
 A *pair* is `<cluster>/<scorer>`: both are DNS-1123 names, so the slash cannot occur in either. Values are JSON with a
 schema version `v` unless said otherwise. Redis Cluster is not supported: Celery's Redis transport does not work on it.
@@ -19,8 +19,8 @@ def is_supported(version: int) -> bool:
 
 # --- queues (lists, owned by Celery) -------------------------------------------------------------------------
 
-#: Results of all clusters: the collector moves them here out of the mailboxes, the results worker pops. Agents that
-#: know no mailbox push here.
+#: Results of all clusters: the collector moves them here out of the mailboxes, the results worker pops. Agents without
+#: mailboxes push here.
 RESULTS_QUEUE = "hub.results"
 _SPOKE_PREFIX = "spoke."
 
@@ -39,7 +39,7 @@ def cluster_of_queue(queue: str) -> str | None:
 
 #: Results of one cluster that may wait at a time. It bounds what one credential can make Redis hold.
 MAIL_SLOTS = 16
-#: Begins the names of all slots, and of the channels on which agents say that there is mail.
+#: Prefix of all slots, and of the channels on which agents announce mail.
 MAIL_PREFIX = "hub.mail."
 #: string, token of the results worker whose collector is at work; expires.
 COLLECTOR = "dsf:collector"
@@ -56,7 +56,7 @@ def mail_slots(cluster: str) -> list[str]:
 
 
 def mail_bell(cluster: str) -> str:
-    """Channel on which a cluster's agent says in which slot it has put something."""
+    """Channel on which a cluster's agent announces a filled slot."""
     return MAIL_PREFIX + cluster
 
 
@@ -74,16 +74,16 @@ _TAKEN_PREFIX = "dsf:taken:"
 
 # --- registry (written by the hub controller) ----------------------------------------------------------------
 
-#: hash scorer -> ScorerRecord: what ingest, exporter and CLI need to know of a scorer. No endpoint, no secret.
+#: hash scorer -> ScorerRecord: data of a scorer for ingest, exporter and CLI. No endpoint, no secret.
 SCORERS = "dsf:scorers"
 #: hash cluster -> ClusterRecord: accepted clusters and the key ids their agents may sign with.
 CLUSTERS = "dsf:clusters"
-#: hash scorer -> ScorerNotice, hash cluster -> ClusterNotice: what people are told of them; by the hub controller.
+#: hash scorer -> ScorerNotice, hash cluster -> ClusterNotice: messages for users; by the hub controller.
 SCORER_NOTICES = "dsf:scorers:notices"
 CLUSTER_NOTICES = "dsf:clusters:notices"
 #: hash cluster -> key id that its newest accepted result was signed with; by the results worker.
 KEYS_USED = "dsf:clusters:keys"
-#: hash cluster -> KeyRequest: new credentials that were asked for and the hub controller has not made yet.
+#: hash cluster -> KeyRequest: requested credentials that the hub controller has not created yet.
 KEY_REQUESTS = "dsf:clusters:requests"
 #: hash cluster -> AgentRecord: what its agent speaks; by the results worker.
 AGENTS = "dsf:clusters:agents"
@@ -188,12 +188,12 @@ _WEB_OUTCOME_PREFIX = "dsf:web:outcome:"
 
 
 def web_session(digest: str) -> str:
-    """String with JSON of who logged in to the page, by the SHA-256 of the cookie; expires. No token is in it."""
+    """String with JSON of a login session of the page, by the SHA-256 of the cookie; expires. It has no token."""
     return _WEB_SESSION_PREFIX + digest
 
 
 def web_outcome(ident: str) -> str:
-    """String with JSON of the runs that somebody asked for on the page; expires."""
+    """String with JSON of the runs requested on the page; expires."""
     return _WEB_OUTCOME_PREFIX + ident
 
 

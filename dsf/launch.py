@@ -1,4 +1,4 @@
-"""`python -m dsf.ROLE`: one process of this project, without the command line around it."""
+"""`python -m dsf.ROLE`: one process of this project, without the command line."""
 
 from __future__ import annotations
 

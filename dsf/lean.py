@@ -1,7 +1,7 @@
-"""Keeps what nobody here uses out of our processes, although packages that we use load it when they are imported.
+"""Keeps unused modules out of the framework's processes, although third-party packages import them.
 
-Each megabyte of modules is there on every managed cluster, and each tenth of a second in every command. Who imports
-what is left out here gets it, later.
+Each megabyte of modules costs memory on every managed cluster, and each tenth of a second delays every command. A later
+import of an omitted module still works.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, Final
 
-#: Module -> what is not there while it is imported.
+#: Module -> modules that are hidden while it is imported.
 _HIDDEN: Final[dict[str, tuple[str, ...]]] = {
-    # For metrics of redis-py, which no process of ours makes.
+    # For metrics of redis-py, which are not used.
     "redis": ("opentelemetry.sdk",),
-    # For texts that do not say how they are encoded; what we read is JSON, and that is UTF-8.
+    # For texts of unknown encoding; the framework only reads JSON in UTF-8.
     "requests": ("chardet", "charset_normalizer"),
-    # For pools of processes, which no worker of ours has.
+    # For process pools, which no worker uses.
     "billiard.util": ("cffi",),
 }
 _ASYNCIO: Final = "redis.asyncio"
@@ -30,8 +30,8 @@ _RECORDER: Final = "redis.asyncio.observability.recorder"
 
 
 def start() -> None:
-    """Call it where a process begins: what is imported from then on is less. Does nothing the second time."""
-    # Pydantic would look for plugins in the metadata of every package that is installed.
+    """Hide unused modules from later imports. Called at process start; idempotent."""
+    # Pydantic would search the metadata of every installed package for plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
@@ -39,7 +39,7 @@ def start() -> None:
 
 @contextlib.contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Have what is imported meanwhile believe that these packages are not there, unless somebody uses them already."""
+    """Hide these packages from imports within the context, unless they are loaded already."""
     hidden = [name for name in names if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]
@@ -51,7 +51,7 @@ def without(*names: str) -> Iterator[None]:
 
 
 class _Finder:
-    """Finds the modules of the list, whose loaders then hide what belongs to them."""
+    """Finds the listed modules and gives them a loader that hides others."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -83,7 +83,7 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         with without(*_HIDDEN[module.__name__]), warnings.catch_warnings():
-            # requests says that something is missing.
+            # requests warns about missing packages.
             warnings.simplefilter("ignore")
             if module.__name__ == "redis":
                 self._without_asyncio(module)
@@ -112,12 +112,12 @@ class _Loader:
 
 
 async def _record_later(*args: Any, **options: Any) -> Any:
-    """What redis-py's asynchronous commands call; by then somebody has imported all of it."""
+    """Stand-in for asynchronous commands of redis-py, which are fully imported by the first call."""
     return await importlib.import_module(_RECORDER).record_streaming_lag_from_response(*args, **options)
 
 
 def _attribute(name: str) -> Any:
-    """`redis.asyncio`, when somebody asks for it without an import of their own."""
+    """Lazy import of `redis.asyncio` on attribute access."""
     if name == "asyncio":
         return importlib.import_module(_ASYNCIO)
     raise AttributeError(f"module 'redis' has no attribute {name!r}")

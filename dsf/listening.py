@@ -1,4 +1,4 @@
-"""Addresses to listen on: every one of the machine's, IPv4 and IPv6, without a setting for each."""
+"""Listen addresses: `::` covers all addresses of the machine, IPv4 and IPv6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps a process small: one heap for all threads, and what is not needed any more given back to the system."""
+"""Limits a process's memory: one heap for all threads, and unused memory returned to the system."""
 
 from __future__ import annotations
 

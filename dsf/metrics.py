@@ -1,4 +1,4 @@
-"""Every metric: name, type, labels and help, in one place. Collectors in `dsf.agent` and `dsf.exporter` fill them.
+"""All metrics: name, type, labels and help. Collectors in `dsf.agent` and `dsf.exporter` fill them.
 
 Names without a comment are those of the upstream project, so that its dashboards keep working.
 """

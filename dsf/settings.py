@@ -35,114 +35,112 @@ class Settings(BaseSettings):
     # --- every process -----------------------------------------------------------------------------------------
     role: Role = Field(
         default="results",
-        description="What this process is. It decides which tasks a Celery worker registers: an agent never "
-        "registers ingest and the hub never registers fetch. `celery -A dsf.celery worker -Q hub.results` is the "
-        "results worker, hence the default.",
+        description="Type of this process. It decides which tasks a Celery worker registers: an agent never registers "
+        "ingest and the hub never registers fetch. `celery -A dsf.celery worker -Q hub.results` is the results "
+        "worker, hence the default.",
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="json for a log collector, text for a person at a terminal."
+        default="text", description="json for a log collector, text for a terminal."
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="What is logged: this and everything worse."
+        default="INFO", description="Least severity that is logged."
     )
 
     trusted_ca_dir: Path | None = Field(
         default=None,
-        description="Folder of PEM files: CAs trusted besides the public ones when scoring APIs and sources are "
-        "asked over https.",
+        description="Folder of PEM files: CAs trusted besides the public ones for https requests to scoring APIs and "
+        "sources.",
     )
 
     # --- JSON API -----------------------------------------------------------------------------------------------
     api_url: str = Field(
         default="",
-        description="Where commands that only look ask instead of Redis: URL of the exporter or the page, such as "
-        "http://localhost:8080; empty: Redis.",
+        description="URL of the exporter or the page, such as http://localhost:8080, that read-only commands use "
+        "instead of Redis; empty: Redis.",
     )
     api_token_file: Path | None = Field(
-        default=None, description="File with the Bearer token for api_url, where it asks for one."
+        default=None, description="File with the Bearer token for api_url, if it requires one."
     )
 
     # --- Redis -------------------------------------------------------------------------------------------------
     redis_url: SecretStr = Field(
         default=SecretStr("redis://localhost:6379/0"),
-        description="redis:// or rediss:// (TLS) URL, or sentinel://host:port;sentinel://host:port/0; a secret because "
-        "it may hold a password.",
+        description="redis:// or rediss:// (TLS) URL, or sentinel://host:port;sentinel://host:port/0; a secret "
+        "because it may contain a password.",
     )
     redis_url_file: Path | None = Field(
-        default=None, description="File that holds the URL (a mounted Secret); wins over redis_url."
+        default=None, description="File with the URL (a mounted Secret); wins over redis_url."
     )
-    redis_username: str = Field(default="", description="User in Redis; wins over the one in the URL.")
-    redis_password: SecretStr | None = Field(
-        default=None, description="Password in Redis; wins over the one in the URL."
-    )
+    redis_username: str = Field(default="", description="Redis user; wins over the one in the URL.")
+    redis_password: SecretStr | None = Field(default=None, description="Redis password; wins over the one in the URL.")
     redis_password_file: Path | None = Field(
         default=None,
-        description="File that holds the password alone (a mounted Secret); wins over redis_password. Like "
-        "redis_url_file it is read again at every connect, so that a rotated password needs no restart.",
+        description="File with only the password (a mounted Secret); wins over redis_password. Like redis_url_file it "
+        "is read again at every connect, so that a rotated password needs no restart.",
     )
     redis_ca_file: Path | None = Field(
         default=None,
-        description="CA of the server's certificate (TLS); no other is trusted then. None: those of the system.",
+        description="CA of the server's certificate (TLS); no other is trusted then. None: the system's CAs.",
     )
     redis_cert_file: Path | None = Field(
-        default=None, description="Our certificate, for a server that wants one of its clients (TLS)."
+        default=None, description="Client certificate, for a server that requires one (TLS)."
     )
     redis_key_file: Path | None = Field(default=None, description="Private key of redis_cert_file.")
     redis_sentinel_master: str = Field(
-        default="", description="Name by which the Sentinels of a sentinel:// URL know the server."
+        default="", description="Name of the server in the Sentinels of a sentinel:// URL."
     )
     redis_sentinel_tls: bool = Field(
-        default=False, description="Speak TLS with the Sentinels and with the server that they name."
+        default=False, description="Use TLS with the Sentinels and with the server that they name."
     )
-    redis_sentinel_username: str = Field(default="", description="User of the Sentinels; they have their own users.")
+    redis_sentinel_username: str = Field(default="", description="User of the Sentinels, which have their own users.")
     redis_sentinel_password: SecretStr | None = Field(default=None, description="Password of the Sentinels.")
     redis_sentinel_password_file: Path | None = Field(
-        default=None, description="File that holds the password of the Sentinels; wins over redis_sentinel_password."
+        default=None, description="File with the password of the Sentinels; wins over redis_sentinel_password."
     )
     redis_socket_timeout: float = Field(
         default=10.0,
         gt=0,
-        description="Without it a half-open connection hangs a worker for good. Must exceed redis_polling_interval.",
+        description="Without it, a half-open connection blocks a worker forever. Must exceed redis_polling_interval.",
     )
     redis_connect_timeout: float = Field(default=5.0, gt=0, description="Longest wait for a connection.")
     redis_health_check_interval: float = Field(
-        default=10.0, gt=0, description="A silent connection is found dead after about twice this."
+        default=10.0, gt=0, description="An idle connection is detected as dead after about twice this."
     )
     redis_reconnect_max_wait: float = Field(
         default=5.0,
         gt=0,
-        description="Longest wait of a worker between two tries to reach Redis, in seconds; half of it at least, drawn "
-        "anew each time. A rotated password or a restarted Redis is taken up this late; a longer one spreads the "
-        "return of a very large fleet.",
+        description="Longest random wait of a worker between two connection attempts, in seconds; at least half of "
+        "it. A rotated password or a restarted Redis is noticed at most this late; a longer wait spreads the "
+        "reconnects of a very large fleet.",
     )
     redis_polling_interval: int = Field(
         default=5,
         ge=1,
-        description="Length of a worker's blocking pop. Longer means fewer idle requests to the hub "
-        "(clusters / interval a second) and a slower shutdown; it delays no message.",
+        description="Timeout of a worker's blocking pop. A longer one reduces idle requests to the hub (clusters / "
+        "interval a second) and slows the shutdown; it delays no message.",
     )
 
     redis_manage_users: bool = Field(
         default=False,
-        description="The hub controller makes a user in Redis for each cluster and delivers its password with the "
-        "signing key. Its own user must be allowed to manage users.",
+        description="The hub controller creates a Redis user for each cluster and delivers its password with the "
+        "signing key. Its own user must have the right to manage users.",
     )
     cluster_connections_limit: int = Field(
         default=100,
         ge=1,
-        description="Connections to Redis that one cluster's user may have; the hub controller cuts newer ones "
-        "(redis_manage_users). An agent has 5, with all its threads at work two more than DSF_AGENT_CONCURRENCY; "
-        "during an upgrade there are two agents.",
+        description="Redis connections per cluster user; the hub controller closes newer ones (redis_manage_users). "
+        "An agent has 5, with all its threads at work two more than DSF_AGENT_CONCURRENCY; during an upgrade two "
+        "agents run.",
     )
     agent_sentinel_password_file: Path | None = Field(
         default=None,
-        description="File with the password of the Sentinels that the hub controller delivers to agents beside their "
-        "own: that of a user who may ask where Redis is and do nothing else. Read again at each delivery.",
+        description="File with the Sentinels' password that the hub controller delivers to agents with their own "
+        "credentials: that of a user who may only query the address of Redis. Read again at each delivery.",
     )
     agent_pull_secret_file: Path | None = Field(
         default=None,
         description="File with a `.dockerconfigjson` that the hub controller delivers to managed clusters as the pull "
-        "Secret `hub-registry-secret`. Read again at each delivery; while it is not there none is delivered.",
+        "Secret `hub-registry-secret`. Read again at each delivery; if it does not exist, none is delivered.",
     )
 
     # --- identity ----------------------------------------------------------------------------------------------
@@ -150,14 +148,15 @@ class Settings(BaseSettings):
     signing_key: SecretStr | None = Field(default=None, description="The agent's own HMAC key, `<id>:<hex>`.")
     signing_key_file: Path | None = Field(
         default=None,
-        description="File that holds the agent's key; read again when it changes, so rotation needs no restart.",
+        description="File with the agent's key; read again when it changes, so rotation needs no restart.",
     )
     signing_secret: SecretStr | None = Field(
-        default=None, description="The hub's master secret (hex); every agent's key is derived from it, none is stored."
+        default=None,
+        description="The hub's master secret (hex), from which every agent's key is derived; keys are not stored.",
     )
-    signing_secret_file: Path | None = Field(default=None, description="File that holds the hub's master secret.")
+    signing_secret_file: Path | None = Field(default=None, description="File with the hub's master secret.")
     clock_tolerance: float = Field(
-        default=30.0, ge=0, description="How far an agent's clock may be off before its results are refused."
+        default=30.0, ge=0, description="Largest clock difference of an agent whose results are accepted."
     )
 
     # --- agent -------------------------------------------------------------------------------------------------
@@ -166,7 +165,7 @@ class Settings(BaseSettings):
     )
     agent_kube: bool = Field(
         default=False,
-        description="Read ConfigMap and tokens from the cluster's own API server; a change is seen at once.",
+        description="Watch ConfigMap and tokens on the cluster's own API server; changes take effect immediately.",
     )
     agent_config: Path | None = Field(
         default=None,
@@ -175,47 +174,50 @@ class Settings(BaseSettings):
     agent_secrets_dir: Path | None = Field(
         default=None,
         description="Folder of token Secrets as Kubernetes mounts them: <secret name>/<key>, and beside the keys the "
-        "file usable-for with the servers that they may be sent to.",
+        "file usable-for with the servers that may receive them.",
     )
     agent_token_secrets: dict[str, list[str]] = Field(
         default={},
-        description="JSON object, name of a Secret -> servers (host, host:port or https://host[:port]) that its tokens "
-        "may be sent to, besides those that the Secret names itself. A Secret without any is sent nowhere.",
+        description="JSON object, name of a Secret -> servers (host, host:port or https://host[:port]) that may "
+        "receive its tokens, besides those that the Secret itself names. A Secret without servers is never sent.",
     )
     agent_objects: list[str] = Field(
         default=[],
-        description="JSON array: kinds of objects that scorers with the source Object may have read, by plural and API "
-        "group such as deployments.apps, or pods. The agent's account must have the right to list them, too.",
+        description="JSON array: kinds of objects that scorers with the source Object may read, by plural and API "
+        "group such as deployments.apps, or pods. The agent's account also needs the right to list them.",
     )
     agent_host_aliases: dict[str, str] = Field(
         default={},
-        description="JSON object, `name:port` of a URL -> `address:port` to connect to: one name is another server on "
-        "each cluster, as with a pod's hostAliases. For agents that share a machine, where names cannot differ.",
+        description="JSON object, `name:port` of a URL -> `address:port` to connect to, like a pod's hostAliases, for "
+        "a name that means another server on each cluster. For agents that share a machine and its name resolution.",
     )
     agent_concurrency: int = Field(
-        default=8, ge=1, description="Threads. The stages wait for HTTP, so threads are cheap; one agent, one cluster."
+        default=8,
+        ge=1,
+        description="Threads. Stages mostly wait for HTTP, so threads are cheap; one agent serves one cluster.",
     )
     agent_spool_dir: Path | None = Field(
         default=None,
-        description="Folder that gets the agent's own one, in which it keeps payloads between stages; default the temp "
-        "directory. It may be anyone's, such as an emptyDir, which is root's: the one in it is the agent's only.",
+        description="Parent of the agent's private folder for payloads between stages; default the temp directory. "
+        "Any owner is allowed, such as root's emptyDir.",
     )
     agent_metrics_host: str = Field(
         default="::", description="Prometheus scrapes from other pods. `::` is every address, IPv4 and IPv6."
     )
     agent_metrics_port: int = Field(default=8080, ge=0, le=65535, description="0 takes a free port.")
     agent_liveness_file: Path | None = Field(
-        default=None, description="Touched every 10 s by the worker's main loop; a probe compares its age."
+        default=None, description="Touched every 10 s by the worker's main loop; a probe checks its age."
     )
     agent_readiness_file: Path | None = Field(
         default=None,
-        description="Exists while the worker consumes its queue and some scorer had a good cycle within 3 intervals.",
+        description="Exists while the worker consumes its queue and at least one scorer had a successful cycle within "
+        "3 intervals.",
     )
     agent_heartbeat_interval: float = Field(
         default=30.0,
         gt=0,
-        description="Seconds between two signs of life for Flower, over the WAN. A worker that started before Flower "
-        "is seen after at most this, or with its next task.",
+        description="Seconds between heartbeats for Flower, over the WAN. Flower sees a worker that started earlier "
+        "after at most this, or with its next task.",
     )
     agent_fetch_rate_limit: str | None = Field(
         default=None, description="Celery rate limit of fetch in this agent, such as 10/s. None is no limit."
@@ -234,17 +236,17 @@ class Settings(BaseSettings):
     agent_window_series: int = Field(
         default=10_000,
         ge=1,
-        description="Series that the agent holds for the sources OpenTelemetry and Kubernetes; about 2 kB each.",
+        description="Series in the agent's memory for the sources OpenTelemetry and Kubernetes; about 2 kB each.",
     )
     agent_window_samples: int = Field(
-        default=1_000_000, ge=1, description="Samples that the agent holds of these series; 16 bytes each."
+        default=1_000_000, ge=1, description="Samples in the agent's memory for these series; 16 bytes each."
     )
     otlp_port: int | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="Receive OTLP/HTTP metrics there (4318 by convention), from the first scorer of them on; "
-        "0 takes a free port. None: not at all.",
+        description="Port for OTLP/HTTP metrics (4318 by convention), opened with the first scorer that uses them; 0 "
+        "takes a free port. None: disabled.",
     )
     otlp_host: str = Field(
         default="::", description="A collector pushes from another pod. `::` is every address, IPv4 and IPv6."
@@ -252,36 +254,36 @@ class Settings(BaseSettings):
     otlp_max_bytes: int = Field(
         default=8 * 1024 * 1024,
         gt=0,
-        description="Decoded bytes of one pushed request. At most four are in memory, each as several times its bytes.",
+        description="Decoded bytes of one pushed request. At most four are in memory, each at several times its size.",
     )
     otlp_token_file: Path | None = Field(
         default=None,
         description="File with the token that senders must send as `Authorization: Bearer`; read at each request. "
         "None: every client that reaches the port may push.",
     )
-    retry_backoff: float = Field(default=0.5, gt=0, description="First wait before a stage is tried again; doubles.")
-    retry_backoff_max: float = Field(default=10.0, gt=0, description="Longest wait before another try.")
+    retry_backoff: float = Field(default=0.5, gt=0, description="First wait before a stage is retried; doubles.")
+    retry_backoff_max: float = Field(default=10.0, gt=0, description="Longest wait before a retry.")
 
     # --- beat --------------------------------------------------------------------------------------------------
     queue_limit: int = Field(
         default=100,
         ge=1,
-        description="A cluster's queue that already holds this many messages gets no more: it is away.",
+        description="A cluster's queue with this many messages gets no more: the cluster is considered offline.",
     )
     beat_batch: int = Field(default=500, ge=1, description="Entries dispatched per round trip.")
     beat_max_wait: float = Field(
         default=0.5,
         gt=0,
-        description="Longest sleep between looks at the schedule; a change wakes beat at once anyway.",
+        description="Longest sleep between two reads of the schedule; a change wakes beat immediately.",
     )
     beat_lock_timeout: float = Field(
         default=10.0, gt=0, description="A standby takes over this long after the active beat dies."
     )
     beat_spread_rate: float = Field(
-        default=100.0, gt=0, description="First runs per second when many entries are made at once."
+        default=100.0, gt=0, description="First runs per second when many entries are created at once."
     )
     beat_metrics_port: int | None = Field(
-        default=None, description="Serve beat's own /metrics there. None: the exporter has them."
+        default=None, description="Port of beat's own /metrics. None: the exporter has them."
     )
     beat_liveness_file: Path | None = Field(default=None, description="Touched at every tick.")
 
@@ -289,43 +291,43 @@ class Settings(BaseSettings):
     write_rate: float = Field(
         default=100.0,
         gt=0,
-        description="AddOnPlacementScore writes per second, for the whole hub, however many workers. Each costs the "
+        description="AddOnPlacementScore writes per second for the whole hub, shared by all workers. Each costs the "
         "API server some milliseconds. 3,500 clusters x 10 scorers every 30 s, 5 % changing: 58 and the renewals.",
     )
     results_concurrency: int = Field(
         default=1,
         ge=1,
-        description="Threads that take in results. One, the main thread, is the fastest by a quarter, because nothing "
-        "has to switch; more help only where Redis is far away. For more throughput start more workers.",
+        description="Threads that process results. One, the main thread, is the fastest by a quarter, as it needs no "
+        "thread switches; more only help if Redis is far away. For more throughput start more workers.",
     )
     results_group: int = Field(
         default=32,
         ge=1,
         le=1000,
-        description="Most results that are taken in as one Celery task, when so many wait: most of what a result costs "
-        "is its task. Flower shows them as one. With 1 each has a task of its own.",
+        description="Most waiting results per Celery task: most of the cost of a result is its task. Flower shows "
+        "them as one. With 1 each result has its own task.",
     )
     results_queue_limit: int = Field(
         default=256,
         ge=1,
-        description="Results that wait for a results worker at most; the others stay in the mailboxes of their "
-        "clusters, which are emptied in turns and hold the newest of each scorer. What is in the queue gives way to "
-        "nothing newer, so a long one makes scores old where the workers get too little CPU.",
+        description="Most results that wait in the queue; the others stay in the mailboxes of their clusters, which "
+        "are emptied in turn and hold the newest of each scorer. Queued results are not replaced by newer ones, so a "
+        "long queue makes scores old if the workers lack CPU.",
     )
     results_visibility_timeout: int = Field(
         default=30,
         ge=1,
-        description="A result that a dead worker had taken is given to another one after this. Ingest takes "
-        "milliseconds; too short a time only makes results arrive twice, which is harmless.",
+        description="A result that a dead worker had taken is redelivered after this. Ingest takes milliseconds; too "
+        "short a time only duplicates results, which is harmless.",
     )
     results_liveness_file: Path | None = Field(
-        default=None, description="Touched every 10 s by the worker's main loop; a probe compares its age."
+        default=None, description="Touched every 10 s by the worker's main loop; a probe checks its age."
     )
     lost_after: float = Field(
         default=15.0,
         ge=0,
         description="A run without a result is lost this long after its deadline, once every queued result is read; "
-        "where some always wait, a minute later.",
+        "if results always wait, a minute later.",
     )
     history_length: int = Field(default=50, ge=1, description="Cycles kept per cluster and scorer for `dsf history`.")
 
@@ -333,64 +335,68 @@ class Settings(BaseSettings):
     namespace: str = Field(default="open-cluster-management", description="The hub's own namespace.")
     scorer_namespaces: list[str] = Field(
         default=[],
-        description="JSON array: namespaces whose DynamicScorers count besides those of the hub's own. The author of a "
-        "DynamicScorer decides what every agent asks and whom, so others only where their authors are trusted with it.",
+        description="JSON array: namespaces whose DynamicScorers are used besides the hub's own. The author of a "
+        "DynamicScorer chooses the servers and queries of every agent, so list only namespaces with trusted authors.",
     )
     token_hosts: list[str] = Field(
         default=[],
         description="JSON array: servers (host, host:port or https://host[:port]) that a scorer's /config may name "
-        "although the scorer has a token for them. Otherwise such a server must stand in the scorer's spec.",
+        "although they get the scorer's token. Other servers must be in the scorer's spec.",
     )
     secret_delivery: bool = Field(
         default=False,
-        description="Deliver Secrets of the hub's own namespace that have the label "
+        description="Deliver Secrets of the hub's own namespace with the label "
         "dynamic-scoring.open-cluster-management.io/deliver=true to the clusters whose ScoringAuthentications name "
         "them (kube backend).",
     )
     backend: Literal["kube", "dir"] = Field(
-        default="kube", description="Where the hub's objects live: Kubernetes or a folder of manifests."
+        default="kube", description="Storage of the hub's objects: Kubernetes or a folder of manifests."
     )
     manifests: Path | None = Field(default=None, description="Folder of manifests (dir backend).")
-    out_dir: Path | None = Field(default=None, description="Where the dir backend writes; default <manifests>/_out.")
+    out_dir: Path | None = Field(
+        default=None, description="Output folder of the dir backend; default <manifests>/_out."
+    )
     kubeconfig: Path | None = Field(
         default=None, description="Kubeconfig of the hub (kube backend). None: the pod's own ServiceAccount."
     )
     addon_mode: bool = Field(
         default=False,
-        description="Serve only clusters that have the ManagedClusterAddOn: the agent is installed through OCM.",
+        description="Serve only clusters with the ManagedClusterAddOn: the agent is installed through OCM.",
     )
     leader_election: bool = Field(
-        default=True, description="Elect one of several hub controllers on a Lease (kube backend)."
+        default=True, description="Elect a leader among several hub controllers on a Lease (kube backend)."
     )
-    hub_workers: int = Field(default=8, ge=1, description="Threads that reconcile; most of their time is waiting.")
+    hub_workers: int = Field(default=8, ge=1, description="Threads that reconcile; they mostly wait.")
     hub_resync: float = Field(
         default=30.0,
         gt=0,
-        description="Seconds between two looks at everything, whether or not anything was heard of. Changes are seen "
-        "at once; this finds what was changed in Redis by hand.",
+        description="Seconds between two complete reconciliations. Changes take effect immediately; this finds manual "
+        "changes in Redis.",
     )
     hub_metrics_port: int | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="Port of the hub controller's probes and /metrics. None: it serves none; 0 takes a free port.",
+        description="Port of the hub controller's probes and /metrics. None: disabled; 0 takes a free port.",
     )
     credentials_overlap: float = Field(
         default=180.0,
         ge=0,
         description="Least seconds for which the old credentials of a cluster stay valid beside the new ones. "
-        "Kubernetes renews a mounted Secret within some 90 s; until then the agent connects with the old password.",
+        "Kubernetes updates a mounted Secret within some 90 s; until then the agent connects with the old password.",
     )
-    health_interval: float = Field(default=30.0, gt=0, description="Between two checks of a scoring API.")
-    health_timeout: float = Field(default=5.0, gt=0, description="Longest time of one check.")
+    health_interval: float = Field(default=30.0, gt=0, description="Time between two checks of a scoring API.")
+    health_timeout: float = Field(default=5.0, gt=0, description="Timeout of one check.")
     health_failure_threshold: int = Field(
-        default=3, ge=1, description="Failed checks in a row after which an Active scorer is Inactive."
+        default=3, ge=1, description="Failed checks in a row that make an Active scorer Inactive."
     )
-    health_concurrency: int = Field(default=16, ge=1, description="One hung scoring API must not delay the others.")
+    health_concurrency: int = Field(
+        default=16, ge=1, description="Parallel checks: one hung scoring API must not delay the others."
+    )
     allow_link_local: bool = Field(
         default=False,
-        description="Link-local and metadata addresses are where clouds serve credentials; the author of a scorer must "
-        "not get hub or agents to ask them.",
+        description="Allow requests to link-local and metadata addresses. Clouds serve credentials there, which the "
+        "author of a scorer must not obtain from hub or agents.",
     )
 
     # --- exporter ----------------------------------------------------------------------------------------------
@@ -401,8 +407,8 @@ class Settings(BaseSettings):
     exporter_series_limit: int = Field(
         default=30_000,
         ge=0,
-        description="Series per scrape of scorers that do not say themselves how they are exposed. Above it those of "
-        "items go, then those of scorers on clusters; sums stay. 30,000 are about 4 MB and less than a second of CPU.",
+        description="Series per scrape of scorers without their own exposition. Above it the series of items are "
+        "dropped first, then those of pairs; sums stay. 30,000 are about 4 MB and less than a second of CPU.",
     )
 
     # --- page --------------------------------------------------------------------------------------------------
@@ -413,71 +419,74 @@ class Settings(BaseSettings):
     web_port: int = Field(default=8090, ge=0, le=65535, description="0 takes a free port.")
     web_hosts: list[str] = Field(
         default=[],
-        description="JSON array: names by which browsers find the page, besides localhost. Others are refused, so that "
-        "nobody's domain can point to it; `*` is any name.",
+        description="JSON array: host names of the page besides localhost. Others are refused, which prevents DNS "
+        "rebinding; `*` is any name.",
     )
     web_root_path: str = Field(
-        default="", description="Path before all addresses, such as /scores, where a reverse proxy serves it there."
+        default="", description="Path prefix of all addresses, such as /scores, behind a reverse proxy."
     )
     web_trusted_proxies: list[str] = Field(
         default=[],
-        description="JSON array: addresses or networks of the reverse proxies whose X-Forwarded-For, -Proto, -Host and "
-        "-Prefix are believed.",
+        description="JSON array: addresses or networks of the reverse proxies whose X-Forwarded-For, -Proto, -Host "
+        "and -Prefix are trusted.",
     )
     web_auth: Literal["none", "open", "token", "kubernetes", "proxy"] = Field(
         default="none",
-        description="Who may look and act: none knows nobody and is refused unless web_host is a loopback address; "
-        "open lets everybody look who reaches the port, and nobody act; token is one token, from web_token_file; "
-        "kubernetes asks the hub about each one's token (TokenReview, SubjectAccessReview: get dynamicscorers to look, "
-        "update to act); proxy believes the user and groups that a proxy of web_trusted_proxies names.",
+        description="Authentication: none has no users and is refused unless web_host is a loopback address; open "
+        "gives read access to every client; token is one token with all rights, from web_token_file; kubernetes "
+        "checks each user's token on the hub (TokenReview, SubjectAccessReview: get dynamicscorers to read, update to "
+        "act); proxy trusts the user and groups that a proxy of web_trusted_proxies names.",
     )
     web_allow_actions: bool = Field(
-        default=False, description="With auth none: whoever is on this machine may act, too. Otherwise it is read-only."
+        default=False,
+        description="With auth none: users of this machine may also act. Otherwise the page is read-only.",
     )
     web_token_file: Path | None = Field(
-        default=None, description="File that holds the token of auth `token`; read again at every login."
+        default=None, description="File with the token of auth `token`; read again at every login."
     )
     web_operators: list[str] = Field(
         default=[],
-        description="JSON array: users and groups that may act, with auth proxy; all others may look. Empty: the hub's "
-        "API server is asked, as with auth kubernetes.",
+        description="JSON array: users and groups that may act, with auth proxy; all others may read. Empty: the "
+        "hub's API server decides, as with auth kubernetes.",
     )
-    web_flower_url: str = Field(default="", description="Flower as browsers reach it; runs are linked to it.")
-    web_grafana_url: str = Field(default="", description="Grafana's fleet dashboard as browsers reach it.")
+    web_flower_url: str = Field(default="", description="URL of Flower in the browser; runs link to it.")
+    web_grafana_url: str = Field(default="", description="URL of Grafana's fleet dashboard in the browser.")
 
     # --- optimiser ---------------------------------------------------------------------------------------------
     optimizer_host: str = Field(
-        default="127.0.0.1", description="Address to listen on; it writes Placements, so others only on purpose."
+        default="127.0.0.1",
+        description="Address to listen on; it writes Placements, so open it to other machines only on purpose.",
     )
     optimizer_port: int = Field(default=8338, ge=0, le=65535, description="0 takes a free port.")
     optimizer_auth: Literal["kubernetes", "token", "none"] = Field(
         default="kubernetes",
-        description="Who may call: kubernetes asks the hub (TokenReview, SubjectAccessReview); token is one token for "
-        "everything, from optimizer_token_file; none is refused unless optimizer_host is a loopback address.",
+        description="Authentication: kubernetes checks tokens on the hub (TokenReview, SubjectAccessReview); token is "
+        "one token with all rights, from optimizer_token_file; none is refused unless optimizer_host is a loopback "
+        "address.",
     )
     optimizer_token_file: Path | None = Field(
-        default=None, description="File that holds the token of auth `token`; read again at every request."
+        default=None, description="File with the token of auth `token`; read again at every request."
     )
     optimizer_cluster_selector: str = Field(
         default="label:cluster-name",
         description="How Placements select a cluster: label:KEY, claim:NAME, or name (CEL, OCM 1.0 or newer).",
     )
     optimizer_time_limit: float = Field(
-        default=30.0, gt=0, le=600, description="Seconds of one search, and the most that a request may ask for."
+        default=30.0, gt=0, le=600, description="Seconds of one search, and the limit for requests."
     )
     optimizer_patience: float = Field(
-        default=30.0, gt=0, description="Seconds that a plan waits for the solver while it works on others."
+        default=30.0, gt=0, description="Seconds that a plan waits while the solver works on others."
     )
 
     placement_debugger: str = Field(
         default="",
         pattern=r"^$|^https?://[^/\s]+/?$",
-        description="Address of OCM's placement controller, https://HOST:PORT, whose scheduler then says itself what "
-        "it makes of a Placement. Without it that is computed.",
+        description="Address of OCM's placement controller, https://HOST:PORT, whose scheduler then evaluates "
+        "Placements. Without it, `dsf` computes the values.",
     )
     placement_debugger_token_file: Path | None = Field(
         default=None,
-        description="File that holds a token for it, whose holder may `get` the nonResourceURL /debug/placements/*.",
+        description="File with a token for it, whose user may `get` the nonResourceURL /debug/placements/*.",
     )
 
     def with_redis(self, url: str) -> Self:

@@ -1,4 +1,4 @@
-"""Text from outside, before anything keeps or shows it: what sources, scoring APIs and agents said.
+"""Cleans text of sources, scoring APIs and agents before it is stored or shown.
 
 It goes to logs, terminals, Kubernetes objects, metric labels and pages. `masked` takes the secrets of a cycle out of
 it, also where they are escaped or in base64, and `cleaned` everything that is not a printable character: control

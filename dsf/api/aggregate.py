@@ -1,4 +1,4 @@
-"""Results put together before items are made of them: `spec.aggregate`."""
+"""Aggregation of results before they become items: `spec.aggregate`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsf.api.types import USED_LABELS
 
 
 class Aggregation(StrEnum):
-    """What becomes of the scores of one group."""
+    """Function for the scores of one group."""
 
     max = "max"
     min = "min"
@@ -25,7 +25,7 @@ class Aggregation(StrEnum):
 
 
 class UsedLabel(StrEnum):
-    """A label of a result that means something."""
+    """A label of a result that the framework uses."""
 
     node = "node"
     device = "device"
@@ -43,13 +43,15 @@ def _each_once(labels: tuple[UsedLabel, ...]) -> tuple[UsedLabel, ...]:
 
 
 class Aggregate(SpecModel):
-    """Results with the same labels become one."""
+    """Merges results with the same labels."""
 
     by: Annotated[tuple[UsedLabel, ...], Field(max_length=len(USED_LABELS)), AfterValidator(_each_once)] = Field(
         default=(),
-        description="Labels that stay; results which have the same of them are one group. None: all are one group.",
+        description="Labels to keep; results with the same values of them are one group. None: all are one group.",
     )
-    how: Aggregation = Field(alias="with", description="What becomes of the scores of a group. last: of the answer.")
+    how: Aggregation = Field(
+        alias="with", description="Function for the scores of a group. last: the last in the answer."
+    )
 
 
 def _mean(scores: Sequence[float]) -> float:

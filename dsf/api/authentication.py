@@ -1,7 +1,7 @@
-"""How a source or a scoring API is asked: who asks, with which Secrets of the managed cluster, and whom it trusts.
+"""Authentication to a source or a scoring API, with Secrets of the managed cluster, and verification of the server.
 
-Names and public values only: what is in the Secrets is read by the agent, at the moment of asking. Each method is one
-model here and one file of `dsf/auth`.
+Names and public values only: the agent reads the Secrets for each request. Each method is one model here and one file
+of `dsf/auth`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dsf.api.meta import SpecModel
 from dsf.api.plain import MAX_PAIRS, Name, Plain, SecretKeyRef, Url, cel_rule, matches
 
 _HEADER_NAME: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
-#: What HTTP or this framework says itself; a header of such a name would make one request two, or another one.
+#: Headers that HTTP or the framework sets; custom values would allow request smuggling.
 RESERVED_HEADERS: Final = frozenset(
     {
         *("host", "connection", "content-length", "content-type", "content-encoding", "transfer-encoding", "te"),
@@ -36,7 +36,7 @@ _ONE_RULE: Final = (
     "Authorization"
 )
 _TWICE_RULE: Final = "headers: Authorization is set by another method already"
-#: What says who asks in the header Authorization.
+#: Methods that set the header Authorization.
 _AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token", "aws", "azure", "gcp")
 _KEY_OR_ROLE: Final = (
     "[has(self.roleARN), has(self.podIdentity) && self.podIdentity, has(self.accessKeyID)].filter(given, given)"
@@ -44,7 +44,7 @@ _KEY_OR_ROLE: Final = (
     "has(self.accessKeyID) == has(self.secretAccessKey) && (!has(self.sessionToken) || has(self.accessKeyID))"
 )
 _KEY_RULE: Final = "either roleARN, or accessKeyID and secretAccessKey, or podIdentity"
-#: The use of the account for which it asks for no token: EKS puts one into the agent's pod.
+#: Account use without a token request: EKS mounts a token into the agent's pod.
 POD_IDENTITY: Final = "aws.podIdentity"
 _NONE_RULE: Final = (
     "names no method: set authenticationRef, tokenSecretRef, basic, oauth2, aws, clientCertificate, headers or "
@@ -72,8 +72,8 @@ class OneValue(SpecModel):
 
     model_config = ConfigDict(json_schema_extra=cel_rule(_ONE_VALUE))
 
-    value: Plain | None = Field(default=None, description="The value itself, when it is no secret.")
-    secret_ref: SecretKeyRef | None = Field(default=None, description="Where the value is, when it is a secret.")
+    value: Plain | None = Field(default=None, description="The value itself, if it is not secret.")
+    secret_ref: SecretKeyRef | None = Field(default=None, description="Reference to the value, if it is secret.")
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -107,12 +107,12 @@ class Basic(SpecModel):
 
     username: Value = Field(description="The user.")
     password: SecretKeyRef | None = Field(
-        default=None, description="The password; unset: an empty one, where the user is an API key."
+        default=None, description="The password; unset: empty, if the user is an API key."
     )
 
 
 class ClientCertificate(SpecModel):
-    """A certificate with its private key, as `kubernetes.io/tls` and cert-manager have it."""
+    """A certificate with its private key, in the format of `kubernetes.io/tls` and cert-manager."""
 
     secret_name: Name = Field(description="Name of the Secret in the agent's namespace on the managed cluster.")
     certificate_key: str = Field(default="tls.crt", description="Key of the certificate with its chain, in PEM.")
@@ -120,35 +120,35 @@ class ClientCertificate(SpecModel):
 
 
 class ClientAuthentication(StrEnum):
-    """How a client shows its secret to the server of tokens."""
+    """Client authentication at the token server."""
 
     Basic = "Basic"
     Post = "Post"
 
 
 class OAuth2(SpecModel):
-    """OAuth2's client credentials: a token is got, kept until shortly before its end, and sent as Bearer."""
+    """OAuth2 client credentials: a token is requested, cached until shortly before it expires, and sent as Bearer."""
 
-    token_url: Url = Field(alias="tokenURL", description="URL at which tokens are given.")
+    token_url: Url = Field(alias="tokenURL", description="URL of the token server.")
     client_id: Value = Field(alias="clientID", description="The client's id.")
     client_secret: SecretKeyRef = Field(description="The client's secret.")
-    scopes: tuple[Plain, ...] = Field(default=(), description="Scopes to ask for.", max_length=MAX_PAIRS)
-    audience: str = Field(default="", description="Parameter audience of the request for a token.", max_length=2048)
+    scopes: tuple[Plain, ...] = Field(default=(), description="Requested scopes.", max_length=MAX_PAIRS)
+    audience: str = Field(default="", description="Parameter audience of the token request.", max_length=2048)
     parameters: tuple[Parameter, ...] = Field(
-        default=(), description="More parameters of the request for a token.", max_length=MAX_PAIRS
+        default=(), description="Additional parameters of the token request.", max_length=MAX_PAIRS
     )
     client_authentication: ClientAuthentication = Field(
         default=ClientAuthentication.Basic,
-        description="Basic: id and secret as a header. Post: as parameters of the request for a token.",
+        description="Basic: id and secret as a header. Post: as parameters of the token request.",
     )
 
 
 class ServiceAccountToken(SpecModel):
     """A token of the agent's own ServiceAccount for one audience, sent as Bearer."""
 
-    audience: Plain = Field(description="Whom the token is for, and nobody else.", min_length=1)
+    audience: Plain = Field(description="Only audience of the token.", min_length=1)
     expiration_seconds: StrictInt = Field(
-        default=3600, description="Seconds that a token is valid; it is renewed before.", ge=600, le=86400
+        default=3600, description="Validity of a token in seconds; it is renewed before.", ge=600, le=86400
     )
 
 
@@ -165,19 +165,19 @@ class Aws(SpecModel):
     role_arn: Plain | None = Field(
         default=None,
         alias="roleARN",
-        description="A role that trusts the agent's ServiceAccount, in the place of a key (IRSA).",
+        description="A role that trusts the agent's ServiceAccount, instead of a key (IRSA).",
         min_length=20,
     )
-    # None and not false: an agent that does not know it yet is told nothing of it.
+    # None and not false: omitted for agents that do not know it yet.
     pod_identity: StrictBool | None = Field(
         default=None,
-        description="The role that EKS Pod Identity associates with the agent's ServiceAccount, in the place of a key.",
+        description="Use the role that EKS Pod Identity associates with the agent's ServiceAccount, instead of a key.",
     )
     token_audience: Plain = Field(
         default="sts.amazonaws.com", description="Audience of the ServiceAccount's token, with roleARN.", min_length=1
     )
     sts_url: Url | None = Field(
-        default=None, alias="stsURL", description="Where keys are given for a role; unset: that of the region."
+        default=None, alias="stsURL", description="Server that issues keys for a role; unset: that of the region."
     )
 
     @model_validator(mode="after")
@@ -193,7 +193,7 @@ class Aws(SpecModel):
 
 
 class CaKind(StrEnum):
-    """Where a CA is."""
+    """Kind of object with a CA."""
 
     ConfigMap = "ConfigMap"
     Secret = "Secret"  # noqa: S105 - the name of a kind
@@ -202,27 +202,27 @@ class CaKind(StrEnum):
 class CaRef(SpecModel):
     """A key of a ConfigMap or Secret in the agent's namespace on the managed cluster, with certificates in PEM."""
 
-    kind: CaKind = Field(default=CaKind.ConfigMap, description="What holds it.")
+    kind: CaKind = Field(default=CaKind.ConfigMap, description="Kind of the object.")
     name: Name = Field(description="Name of the ConfigMap or Secret.")
     key: str = Field(default="ca.crt", description="Key with the certificates.", max_length=253)
 
 
 class Tls(SpecModel):
-    """How the server proves who it is."""
+    """Verification of the server."""
 
-    ca_ref: CaRef | None = Field(default=None, description="A CA that is trusted for this server, besides all others.")
+    ca_ref: CaRef | None = Field(default=None, description="An additional trusted CA for this server.")
     server_name: str = Field(
         default="", description="Name that the server's certificate must have; unset: the host.", max_length=253
     )
     insecure_skip_verify: StrictBool = Field(
         default=False,
-        description="Do not look at the server's certificate: whoever is in between gets what is sent. The condition "
-        "TLSVerified says so.",
+        description="Do not verify the server's certificate, which allows man-in-the-middle attacks. The condition "
+        "TLSVerified shows it.",
     )
 
 
 class Methods(SpecModel):
-    """How the agent says who it is. At most one is the header Authorization; the others go along with it."""
+    """Authentication methods. At most one sets the header Authorization; the others can be combined with it."""
 
     token_secret_ref: TokenSecretRef | None = Field(
         default=None, description="The token to send as `Authorization: Bearer`."
@@ -266,7 +266,7 @@ class Methods(SpecModel):
 
     @property
     def account_use(self) -> str:
-        """The field for which tokens of the agent's own account are sent to somebody; empty where none is."""
+        """The field that has tokens of the agent's own account sent to a server; empty without one."""
         if self.aws is not None and self.aws.role_arn is not None:
             return "aws.roleARN"
         if self.aws is not None and self.aws.pod_identity:
@@ -277,7 +277,7 @@ class Methods(SpecModel):
 
     @property
     def token_urls(self) -> tuple[str, ...]:
-        """The servers of tokens that what is in Secrets, or made of it, is sent to."""
+        """The token servers that receive Secrets or values derived from them."""
         if self.gcp is not None and self.gcp.key is not None:
             return (self.gcp.server,)
         return (self.oauth2.token_url,) if self.oauth2 is not None else ()
@@ -291,7 +291,7 @@ _PAIRS: Final = "size(self.headers) > 0 || size(self.queryParameters) > 0"
 _ANY: Final = f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) || {_PAIRS})"
 _AT_MOST_ONE: Final = (f"{_GIVEN}.filter(given, given).size() <= 1", _ONE_RULE)
 _SOME: Final = (f"has(self.authenticationRef) || {_ANY}", _NONE_RULE)
-_REF_ALONE: Final = (f"!has(self.authenticationRef) || !{_ANY}", "authenticationRef says all of it and stands alone")
+_REF_ALONE: Final = (f"!has(self.authenticationRef) || !{_ANY}", "authenticationRef excludes other methods")
 _NOT_TWICE: Final = (
     f"!{_GIVEN}.exists(given, given) || !self.headers.exists(one, one.name.lowerAscii() == 'authorization')",
     _TWICE_RULE,
@@ -311,7 +311,7 @@ class Auth(Methods):
     model_config = ConfigDict(json_schema_extra=cel_rule(*METHODS_RULES, _SOME, _REF_ALONE))
 
     authentication_ref: AuthenticationRef | None = Field(
-        default=None, description="A ScoringAuthentication that says all of it."
+        default=None, description="A ScoringAuthentication with all settings."
     )
 
     @model_validator(mode="after")
@@ -324,20 +324,20 @@ class Auth(Methods):
 
 
 class Access(SpecModel):
-    """All of it as an agent is told, for one server."""
+    """Authentication to one server, in the agent's configuration."""
 
     methods: Methods = Field(default_factory=Methods)
     tls: Tls | None = None
-    #: The ScoringAuthentication that it is of, and the servers that this one binds its Secrets to; else empty.
+    #: The ScoringAuthentication, and the servers to which it binds its Secrets; else empty.
     authentication: str = ""
     allowed_hosts: tuple[str, ...] = ()
     proxy_url: str | None = Field(default=None, alias="proxyURL")
-    #: Of an agent that is older than its hub: what it does not know, so that it asks nobody.
+    #: Unknown settings of a newer hub, for which this agent sends no request.
     problem: str = Field(default="", exclude=True)
 
     @property
     def references(self) -> frozenset[Reference]:
-        """The Secrets and ConfigMaps that it names."""
+        """The referenced Secrets and ConfigMaps."""
         return frozenset(found for _, found in references(self))
 
 
@@ -349,7 +349,7 @@ class Reference(NamedTuple):
 
 
 def references(part: BaseModel, path: str = "") -> Iterator[tuple[str, Reference]]:
-    """What a part of a spec names, each with the path of the field below it."""
+    """The references in a part of a spec, each with the path of its field."""
     match part:
         case SecretKeyRef() | TokenSecretRef():
             yield f"{path}.name", Reference(CaKind.Secret, part.name)

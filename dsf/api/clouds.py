@@ -1,4 +1,4 @@
-"""Clouds that give the agent's ServiceAccount a token of theirs (workload identity)."""
+"""Workload identities: cloud tokens for the agent's ServiceAccount."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACCOUNT_RULE: Final = "serviceAccount goes with audience alone"
 
 
 def _matches(pattern: str) -> Any:
-    # Said twice: the API server is told this one, and not that of `Plain`.
+    # Repeated, as the CRD would otherwise have the rule of `Plain`.
     return Field(pattern=pattern, json_schema_extra={"pattern": pattern})
 
 
@@ -29,7 +29,7 @@ class Azure(SpecModel):
     )
     scope: Plain = Field(
         default="https://prometheus.monitor.azure.com/.default",
-        description="What the token is for; unset: Azure Monitor's Prometheus.",
+        description="Scope of the token; unset: Azure Monitor's Prometheus.",
         min_length=1,
     )
     token_audience: Plain = Field(
@@ -38,7 +38,7 @@ class Azure(SpecModel):
     authority_url: HttpsUrl = Field(
         default="https://login.microsoftonline.com",
         alias="authorityURL",
-        description="Where tokens are given; another one in national clouds.",
+        description="Token server; another one in national clouds.",
     )
 
 
@@ -58,27 +58,25 @@ class Gcp(SpecModel):
         "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER.",
     )
     key: SecretKeyRef | None = Field(
-        default=None, description="Key of a service account of Google, in JSON, where there is no workload identity."
+        default=None, description="JSON key of a Google service account, without a workload identity."
     )
     service_account: Annotated[Plain, _matches(r"^[^/?#\s]+@[^/?#\s]+$")] | None = Field(
-        default=None, description="With audience: address of the service account of Google to act as; unset: none."
+        default=None, description="With audience: address of the Google service account to impersonate; unset: none."
     )
     scopes: tuple[Plain, ...] = Field(
         default=("https://www.googleapis.com/auth/monitoring.read",),
-        description="What the token is for; unset: reading Managed Prometheus.",
+        description="Scopes of the token; unset: reading Managed Prometheus.",
         min_length=1,
         max_length=MAX_PAIRS,
     )
     token_audience: Plain | None = Field(
         default=None, description="Audience of the ServiceAccount's token; unset: `https:` and the audience above."
     )
-    token_url: Url | None = Field(
-        default=None, alias="tokenURL", description="Where tokens are given; unset: Google's server for it."
-    )
+    token_url: Url | None = Field(default=None, alias="tokenURL", description="Token server; unset: Google's.")
     credentials_url: Url = Field(
         default="https://iamcredentials.googleapis.com",
         alias="credentialsURL",
-        description="Where tokens of the service account are given.",
+        description="Server that issues tokens of the service account.",
     )
 
     @model_validator(mode="after")

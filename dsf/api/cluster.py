@@ -1,4 +1,4 @@
-"""The part of OCM's `ManagedCluster` that matters here."""
+"""Model of the used part of OCM's `ManagedCluster`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND
 
 
 class ClusterClaim(ApiModel):
-    """A fact that a managed cluster says about itself."""
+    """A property that a managed cluster reports."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -21,7 +21,7 @@ class ClusterClaim(ApiModel):
 
 
 class ManagedClusterSpec(ApiModel):
-    """What the hub's administrator decided."""
+    """Decisions of the hub's administrator."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -29,7 +29,7 @@ class ManagedClusterSpec(ApiModel):
 
 
 class ManagedClusterStatus(ApiModel):
-    """What the managed cluster said."""
+    """Report of the managed cluster."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -54,7 +54,7 @@ class ManagedCluster(ApiModel):
 
     @property
     def facts(self) -> ClusterFacts:
-        """What values of scorers may depend on."""
+        """Properties for templates and selectors."""
         claims = {claim.name: claim.value for claim in self.status.cluster_claims}
         return ClusterFacts(self.metadata.name, self.metadata.labels, claims)
 

@@ -1,4 +1,4 @@
-"""Who keeps a score name that two scorers want: the older scorer."""
+"""Conflicts of score names: the older scorer keeps the name."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from dsf.api.naming import sanitize_resource_name
 
-#: Reason of the condition of a scorer that lost its name.
+#: Condition reason of a scorer without its name.
 CONFLICT_REASON: Final = "ScoreNameConflict"
 
-# A scorer without a creation time was not stored yet, so that every stored one is older.
+# A scorer without a creation time is not stored yet, so every stored one is older.
 _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
 
 

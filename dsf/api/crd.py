@@ -1,8 +1,8 @@
 """The CRDs, generated from the models: `dsf crds` prints them and the chart ships a copy.
 
-The schema is structural, as the API server demands: references are inlined, nothing is nullable, and what pydantic says
-with `anyOf` or `const` is said with plain types and enums. Unknown fields are left to the API server: it prunes them or
-refuses them under strict validation.
+The schema is structural, as the API server requires: references are inlined, nothing is nullable, and pydantic's
+`anyOf` and `const` become plain types and enums. The API server prunes unknown fields or refuses them under strict
+validation.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from dsf.api.types import AUTHENTICATION_KIND, CONFIG_KIND, GROUP, SCORER_KIND, 
 
 _Column = tuple[str, str, str, str, int]
 
-# (name, type, JSONPath, description, priority); priority 1 shows with -o wide only.
+# (name, type, JSONPath, description, priority); priority 1 is only shown with -o wide.
 _SCORER_COLUMNS: Final[tuple[_Column, ...]] = (
-    ("Health", "string", ".status.healthStatus", "What the health checks of the scoring API say.", 0),
+    ("Health", "string", ".status.healthStatus", "Result of the scoring API's health checks.", 0),
     ("Score", "string", ".status.scoreName", "Name of the score.", 0),
-    ("Interval", "integer", ".status.interval", "Seconds between two cycles that are in force.", 0),
+    ("Interval", "integer", ".status.interval", "Current seconds between two cycles.", 0),
     ("Succeeding", "integer", ".status.clusters.succeeding", "Clusters whose last cycle brought a score.", 0),
     ("Desired", "integer", ".status.clusters.desired", "Clusters that shall run this scorer.", 0),
-    ("Reason", "string", '.status.conditions[?(@.type=="Scoring")].reason', "How scoring goes.", 0),
+    ("Reason", "string", '.status.conditions[?(@.type=="Scoring")].reason', "State of scoring.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
     (
         *("TLSVerified", "string", '.status.conditions[?(@.type=="TLSVerified")].status'),
-        *("False: the certificate of a server is not looked at.", 1),
+        *("False: the certificate of a server is not verified.", 1),
     ),
-    ("Declared", "integer", ".status.declaredInterval", "Seconds between two cycles that the scorer declares.", 1),
-    ("Message", "string", '.status.conditions[?(@.type=="Scoring")].message', "How scoring goes, in words.", 1),
+    ("Declared", "integer", ".status.declaredInterval", "Declared seconds between two cycles.", 1),
+    ("Message", "string", '.status.conditions[?(@.type=="Scoring")].message', "State of scoring, as a message.", 1),
 )
 _CONFIG_COLUMNS: Final[tuple[_Column, ...]] = (
     (
         *("Distributed", "string", '.status.conditions[?(@.type=="Distributed")].status'),
-        *("Whether every cluster has been told what to run.", 0),
+        *("Whether the configuration is distributed to every cluster.", 0),
     ),
     ("Clusters", "integer", ".status.clusters", "Clusters that are served.", 0),
     ("Scorers", "integer", ".status.scorers", "Scorers that run.", 0),
-    ("Ignored", "string", '.status.conditions[?(@.type=="Ignored")].reason', "Why this object does not count.", 0),
+    ("Ignored", "string", '.status.conditions[?(@.type=="Ignored")].reason', "Why this object is ignored.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
 )
 _AUTHENTICATION_COLUMNS: Final[tuple[_Column, ...]] = (
-    ("Hosts", "string", ".spec.allowedHosts", "The servers that are asked with it.", 0),
+    ("Hosts", "string", ".spec.allowedHosts", "The servers that it applies to.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
 )
 
@@ -102,7 +102,7 @@ def _crd(
                                 "kind": {"type": "string"},
                                 "metadata": {"type": "object"},
                                 "spec": _structural(properties["spec"], definitions),
-                                # No default for the status: the controller alone writes it.
+                                # No default for the status: only the controller writes it.
                                 "status": _without(_structural(properties["status"], definitions), "default"),
                             },
                         }

@@ -8,10 +8,10 @@ from typing import Final
 
 from dsf.api.types import USED_LABELS
 
-#: The format of a scorer that has none.
+#: Default format.
 DEFAULT_FORMAT: Final = "${scoreName}"
 
-#: What may stand within `${}`.
+#: Placeholder names.
 PLACEHOLDERS: Final = ("cluster", "scoreName", *USED_LABELS)
 
 _PLACEHOLDER = re.compile(r"\$\{(" + "|".join(PLACEHOLDERS) + r")\}")
@@ -19,7 +19,7 @@ _LOOKS_LIKE_ONE = re.compile(r"\$\{[^${}]*\}|\$[A-Za-z_]\w*")
 
 
 def unknown_placeholders(fmt: str) -> list[str]:
-    """What of a format looks like a placeholder and is none, in its order: it stays as it is."""
+    """Unknown placeholders of a format, in order; they are kept literally."""
     return [found for found in _LOOKS_LIKE_ONE.findall(fmt) if not _PLACEHOLDER.fullmatch(found)]
 
 

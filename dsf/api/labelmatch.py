@@ -1,4 +1,4 @@
-"""Label selectors of other people's objects, as Kubernetes reads them; those of ours are `dsf.api.selector`."""
+"""Label selectors of foreign objects, by Kubernetes' rules; the framework's own are in `dsf.api.selector`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Manifests as a user would `kubectl apply` them: YAML text in, objects and mistakes out, each with its line.
+"""Parser of manifests: YAML text in, objects and mistakes out, each with its line.
 
-One bad document stops no other. Nothing here raises on bad text.
+One bad document does not affect others. Bad text raises no errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dsf.api.types import API_VERSION, AUTHENTICATION_KIND, CLUSTER_API_VERSION,
 
 ApiObject = DynamicScorer | DynamicScoringConfig | ScoringAuthentication | ManagedCluster
 
-#: Kinds that are read, with the apiVersion each must have.
+#: Known kinds with their apiVersion.
 KINDS: Final[dict[str, tuple[str, type[ApiObject]]]] = {
     SCORER_KIND: (API_VERSION, DynamicScorer),
     CONFIG_KIND: (API_VERSION, DynamicScoringConfig),
@@ -34,7 +34,7 @@ KINDS: Final[dict[str, tuple[str, type[ApiObject]]]] = {
 
 @dataclass(frozen=True)
 class ParsedDocument:
-    """A good document; `line` is where it starts."""
+    """A valid document; `line` is its first line."""
 
     source: str
     line: int
@@ -43,7 +43,7 @@ class ParsedDocument:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a document (`error`: it is not used) or worth knowing (`note`)."""
+    """A problem of a document (`error`: it is not used) or a `note`."""
 
     source: str
     line: int

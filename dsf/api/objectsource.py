@@ -1,4 +1,4 @@
-"""What the source type `Object` reads: fields of Kubernetes objects of the managed cluster."""
+"""The source type `Object`: fields of Kubernetes objects of the managed cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic.config import JsonDict
 from dsf.api.meta import SpecModel
 from dsf.api.selector import ClusterSelector, Operator
 
-#: Kinds that are never read, whatever rights there are, since secrets are in them: by API group, kind -> plural.
+#: Kinds that contain secrets and are never read, regardless of rights: by API group, kind -> plural.
 DENIED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "": {"Secret": "secrets"},
@@ -86,7 +86,7 @@ class ObjectLabel(SpecModel):
     )
 
     name: str = Field(description="Name of the label.", pattern="^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=63)
-    path: Path = Field(description="Where its value is; a label that an object does not have is left out.")
+    path: Path = Field(description="Path of its value; a missing label is omitted.")
 
     @model_validator(mode="after")
     def _is_not_one_of_ours(self) -> Self:
@@ -100,7 +100,7 @@ class ObjectField(SpecModel):
 
     name: str = Field(description="Name of the series.", pattern="^[a-zA-Z_:][a-zA-Z0-9_:]*$", max_length=200)
     path: Path = Field(
-        description="Where the value is, such as status.readyReplicas, spec.containers[0].resources.limits.cpu or "
+        description="Path of the value, such as status.readyReplicas, spec.containers[0].resources.limits.cpu or "
         "status.allocatable['nvidia.com/gpu']: a number, a quantity, or true or false, which are 1 and 0."
     )
     labels: Annotated[tuple[ObjectLabel, ...], AfterValidator(_distinct)] = Field(
@@ -115,7 +115,7 @@ class ObjectField(SpecModel):
 
 
 class ObjectSource(SpecModel):
-    """Which objects are read, and what of them."""
+    """The objects to read, and their fields."""
 
     model_config = ConfigDict(
         json_schema_extra={"x-kubernetes-validations": [{"rule": _denied_in_cel(), "message": DENIED_RULE}]}
@@ -133,11 +133,9 @@ class ObjectSource(SpecModel):
         pattern="^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
         max_length=63,
     )
-    selector: ClusterSelector | None = Field(
-        default=None, description="Only objects with these labels; unset: whatever their labels."
-    )
+    selector: ClusterSelector | None = Field(default=None, description="Only objects with these labels; unset: all.")
     fields: Annotated[tuple[ObjectField, ...], AfterValidator(_some), AfterValidator(_distinct)] = Field(
-        description="What is read of each object.",
+        description="The fields to read of each object.",
         max_length=MAX_FIELDS,
         json_schema_extra=_BY_NAME | {"minItems": 1},
     )
@@ -173,7 +171,7 @@ class ObjectSource(SpecModel):
 
 
 def at(document: Any, path: str) -> Any:
-    """What is at a path; None where there is nothing."""
+    """The value at a path; None if missing."""
     step: Any
     for step in _steps(path):
         if not isinstance(document, list if isinstance(step, int) else dict):

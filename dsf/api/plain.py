@@ -1,4 +1,4 @@
-"""Texts of a spec that become part of a request, and how the API server is told the same rules."""
+"""Validation of spec texts that become part of a request, with the same rules for the API server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cel_rule(*rules: tuple[str, str]) -> JsonDict:
 
 
 _PLAIN: Final = r"^[!-~](?:[ -~]*[!-~])?$"
-#: What the API server can tell of a URL; the models tell more.
+#: The API server's check of a URL; the models check more.
 URL_PATTERN: Final = r"^[hH][tT][tT][pP][sS]?://[a-zA-Z0-9._:\[\]-]+([/?][^\s\\#]*)?$"
 
 

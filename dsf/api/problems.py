@@ -1,4 +1,4 @@
-"""Mistakes in data that people wrote, in words: where, what is wrong, what is allowed."""
+"""Messages for invalid input: place, mistake and allowed values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def field_path(location: Location) -> str:
 
 
 def brief(details: Iterable[Mapping[str, Any]]) -> str:
-    """What pydantic found wrong, on one line: each mistake with its place and without what was sent."""
+    """Pydantic's mistakes on one line, each with its place and without the input."""
     # Pydantic says "Value error, " before the words of a validator of ours.
     mistakes = (Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in details)
     return "; ".join(map(str, mistakes))
@@ -54,7 +54,7 @@ def head(body: bytes) -> str:
 
 
 def explain(error: ValidationError, model: type[BaseModel], document: Any) -> list[Mistake]:
-    """The mistakes that pydantic found in `document` when it read it as `model`, in our words."""
+    """The mistakes that pydantic found in `document` as a `model`, as readable messages."""
     mistakes = []
     for detail in error.errors(include_url=False, include_input=False):
         if detail["type"] == "default_factory_not_called":
@@ -69,7 +69,7 @@ def explain(error: ValidationError, model: type[BaseModel], document: Any) -> li
 
 
 def without_unknown(error: ValidationError, document: Any) -> tuple[Any, list[str]]:
-    """A copy of `document` without the fields that are not known, and which these are; empty when there are none."""
+    """A copy of `document` without unknown fields, and their names."""
     found = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
     locations = [_present(location, "extra_forbidden", document)[0] for location in found]
     less = copy.deepcopy(document) if locations else document

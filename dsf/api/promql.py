@@ -1,4 +1,4 @@
-"""PromQL, as far as telling several queries in one text apart goes."""
+"""Splits a text into PromQL queries."""
 
 from __future__ import annotations
 

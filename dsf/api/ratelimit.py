@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: What a rate looks like: a whole number of cycles, from 1 on, per second, minute or hour.
+#: Syntax of a rate: a positive number of cycles per second, minute or hour.
 RATE_PATTERN: Final = "^[1-9][0-9]{0,8}/[smh]$"
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}

@@ -1,4 +1,4 @@
-"""Manifests as the hub reads them: a newer CRD may know more fields, and a status may be another version's."""
+"""Lenient reading of stored manifests: a newer CRD may have more fields, and a status may be of another version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Object = TypeVar("_Object", bound=_Model)
 
 
 def known(manifest: dict[str, Any], model: type[_Object]) -> tuple[dict[str, Any], list[str]]:
-    """The manifest without fields that the model does not know, and which of these people wrote."""
+    """The manifest without unknown fields, and the unknown fields that users wrote."""
     try:
         model.from_manifest(manifest)
     except ValidationError as error:
@@ -29,7 +29,7 @@ def known(manifest: dict[str, Any], model: type[_Object]) -> tuple[dict[str, Any
 
 
 def read(manifest: dict[str, Any], model: type[_Object]) -> _Object:
-    """The object. A status that cannot be read is left out: it is the hub's own, and will be written anew.
+    """The object. An unreadable status is dropped: the hub will rewrite it.
 
     Raises pydantic's ValidationError, which `problems.explain` puts into words.
     """

@@ -1,7 +1,7 @@
-"""What a scoring API says about itself when its configURL is asked (the `/config` answer).
+"""Model and parser of a scoring API's `/config` answer.
 
-Unknown keys are ignored and null is unset, since scoring APIs are written by many hands; a value of a wrong type is
-refused, since guessing at it would score something else than was meant.
+Unknown keys are ignored and null is unset, since scoring APIs have many authors; values of a wrong type are refused,
+since a guess could score something unintended.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ class _RemoteModel(ApiModel):
 
 
 class RemoteSourceParams(_RemoteModel):
-    """What to ask the source."""
+    """Query of a source."""
 
     query: str = Field(default="", description="PromQL; several queries are joined by `;`.")
-    range: StrictInt = Field(default=0, description="Seconds of the past to ask for.", le=_MAX_NUMBER)
+    range: StrictInt = Field(default=0, description="Queried seconds before now.", le=_MAX_NUMBER)
     step: StrictInt = Field(default=0, description="Seconds between two samples.", le=_MAX_NUMBER)
 
 
 class RemoteSource(_RemoteModel):
-    """Where the time series come from."""
+    """A source of time series."""
 
     type: Annotated[AnySourceType | None, BeforeValidator(_any_letter_case)] = Field(
         default=None, description="Kind of source."
     )
     host: str = Field(default="", description="URL of the source without its path.")
     path: str = Field(default="", description="Path below host.")
-    params: RemoteSourceParams = Field(default_factory=RemoteSourceParams, description="What to ask the source.")
+    params: RemoteSourceParams = Field(default_factory=RemoteSourceParams, description="Query of the source.")
 
 
 class RemoteNamedSource(RemoteSource):
@@ -96,7 +96,7 @@ class RemoteScoringParams(_RemoteModel):
 
 
 class RemoteScoring(_RemoteModel):
-    """Where the scores are made."""
+    """The scoring API."""
 
     host: str = Field(default="", description="URL of the scoring API without its path.")
     path: str = Field(default="", description="Path below host.")
@@ -111,9 +111,7 @@ class RemoteConfig(_RemoteModel):
     name: str = Field(default="", description="Name of the scoring API.")
     description: str = Field(default="", description="What the score means, for people.")
     source: RemoteSource = Field(default_factory=RemoteSource, description="Where the time series come from.")
-    sources: RemoteNamedSources | None = Field(
-        default=None, description="Several sources; source is not looked at then."
-    )
+    sources: RemoteNamedSources | None = Field(default=None, description="Several sources; source is then ignored.")
     scoring: RemoteScoring = Field(default_factory=RemoteScoring, description="Where the scores are made.")
 
     @property

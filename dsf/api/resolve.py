@@ -1,8 +1,8 @@
-"""A DynamicScorer and its synced `/config` made one: what an agent shall run, or why it cannot.
+"""Merges a DynamicScorer with its synced `/config` into the agent's configuration, or the reason against it.
 
 For each field the synced value wins with configSyncMode Full, then the spec, then a default; empty texts and numbers
-below 1 are unset. Where scores go and who may see tokens (location, destination, dimension format, auth) is for the
-spec alone: a scoring API must not choose it.
+below 1 are unset. Only the spec sets location, destination, dimension format and auth: a scoring API must not choose
+the destination of scores and tokens.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 class ResolvedScorer:
     """A scorer that can run. Times are seconds."""
 
-    #: What the agents are told; its interval, validity, timeout and retries are the ones in force.
+    #: The agents' configuration, with the current interval, validity, timeout and retries.
     summary: ScorerSummary
     #: Name of its AddOnPlacementScore on each cluster.
     resource_name: str
@@ -55,13 +55,13 @@ class ResolvedScorer:
     #: No ticks at all, or none before this time.
     suspended: bool
     paused_until: datetime | None
-    #: How its servers are asked, where ScoringAuthentications say it; of the sources in their order.
+    #: Authentication by ScoringAuthentications; sources in order.
     source_ways: tuple[Way, ...] = (NO_WAY,)
     scoring_way: Way = NO_WAY
 
     @property
     def score_name(self) -> str:
-        """The score's name as its scorer writes it."""
+        """The score's name as written by its scorer."""
         return self.summary.score_name
 
     @property
@@ -141,7 +141,7 @@ def resolve(
 
 
 def synced_config(scorer: DynamicScorer) -> RemoteConfig:
-    """The synced config in force. One that was synced before the mode became None counts no more."""
+    """The synced config in force; with mode None, an earlier one is ignored."""
     synced = scorer.status.last_synced_config
     in_force = synced is not None and scorer.spec.config_sync_mode is ConfigSyncMode.Full
     return synced if synced is not None and in_force else RemoteConfig()

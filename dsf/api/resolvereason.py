@@ -1,4 +1,4 @@
-"""Why a scorer cannot run, as one word."""
+"""Reasons why a scorer cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores as OCM's scheduler reads them: the items and the object of an AddOnPlacementScore.
+"""Builds AddOnPlacementScores for OCM's scheduler: items and objects.
 
 OCM takes whole numbers from -100 to 100 and unique names, and one bad item makes it refuse the whole object.
 """
@@ -30,7 +30,7 @@ from dsf.api.types import (
 from dsf.errors import ScoreObjectTooLargeError
 from dsf.reasons import RefusalReason
 
-#: The range of values that OCM takes.
+#: The range of values that OCM accepts.
 MIN_VALUE: Final = -100
 MAX_VALUE: Final = 100
 

@@ -74,18 +74,18 @@ Rate = Annotated[str, AfterValidator(_rate), Field(json_schema_extra={"pattern":
 
 
 class SourceParams(SpecModel):
-    """What to ask the source."""
+    """Query of a source."""
 
     query: str | None = Field(
         default=None,
         description="PromQL; several queries are joined by `;`. Required but for the types Kubernetes and Object.",
     )
-    range: StrictInt = Field(default=0, description="Seconds of the past to ask for; 0 is unset.", ge=0, le=MAX_SECONDS)
+    range: StrictInt = Field(default=0, description="Queried seconds before now; 0 is unset.", ge=0, le=MAX_SECONDS)
     step: StrictInt = Field(default=0, description="Seconds between two samples; 0 is unset.", ge=0, le=MAX_SECONDS)
 
 
 class Source(SpecModel):
-    """Where the time series come from."""
+    """A source of time series."""
 
     model_config = ConfigDict(
         json_schema_extra=cel_rule(
@@ -107,14 +107,14 @@ class Source(SpecModel):
     )
     host: str = Field(default="", description="URL of the source without its path; unset: the host of configURL.")
     path: str = Field(default="", description="Path below host; unset, for Prometheus: /api/v1/query_range.")
-    params: SourceParams | None = Field(default=None, description="What to ask the source.")
+    params: SourceParams | None = Field(default=None, description="Query of the source.")
     options: SourceOptions | None = Field(
         default=None, description="Options of a plug-in's type; its documentation says which. No secrets: see auth."
     )
     auth: Auth | None = Field(default=None, description="How to authenticate to the source; unset: not at all.")
-    tls: Tls | None = Field(default=None, description="How the source proves who it is; unset: as all servers.")
+    tls: Tls | None = Field(default=None, description="Verification of the source; unset: the default.")
     object: ObjectSource | None = Field(
-        default=None, description="Which objects of the managed cluster are read; only with type Object."
+        default=None, description="The objects of the managed cluster to read; only with type Object."
     )
 
     @model_validator(mode="after")
@@ -149,17 +149,17 @@ class ScoringParams(SpecModel):
 
 
 class Scoring(SpecModel):
-    """Where the scores are made."""
+    """The scoring API."""
 
     host: str = Field(default="", description="URL of the scoring API without its path; unset: the host of configURL.")
     path: str = Field(default="", description="Path below host; unset: /scoring.")
     params: ScoringParams | None = Field(default=None, description="The score's name and interval.")
     auth: Auth | None = Field(default=None, description="How to authenticate to the scoring API; unset: not at all.")
-    tls: Tls | None = Field(default=None, description="How the scoring API proves who it is; unset: as all servers.")
+    tls: Tls | None = Field(default=None, description="Verification of the scoring API; unset: the default.")
 
 
 class WhenFailing(SpecModel):
-    """What readers see while cycles fail."""
+    """The published score while cycles fail."""
 
     model_config = ConfigDict(
         json_schema_extra=cel_rule(("(self.behavior == 'Value') == has(self.value)", _VALUE_RULE))
@@ -182,7 +182,7 @@ class WhenFailing(SpecModel):
 
 
 class EmptyItem(SpecModel):
-    """One item to show in the place of results."""
+    """One item to publish without results."""
 
     model_config = ConfigDict(json_schema_extra=cel_rule((f"!self.name.matches({_LABEL_PATTERN!r})", _LABEL_RULE)))
 
@@ -199,7 +199,7 @@ class EmptyItem(SpecModel):
 
 
 class WhenEmpty(SpecModel):
-    """What readers see after a valid answer without results."""
+    """The published score after a valid answer without results."""
 
     model_config = ConfigDict(
         json_schema_extra=cel_rule(
@@ -235,7 +235,7 @@ class WhenEmpty(SpecModel):
 
 
 class Execution(SpecModel):
-    """How cycles are run."""
+    """Execution of cycles."""
 
     timeout_seconds: StrictInt = Field(default=30, description="Seconds one stage of a cycle may take.", ge=1, le=3600)
     max_retries: StrictInt = Field(default=2, description="Retries of a stage within its cycle.", ge=0, le=10)
@@ -248,15 +248,15 @@ class Execution(SpecModel):
         ge=1,
         le=MAX_SECONDS,
     )
-    when_failing: WhenFailing = Field(default_factory=WhenFailing, description="What readers see while cycles fail.")
+    when_failing: WhenFailing = Field(default_factory=WhenFailing, description="The published score while cycles fail.")
     when_empty: WhenEmpty = Field(
-        default_factory=WhenEmpty, description="What readers see after a valid answer without results."
+        default_factory=WhenEmpty, description="The published score after a valid answer without results."
     )
-    suspend: StrictBool = Field(default=False, description="No cycles; scores that are there expire normally.")
+    suspend: StrictBool = Field(default=False, description="No cycles; existing scores expire normally.")
 
 
 class DynamicScorerSpec(SpecModel):
-    """What the user wants. Fields that `/config` can set too may stay unset here."""
+    """The user's configuration. Fields that `/config` can also set may stay unset here."""
 
     model_config = ConfigDict(json_schema_extra=cel_rule(("!has(self.sources) || !has(self.source)", _SOURCES_RULE)))
 
@@ -267,11 +267,11 @@ class DynamicScorerSpec(SpecModel):
     )
     location: Location = Field(
         default=Location.Internal,
-        description="Internal: the scoring API is inside a cluster and asked without a proxy. External: through the "
-        "proxy of its ScoringAuthentication, or of HTTP_PROXY, HTTPS_PROXY and NO_PROXY.",
+        description="Internal: the scoring API is inside a cluster and called without a proxy. External: called "
+        "through the proxy of its ScoringAuthentication, or of HTTP_PROXY, HTTPS_PROXY and NO_PROXY.",
     )
     score_destination: ScoreDestination = Field(
-        default=ScoreDestination.AddOnPlacementScore, description="Where scores go. None: to metrics only."
+        default=ScoreDestination.AddOnPlacementScore, description="Destination of scores. None: metrics only."
     )
     score_dimension_format: str = Field(
         default="",
@@ -280,30 +280,30 @@ class DynamicScorerSpec(SpecModel):
     )
     score_dimension_formats: tuple[DimensionText, ...] = Field(
         default=(),
-        description="More names of score items: each result makes one item for each. With scoreDimensionFormat beside "
-        "it, that is the first. Of two items with one name, that of the earlier format counts.",
+        description="Additional name formats: each result gives one item per format. scoreDimensionFormat, if set, "
+        "is the first. Of two items with one name, the earlier format wins.",
         max_length=MAX_FORMATS,
     )
     aggregate: Aggregate | None = Field(
-        default=None, description="Results put together before items are made of them; metrics have them as they came."
+        default=None, description="Aggregation of results before they become items; metrics have the original results."
     )
     cluster_selector: ClusterSelector | None = Field(
-        default=None, description="Managed clusters that it runs on, by their labels; unset: on all."
+        default=None, description="Managed clusters on which it runs, by labels; unset: all."
     )
     exposition: Exposition | None = Field(
         default=None,
-        description="Series of it on the hub's exporter. items: each item and each cluster; pair: each cluster; none: "
+        description="Its series on the hub's exporter. items: each item and each cluster; pair: each cluster; none: "
         "sums only. Unset: items while the whole fleet is below the exporter's limit, else pair or none.",
     )
-    source: Source = Field(default_factory=Source, description="Where the time series come from.")
+    source: Source = Field(default_factory=Source, description="The source of time series.")
     sources: NamedSources | None = Field(
         default=None,
-        description="Several sources in the place of source, each with a name of its own. The series of the first are "
-        "what a scoring API gets that knows of one source alone.",
+        description="Several sources in place of source, each with a unique name. A scoring API that supports one "
+        "source gets the series of the first.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    scoring: Scoring = Field(default_factory=Scoring, description="Where the scores are made.")
-    execution: Execution = Field(default_factory=Execution, description="How cycles are run.")
+    scoring: Scoring = Field(default_factory=Scoring, description="The scoring API.")
+    execution: Execution = Field(default_factory=Execution, description="Execution of cycles.")
 
     @property
     def dimension_formats(self) -> tuple[str, ...]:
@@ -319,16 +319,16 @@ class DynamicScorerSpec(SpecModel):
 
 
 class _StatusModel(ApiModel):
-    """A part of a status: written by controllers of any version, so an unknown field is no mistake."""
+    """A part of a status: written by controllers of any version, so unknown fields are allowed."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class ClusterCounts(_StatusModel):
-    """On how many clusters a scorer runs, and how it fares there."""
+    """Numbers of clusters by state."""
 
     desired: StrictInt = Field(default=0, description="Clusters that shall run this scorer.", ge=0)
-    succeeding: StrictInt = Field(default=0, description="Clusters whose last cycle brought a score.", ge=0)
+    succeeding: StrictInt = Field(default=0, description="Clusters whose last cycle gave a score.", ge=0)
     empty: StrictInt = Field(default=0, description="Clusters whose last cycle succeeded and brought no items.", ge=0)
     failing: StrictInt = Field(default=0, description="Clusters whose last cycle failed.", ge=0)
 
@@ -344,17 +344,17 @@ class Failure(_StatusModel):
 
 
 class DynamicScorerStatus(_StatusModel):
-    """What the framework found."""
+    """State of a DynamicScorer."""
 
     health_status: HealthStatus = Field(
-        default=HealthStatus.Unknown, description="What the last health checks of the scoring API said."
+        default=HealthStatus.Unknown, description="Result of the last health checks of the scoring API."
     )
     last_synced_config: RemoteConfig | None = Field(
-        default=None, description="The last good answer of configURL; only used with configSyncMode Full."
+        default=None, description="The last valid answer of configURL; only used with configSyncMode Full."
     )
     last_synced_config_time: Time | None = Field(
         default=None,
-        description="When configURL first answered with lastSyncedConfig; the same answer again is no news.",
+        description="When configURL first answered with lastSyncedConfig.",
     )
     observed_generation: StrictInt = Field(default=0, description="The generation this status was made for.", ge=0)
     conditions: list[Condition] = Field(
@@ -365,15 +365,14 @@ class DynamicScorerStatus(_StatusModel):
     score_name: str = Field(default="", description="Name of the score, as it was resolved; empty while it is not.")
     interval: StrictInt = Field(
         default=0,
-        description="Seconds between two cycles that are in force: declaredInterval, or what was set by hand for all "
-        "clusters.",
+        description="Current seconds between two cycles: declaredInterval, or an override for all clusters.",
         ge=0,
     )
     declared_interval: StrictInt = Field(
         default=0, description="Seconds between two cycles, as resolved from spec and /config; 0 while not.", ge=0
     )
     clusters_with_other_interval: StrictInt = Field(
-        default=0, description="Clusters of their own interval, set by hand, that is not status.interval.", ge=0
+        default=0, description="Clusters with an override that differs from status.interval.", ge=0
     )
     clusters: ClusterCounts = Field(default_factory=ClusterCounts, description="Counts over the managed clusters.")
     failures: list[Failure] = Field(
@@ -392,7 +391,7 @@ class DynamicScorer(ApiModel):
 
     @property
     def key(self) -> str:
-        """`namespace/name`: what tells this scorer from every other."""
+        """`namespace/name`, the unique key of this scorer."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @classmethod

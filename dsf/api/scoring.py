@@ -1,4 +1,4 @@
-"""What a scoring API answers to a scoring request.
+"""Parser of a scoring API's answer.
 
 This is in the path of every cycle, so an answer is checked in one plain pass and not by a model: 10,000 results take
 some 20 ms. The size of the body is the caller's to bound.

@@ -1,7 +1,7 @@
-"""`ScoringAuthentication`: how servers are asked, written once and named by many DynamicScorers.
+"""`ScoringAuthentication`: authentication to servers, shared by many DynamicScorers.
 
-Secrets are bound to servers in it (`allowedHosts`), so that naming it, or a Secret, is not enough to have a Secret sent
-somewhere. Whoever may write such an object decides where the Secrets of the agents' namespace go.
+It binds Secrets to servers (`allowedHosts`), so that a reference to it, or to a Secret, cannot send the Secret
+elsewhere. The right to write such objects decides where the Secrets of the agents' namespace are sent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_HOSTS: Final = 64
 MAX_OVERRIDES: Final = 256
 #: Most Secrets that are delivered for one object.
 MAX_DELIVERED: Final = 16
-#: What the API server can tell of these; the models tell more.
+#: The API server's checks; the models check more.
 _SERVER: Final = r"^([hH][tT][tT][pP][sS]?://)?[a-zA-Z0-9._:\[\]-]+$"
 _PROXY: Final = r"^[hH][tT][tT][pP]://[a-zA-Z0-9._:\[\]-]+/?$"
 _WHERE_RULE: Final = "names no cluster: set clusters, clusterSets or clusterSelector"
@@ -57,7 +57,7 @@ def _proxy(value: str) -> str:
 
 
 class ClusterFacts(NamedTuple):
-    """What is known of a ManagedCluster that values may depend on."""
+    """Properties of a ManagedCluster for overrides and templates."""
 
     name: str
     labels: Mapping[str, str] = {}
@@ -68,7 +68,7 @@ class ClusterFacts(NamedTuple):
 
 
 class Override(Methods):
-    """Other values on some clusters. What it does not say stays."""
+    """Other values for some clusters. Unset fields keep their values."""
 
     model_config = ConfigDict(json_schema_extra=cel_rule(*METHODS_RULES, (_SOMEWHERE, _WHERE_RULE)))
 
@@ -82,7 +82,7 @@ class Override(Methods):
     host: Annotated[str, AfterValidator(_host), matches(URL_PATTERN, 2048)] | None = Field(
         default=None, description="URL of the server there, without its path."
     )
-    tls: Tls | None = Field(default=None, description="How the server proves who it is there.")
+    tls: Tls | None = Field(default=None, description="Verification of the server there.")
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
@@ -99,14 +99,14 @@ class Override(Methods):
 
 def _delivered(name: str) -> str:
     if not is_dns_subdomain(name):
-        raise ValueError(f"{name!r} is no name that a Secret can have")
+        raise ValueError(f"{name!r} is not a valid name of a Secret")
     if name in (CREDENTIALS_NAME, PULL_SECRET_NAME):
         raise ValueError(f"{name} is the agents' own Secret")
     return name
 
 
 class DeliveredSecret(SpecModel):
-    """A Secret of the hub that clusters get."""
+    """A Secret of the hub that is delivered to clusters."""
 
     name: Annotated[str, AfterValidator(_delivered), Field(min_length=1, max_length=253)] = Field(
         description="Name of the Secret in the hub's own namespace, which has the label "
@@ -115,16 +115,16 @@ class DeliveredSecret(SpecModel):
 
 
 class ScoringAuthenticationSpec(Methods):
-    """What is sent to which servers."""
+    """Authentication and its allowed servers."""
 
     model_config = ConfigDict(json_schema_extra=cel_rule(*METHODS_RULES))
 
     allowed_hosts: tuple[Annotated[str, AfterValidator(_server), matches(_SERVER, 512)], ...] = Field(
-        description="The servers that are asked with it: host (any port), host:port, or https://host[:port].",
+        description="The servers that it applies to: host (any port), host:port, or https://host[:port].",
         min_length=1,
         max_length=MAX_HOSTS,
     )
-    tls: Tls | None = Field(default=None, description="How the servers prove who they are; unset: as all servers.")
+    tls: Tls | None = Field(default=None, description="Verification of the servers; unset: the default.")
     proxy_url: Annotated[str, AfterValidator(_proxy), matches(_PROXY, 512)] | None = Field(
         default=None,
         alias="proxyURL",
@@ -133,11 +133,12 @@ class ScoringAuthenticationSpec(Methods):
     )
     secret_delivery: tuple[DeliveredSecret, ...] = Field(
         default=(),
-        description="Secrets of the hub that clusters get where a scorer names this object; each change follows.",
+        description="Secrets of the hub that are delivered to clusters whose scorers reference this object, with "
+        "each change.",
         max_length=MAX_DELIVERED,
     )
     overrides: tuple[Override, ...] = Field(
-        default=(), description="Other values on some clusters; of several the first counts.", max_length=MAX_OVERRIDES
+        default=(), description="Other values for some clusters; the first match applies.", max_length=MAX_OVERRIDES
     )
 
     def on(self, cluster: ClusterFacts) -> Override | None:
@@ -158,7 +159,7 @@ class ScoringAuthenticationStatus(ApiModel):
 
 
 class ScoringAuthentication(ApiModel):
-    """How servers are asked, for all DynamicScorers of its namespace that name it."""
+    """Authentication for all DynamicScorers of its namespace that reference it."""
 
     api_version: Literal["dynamic-scoring.open-cluster-management.io/v1alpha1"] = API_VERSION
     kind: Literal["ScoringAuthentication"] = AUTHENTICATION_KIND
@@ -177,5 +178,5 @@ class ScoringAuthentication(ApiModel):
         return cls.model_validate(manifest, by_alias=True, by_name=False)
 
 
-#: All that there are, by `namespace/name`; a text is what is wrong with one that cannot be read.
+#: All objects by `namespace/name`; a text is the mistake of an invalid one.
 Authentications = Mapping[str, ScoringAuthentication | str]

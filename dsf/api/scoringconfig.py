@@ -1,4 +1,4 @@
-"""`DynamicScoringConfig`: which scores which clusters do not want."""
+"""`DynamicScoringConfig`: masks of scores by cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLUSTER_RULE: Final = "either clusterName or clusterSelector"
 
 
 class Mask(ApiModel):
-    """One score that one cluster, or those of a selector, do not want."""
+    """Excludes one score from one cluster, or those of a selector."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -46,7 +46,7 @@ class DynamicScoringConfigSpec(ApiModel):
 
     model_config = ConfigDict(frozen=True)
 
-    masks: list[Mask] = Field(default_factory=list, description="Scores that are not made on some clusters.")
+    masks: list[Mask] = Field(default_factory=list, description="Scores that are excluded on some clusters.")
     mask: list[Mask] = Field(default_factory=list, description="The older spelling of masks; both count.")
 
     @property
@@ -56,19 +56,19 @@ class DynamicScoringConfigSpec(ApiModel):
 
 
 class DynamicScoringConfigStatus(ApiModel):
-    """What the framework made of it."""
+    """State of the DynamicScoringConfig."""
 
     model_config = ConfigDict(extra="ignore")
 
     observed_generation: StrictInt = Field(default=0, description="The generation this status was made for.", ge=0)
     conditions: list[Condition] = Field(
         default_factory=list,
-        description="Whether this object is the one that counts and was distributed.",
+        description="Whether this object is in force and distributed.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    clusters: StrictInt = Field(default=0, description="Managed clusters that are given scorers.", ge=0)
+    clusters: StrictInt = Field(default=0, description="Managed clusters with scorers.", ge=0)
     scorers: StrictInt = Field(default=0, description="Scorers that run on at least one cluster.", ge=0)
-    masked: StrictInt = Field(default=0, description="Pairs of cluster and scorer that the masks leave out.", ge=0)
+    masked: StrictInt = Field(default=0, description="Pairs of cluster and scorer that the masks exclude.", ge=0)
 
 
 class DynamicScoringConfig(ApiModel):

@@ -1,4 +1,4 @@
-"""Which server a source or the scoring API is: its URL, and upstream's kind of token for it."""
+"""Server of a source or scoring API: its URL, and its token in upstream's format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Secret(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What is said of one server, and by whom."""
+    """Settings of one server, with their origin."""
 
     #: Below spec: source, scoring, or sources[NAME].
     name: str

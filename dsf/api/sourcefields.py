@@ -1,4 +1,4 @@
-"""What agents are told of a scorer's sources: `source`, or each of `sources`, of spec and `/config` together."""
+"""The agents' configuration of a scorer's sources, merged from spec and `/config`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _DEFAULT_PATHS: Final[Mapping[str, str]] = {
 
 
 class SourceFields(NamedTuple):
-    """One source: what agents are told of it, and how its server is asked."""
+    """One source: the agents' configuration and authentication."""
 
     told: SourceSummary
     way: Way = NO_WAY
 
 
 class Said(NamedTuple):
-    """One source as spec and `/config` say it."""
+    """One source in spec and `/config`."""
 
     #: Below spec.
     field: str
@@ -71,7 +71,9 @@ def source_fields(
 
 
 def said_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[Said]:
-    """What is said of each source, by name; where only one of the two has several, that of the other is the first."""
+    """The settings of each source, by name; if only one of the two has several, the other's single source is the
+    first.
+    """
     if spec.sources is None and synced.sources is None:
         return [Said("source", "", spec.source, synced.source)]
     first = (synced.sources or spec.sources or ())[0].name
@@ -86,7 +88,7 @@ def said_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[Said]:
 
 
 def missing(reason: Reason, field: str, elsewhere: str) -> ResolutionError:
-    """A value that nobody says; `elsewhere` is why it does not come from `/config` either."""
+    """Error for a missing value; `elsewhere` is why it does not come from `/config` either."""
     return ResolutionError(reason, f"{field} is not set, {elsewhere}")
 
 

@@ -1,4 +1,4 @@
-"""Types of sources: those that are built in, and those of plug-ins, whose names alone have a dot."""
+"""Source types: built-in ones, and those of plug-ins, whose names have a dot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ScorerSummary`: all that an agent is told about a scorer, in the ConfigMap `dynamic-scoring-config`."""
+"""`ScorerSummary`: an agent's configuration of a scorer, in the ConfigMap `dynamic-scoring-config`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DEFAULT_MAX_RETRIES: Final = 2
 
 
 def default_validity(interval: int) -> int:
-    """Seconds that a score lives when its scorer does not say: 3 intervals, at least 300."""
+    """Default validity in seconds: 3 intervals, at least 300."""
     return max(VALIDITY_INTERVALS * interval, MIN_VALIDITY_SECONDS)
 
 
 def _access(value: Any) -> Any:
-    """What an agent does not know of a newer hub's ends the cycles of that scorer, and not those of all."""
+    """Unknown settings of a newer hub only fail the cycles of that scorer."""
     if not isinstance(value, dict):
         return value
     try:
@@ -82,7 +82,7 @@ class ScorerSummary(BaseModel):
     location: str = ""
     score_destination: str = ""
     score_dimension_format: str = ""
-    # From here on ours; a hub that does not write them means the defaults.
+    # The framework's own fields; a hub that does not write them means the defaults.
     timeout_seconds: StrictInt = Field(default=DEFAULT_TIMEOUT_SECONDS, ge=1)
     max_retries: StrictInt = Field(default=DEFAULT_MAX_RETRIES, ge=0)
     validity_seconds: StrictInt = Field(

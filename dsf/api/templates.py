@@ -1,7 +1,7 @@
-"""`${cluster}`, `${label:KEY}` and `${claim:KEY}` in what scorers ask: filled in by the hub, for each cluster.
+"""Templates `${cluster}`, `${label:KEY}` and `${claim:KEY}`, which the hub expands for each cluster.
 
-A value is escaped for the place where it stands. Labels and claims of a cluster are set by others than the author of a
-query: a value must stay a value there, and never become a part of the query or another server. `$${` is `${` itself.
+Values are escaped for their context. Labels and claims of a cluster have other authors than a query: a value must stay
+a value, and never become part of the query or change the server. `$${` is a literal `${`.
 """
 
 from __future__ import annotations

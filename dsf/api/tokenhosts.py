@@ -1,6 +1,6 @@
 """Lists of servers that a token may be sent to.
 
-Whoever owns a token writes such a list; whoever writes a DynamicScorer does not. An entry is `host` (any port, http or
+The owner of a token writes such a list, not the author of a DynamicScorer. An entry is `host` (any port, http or
 https), `host:port` (http or https) or `https://host[:port]` (exactly this server).
 """
 
@@ -39,7 +39,7 @@ class TokenHosts:
         return bool(self._entries)
 
     def allow(self, url: str) -> bool:
-        """Whether a token may be sent to `url`; never to what is no valid URL."""
+        """Whether a token may be sent to `url`; never to an invalid URL."""
         try:
             scheme, host, port = origin(url)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Fixed names of the framework and the words a field may hold.
+"""Fixed names of the framework, and enums.
 
 Other programs rely on every value in this file: changing one is a breaking change.
 """
@@ -23,7 +23,7 @@ CLUSTER_KIND: Final = "ManagedCluster"
 SCORE_API_VERSION: Final = "cluster.open-cluster-management.io/v1alpha1"
 SCORE_KIND: Final = "AddOnPlacementScore"
 
-#: The one DynamicScoringConfig that counts; it lives in the hub's own namespace.
+#: The only DynamicScoringConfig in force, in the hub's own namespace.
 CONFIG_NAME: Final = "dynamic-scoring-config"
 #: The ManifestWork in each cluster's namespace, and the ConfigMap it carries to the managed cluster.
 MANIFESTWORK_NAME: Final = "dynamic-scoring-config-manifestwork"
@@ -77,7 +77,7 @@ USED_LABELS: Final = ("node", "device", "namespace", "app", "pod", "container", 
 
 
 class HealthStatus(StrEnum):
-    """What the last health checks of a scoring API said."""
+    """Result of the last health checks of a scoring API."""
 
     Active = "Active"
     Inactive = "Inactive"
@@ -99,14 +99,14 @@ class Location(StrEnum):
 
 
 class ScoreDestination(StrEnum):
-    """Where scores go besides metrics."""
+    """Destination of scores besides metrics."""
 
     AddOnPlacementScore = "AddOnPlacementScore"
     None_ = "None"
 
 
 class Exposition(StrEnum):
-    """Which series the hub's exporter has of a scorer."""
+    """Series of a scorer on the hub's exporter."""
 
     Items = "items"
     Pair = "pair"
@@ -114,7 +114,7 @@ class Exposition(StrEnum):
 
 
 class SourceType(StrEnum):
-    """Where the time series come from that a scoring API is given."""
+    """Source of a scoring API's time series."""
 
     Prometheus = "Prometheus"
     OpenTelemetry = "OpenTelemetry"
@@ -124,7 +124,7 @@ class SourceType(StrEnum):
 
 
 class FailingBehavior(StrEnum):
-    """What readers of a score see while its cycles fail."""
+    """The published score while cycles fail."""
 
     Keep = "Keep"
     Value = "Value"
@@ -132,7 +132,7 @@ class FailingBehavior(StrEnum):
 
 
 class EmptyBehavior(StrEnum):
-    """What readers of a score see after a valid answer without results."""
+    """The published score after a valid answer without results."""
 
     Empty = "Empty"
     Value = "Value"

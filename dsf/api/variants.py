@@ -1,4 +1,4 @@
-"""What is told of a scorer on each cluster, where that is not the same on all: templates, overrides, selectors."""
+"""Configuration of a scorer by cluster: templates, overrides, selectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a server is asked, from what a DynamicScorer and a ScoringAuthentication say: what agents are told of it."""
+"""The agents' authentication to a server, from a DynamicScorer and a ScoringAuthentication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How requests to sources and scoring APIs say who asks: one file for each method, loaded when it is used.
+"""Authentication of requests to sources and scoring APIs: one file per method, loaded at first use.
 
     secrets        where Secrets, CAs and tokens of the own account come from, and what can be wrong with them
     authenticator  from what an agent was told to what goes along with a request

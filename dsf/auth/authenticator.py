@@ -1,4 +1,4 @@
-"""From what an agent was told of a server to what goes along with a request."""
+"""Turns an agent's configuration of a server into the credentials of a request."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dsf.auth.tokencache import TokenCache
 from dsf.http.access import DIRECT, PLAIN, Access, Tls
 from dsf.http.failures import place
 
-#: Field of `Methods` -> the module of this package with its `add`, in the order in which they are asked. An agent loads
-#: those that its scorers name.
+#: Field of `Methods` -> the module of this package with its `add`, in order of use. An agent loads those that its
+#: scorers use.
 METHODS: Final = {
     "token_secret_ref": "bearer",
     "basic": "basic",
@@ -41,16 +41,16 @@ class _Module(Protocol):
 
 
 class Authenticator:
-    """Thread-safe. Secrets are read each time: what changes counts at once."""
+    """Thread-safe. Secrets are read each time, so changes take effect immediately."""
 
     def __init__(self, source: SecretSource) -> None:
         self._source = source
         self._tokens = TokenCache()
 
     def access(self, summary: ScorerSummary, stage: Literal["fetch", "score"], deadline: float) -> Access:
-        """What goes along with the requests of a stage. Raises SecretError and HttpError.
+        """Credentials for the requests of a stage. Raises SecretError and HttpError.
 
-        `deadline` (time.monotonic()) is for the servers that give tokens.
+        `deadline` (time.monotonic()) applies to token servers.
         """
         if stage == "fetch":
             told, url = summary.source_access, summary.source_endpoint
@@ -65,7 +65,7 @@ class Authenticator:
             told = Told(methods=Methods(token_secret_ref=TokenSecretRef(name=name, key=key)))
         if told.problem:
             raise SecretError(
-                f"this agent does not know how to ask {url}: {told.problem}; it is older than its hub: upgrade it",
+                f"this agent cannot authenticate to {url}: {told.problem}; it is older than its hub: upgrade it",
                 "auth_unsupported",
             )
         return self._access(told, url, deadline, is_direct)
@@ -89,12 +89,12 @@ class Authenticator:
             return NO_HOSTS
         hosts = TokenHosts(told.allowed_hosts)
         if not hosts.allow(url):
-            # The hub has looked already; a hub that is mistaken must not send Secrets anywhere either.
+            # The hub has checked already; a faulty hub must not send Secrets elsewhere either.
             raise SecretError(
                 f"ScoringAuthentication {told.authentication!r} is not for {place('', url).strip()}: nothing was sent",
                 "secret_refused",
             )
-        # Whoever wrote the object named these, too.
+        # The object's author named these, too.
         named = (*told.methods.token_urls, *((told.proxy_url,) if told.proxy_url else ()))
         return TokenHosts([*told.allowed_hosts, *map(base_url, named)]) if named else hosts
 
@@ -108,7 +108,7 @@ class Authenticator:
 
 
 def _shown(told: Told) -> Iterator[str]:
-    """What people see of who is taken for the server, and of the way to it."""
+    """Description of server verification and proxy for users."""
     if told.tls is not None and told.tls.insecure_skip_verify:
         yield "the server's certificate is not verified"
     elif told.tls is not None and (ca := told.tls.ca_ref) is not None:
@@ -116,4 +116,4 @@ def _shown(told: Told) -> Iterator[str]:
     if told.tls is not None and told.tls.server_name:
         yield f"the server's certificate is for {told.tls.server_name}"
     if told.proxy_url:
-        yield f"by way of the proxy {place('', told.proxy_url).strip()}"
+        yield f"through the proxy {place('', told.proxy_url).strip()}"

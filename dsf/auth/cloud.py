@@ -1,7 +1,7 @@
-"""Tokens that a cloud gives for a token of the agent's own ServiceAccount (workload identity).
+"""Exchange of the agent's ServiceAccount token for a cloud token (workload identity).
 
-The library of the cloud says what is asked and reads the answer. What it asks goes through this project's own HTTP
-client: with its deadline, trust, proxies and limits, to the servers of the method and no other.
+The cloud's library builds the requests and reads the answers. They go through this project's HTTP client, with its
+deadline, trust, proxies and limits, and only to the servers of the method.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Cloud:
         sent = tuple((name, value) for name, value in headers.items() if name.lower() not in _OWN_HEADERS)
         if said := named.get("authorization"):
             self._draft.hide(said.rpartition(" ")[2])
-        # What google-auth signs with a key it tells nobody else.
+        # Requests that google-auth signs with a key.
         self._draft.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
         hidden = self._draft.hidden
         access = self._draft.to_token_server(sent)

@@ -1,4 +1,4 @@
-"""What is put together for one server: the methods write into it, one after another."""
+"""Builder of the credentials for one server: the methods write into it in sequence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_VALUE = 16 * 1024
 
 
 class Draft:
-    """An Access in the making."""
+    """Builder of an Access."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Draft:
 
         def renewed(deadline: float) -> Access:
             newer = renew(token, deadline)
-            # Whoever asked with the older one masks with that one: also what comes of the newer.
+            # Requests with the older one must also mask the newer one.
             self.hide(*newer.secrets)
             return newer
 

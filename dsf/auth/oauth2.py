@@ -1,4 +1,4 @@
-"""OAuth2's client credentials (RFC 6749, 4.4): a token for an id and a secret."""
+"""OAuth2 client credentials (RFC 6749, 4.4)."""
 
 from __future__ import annotations
 

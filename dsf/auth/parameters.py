@@ -1,4 +1,4 @@
-"""Parameters of each request's URL. They stand in logs of servers and proxies: a header is the better place."""
+"""Parameters of each request's URL. Servers and proxies log them: prefer a header."""
 
 from __future__ import annotations
 

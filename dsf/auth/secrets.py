@@ -1,4 +1,4 @@
-"""What authentication needs of the place where Secrets are."""
+"""Interface of the store of Secrets."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 
 
 class Use(NamedTuple):
-    """What a Secret is read for."""
+    """Purpose of reading a Secret."""
 
     #: The servers that get what is read, or something that is made of it: it must be released for all of them.
     urls: Sequence[str]
-    #: Servers for which whoever bound the Secret to them released it.
+    #: Servers that the owner of the binding released.
     hosts: TokenHosts = NO_HOSTS
     #: Whether it is sent. A private key is not: it proves.
     is_sent: bool = True

@@ -1,4 +1,4 @@
-"""Tokens that are got from a server: one for all pairs that use it, renewed before its end, by one of them."""
+"""Cache of tokens: one for all pairs that use it, renewed by one of them before it expires."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Token(NamedTuple):
 
 @dataclass(eq=False)
 class _Kept:
-    """One token; whoever gets a new one holds the lock."""
+    """One token; the thread that renews it holds the lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     value: str = ""
@@ -66,7 +66,7 @@ class TokenCache:
             self._tidy()
         if kept.is_fresh(refused):
             return kept.value
-        # While the old one is good nobody waits for the one who gets the next.
+        # While the old token is valid, no other thread waits for the renewal.
         if not kept.lock.acquire(timeout=0 if kept.is_good(refused) else max(0.0, deadline - time.monotonic())):
             if kept.is_good(refused):
                 return kept.value

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from dsf.fleet.changes import ChangeList
 
-#: Lines of the table unless told otherwise.
+#: Default number of lines in the table.
 _LINES = 50
 
 
 def changes(
     scorer: Annotated[str | None, typer.Argument(help="Only of this DynamicScorer.")] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", help="Only what may concern this managed cluster.")
+        str | None, typer.Option("--cluster", "-c", help="Only changes that may affect this managed cluster.")
     ] = None,
     since: Annotated[
         str | None,
@@ -34,9 +34,9 @@ def changes(
     ] = _LINES,
     output: Output = Format.TABLE,
 ) -> None:
-    """What people did: re-scored, paused, resumed, set intervals, reset, renewed credentials, applied plans.
+    """Show who re-scored, paused, resumed, set intervals, reset, renewed credentials, applied plans.
 
-    Newest first, the last 5000. A name without `(claimed)` was authenticated; the others are what their bearers say.
+    Newest first, the last 5000. Names marked `(claimed)` are unverified; the others were authenticated.
 
     Example: dsf changes sample-scorer --since 2h
     """
@@ -48,7 +48,7 @@ def changes(
     emit(found, output, lambda: _render(found))
     if output is Format.TABLE and found.continue_:
         typer.echo(
-            f"dsf: the newest {len(found.changes)}; --limit 0 shows all, --since or a scorer's name fewer", err=True
+            f"dsf: the newest {len(found.changes)}; --limit 0 shows all, --since or a scorer's name filters", err=True
         )
 
 
@@ -56,7 +56,7 @@ def _render(found: ChangeList) -> RenderableType:
     from rich.text import Text
 
     if not found.changes:
-        return Text("Nobody has changed anything of this kind.")
+        return Text("There are no such changes.")
     rows: list[list[str | tuple[str, str]]] = [
         [
             clock(one.at),

@@ -1,7 +1,7 @@
-"""How commands in one terminal find the demos that run in others: a small file for each in the user's state folder.
+"""Contexts: one file per running demo in the user's state folder, by which commands in other terminals find it.
 
-`dsf demo` and `dsf up` write theirs when they are ready and remove it when they end. It may hold a Redis password, so
-it is readable by its owner only. A file whose process is gone is ignored, and removed by the next demo.
+`dsf demo` and `dsf up` write the file when they are ready and remove it when they end. It may contain a Redis password,
+so only its owner can read it. Files of dead processes are ignored, and the next demo removes them.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from pathlib import Path
 
 from dsf.errors import ContextError
 
-#: What `--context` said.
+#: Value of `--context`.
 _wanted: str | None = None
 
 
 def want(name_or_folder: str | None) -> None:
-    """Remember what `--context` said. Called for every command that has the option: none inherits another one's."""
+    """Store the value of `--context`. Every command with the option calls it, so that none inherits another one's."""
     global _wanted  # noqa: PLW0603
     _wanted = name_or_folder
 
 
 def wanted() -> str | None:
-    """What `--context` said."""
+    """Value of `--context`."""
     return _wanted
 
 
 @dataclass(frozen=True)
 class Context:
-    """A running set of processes. Folders are absolute paths; what is not running is None."""
+    """A running set of processes. Folders are absolute paths; None stands for a process that does not run."""
 
     redis_url: str
     pid: int
-    #: What `--context` calls it; two demos may have one name, but not one folder of manifests.
+    #: Name for `--context`; two demos may share a name, but not a folder of manifests.
     name: str = "demo"
-    #: The folder in which it was started.
+    #: Working directory at startup.
     started_in: str | None = None
     manifests: str | None = None
     out_dir: str | None = None
@@ -48,7 +48,7 @@ class Context:
     flower_url: str | None = None
     #: Cluster -> `DSF_AGENT_HOST_ALIASES` of its agent, for `dsf explain`.
     host_aliases: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: When the process started, in the kernel's clock ticks; tells a process from a later one with its number.
+    #: Start time of the process in kernel clock ticks; distinguishes it from a later process with the same id.
     started: int | None = None
 
     @property
@@ -59,17 +59,17 @@ class Context:
         except ProcessLookupError:
             return False
         except PermissionError:
-            # Another user's process: ours is gone and its number was given away.
+            # Another user's process: ours is gone and its id was reused.
             return False
         return self.started is None or self.started == _start_ticks(self.pid)
 
     def covers(self, folder: Path) -> bool:
-        """Whether `folder` (absolute) is where this was started, or in its folder of manifests."""
+        """Whether `folder` (absolute) is the start folder of this context, or in its folder of manifests."""
         inside = self.manifests is not None and folder.is_relative_to(self.manifests)
         return inside or str(folder) == self.started_in
 
     def is_called(self, wanted: str) -> bool:
-        """Whether `--context` means this one: by its name, or by a folder that it covers."""
+        """Whether `--context` selects this one: by its name, or by a folder that it covers."""
         return wanted == self.name or self.covers(Path(wanted).resolve())
 
     def __str__(self) -> str:
@@ -77,22 +77,22 @@ class Context:
 
 
 def folder() -> Path:
-    """Where the files are: `$XDG_STATE_HOME/dsf/contexts`, by default under `~/.local/state`."""
+    """Folder of the files: `$XDG_STATE_HOME/dsf/contexts`, by default under `~/.local/state`."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "dsf" / "contexts"
 
 
 def running() -> list[Context]:
-    """Every demo that runs, sorted by name. Files that cannot be used are left out."""
+    """All running demos, sorted by name. Unusable files are ignored."""
     read = (_read(file) for file in folder().glob("*.json"))
     return sorted((one for one in read if one is not None and one.alive), key=str)
 
 
 def choose(wanted: str | None = None) -> Context | None:
-    """The running demo that is `wanted`: a name, or a folder of its manifests or in which it was started.
+    """The running demo that `wanted` selects: by name, folder of manifests or start folder.
 
-    Without a wish the only one that runs, or of several the one to which the current folder belongs; None when none
-    runs. Raises ContextError, which names those that run, when this does not tell which one is meant.
+    Without `wanted`, the only running demo, or the one to which the current folder belongs; None if none runs. Raises
+    ContextError, which lists the running demos, if the selection is ambiguous.
     """
     found = running()
     listed = ", ".join(str(one) for one in found) or "none"
@@ -105,7 +105,7 @@ def choose(wanted: str | None = None) -> Context | None:
     else:
         fitting = [one for one in found if one.covers(Path.cwd())]
     if len(fitting) > 1 or (found and not fitting):
-        raise ContextError(f"{len(found)} demos run: {listed}; say which one with --context NAME or FOLDER")
+        raise ContextError(f"{len(found)} demos run: {listed}; select one with --context NAME or FOLDER")
     return fitting[0] if fitting else None
 
 
@@ -121,7 +121,7 @@ def write(
     host_aliases: Mapping[str, Mapping[str, str]] | None = None,
     pid: int | None = None,
 ) -> Path:
-    """Tell other terminals of the set that the process `pid` (default: this one) runs. Returns the file.
+    """Publish the set of process `pid` (default: this one) to other terminals. Returns the file.
 
     Raises OSError when the file cannot be written.
     """
@@ -144,7 +144,7 @@ def write(
     for other in file.parent.glob("*.json"):
         if (left := _read(other)) is not None and not left.alive:
             other.unlink(missing_ok=True)
-    # mkstemp makes it 0600 from the start.
+    # mkstemp creates it with mode 0600.
     descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".context-")
     with open(descriptor, "w", encoding="utf-8") as stream:
         json.dump(asdict(context), stream)
@@ -153,7 +153,7 @@ def write(
 
 
 def remove(pid: int | None = None) -> None:
-    """Take away the file of process `pid` (default: this one); those of other demos stay."""
+    """Remove the file of process `pid` (default: this one)."""
     with contextlib.suppress(OSError):
         _file(os.getpid() if pid is None else pid).unlink(missing_ok=True)
 
@@ -176,7 +176,7 @@ def _start_ticks(pid: int) -> int | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The command name, in brackets, may hold anything; what follows the last bracket is plain.
+    # The command name, in parentheses, may contain anything; the fields after the last one are plain.
     fields = text.rpartition(")")[2].split()
-    # starttime is field 22; the first one after the bracket is field 3.
+    # starttime is field 22; the first one after the parenthesis is field 3.
     return int(fields[19]) if len(fields) > 19 else None

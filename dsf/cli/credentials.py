@@ -1,6 +1,6 @@
-"""`dsf credentials`: what agents show who they are with, and new ones in place of old ones.
+"""`dsf credentials`: list, rotate and revoke the credentials of agents.
 
-The hub controller makes and delivers them; here people only ask it to. No secret is shown.
+The commands send requests to the hub controller, which creates and delivers credentials. No secret is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dsf.fleet.credentials import CredentialList
 
 app = typer.Typer(
-    help="See and renew the credentials of agents: signing keys and users in Redis.",
+    help="List and renew the credentials of agents: signing keys and Redis users.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -32,11 +32,11 @@ ClusterOption = Annotated[
 AllOption = Annotated[bool, typer.Option("--all", help="Every cluster.")]
 WaitOption = Annotated[
     float,
-    typer.Option("--wait", min=0, metavar="SECONDS", help="Wait until the old ones are refused, at most so long."),
+    typer.Option("--wait", min=0, metavar="SECONDS", help="Wait until the old ones are refused, at most this long."),
 ]
-NoteOption = Annotated[str, typer.Option("--note", help="Why; others see it in `dsf changes`.")]
+NoteOption = Annotated[str, typer.Option("--note", help="Reason, shown in `dsf changes`.")]
 
-#: Seconds between two looks of `--wait`.
+#: Seconds between two polls of `--wait`.
 _LOOK = 0.5
 _STYLES = {"in use": "green", "rotating": "yellow", "asked for": "yellow"}
 
@@ -46,7 +46,7 @@ def list_(
     cluster: Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Number of each cluster's credentials, which ones its agent used last, and what is under way.
+    """Show the ids of each cluster's credentials, the last used one, and pending requests.
 
     Example: dsf credentials list
     """
@@ -65,7 +65,7 @@ def rotate(
     name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Give agents new credentials. The old ones stay valid until the agent has used the new ones: no cycle is lost.
+    """Issue new credentials to agents. The old ones stay valid until the agent has used the new ones: no cycle is lost.
 
     Example: dsf credentials rotate --cluster worker01
     """
@@ -81,7 +81,7 @@ def revoke(
     name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Refuse the credentials of agents at once: they are in wrong hands. Cycles fail until OCM has brought new ones.
+    """Refuse compromised credentials of agents immediately. Cycles fail until OCM has delivered new ones.
 
     Example: dsf credentials revoke --cluster worker01
     """
@@ -89,7 +89,7 @@ def revoke(
 
 
 def _chosen(clusters: list[str] | None, everywhere: bool) -> list[str] | None:
-    """The clusters that were named; None is all."""
+    """The named clusters; None means all."""
     if everywhere == bool(clusters):
         typer.echo("error: give either --cluster (once or several times) or --all", err=True)
         raise typer.Exit(USAGE)
@@ -124,7 +124,7 @@ def _ask(
 
 
 def _wait(client: redis.Redis, before: dict[str, int], seconds: float) -> list[str]:
-    """Wait until the key ids of `before` are refused; the clusters of which they are not."""
+    """Wait until the key ids of `before` are refused. Returns the clusters that still accept them."""
     from dsf.store.registry import Registry
 
     deadline = time.monotonic() + seconds
@@ -147,7 +147,7 @@ def _render(found: CredentialList) -> RenderableType:
     from rich.text import Text
 
     if not found.clusters:
-        return Text("No cluster is accepted. `kubectl get managedclusters` shows those that there are.")
+        return Text("No cluster is accepted. `kubectl get managedclusters` lists all clusters.")
     rows: list[list[str | tuple[str, str]]] = []
     for one in found.clusters:
         previous = ", ".join(str(number) for number in one.previous_ids)

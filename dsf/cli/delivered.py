@@ -1,7 +1,7 @@
-"""What a cluster's agent works with, for a command that does the same: the delivered summaries and the secrets.
+"""Delivered summaries and secrets of a cluster's agent, for `dsf explain`.
 
-They come from files, or from the cluster's own API server. There the command is the agent: the same account with the
-same rights and the same code, so that what the agent cannot read is an error here too.
+They come from files, or from the cluster's own API server. There the command uses the agent's account and code, so that
+an object that the agent cannot read is an error here too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Delivery:
-    """All scorers of one cluster. `where` says to people where they were read."""
+    """All scorers of one cluster. `where` describes their origin for messages."""
 
     where: str
     summaries: Summaries
@@ -39,7 +39,7 @@ class Delivery:
 def from_file(file: Path, settings: Settings) -> Delivery:
     """The ConfigMap in a file, and secrets in DSF_AGENT_SECRETS_DIR. Raises ManifestError naming the file."""
     if not file.is_file():
-        raise ManifestError(f"{file}: there is no such file; it is made when the cluster is accepted")
+        raise ManifestError(f"{file}: there is no such file; the hub writes it when the cluster is accepted")
     config = FileConfig(file)
     with _quiet():
         found = config.summaries()
@@ -50,17 +50,17 @@ def from_file(file: Path, settings: Settings) -> Delivery:
 
 @contextlib.contextmanager
 def from_cluster(cluster: str, settings: Settings) -> Iterator[Delivery]:
-    """The ConfigMap and, as they are asked for, the Secrets of the agent's namespace. They can be read until the end.
+    """The ConfigMap and, on demand, the Secrets of the agent's namespace, readable while the context is open.
 
-    Raises UnknownClusterError when this is the agent of another cluster, ObjectNotFoundError without the ConfigMap,
-    BackendError when it cannot be read, ManifestError when it cannot be used, and SettingsError outside of a cluster.
+    Raises UnknownClusterError for the agent of another cluster, ObjectNotFoundError without the ConfigMap, BackendError
+    if it is unreadable, ManifestError if it is invalid, and SettingsError outside of a cluster.
     """
-    # Only here: importing the Kubernetes client takes half a second and 40 MB.
+    # Imported here: the Kubernetes client takes half a second and 40 MB.
     from dsf.agent.kube import KubeObjects
 
     if settings.cluster not in ("", cluster):
         raise UnknownClusterError(
-            f"this is the agent of cluster {settings.cluster!r}; what was delivered to {cluster!r} can be read there"
+            f"this is the agent of cluster {settings.cluster!r}; run this in the agent of {cluster!r}"
         )
     objects, namespace = KubeObjects(settings), settings.agent_namespace
     with _quiet(), contextlib.ExitStack() as stack:
@@ -73,7 +73,7 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[Delivery]:
 
 
 def _read(config: KubeConfig, namespace: str) -> Summaries:
-    """The summaries of the first look, as in `from_cluster`."""
+    """The summaries of the first read, as in `from_cluster`."""
     from dsf.agent.kube import hint
     from dsf.kube.resources import CONFIG_MAPS
 
@@ -97,7 +97,7 @@ def _configmap(namespace: str) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What the agent would log is said by the command."""
+    """Suppress the agent's log: the command reports the same itself."""
     loggers = [logging.getLogger(name) for name in ("dsf.agent", "dsf.kube")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

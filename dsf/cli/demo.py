@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsf.demo.report import Report
     from dsf.demo.supervisor import Supervisor
 
-#: Seconds until every pair must have a score with --once.
+#: Seconds within which every pair must have a score with --once.
 ONCE_TIMEOUT = 60.0
 
 
@@ -29,13 +29,13 @@ def _names(given: str) -> list[str]:
 
 
 def _checked_names(given: str) -> str:
-    """What --with says. Raises typer.BadParameter for a name that is none."""
+    """The names in --with. Raises typer.BadParameter for an unknown name."""
     from dsf.demo.extras import EXTRAS
 
     for name in _names(given):
         if name not in EXTRAS:
             known = ", ".join(f"{known} ({extra.help})" for known, extra in EXTRAS.items())
-            raise typer.BadParameter(f"{name!r} is none of {known}")
+            raise typer.BadParameter(f"{name!r} is not one of {known}")
     return given
 
 
@@ -43,30 +43,29 @@ def demo(
     once: Annotated[
         bool,
         typer.Option(
-            "--once", help="End when every cluster has every score: 0; after 60 s: 1 and the reasons; interrupted: 130."
+            "--once",
+            help="Exit when every cluster has every score: 0; after 60 s: 1 and the reasons; interrupted: 130.",
         ),
     ] = False,
     keep: Annotated[
         Path | None,
-        typer.Option(
-            "--keep", help="Keep the manifests in this folder; edit them and the demo follows.", file_okay=False
-        ),
+        typer.Option("--keep", help="Keep the manifests in this folder; the demo picks up edits.", file_okay=False),
     ] = None,
     with_: Annotated[
         str,
         typer.Option(
             "--with",
             metavar="NAME,...",
-            help="Run more scorers: prediction (is it soon busy?), resource-usage (what is left?).",
+            help="Run more scorers: prediction (forecasts), resource-usage (free resources).",
             callback=_checked_names,
         ),
     ] = "",
     redis_url: RedisOption = None,
     redis_url_file: RedisFileOption = None,
 ) -> None:
-    """Two clusters, real Prometheus servers, real scores, on this machine. Ctrl-C ends everything.
+    """Run two clusters with real Prometheus servers and real scores on this machine. Ctrl-C ends everything.
 
-    What is missing (Prometheus, the node exporter) is unpacked from Debian's packages into ~/.cache/dsf; nothing is
+    Missing programs (Prometheus, the node exporter) are unpacked from Debian packages into ~/.cache/dsf; nothing is
     installed. Needs a checkout of the repository.
 
     Example: dsf demo --keep my-demo --with prediction,resource-usage
@@ -100,20 +99,20 @@ def demo(
                         else:
                             _watch(fleet, supervisor, report)
         except KeyboardInterrupt:
-            say(f"everything is ended; the manifests are in {manifests}" if keep else "everything is ended")
+            say(f"all processes have ended; the manifests are in {manifests}" if keep else "all processes have ended")
             if once:
-                # A script that waits for scores must not take this for success.
+                # A script that waits for scores must not mistake this for success.
                 raise typer.Exit(INTERRUPTED) from None
 
 
 def _once(fleet: Fleet, supervisor: Supervisor, report: Report, started: float) -> None:
-    """Wait until every pair has a score, print the table. Ends with exit code 1 and the reasons when that fails."""
+    """Wait until every pair has a score, then print the table. Exits with 1 and the reasons on failure."""
     import redis
 
     from dsf.cli.output import console
     from dsf.cli.screen import render_table
 
-    missing: dict[str, str] = {"all": "nothing was heard of"}
+    missing: dict[str, str] = {"all": "no data yet"}
     while missing and time.time() < started + ONCE_TIMEOUT:
         fleet.tick()
         try:
@@ -137,7 +136,7 @@ def _once(fleet: Fleet, supervisor: Supervisor, report: Report, started: float) 
 
 
 def _watch(fleet: Fleet, supervisor: Supervisor, report: Report) -> None:
-    """Show the table until Ctrl-C: in place on a terminal, else a line whenever something changed."""
+    """Show the table until Ctrl-C: in place on a terminal, else a line per change."""
     from dsf.cli import live
 
     say("starting; the first scores come within seconds")

@@ -1,4 +1,4 @@
-"""Durations and moments as people type them."""
+"""Parsers for durations and times in command-line options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsf.api.types import MAX_SECONDS
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
-#: Characters of a text that is read; Python refuses to make a number of thousands of digits.
+#: Most characters of an option; Python refuses to parse numbers with thousands of digits.
 _LONGEST = 100
 
 
@@ -22,7 +22,7 @@ def seconds(text: str | int) -> int:
     Raises typer.BadParameter for anything else and for more than MAX_SECONDS (68 years).
     """
     if isinstance(text, int):
-        # An option's default goes through its parser, too.
+        # Typer also parses an option's default.
         return text
     if not _DURATION.fullmatch(text):
         raise typer.BadParameter(f"{text!r} is not a time; use seconds such as 90, or 90s, 5m, 1h30m, 2d")
@@ -35,7 +35,7 @@ def seconds(text: str | int) -> int:
 
 
 def moment(text: str, now: float | None = None) -> float:
-    """A time ahead in unix seconds: ISO 8601 (local time unless it says otherwise), or a duration from now.
+    """A future time in unix seconds: ISO 8601 (local time unless it has a zone), or a duration from now.
 
     Raises typer.BadParameter for anything else, for the past, and for more than MAX_SECONDS (68 years) ahead.
     """
@@ -44,7 +44,7 @@ def moment(text: str, now: float | None = None) -> float:
         at = now + seconds(text)
     else:
         try:
-            # A moment without a zone is the local time of the person who types it.
+            # A time without a zone is local time.
             at = datetime.fromisoformat(text).astimezone().timestamp()
         except (ValueError, OverflowError, OSError):
             raise typer.BadParameter(
@@ -59,7 +59,7 @@ def moment(text: str, now: float | None = None) -> float:
 
 
 def past(text: str, now: float | None = None) -> float:
-    """A time that has been in unix seconds: ISO 8601 (local time unless it says otherwise), or how long ago.
+    """A past time in unix seconds: ISO 8601 (local time unless it has a zone), or how long ago.
 
     Raises typer.BadParameter for anything else.
     """

@@ -1,4 +1,4 @@
-"""`dsf explain`: one cycle in front of you."""
+"""`dsf explain`: run one cycle and print each step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from dsf.cli.explaining import ExplainReport, ResultView
 
-#: Results that are shown as a table; JSON and YAML have all.
+#: Most results in the table; JSON and YAML have all.
 _LIMIT = 50
 _STYLES = {"item": "green", "metric": "green", "replaced": "yellow", "refused": "red"}
 
@@ -36,11 +36,11 @@ def explain(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Results shown in the table.")] = _LIMIT,
     output: Output = Format.TABLE,
 ) -> None:
-    """Run one cycle here, step by step: queries, answers, the scoring request, and what becomes of each result.
+    """Run one cycle and print each step: queries, answers, the scoring request, and the outcome of each result.
 
-    Nothing is published and nothing is tried again. Sources and scoring API are asked from this machine; tokens are
-    read from DSF_AGENT_SECRETS_DIR, or with DSF_AGENT_KUBE=true from the Secrets in the agent's namespace, and never
-    shown. Exit code 1 when the cycle fails.
+    Nothing is published or retried. This machine sends the requests to sources and scoring API; tokens are read from
+    DSF_AGENT_SECRETS_DIR, or with DSF_AGENT_KUBE=true from the Secrets in the agent's namespace, and never shown. Exit
+    code 1 if the cycle fails.
 
     On Kubernetes run it in the agent's pod: kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent --
     dsf explain sample-scorer
@@ -90,12 +90,12 @@ def _no_demo() -> str:
     from dsf.cli.session import by_environment
 
     if by_environment():
-        return "no demo runs with the Redis of DSF_REDIS_URL: unset it, or source the file `env` of a demo that runs"
+        return "no demo runs with the Redis of DSF_REDIS_URL: unset it, or source the file `env` of a running demo"
     return "no demo runs here"
 
 
 class _Page:
-    """Lines of text; what other people's services said is on one line each."""
+    """Lines of text; each text of an external service is on one line."""
 
     def __init__(self) -> None:
         self.parts: list[RenderableType] = []
@@ -138,7 +138,7 @@ def _steps(page: _Page, report: ExplainReport) -> None:
     page.title(f"{report.scorer} (score {report.score_name}) on {report.cluster}")
     page.title(f"1. Fetch from source {report.source_type or 'None'}")
     if not report.queries and report.stage != "fetch":
-        page.line("nobody", "is asked")
+        page.line("nothing", "is queried")
     shown = ""
     for query in report.queries:
         if query.source != shown:

@@ -1,7 +1,6 @@
-"""Runs one cycle and keeps what was seen. Nothing is published.
+"""Runs one cycle and records requests, answers and results. Nothing is published.
 
-The stages are the agent's (`dsf.cycle`), with an observer. Tokens are sent as an agent would send them and taken out of
-everything that is kept.
+The stages are the agent's (`dsf.cycle`), with an observer. Tokens are sent as by an agent and masked in the report.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from dsf.settings import Settings
 from dsf.sources.base import Question
 from dsf.text import WITHHELD, masked
 
-#: Bytes of a request or an answer that are shown.
+#: Most bytes of a request or an answer in the report.
 HEAD_BYTES = 400
 _OK = 200
 
@@ -49,13 +48,13 @@ class QueryView(View):
     seconds: float
     bytes: int = 0
     series: int = 0
-    head: str = Field(default="", description="The first bytes of the series, as they go on to the scoring API.")
+    head: str = Field(default="", description="The first bytes of the series that go to the scoring API.")
     reason: str = ""
     message: str = ""
 
 
 class RequestView(View):
-    """What the scoring API is sent."""
+    """The request to the scoring API."""
 
     url: str
     sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
@@ -65,7 +64,7 @@ class RequestView(View):
 
 
 class ResponseView(View):
-    """What the scoring API answers."""
+    """The answer of the scoring API."""
 
     status: int | None = None
     seconds: float
@@ -74,17 +73,17 @@ class ResponseView(View):
 
 
 class ResultView(View):
-    """What becomes of one result."""
+    """The outcome of one result."""
 
     result: str = Field(description="As it was sent, shortened.")
-    fate: str = Field(description="item, metric (no AddOnPlacementScore is wanted), replaced or refused")
+    fate: str = Field(description="item, metric (no AddOnPlacementScore requested), replaced or refused")
     name: str = Field(default="", description="Name of the item.")
-    value: int | None = Field(default=None, description="Value of the item: rounded down, then limited to -100..100.")
-    note: str = Field(default="", description="Why refused, or how the value was changed.")
+    value: int | None = Field(default=None, description="Value of the item: rounded down, then clamped to -100..100.")
+    note: str = Field(default="", description="Reason of the refusal, or change of the value.")
 
 
 class ExplainReport(View):
-    """One cycle. `outcome` is ok, empty, partial or error; stage, reason and message say why it is an error."""
+    """One cycle. `outcome` is ok, empty, partial or error; stage, reason and message describe an error."""
 
     cluster: str
     scorer: str
@@ -101,7 +100,7 @@ class ExplainReport(View):
 
 
 def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Delivery) -> ExplainReport:
-    """Fetch and score, as the agent of `cluster` does. What goes wrong is in the report; nothing is tried again."""
+    """Fetch and score like the agent of `cluster`. Errors are in the report; nothing is retried."""
     seen = _Seen()
     stages = Stages(settings, delivery.secrets, delivery.held, seen)
     cycle = Cycle(summary.name, "", summary, math.inf)
@@ -129,23 +128,23 @@ def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Deli
             head=seen.head([request]),
         )
         values["response"] = seen.response(seen.exchanges["score"][0])
-    # They were asked at the same time; each source's own questions stay in their order.
+    # Sources are queried in parallel; the requests of each stay in order.
     order = [one.source_name for one in summary.each_source]
     questions = sorted(seen.exchanges["fetch"], key=lambda question: order.index(question.source))
     return report.model_copy(update=values | {"queries": [seen.query(one) for one in questions]})
 
 
 class _Seen(Observer):
-    """Keeps what the stages do, and which secrets they use, so that none is shown."""
+    """Observer that records the stages, and the secrets to mask."""
 
     def __init__(self) -> None:
         self.exchanges: defaultdict[str, list[Question]] = defaultdict(list)
         self.sent: dict[tuple[str, str | None], list[str]] = {}
-        #: Of each access; those that can be renewed grow meanwhile.
+        #: Per access; renewable tokens extend it during the cycle.
         self._all_secrets: list[Sequence[str]] = []
 
     def authenticated(self, stage: str, access: Access, source: str | None) -> None:
-        """What is sent, and what of it must not be shown."""
+        """Record the credentials that must be masked."""
         self.sent[stage, source] = list(access.shown)
         self._all_secrets.append(access.secrets)
 
@@ -158,7 +157,7 @@ class _Seen(Observer):
         self.exchanges[stage].append(question)
 
     def query(self, question: Question) -> QueryView:
-        """One request to the source, as people see it."""
+        """View of one request to the source."""
         error = question.error
         return QueryView(
             source=question.source or "",
@@ -174,7 +173,7 @@ class _Seen(Observer):
         )
 
     def response(self, question: Question) -> ResponseView:
-        """What the scoring API answered, as people see it."""
+        """View of the scoring API's answer."""
         return ResponseView(head=self.head(question.pieces), **self._answer(question))
 
     def _answer(self, question: Question) -> dict[str, Any]:
@@ -183,7 +182,7 @@ class _Seen(Observer):
 
     def head(self, pieces: Sequence[bytes | memoryview]) -> str:
         """The first bytes, as text."""
-        # The token goes out of the whole text: out of a part of it, half a token at the end would stay.
+        # Mask before cutting: half a token at the end would stay otherwise.
         shown = self.masked(b"".join(pieces))
         return shown[:HEAD_BYTES].decode(errors="replace") + ("..." if len(shown) > HEAD_BYTES else "")
 
@@ -194,13 +193,13 @@ class _Seen(Observer):
 
 @dataclass(frozen=True)
 class _Destination:
-    """Where results would go."""
+    """Destination of the results."""
 
     cluster: str
     summary: ScorerSummary
 
     def fates(self, body: bytes) -> Iterator[ResultView]:
-        """What becomes of each result, in the order of the answer."""
+        """The outcome of each result, in the order of the answer."""
         if body == WITHHELD.encode():
             return
         elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
@@ -214,7 +213,7 @@ class _Destination:
         named: set[int] = set()
         for number, fmt in enumerate(formats):
             fates = [self._fate(element, fmt) for element in elements]
-            # Of two results with one item name the later one wins; a name of an earlier format stays.
+            # A later result replaces one with the same item name; an earlier format wins over a later one.
             last = {fate.name: index for index, fate in enumerate(fates) if fate.fate == "item"}
             for index, fate in enumerate(fates):
                 if fate.fate == "item" and (last[fate.name] != index or fate.name in given):
@@ -247,12 +246,12 @@ class _Destination:
 
 
 def _aggregate(results: Sequence[Result], summary: ScorerSummary) -> list[Result]:
-    """The results as items are made of them."""
+    """The results after aggregation."""
     return aggregated(results, summary.aggregate_by or (), summary.aggregate_with or "")
 
 
 def _judged(destination: _Destination, seen: _Seen, cycle: Cycle) -> dict[str, Any]:
-    """What the hub would make of the answer."""
+    """The hub's result for this answer."""
     response, summary = cycle.response, cycle.summary
     if response is None:
         raise RuntimeError("the cycle was not scored")
@@ -273,7 +272,7 @@ def _judged(destination: _Destination, seen: _Seen, cycle: Cycle) -> dict[str, A
 
 
 def _url(question: Question) -> str:
-    """The URL that is asked, as a person would type it."""
+    """The requested URL, readable."""
     if "://" not in question.url:
         return question.url
     return _without_user(question.url) + (f"?{urlencode(question.params)}" if question.params else "")

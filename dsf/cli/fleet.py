@@ -1,4 +1,4 @@
-"""`dsf fleet`: the read model, which statuses, the exporter and the page are made from."""
+"""`dsf fleet`: maintenance of the read model behind statuses, exporter and page."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dsf.cli.group import BAD, FleetCommand
 from dsf.cli.output import Format, Output, emit
 
 app = typer.Typer(
-    help="What statuses, the exporter and pages count by.",
+    help="Maintain the counts behind statuses, exporter and pages.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# Seconds between two looks.
+# Seconds between two polls.
 _EVERY = 0.2
 
 
 @app.callback()
 def _group() -> None:
-    """So that the one command keeps its name."""
+    """Makes typer keep the name of a group's only command."""
 
 
 @app.command(cls=FleetCommand)
@@ -30,9 +30,9 @@ def rebuild(
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for the results workers.")] = 60,
     output: Output = Format.TABLE,
 ) -> None:
-    """Count all scorers on all clusters again. Results workers do so by themselves after an upgrade.
+    """Recount all pairs of scorer and cluster. Results workers do so automatically after an upgrade.
 
-    Exit code 1 when they have not done it in time: no results worker runs, or all have too much to do.
+    Exit code 1 if the time is too short: no results worker runs, or all are overloaded.
 
     Example: dsf fleet rebuild
     """

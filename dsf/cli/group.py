@@ -1,7 +1,6 @@
-"""The group of all commands: what happens when one fails.
+"""The command group with error handling and exit codes.
 
-Exit codes: 0 ok; 1 the thing asked about is bad, or an error that one line on stderr explains; 2 wrong usage;
-130 Ctrl-C.
+Exit codes: 0 ok; 1 a problem with the queried object, or an error in one line on stderr; 2 wrong usage; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ BAD = 1
 USAGE = 2
 INTERRUPTED = 130
 
-#: What is not installed with the framework alone -> the extra that has it.
+#: Package that the framework alone does not install -> its extra.
 _EXTRAS = {
     **dict.fromkeys(("fastapi", "flower", "starlette", "uvicorn"), "hub"),
     **dict.fromkeys(("dsf.optimizer", "mcp", "numpy", "scipy"), "optimizer"),
@@ -41,11 +40,12 @@ def _on_a_fleet(
             metavar="NAME|FOLDER",
             callback=context.want,
             expose_value=False,
-            help="Of several demos that run this one; wins over DSF_REDIS_URL. Default: the one of the current folder.",
+            help="Selects one of several running demos; wins over DSF_REDIS_URL. Default: the one of the current "
+            "folder.",
         ),
     ] = None,
 ) -> None:
-    """Only for its option."""
+    """Carries the option."""
 
 
 class FleetCommand(TyperCommand):
@@ -57,7 +57,7 @@ class FleetCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run it."""
-        # While it starts, the collector looks at all that is imported, again and again, and finds nothing.
+        # During startup, garbage collection scans all imports repeatedly and finds nothing.
         gc.set_threshold(100_000)
         return super().invoke(ctx)
 
@@ -68,16 +68,16 @@ def _fleet_options() -> list[Any]:
 
 
 class CommandGroup(TyperGroup):
-    """Turns our own errors into one line and an exit code. Other errors are bugs and keep their traceback."""
+    """Turns the framework's errors into one line and an exit code. Other errors are bugs and keep their traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named."""
+        """Run the selected command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader, such as `head`, has seen enough. Nothing may be flushed into the closed pipe at exit.
+            # The reader, such as `head`, closed the pipe. Nothing may be flushed into it at exit.
             sys.stdout = None
             raise typer.Exit(BAD) from None
         except ContextError as error:
@@ -86,7 +86,7 @@ class CommandGroup(TyperGroup):
             fail(str(error))
         except ModuleNotFoundError as error:
             words = (error.name or "").split(".")
-            # Packages of others by their first name; one of ours by two.
+            # Third-party packages by their top-level name; the framework's by two levels.
             extra = _EXTRAS.get(".".join(words[: 2 if words[0] == "dsf" else 1]))
             if extra is None:
                 raise
@@ -100,12 +100,12 @@ class CommandGroup(TyperGroup):
 
 
 def fail(message: str, code: int = BAD) -> None:
-    """Say what is wrong in one line on stderr and end."""
+    """Print one line to stderr and exit."""
     typer.echo(f"error: {flat(message)}", err=True)
     raise typer.Exit(code) from None
 
 
 def _is_redis_error(error: Exception) -> bool:
-    # A module that raised one has imported redis; importing it here would make every command slower.
+    # The raising module has imported redis; an import here would slow down every command.
     module = sys.modules.get("redis")
     return module is not None and isinstance(error, module.RedisError)

@@ -22,7 +22,7 @@ def history(
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="Name of the managed cluster.")],
     output: Output = Format.TABLE,
 ) -> None:
-    """The last cycles: when, how long each stage took, counts and bytes, how it ended; and the books.
+    """Show the last cycles: time, duration of each stage, counts, bytes and outcome; and the counters.
 
     Example: dsf history sample-scorer --cluster worker01
     """

@@ -42,7 +42,7 @@ def version(output: Output = Format.TABLE) -> None:
 
 
 class ManifestFormat(StrEnum):
-    """How to print objects that are for Kubernetes."""
+    """Output format of Kubernetes objects."""
 
     YAML = "yaml"
     JSON = "json"
@@ -50,7 +50,7 @@ class ManifestFormat(StrEnum):
 
 def crds(
     output: Annotated[
-        ManifestFormat, typer.Option("--output", "-o", help="yaml or json; kubectl takes both.")
+        ManifestFormat, typer.Option("--output", "-o", help="yaml or json; kubectl accepts both.")
     ] = ManifestFormat.YAML,
 ) -> None:
     """Print the CustomResourceDefinitions, generated from the models.

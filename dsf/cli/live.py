@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: on a terminal a screen that moves, else a line for each change."""
+"""Live output of the demo: a screen on a terminal, else a line for each change."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from dsf.demo.fleet import Fleet
     from dsf.demo.report import Line, Report
 
-#: Programs that are given up, and why.
+#: Programs that failed permanently, and why.
 Troubles = Callable[[], dict[str, str]]
 
-#: Seconds between two looks at Redis.
+#: Seconds between two reads of Redis.
 _REFRESH = 1.0
 
 
 def addresses(fleet: Fleet) -> list[str]:
-    """What to type and where to look, the most useful first: a small screen has not room for all."""
+    """Commands and addresses, the most useful first: a small screen does not fit all."""
     stack = fleet.stack
     places = {
         "exporter": stack.exporter_url,
         "Flower": f"{stack.flower_url}/tasks",
-        "manifests": f"{fleet.manifests}  (edit one: the demo follows; written objects are in _out)",
+        "manifests": f"{fleet.manifests}  (the demo picks up edits; written objects are in _out)",
         **{f"Prometheus of {cluster.name}": cluster.prometheus_url for cluster in fleet.clusters},
         "logs": str(fleet.logs),
         "Redis": f"{stack.redis_address}  (its password: source {fleet.env_file})",
@@ -39,12 +39,12 @@ def addresses(fleet: Fleet) -> list[str]:
         "  dsf rescore sample-scorer --cluster worker01 --wait",
         "  dsf schedule set sample-scorer --interval 5",
         *(f"{name:<{width}}  {place}" for name, place in places.items()),
-        "Both node exporters look at this machine, so both clusters have nearly the same scores.",
+        "Both node exporters measure this machine, so both clusters have nearly the same scores.",
     ]
 
 
 def on_terminal(report: Report, footer: list[str], tick: Callable[[], None], troubles: Troubles) -> None:
-    """Show the screen in place until Ctrl-C. `troubles` are the programs that are given up."""
+    """Show the screen in place until Ctrl-C. `troubles` are the permanently failed programs."""
     import redis
     from rich.live import Live
 
@@ -66,7 +66,7 @@ def on_terminal(report: Report, footer: list[str], tick: Callable[[], None], tro
                 except redis.RedisError as error:
                     wrong.append(f"Redis is away: {error}")
                 if out.size != size:
-                    # The terminal has broken the old lines anew; what is left of them would stay.
+                    # The terminal has re-wrapped the old lines, whose remains would stay.
                     size = out.size
                     out.clear()
                 live.update(Screen(lines, wrong, footer), refresh=True)
@@ -74,7 +74,7 @@ def on_terminal(report: Report, footer: list[str], tick: Callable[[], None], tro
 
 
 def as_lines(report: Report, footer: list[str], tick: Callable[[], None]) -> None:
-    """Print a line for each pair whenever what it shows has changed, until Ctrl-C."""
+    """Print a line for each pair whenever it changes, until Ctrl-C."""
     import redis
 
     out = console()
@@ -88,7 +88,7 @@ def as_lines(report: Report, footer: list[str], tick: Callable[[], None]) -> Non
             try:
                 lines = report.lines()
             except redis.RedisError:
-                # The supervisor says when Redis ends.
+                # The supervisor reports the end of Redis.
                 lines = []
             for line in lines:
                 text = _sentence(line)

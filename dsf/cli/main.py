@@ -30,11 +30,11 @@ from dsf.cli.group import CommandGroup, FleetCommand
 app = typer.Typer(
     name="dsf",
     cls=CommandGroup,
-    help="Dynamic scoring of clusters. Commands find a running `dsf demo`, of several by --context; else set "
+    help="Dynamic scoring of clusters. Commands use a running `dsf demo` (see --context) or the Redis of "
     "DSF_REDIS_URL.",
     no_args_is_help=True,
     add_completion=True,
-    # A bug's traceback is for its report; local variables in it may hold passwords.
+    # Tracebacks go into bug reports; local variables may contain passwords.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -1,4 +1,4 @@
-"""`dsf mcp`: the optimiser as tools of an assistant that runs on this machine."""
+"""`dsf mcp`: MCP server of the optimiser for an assistant on this machine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import typer
 def mcp() -> None:
     """Serve the optimiser to an assistant over standard input and output (Model Context Protocol).
 
-    The assistant starts this command; people do not. It may do what your kubeconfig allows. For a server that several
-    people use, run `dsf optimizer`, which serves the same tools at /mcp.
+    The assistant starts this command, with the rights of your kubeconfig. For a shared server, run `dsf optimizer`,
+    which serves the same tools at /mcp.
 
     Example: dsf mcp
     """

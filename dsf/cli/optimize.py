@@ -1,4 +1,4 @@
-"""`dsf optimize`: where workloads run best."""
+"""`dsf optimize`: compute, apply and reset plans."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _CHANGE_STYLES = {"created": "green", "updated": "yellow", "deleted": "red"}
 
 def optimize(
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="What to plan, JSON or YAML; - is standard input.")
+        Path | None, typer.Option("--file", "-f", help="Parameters of the plan, JSON or YAML; - is standard input.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the changes; write nothing.")] = False,
     reset: Annotated[
-        str | None, typer.Option("--reset", metavar="NAMESPACE", help="Delete what plans made in this namespace.")
+        str | None, typer.Option("--reset", metavar="NAMESPACE", help="Delete the objects of plans in this namespace.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Also draw the plan, into a .png or .svg file.", dir_okay=False)
+        Path | None, typer.Option("--plot", help="Also draw the plan to a .png or .svg file.", dir_okay=False)
     ] = None,
     name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Find the best arrangement of workloads and put it in force in place of the previous one.
+    """Find the best plan for workloads and apply it in place of the previous one.
 
-    Reads and writes the hub with your own kubeconfig. The exit code is 1 when a workload is left unplaced.
+    Reads and writes the hub with your own kubeconfig. Exit code 1 if a workload is left unplaced.
 
     Example: dsf optimize -f params.json --dry-run --plot plan.png
     """
@@ -68,7 +68,7 @@ def optimize(
 
 
 def _settings() -> Settings:
-    """Those of the environment: a running demo has nothing to plan.
+    """Settings of the environment: a running demo has no workloads.
 
     Raises SettingsError without a hub on Kubernetes.
     """
@@ -82,14 +82,14 @@ def _settings() -> Settings:
     if settings.kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise SettingsError(
             "dsf optimize needs a hub on Kubernetes: workloads, policies and Placements are objects there, which "
-            "the demo and `dsf up` do not have. Set KUBECONFIG or DSF_KUBECONFIG; docs/optimization.md goes through it"
+            "the demo and `dsf up` do not have. Set KUBECONFIG or DSF_KUBECONFIG; see docs/optimization.md"
         )
     dsf.log.prepare(for_a_person(settings))
     return settings
 
 
 def _check_reset(namespace: str, plot: Path | None) -> None:
-    """Raises BadParameter. Above all for an empty name, from a shell variable that is not set."""
+    """Raises BadParameter, in particular for an empty name from an unset shell variable."""
     from pydantic import ValidationError
 
     from dsf.optimizer.params import ResetParams
@@ -97,13 +97,13 @@ def _check_reset(namespace: str, plot: Path | None) -> None:
     try:
         ResetParams.model_validate({"namespace": namespace})
     except ValidationError:
-        raise typer.BadParameter(f"{namespace!r} is no name of a namespace", param_hint="--reset") from None
+        raise typer.BadParameter(f"{namespace!r} is not a valid namespace name", param_hint="--reset") from None
     if plot is not None:
-        raise typer.BadParameter("a reset makes no plan to draw; leave it out", param_hint="--plot")
+        raise typer.BadParameter("not allowed with --reset, which draws no plan", param_hint="--plot")
 
 
 def read_params(file: Path) -> OptimizeParams:
-    """The request in a file. Raises ManifestError naming file, field and what is allowed."""
+    """Read a request from a file. Raises ManifestError naming file, field and allowed values."""
     from pydantic import ValidationError
 
     from dsf.api.problems import brief
@@ -124,11 +124,11 @@ def read_params(file: Path) -> OptimizeParams:
 
 
 def _parsed(text: str) -> Any:
-    """JSON, else YAML. Raises ValueError with why it is neither."""
+    """Parse JSON, else YAML. Raises ValueError with both errors."""
     from dsf.api import kubeyaml
 
     try:
-        # Not all JSON is YAML, which allows no tabs between words.
+        # Not all JSON is YAML, which forbids tabs.
         return json.loads(text)
     except ValueError as not_json:
         try:
@@ -141,7 +141,7 @@ def _plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, p
     if plot is not None:
         from dsf.optimizer.plot import check
 
-        # Before anything is written: a plan in force without its picture would look like an error.
+        # Before the write: an applied plan without its picture would look like an error.
         check(plot)
     report, plan = service.plan(params, apply=not (dry_run or params.dry_run))
     if plot is not None:
@@ -152,7 +152,7 @@ def _plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, p
 
 
 def render(report: PlanReport) -> RenderableType:
-    """A line per workload and cluster, with why it is not at its next best option."""
+    """A line per workload and cluster, with the reason against its next best option."""
     from rich.console import Group
     from rich.text import Text
 

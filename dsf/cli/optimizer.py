@@ -1,4 +1,4 @@
-"""`dsf optimizer`: the process that answers for plans; and what it and `dsf optimize` work with."""
+"""`dsf optimizer`: the server of the optimiser, and its dependencies shared with `dsf optimize`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def optimizer(
     ] = None,
     auth: Annotated[
         Literal["kubernetes", "token", "none"] | None,
-        typer.Option("--auth", help="Who may call; none only where no other user reaches it."),
+        typer.Option("--auth", help="Authentication of callers; none only on a loopback address."),
     ] = None,
 ) -> None:
     """Run the optimiser: HTTP API for plans, scores and their explanation, with /docs; for assistants at /mcp.
@@ -48,17 +48,17 @@ def optimizer(
 
 
 def hub_settings(settings: Settings) -> Settings:
-    """Outside of a pod, and when no kubeconfig is set: the one that kubectl would use."""
+    """Settings with kubectl's kubeconfig if none is set outside of a pod."""
     if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
         return settings
-    # KUBECONFIG may list several files; the first that is there has the current context.
+    # KUBECONFIG may list several files; the first existing one has the current context.
     named = [Path(one) for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
     found = next((one for one in [*named, Path.home() / ".kube" / "config"] if one.is_file()), None)
     return settings.model_copy(update={"kubeconfig": found}) if found is not None else settings
 
 
 def rescorer(settings: Settings) -> Rescore | None:
-    """Sends ticks through the hub's Redis; None when no Redis is set."""
+    """Sends ticks through the hub's Redis; None without Redis."""
     if not settings.model_fields_set & _REDIS_SETTINGS:
         return None
     from dsf.fleet import rescore as rescoring
@@ -77,9 +77,10 @@ def rescorer(settings: Settings) -> Rescore | None:
 
 
 def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | None:
-    """Writes what was done into the list of changes of the hub's Redis; None when no Redis is set.
+    """Records changes in the hub's Redis; None without Redis.
 
-    `way` is that of what no assistant did, `name` whom to name where no caller is known, else who runs this.
+    `way` applies to actions that are not an assistant's; `name` is the author without an authenticated caller, by
+    default the user of this process.
     """
     if not settings.model_fields_set & _REDIS_SETTINGS:
         return None
@@ -106,8 +107,8 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
         try:
             write(client, actor, deed)
         except redis.RedisError as error:
-            # It is done all the same.
-            dsf.log.get(__name__).error("what was done cannot be written down", action=done.what, error=str(error))
+            # The action itself has succeeded.
+            dsf.log.get(__name__).error("the change cannot be recorded", action=done.what, error=str(error))
         finally:
             client.close()
 
@@ -115,7 +116,7 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
 
 
 def board(settings: Settings) -> Board | None:
-    """Shows plans on the page, by way of the hub's Redis; None when no Redis is set."""
+    """Publishes plans to the page through the hub's Redis; None without Redis."""
     if not settings.model_fields_set & _REDIS_SETTINGS:
         return None
     import redis
@@ -141,8 +142,8 @@ def board(settings: Settings) -> Board | None:
             try:
                 act(client)
             except redis.RedisError as error:
-                # The plan is what it is all the same.
-                dsf.log.get(__name__).error("a plan cannot be shown", error=str(error))
+                # The plan itself is unaffected.
+                dsf.log.get(__name__).error("the plan cannot be stored for the page", error=str(error))
             finally:
                 client.close()
 

@@ -1,4 +1,4 @@
-"""How data is printed: tables for people, JSON and YAML for programs."""
+"""Output formats: tables for users, JSON and YAML for programs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
 
-# Wide enough that a table in a pipe is never broken into lines.
+# Wide enough that a table in a pipe is never wrapped.
 _PIPE_WIDTH = 10_000
 #: Between two columns.
 _GAP = "  "
 
 
 class Format(StrEnum):
-    """How to print."""
+    """Output format."""
 
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
 
 
-Output = Annotated[Format, typer.Option("--output", "-o", help="A table for people, json or yaml for programs.")]
+Output = Annotated[Format, typer.Option("--output", "-o", help="A table for users, json or yaml for programs.")]
 
 
-#: Pairs that a table shows unless told otherwise: a fleet has thousands, and each may have many items.
+#: Default number of pairs in a table: a fleet has thousands, and each may have many items.
 TABLE_PAIRS = 100
 
 Limit = Annotated[
@@ -46,12 +46,12 @@ Limit = Annotated[
 
 
 def table_limit(limit: int, output: Format) -> int | None:
-    """How many pairs to read for this output; None is all."""
+    """Number of pairs to read for this output; None means all."""
     return limit if output is Format.TABLE and limit else None
 
 
 def say_rest(shown: int, total: int) -> None:
-    """Tell a person, on standard error, that a table does not show everything."""
+    """Note on standard error that a table is incomplete."""
     if shown < total:
         typer.echo(
             f"dsf: {shown} of {total} pairs; --limit 0 shows all, --cluster or a scorer's name shows fewer", err=True
@@ -59,17 +59,17 @@ def say_rest(shown: int, total: int) -> None:
 
 
 def clean(text: str) -> str:
-    """`text` without characters that steer a terminal: names and messages come from other people's services."""
+    """`text` without terminal control characters: names and messages come from external services."""
     return visible(text, kept="\n\t")
 
 
 def flat(text: str) -> str:
-    """`text` on one line, clean: a line that starts like one of ours must be one of ours."""
+    """`text` on one line, clean, so that it cannot imitate a line of `dsf`."""
     return clean(" ".join(text.split()))
 
 
 def age(seconds: float | None) -> str:
-    """`12s`, `3m`, `5h`, `2d`; `-` when there is none."""
+    """`12s`, `3m`, `5h`, `2d`; `-` for None."""
     if seconds is None:
         return "-"
     whole = max(0, int(seconds))
@@ -80,7 +80,7 @@ def age(seconds: float | None) -> str:
 
 
 def until(moment: datetime | None, now: datetime | None = None) -> str:
-    """How long until `moment`, as an age; `now` when it has come, `-` without one."""
+    """Time until `moment`, as an age; `now` for the past, `-` for None."""
     if moment is None:
         return "-"
     left = (moment - (now or datetime.now(UTC))).total_seconds()
@@ -88,7 +88,7 @@ def until(moment: datetime | None, now: datetime | None = None) -> str:
 
 
 def clock(moment: datetime | None) -> str:
-    """A moment in local time, with the date unless it is today."""
+    """A time in local time, with the date unless it is today."""
     if moment is None:
         return "-"
     local = moment.astimezone()
@@ -96,7 +96,7 @@ def clock(moment: datetime | None) -> str:
 
 
 def number(value: float) -> str:
-    """A score with six digits at most."""
+    """A score with at most six digits."""
     return f"{value:.6g}"
 
 
@@ -118,7 +118,7 @@ def table(
 ) -> RenderableType:
     """A table without lines. A cell is a text or (text, style); columns named in `right` are aligned right.
 
-    What does not fit is folded, or cut off so that each row is one line.
+    Long cells are folded, or truncated so that each row is one line.
     """
     cells = [[(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows]
     titles = [flat(header) for header in headers]
@@ -127,7 +127,7 @@ def table(
 
 @dataclass(frozen=True)
 class _Grid:
-    """Lines of cells. rich takes 0.7 ms for each line, so it is asked only where some must be folded or cut."""
+    """Lines of cells. rich takes 0.7 ms per line, so it is only used if cells must be folded or truncated."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[tuple[str, str]]]
@@ -173,7 +173,7 @@ class _Grid:
 
 
 def _width(text: str) -> int:
-    """Places on a terminal."""
+    """Columns on a terminal."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -182,7 +182,7 @@ def _width(text: str) -> int:
 
 
 def emit(view: BaseModel, output: Format, render: Callable[[], RenderableType]) -> None:
-    """Print `view` in the chosen format; `render` makes what people see."""
+    """Print `view` in the chosen format; `render` makes the table."""
     if output is Format.JSON:
         typer.echo(as_json(view, indent=2))
     elif output is Format.YAML:
@@ -192,9 +192,9 @@ def emit(view: BaseModel, output: Format, render: Callable[[], RenderableType]) 
 
 
 def as_json(view: BaseModel, indent: int | None = None) -> str:
-    """On one line unless `indent` is given; without characters that steer a terminal."""
+    """JSON on one line unless `indent` is given; without terminal control characters."""
     text = view.model_dump_json(by_alias=True, indent=indent)
-    # Within a string JSON knows the same thing as an escape; outside of strings there is nothing but blanks and lines.
+    # Inside a string, JSON can escape them; outside, JSON has only blanks and line ends.
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 

@@ -1,4 +1,4 @@
-"""Who is at this terminal, for the list of changes. Nothing here can prove it: the name is marked as claimed."""
+"""Name of the local user for the list of changes. It is unverified and marked as claimed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 AsOption = Annotated[
     str | None,
     typer.Option(
-        "--as", metavar="NAME", help="Whom to name in `dsf changes`, as claimed; default: the system's USER@HOST."
+        "--as", metavar="NAME", help="Author in `dsf changes`, marked as claimed; default: the system's USER@HOST."
     ),
 ]
 
 
 def who() -> str:
-    """`user@host` of the person at this terminal, as far as the system knows."""
+    """`user@host` of the local user, as far as the system knows."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -31,7 +31,7 @@ def who() -> str:
 
 
 def actor(name: str | None) -> Actor:
-    """Who acts: `name`, or the person at this terminal."""
+    """The author: `name`, or the local user."""
     from dsf.fleet.changes import Actor
 
     return Actor(name=name or who(), claimed=True, way="cli")

@@ -1,4 +1,4 @@
-"""`dsf placement`: which clusters a Placement has and why."""
+"""`dsf placement`: why a Placement selects its clusters."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ if TYPE_CHECKING:
 
     from dsf.fleet.placement import CellView, PlacementList, PlacementView, PrioritizerView, RankedCluster, WhatIf
 
-#: Lines of a ranking unless told otherwise.
+#: Default number of lines in a ranking.
 _LINES = 50
 _WHAT_IF = re.compile(r"(?P<cluster>[^=/\s]+)=(?P<value>-?\d{1,9}|none)")
 _WORDS = {"missing": "no score", "expired": "expired", "no-item": "no such item", "unknown": "not known"}
 
 
 def placement(
-    name: Annotated[str | None, typer.Argument(help="Name of the Placement; without it all are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the Placement; without it, all are listed.")] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Its namespace; needed when several have one of this name.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Its namespace; required if several have a Placement of this name."),
     ] = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option(
-            "--what-if", metavar="CLUSTER=VALUE", help="What if the score were this, or `none`; may be repeated."
+            "--what-if", metavar="CLUSTER=VALUE", help="Evaluate with this score, or `none`; may be repeated."
         ),
     ] = None,
     score: Annotated[
         str | None,
-        typer.Option("--score", metavar="RESOURCE/ITEM", help="Which score --what-if means, where it has several."),
+        typer.Option("--score", metavar="RESOURCE/ITEM", help="Score of --what-if, if the Placement has several."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Clusters in the table, 0 for all.")] = _LINES,
     output: Output = Format.TABLE,
 ) -> None:
-    """Why a Placement has its clusters: weight x score of each prioritizer, filters, and what would change.
+    """Explain a Placement's clusters: weight x score of each prioritizer, filters, and the effect of other scores.
 
-    Reads the hub with your own kubeconfig. It follows the rules of OCM's placement controller; with
-    DSF_PLACEMENT_DEBUGGER the controller itself is asked. The exit code is 1 when nothing can be decided.
+    Reads the hub with your own kubeconfig. It implements the rules of OCM's placement controller, or queries the
+    controller of DSF_PLACEMENT_DEBUGGER. Exit code 1 if no decision is possible.
 
     Example: dsf placement best -n apps --what-if cluster2=90
     """
     if what_if and name is None:
-        raise typer.BadParameter("say of which Placement", param_hint="--what-if")
+        raise typer.BadParameter("requires a Placement", param_hint="--what-if")
     if score is not None and not what_if:
         raise typer.BadParameter("goes with --what-if", param_hint="--score")
     import dsf.log
@@ -83,12 +84,14 @@ def _namespace_of(listed: PlacementList, name: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise typer.BadParameter(f"namespaces {', '.join(found)} have one: say which", param_hint="--namespace")
+        raise typer.BadParameter(
+            f"namespaces {', '.join(found)} have one: select one with --namespace", param_hint="--namespace"
+        )
     raise UnknownPlacementError(f"no namespace has a Placement {name!r}; `dsf placement` lists them")
 
 
 def _asked(found: PlacementView, texts: list[str], score: str | None) -> list[WhatIf]:
-    """What --what-if says. Raises BadParameter naming what there is."""
+    """Parse --what-if. Raises BadParameter with the available values."""
     from dsf.fleet.placement import WhatIf
 
     scores = {f"{one.resource}/{one.score}": one for one in found.prioritizers if one.resource or one.score}
@@ -96,7 +99,7 @@ def _asked(found: PlacementView, texts: list[str], score: str | None) -> list[Wh
     if score is not None and score not in scores:
         raise typer.BadParameter(f"the Placement prefers no score {score!r}; it has: {listed}", param_hint="--score")
     if score is None and len(scores) != 1:
-        raise typer.BadParameter(f"the Placement prefers {len(scores)} scores ({listed}): say which with --score")
+        raise typer.BadParameter(f"the Placement prefers {len(scores)} scores ({listed}): select one with --score")
     chosen: PrioritizerView = scores[score] if score else next(iter(scores.values()))
     names = {one.cluster for one in found.ranking}
     asked = []
@@ -106,7 +109,7 @@ def _asked(found: PlacementView, texts: list[str], score: str | None) -> list[Wh
             raise typer.BadParameter(f"{text!r} is not CLUSTER=VALUE, VALUE a whole number or `none`")
         if parts["cluster"] not in names:
             known = ", ".join(sorted(names)[:10]) or "none"
-            raise typer.BadParameter(f"cluster {parts['cluster']!r} is not in question; these are: {known}")
+            raise typer.BadParameter(f"cluster {parts['cluster']!r} is not a candidate; candidates are: {known}")
         value = None if parts["value"] == "none" else int(parts["value"])
         asked.append(WhatIf(cluster=parts["cluster"], resource=chosen.resource, score=chosen.score, value=value))
     return asked
@@ -137,7 +140,7 @@ def _render(found: PlacementView, limit: int | None) -> RenderableType:
 
     parts: list[RenderableType] = []
     if found.problem:
-        parts.append(Text(flat(f"Nothing can be decided: {found.problem}"), style="red"))
+        parts.append(Text(flat(f"No decision is possible: {found.problem}"), style="red"))
     parts.append(_ranking(found.ranking, found.prioritizers, limit))
     if found.left_out:
         rows = [[one.cluster, one.stage, one.reason] for one in found.left_out[:limit]]

@@ -1,7 +1,7 @@
-"""The commands that run one process of the system until it is told to stop.
+"""Commands that run one process of the system until it is stopped.
 
-They read their settings from `DSF_` variables; the few options here are those that people type most. They never use a
-running demo's context: a process that joined another system by accident would be hard to find.
+They read their settings from `DSF_` variables; only the most common ones are options. They never use a running demo's
+context: a process that joined another system by accident would be hard to find.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ManifestsOption = Annotated[
 
 def hub(
     backend: Annotated[
-        Literal["kube", "dir"] | None, typer.Option("--backend", help="Where objects live: Kubernetes or a folder.")
+        Literal["kube", "dir"] | None, typer.Option("--backend", help="Storage of the objects: Kubernetes or a folder.")
     ] = None,
     manifests: ManifestsOption = None,
     leave: Annotated[
-        bool, typer.Option("--leave", help="Before an uninstallation: end the hub, take back what it delivered.")
+        bool, typer.Option("--leave", help="Before an uninstallation: stop the hub, delete what it delivered.")
     ] = False,
 ) -> None:
     """Run the hub controller.
@@ -62,7 +62,7 @@ def agent(
 def exporter(
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
     port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one and says which.")
+        int | None, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one and prints it.")
     ] = None,
 ) -> None:
     """Run the exporter: fleet /metrics and the read-only JSON API.
@@ -83,13 +83,13 @@ def web(
     ] = None,
     auth: Annotated[
         Literal["none", "open", "token", "kubernetes", "proxy"] | None,
-        typer.Option("--auth", help="Who may look and act; none only on this machine."),
+        typer.Option("--auth", help="Authentication of users; none only on this machine."),
     ] = None,
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="With auth none: whoever is on this machine may act.")
+        bool, typer.Option("--allow-actions", help="With auth none: users of this machine may act.")
     ] = False,
 ) -> None:
-    """Run the page: look at scores, find out why there are none, act.
+    """Run the web page: scores, reasons for missing ones, actions.
 
     Example: dsf web --port 8090
     """
@@ -98,14 +98,14 @@ def web(
     )
     from dsf.settings import Settings
 
-    # What is wrong with them is said here.
+    # Report invalid settings here.
     Settings.load()
-    # Without the command line around it: it stays as small as it can.
+    # Without the command line, to save memory.
     _become([sys.executable, "-P", "-m", "dsf.web"])
 
 
 def results() -> None:
-    """Run a results worker: takes results from agents and writes AddOnPlacementScores. Any number may run.
+    """Run a results worker: it processes results of agents and writes AddOnPlacementScores. Any number may run.
 
     Example: dsf results
     """
@@ -117,7 +117,7 @@ def results() -> None:
 
 
 def beat() -> None:
-    """Run beat, as `celery -A dsf.celery beat` does. A second one waits and takes over.
+    """Run beat, as `celery -A dsf.celery beat` does. A second one stands by and takes over.
 
     Example: dsf beat
     """
@@ -128,19 +128,19 @@ def flower(
     address: Annotated[str, typer.Option("--address", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port.")] = 5555,
     read_only: Annotated[
-        bool, typer.Option("--read-only/--no-read-only", help="Only look; or start tasks from its API, too.")
+        bool, typer.Option("--read-only/--no-read-only", help="Read-only, or allow starting tasks from its API.")
     ] = True,
 ) -> None:
     """Run Flower: tasks by name with scorer and run id. It has no login; put a proxy in front to share it.
 
-    With --no-read-only its user in Redis must be allowed to push ticks, as dsf-flower-tasks is.
+    With --no-read-only, its Redis user needs the right to push ticks, as dsf-flower-tasks has.
 
     Example: dsf flower --port 5555
     """
     from dsf import celerycommands
 
     if importlib.util.find_spec("flower") is None:
-        # Celery would not know the command.
+        # Celery would not find the command.
         raise ModuleNotFoundError(name="flower")
     _set_environment(role="flower")
     _become(celerycommands.flower(address, port, read_only=read_only))
@@ -154,6 +154,6 @@ def _set_environment(**values: object) -> None:
 
 
 def _become(command: list[str]) -> NoReturn:
-    """Run `command` in place of this process, so that signals and the exit code are its own."""
+    """Replace this process by `command`, which then gets its signals and sets its exit code."""
     sys.stdout.flush()
     os.execv(command[0], command)  # noqa: S606  # a list that we built; no shell

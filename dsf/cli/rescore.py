@@ -1,4 +1,4 @@
-"""`dsf rescore`: score now."""
+"""`dsf rescore`: send ticks now."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dsf.fleet.rescore import RescoreReport
 
-#: Seconds that `--wait` waits by default: longer than the time-out of a slow stage.
+#: Default seconds of `--wait`: longer than the timeout of a slow stage.
 _PATIENCE = 60
 _STYLES = {"ok": "green", "empty": "green", "partial": "yellow"}
 
@@ -26,7 +26,9 @@ def rescore(
     scorer: Annotated[str, typer.Argument(help="Name of the DynamicScorer.")],
     clusters: Annotated[
         list[str] | None,
-        typer.Option("--cluster", "-c", help="Only on this cluster; may be repeated. Without it, wherever it runs."),
+        typer.Option(
+            "--cluster", "-c", help="Only on this cluster; may be repeated. Default: every cluster on which it runs."
+        ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the new scores and print them.")] = False,
     timeout: Annotated[
@@ -35,16 +37,16 @@ def rescore(
             "--timeout",
             parser=seconds,
             metavar="TIME",
-            help=f"How long --wait waits: seconds, or such as 2m. [default: {_PATIENCE}]",
+            help=f"Timeout of --wait: seconds, or for example 2m. [default: {_PATIENCE}]",
         ),
     ] = None,
-    note: Annotated[str, typer.Option("--note", help="Why; others see it in `dsf changes`.")] = "",
+    note: Annotated[str, typer.Option("--note", help="Reason, shown in `dsf changes`.")] = "",
     name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Send a tick now. The schedule does not move, and pauses do not hold it back.
+    """Send a tick now. This does not change the schedule and ignores pauses.
 
-    With --wait the exit code is 1 when a cycle did not end with a score; the reason is printed.
+    With --wait, exit code 1 if a cycle ends without a score; the reason is printed.
 
     Example: dsf rescore sample-scorer --cluster worker01 --wait
     """

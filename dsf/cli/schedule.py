@@ -1,7 +1,7 @@
-"""`dsf schedule`: how often things run, and people's changes to that.
+"""`dsf schedule`: intervals, pauses and other overrides.
 
-A change is an override beside the entries that the hub controller writes: it stays across restarts and re-applied
-manifests until `dsf schedule reset`.
+A change is an override on top of the hub controller's entries: it survives restarts and re-applied manifests until `dsf
+schedule reset`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dsf.fleet.views import EntryView, ScheduleList
 
 app = typer.Typer(
-    help="See and change how often scorers run. Changes stay until reset.",
+    help="List and change how often scorers run. Changes stay until reset.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -33,7 +33,7 @@ ScorerArgument = Annotated[str, typer.Argument(help="Name of the DynamicScorer."
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", "-c", help="Only on this cluster; without it on all clusters.")
 ]
-NoteOption = Annotated[str, typer.Option("--note", help="Why; others see it in `dsf schedule list`.")]
+NoteOption = Annotated[str, typer.Option("--note", help="Reason, shown in `dsf schedule list`.")]
 
 
 @app.command("list", cls=FleetCommand)
@@ -43,7 +43,7 @@ def list_(
     limit: Limit = TABLE_PAIRS,
     output: Output = Format.TABLE,
 ) -> None:
-    """Every entry: interval in force, next run, pauses, who changed what.
+    """List entries: current interval, next run, pauses, who changed what.
 
     Example: dsf schedule list sample-scorer
     """
@@ -58,7 +58,8 @@ def list_(
 def set_(
     scorer: ScorerArgument,
     interval: Annotated[
-        int, typer.Option("--interval", "-i", parser=seconds, metavar="TIME", help="Seconds, or such as 5m or 1h30m.")
+        int,
+        typer.Option("--interval", "-i", parser=seconds, metavar="TIME", help="Seconds, or for example 5m or 1h30m."),
     ],
     cluster: ClusterOption = None,
     note: NoteOption = "",
@@ -88,14 +89,14 @@ def pause(
     end: Annotated[
         str | None,
         typer.Option(
-            "--until", metavar="TIME", help="ISO 8601 (local time unless it has a zone), or from now such as 2h."
+            "--until", metavar="TIME", help="ISO 8601 (local time unless it has a zone), or a duration such as 2h."
         ),
     ] = None,
     note: NoteOption = "",
     name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Send no ticks, for a time or until resumed. Scores that are there expire as usual.
+    """Stop sending ticks, for a time or until resumed. Existing scores expire as usual.
 
     Example: dsf schedule pause sample-scorer --cluster worker01 --until 2h
     """
@@ -113,7 +114,7 @@ def resume(
     name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """End a pause and send ticks again, at once. Also overrules `suspend` in the DynamicScorer, until `reset`.
+    """End a pause and send ticks again immediately. Also overrides `suspend` in the DynamicScorer, until `reset`.
 
     Example: dsf schedule resume sample-scorer --cluster worker01
     """
@@ -128,7 +129,7 @@ def reset(
     name: AsOption = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Remove people's changes: the interval is again what the scorer says. Without --cluster everywhere.
+    """Remove overrides: the scorer's declared interval applies again. Without --cluster, on all clusters.
 
     Example: dsf schedule reset sample-scorer
     """
@@ -143,7 +144,7 @@ def _change(
     act: Callable[[Actions], object],
     changed: Literal["interval", "pause", "resume"] | None,
 ) -> None:
-    """Act, show what is in force now, and name each cluster that keeps its own interval or pause all the same."""
+    """Apply the change, show the result, and name each cluster that keeps its own interval or pause."""
     from dsf.cli.session import session
     from dsf.fleet.actions import Actions
     from dsf.fleet.reader import FleetReader
@@ -151,7 +152,7 @@ def _change(
 
     with session() as opened:
         act(Actions(opened.redis, opened.settings, actor(name)))
-        # All of it: each entry that keeps something of its own is named below.
+        # All entries: those with their own override are named below.
         found = FleetReader(opened.redis).schedule(cluster, scorer)
     _show(found, output)
     target = target_of(scorer, cluster)
@@ -159,7 +160,7 @@ def _change(
         own = entry.interval_source if changed == "interval" else entry.paused_source or target
         what = ""
         if changed == "pause" and not entry.paused:
-            what = "runs on: a person resumed it there"
+            what = "still runs: a user resumed it there"
         elif own not in (target, "entry"):
             what = f"keeps its {f'interval of {entry.interval_seconds}s' if changed == 'interval' else 'own pause'}"
         if what:
@@ -178,7 +179,7 @@ def _render(found: ScheduleList) -> RenderableType:
     from rich.text import Text
 
     if not found.entries:
-        return Text("Nothing is scheduled. `dsf status` says which scorers there are and how they do.")
+        return Text("Nothing is scheduled. `dsf status` lists the scorers and their states.")
     rows: list[list[str | tuple[str, str]]] = []
     for entry in found.entries:
         changes = "; ".join(_who_and_why(entry))

@@ -1,4 +1,4 @@
-"""`dsf scorer`: for people who write scoring APIs."""
+"""`dsf scorer`: tools for authors of scoring APIs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dsf.cli.conformance.report import Report
 
 app = typer.Typer(
-    help="For people who write scoring APIs.",
+    help="Tools for authors of scoring APIs.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -28,42 +28,45 @@ _TIMEOUT = 30.0
 
 @app.callback()
 def scorer() -> None:
-    """For people who write scoring APIs."""
+    """Tools for authors of scoring APIs."""
 
 
 @app.command()
 def check(
     url: Annotated[str, typer.Argument(help="The configURL, such as http://127.0.0.1:8000/config.")],
     token: Annotated[
-        str | None, typer.Option("--token", help="Token of the scoring path. Others on this machine can see it here.")
+        str | None,
+        typer.Option("--token", help="Token of the scoring path. Other users of this machine can see it here."),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option("--token-file", help="File whose first line is the token.", exists=True, dir_okay=False),
     ] = None,
-    path: Annotated[str, typer.Option("--path", help="Scoring path; default is what /config says.")] = "",
+    path: Annotated[str, typer.Option("--path", help="Scoring path; default: the one in /config.")] = "",
     sample: Annotated[
         Path | None,
         typer.Option(
             "--sample",
-            help="Recorded series to ask about, a scoring request or an answer of Prometheus as JSON; default are "
-            "made-up series with the labels of the query.",
+            help="Recorded series: a scoring request or an answer of Prometheus as JSON; default: generated series "
+            "with the labels of the query.",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
     dimension: Annotated[
-        str, typer.Option("--dimension", help="The scoreDimensionFormat to check names with, such as '${node};${pod}'.")
+        str, typer.Option("--dimension", help="The scoreDimensionFormat for item names, such as '${node};${pod}'.")
     ] = "",
     skip: Annotated[
-        list[str] | None, typer.Option("--skip", help="Leave out a point, such as determinism; may be repeated.")
+        list[str] | None, typer.Option("--skip", help="Skip an item, such as determinism; may be repeated.")
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each scoring request.")] = _TIMEOUT,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Timeout of each scoring request in seconds.")
+    ] = _TIMEOUT,
     output: Output = Format.TABLE,
 ) -> None:
-    """Is this scoring API what the framework expects? Point by point, with the reason and how to mend it.
+    """Check a scoring API against the framework's contract, with a reason and a remedy per item.
 
-    It is asked from this machine, with the framework's own HTTP. Exit code 1 when a point fails.
+    This machine sends the requests with the framework's HTTP client. Exit code 1 if an item fails.
 
     Example: dsf scorer check http://127.0.0.1:8000/config --dimension '${node};${pod}'
     """
@@ -78,7 +81,7 @@ def check(
         raise typer.BadParameter(f"{url!r} is not a URL such as http://127.0.0.1:8000/config", param_hint="URL")
     unknown = set(skip or ()) - set(NAMES)
     if unknown:
-        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: points are {', '.join(NAMES)}", param_hint="--skip")
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: items are {', '.join(NAMES)}", param_hint="--skip")
     case = Case(
         url=url,
         target=Target(timeout),
@@ -97,7 +100,7 @@ def _token(token: str | None, file: Path | None) -> str | None:
     if token is not None and file is not None:
         raise typer.BadParameter("give one of --token and --token-file", param_hint="--token")
     if file is not None:
-        # One more token per line may follow, for a change of tokens.
+        # More tokens may follow, one per line, during a rotation.
         try:
             lines = file.read_text(encoding="utf-8").split()
         except UnicodeDecodeError:

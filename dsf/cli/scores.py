@@ -29,7 +29,7 @@ ClusterOption = Annotated[str | None, typer.Option("--cluster", "-c", help="Only
 ScorerOption = Annotated[str | None, typer.Option("--scorer", "-s", help="Only this scorer.")]
 
 
-#: State of a score -> how it is shown.
+#: State of a score -> style.
 _STATES = {
     "failing": ("failing", "red"),
     "expired": ("expired", "red"),
@@ -44,11 +44,11 @@ _STATES = {
 def scores(
     cluster: ClusterOption = None,
     scorer: ScorerOption = None,
-    watching: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+    watching: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     limit: Limit = TABLE_PAIRS,
     output: Output = Format.TABLE,
 ) -> None:
-    """The newest scores of every scorer on every cluster. Expired ones are not shown as scores.
+    """Show the newest scores of every scorer on every cluster. Expired scores are omitted.
 
     Example: dsf scores --cluster worker01 --scorer sample-scorer --watch
     """

@@ -1,7 +1,6 @@
-"""The demo's screen: a table of pairs, why some fail, and where to look, in as many lines as the terminal has.
+"""The demo's screen: a table of pairs, causes of failures, and addresses, fitted to the terminal's height.
 
-What a person needs most comes first and is never cut: rows of pairs that fail, then their causes. Rows of pairs that
-do well, and addresses, make room.
+Failing pairs and then their causes come first and are never cut. Rows of other pairs, and addresses, make room.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ if TYPE_CHECKING:
 
     from dsf.demo.report import Line
 
-#: Lines that the table keeps when causes need room: its header, some pairs, and how many are left off.
+#: Minimum lines of the table: its header, some pairs, and the number of hidden ones.
 _LEAST_ROWS = 5
-#: Clusters that a cause names.
+#: Most clusters named in a cause.
 _NAMED = 3
 _Lines = list[list[Segment]]
 
 
 def render_table(lines: Sequence[Line]) -> RenderableType:
-    """One line per pair, narrow enough for 80 columns; why one fails is beside the table."""
+    """One line per pair, for 80 columns; causes of failures are beside the table."""
     now = time.time()
     rows: list[list[str | tuple[str, str]]] = [
         [
@@ -51,7 +50,7 @@ def render_table(lines: Sequence[Line]) -> RenderableType:
 
 
 def causes(lines: Sequence[Line]) -> list[str]:
-    """A sentence for each reason of failures, the cause before the address; pairs that fail alike share one."""
+    """A sentence for each failure, the cause before the address; pairs with the same failure share one."""
     clusters: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for line in lines:
         if line.failure:
@@ -71,16 +70,16 @@ def _cause_first(failure: str) -> str:
 
 @dataclass(frozen=True)
 class Screen:
-    """A renderable that is never higher than a terminal of at least 80 x 24; the end of `footer` is left off first."""
+    """A renderable that fits a terminal of at least 80 x 24; the end of `footer` is cut first."""
 
     lines: Sequence[Line]
-    #: What is wrong besides failing cycles.
+    #: Problems other than failing cycles.
     troubles: Sequence[str]
     footer: Sequence[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Rich's protocol: the lines from top to bottom."""
-        # One less: the cursor stands in the last one.
+        # The cursor needs the last line.
         left = console.size.height - 1
 
         def wrapped(text: str, style: str) -> _Lines:
@@ -108,7 +107,7 @@ class Screen:
         lines = list(self.lines)
         more = len(lines) + 1 - height
         if more > 0:
-            # Those that fail first; otherwise the order stays.
+            # Failing ones first; otherwise keep the order.
             lines = sorted(lines, key=lambda line: not line.failure)[: height - 2]
         made = console.render_lines(render_table(lines), options, pad=False)
         if more > 0:
@@ -120,4 +119,4 @@ class Screen:
 def _fitting(lines: _Lines, height: int) -> _Lines:
     if len(lines) <= height:
         return lines
-    return [*lines[: max(0, height - 1)], [Segment("... `dsf status` says all of it")]] if height > 0 else []
+    return [*lines[: max(0, height - 1)], [Segment("... `dsf status` shows everything")]] if height > 0 else []

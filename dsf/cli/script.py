@@ -6,7 +6,7 @@ import sys
 
 
 def run() -> None:
-    """Run the command line. `dsf agent`, as pods have it, does not load the others: it stays as small as it can."""
+    """Run the command line. In pods, `dsf agent` does not load the other commands, to save memory."""
     if sys.argv[1:] == ["agent"]:
         from dsf.agent.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Settings and Redis for a command: from the environment, else from the demo that runs."""
+"""Settings and Redis client of a command: from the environment, else from a running demo."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _OWN_REDIS = ("DSF_REDIS_URL", "DSF_REDIS_URL_FILE")
 
 @dataclass(frozen=True)
 class Session:
-    """What a command works with."""
+    """Settings and Redis client of a command."""
 
     settings: Settings
     redis: redis.Redis
 
 
 def command_settings() -> Settings:
-    """Settings from the environment. Without a Redis URL there, the Redis and the folders of a running demo.
+    """Settings from the environment; without a Redis URL, Redis and folders of a running demo.
 
-    Logging goes to standard error from here on, and only what went wrong: standard output is for data.
+    From here on, only warnings and errors are logged, to standard error: standard output is for data.
 
     Raises SettingsError naming the wrong variable.
     """
@@ -48,13 +48,13 @@ def command_settings() -> Settings:
     dsf.log.prepare(settings)
     running = running_demo(settings)
     if running is not None and not by_environment():
-        # On standard error: with several demos a person has to know which one this was.
+        # On standard error: with several demos, users must know which one was used.
         typer.echo(f"dsf: using the demo {flat(str(running))}", err=True)
     return _of_demo(settings, running)
 
 
 def for_a_person(settings: Settings) -> Settings:
-    """Only what went wrong is logged, unless the environment says otherwise."""
+    """Log only warnings and errors, unless the environment sets a level."""
     return settings if "log_level" in settings.model_fields_set else settings.model_copy(update={"log_level": "ERROR"})
 
 
@@ -72,7 +72,7 @@ def _of_demo(settings: Settings, running: context.Context | None) -> Settings:
 
 
 def agent_settings(cluster: str) -> Settings:
-    """Settings for doing what the agent of `cluster` does: those of the environment, else of a hub on a folder.
+    """Settings of the agent of `cluster`: from the environment, else from a hub on a folder.
 
     Raises SettingsError naming the wrong variable, and UnknownClusterError when that hub has no such cluster.
     """
@@ -99,7 +99,7 @@ def agent_settings(cluster: str) -> Settings:
 
 
 def out_dir(settings: Settings) -> Path | None:
-    """The folder that a hub on a folder writes; None when there is no such hub."""
+    """Output folder of a hub on a folder; None without such a hub."""
     if settings.out_dir is not None:
         return settings.out_dir
     return settings.manifests / "_out" if settings.manifests is not None else None
@@ -111,7 +111,7 @@ def session() -> Iterator[Session]:
     from dsf.store.client import connect
 
     settings = command_settings()
-    # A person waits: one more attempt is enough.
+    # A user is waiting: one retry suffices.
     client = connect(settings, name="dsf-cli", retries=1)
     try:
         yield Session(settings, client)
@@ -121,7 +121,7 @@ def session() -> Iterator[Session]:
 
 @contextmanager
 def looking() -> Iterator[Client | FleetReader]:
-    """Where a command that only looks asks: the JSON API of DSF_API_URL, else Redis."""
+    """Data source of a read-only command: the JSON API of DSF_API_URL, else Redis."""
     from dsf.settings import Settings
 
     settings = Settings.load()
@@ -135,7 +135,7 @@ def looking() -> Iterator[Client | FleetReader]:
 
 
 def asks_api(settings: Settings) -> bool:
-    """Whether to ask the JSON API of DSF_API_URL; not where a demo was named for this command."""
+    """Whether to use the JSON API of DSF_API_URL; not if --context selects a demo."""
     return bool(settings.api_url) and context.wanted() is None
 
 
@@ -149,7 +149,7 @@ def api_client(settings: Settings) -> Client:
 
 
 def redis_hint(error: Exception) -> str:
-    """What to tell a person whose command could not use Redis. Without user name and password."""
+    """Message for a command that could not use Redis, without user name and password."""
     from dsf.settings import Settings
 
     settings = Settings.load()
@@ -160,26 +160,26 @@ def redis_hint(error: Exception) -> str:
     if by_environment():
         advice = "check DSF_REDIS_URL"
     elif running is not None:
-        advice = "a demo that runs named it; set DSF_REDIS_URL for another one"
+        advice = "it belongs to a running demo; set DSF_REDIS_URL for another one"
     else:
         advice = "no demo runs here and DSF_REDIS_URL is not set; set it, or start one with `dsf demo`"
     return f"cannot use Redis at {where} ({reason}): {advice}"
 
 
 def running_demo(settings: Settings) -> context.Context | None:
-    """The demo whose Redis a command uses; None when none runs or the environment names another Redis.
+    """The demo whose Redis a command uses; None if none runs or the environment names another Redis.
 
-    Raises ContextError when several run and it is not said which one is meant.
+    Raises ContextError if several run and none is selected.
     """
     if not by_environment():
         return context.choose(context.wanted())
     url = settings.resolved_redis_url()
-    # Its password makes it unique.
+    # The password makes the URL unique.
     return next((one for one in context.running() if one.redis_url == url), None)
 
 
 def by_environment() -> bool:
-    """Whether the environment says which Redis a command uses."""
+    """Whether the environment sets the Redis of a command."""
     return context.wanted() is None and any(name in os.environ for name in _OWN_REDIS)
 
 
@@ -189,4 +189,4 @@ def _without_password(url: str) -> str:
         port = f":{parts.port}" if parts.port else ""
         return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
     except ValueError:
-        return "an URL that cannot be read"
+        return "an invalid URL"

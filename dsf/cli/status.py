@@ -1,4 +1,4 @@
-"""`dsf status`: does it work, and if not, why not."""
+"""`dsf status`: states of scorers and causes of failures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _STYLES = {"ok": "green", "failing": "red", "unhealthy": "red", "expired": "red"
 
 
 def status(
-    scorer: Annotated[str | None, typer.Argument(help="Only this scorer, with its clusters, the worst first.")] = None,
+    scorer: Annotated[str | None, typer.Argument(help="Only this scorer, with its clusters, worst first.")] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """How every scorer does: health, clusters, age of the last success, and why cycles fail.
+    """Show the state of each scorer: health, clusters, age of the last success, and why cycles fail.
 
-    Exit code 1 when something is failing.
+    Exit code 1 if something is failing.
 
     Example: dsf status sample-scorer
     """
@@ -90,7 +90,7 @@ def _scorer_table(scorers: list[ScorerView]) -> RenderableType:
 
 
 def _interval(scorer: ScorerView) -> str:
-    """What is in force, and what the scorer says where that is something else."""
+    """The current interval, and the declared one if it differs."""
     said, found = scorer.interval_seconds, scorer.intervals_in_force or [scorer.interval_seconds]
     if found == [said]:
         return f"{said}s"
@@ -124,7 +124,7 @@ def _clusters(idle: IdleClusters) -> str:
 
 
 def _reasons(report: StatusReport) -> list[Any]:
-    """A line for each thing that is wrong, or keeps scores from being made."""
+    """A line for each problem, or reason for missing scores."""
     from rich.text import Text
 
     lines = []

@@ -1,4 +1,4 @@
-"""What `dsf status` finds out: from Redis, and of a hub on a folder from what that wrote there."""
+"""The report of `dsf status`: from Redis, and from the output folder of a hub on a folder."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class StatusReport(View):
-    """Everything that `dsf status` shows."""
+    """Data of `dsf status`."""
 
     at: Time
     ok: bool
     scorers: list[ScorerView]
-    #: The clusters of the scorer that was named; None when none was.
+    #: The clusters of the named scorer; None without one.
     scores: list[ScoreView] | None = None
-    #: How many there are; `scores` has the worst of them.
+    #: Total number; `scores` has the worst of them.
     scores_total: int = 0
     conditions: list[ConditionView] = Field(default_factory=list)
     problems: list[ProblemView] = Field(default_factory=list)
 
 
 def read_report(client: redis.Redis, settings: Settings, named: str | None) -> StatusReport:
-    """How all scorers do, or one.
+    """State of all scorers, or of one.
 
     Raises UnknownScorerError for a name that is neither registered nor in the hub's folder, and redis.RedisError.
     """
@@ -57,14 +57,14 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
         except UnknownScorerError:
             if not conditions:
                 raise
-            # It is known, but not good enough to run: the conditions say why.
+            # Known, but it cannot run: the conditions say why.
             found = fleet.scorers().model_copy(update={"scorers": []})
     problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in Agents(client).problems().items()]
     return _report(found, scores, total, conditions, problems)
 
 
 def ask_report(client: Client, named: str | None) -> StatusReport:
-    """The same from the JSON API, which knows nothing of a hub's folder, nor which agents are too old.
+    """The same from the JSON API, which lacks the data of a hub's folder and the versions of agents.
 
     Raises UnknownScorerError, HttpError and ApiError.
     """
@@ -107,7 +107,7 @@ def _report(
 
 
 def _scores(fleet: FleetReader | Client, scorer: str) -> tuple[list[ScoreView], int]:
-    """Those that a person has to look at first, a table of thousands says nothing; and how many there are."""
+    """The scores that need attention first, limited for a readable table; and their total number."""
     found = fleet.worst_scores(scorer, TABLE_PAIRS)
     return [score.model_copy(update={"results": []}) for score in found.scores], found.total
 
@@ -116,9 +116,9 @@ _BAD = ("unhealthy", "failing", "expired")
 
 
 def state_of(scorer: ScorerView) -> str:
-    """One word: unhealthy, failing, suspended, expired, paused, empty, waiting or ok; the first that is true.
+    """The state: unhealthy, failing, suspended, expired, paused, empty, waiting or ok; the first that applies.
 
-    Why it is expired or waiting, when that is because ticks are not sent, is in `scorer.idle`.
+    If skipped ticks are the cause of expired or waiting, `scorer.idle` has the reason.
     """
     counts = scorer.clusters
     if scorer.health_status == "Inactive":

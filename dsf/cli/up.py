@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
     from dsf.demo.stack import Stack
 
-#: Seconds between two looks at children and clusters.
+#: Seconds between two checks of children and clusters.
 TICK = 0.25
-#: Seconds until every server must answer: a slow machine starts many programs at once.
+#: Seconds within which every server must answer: a slow machine starts many programs at once.
 START_TIMEOUT = 60.0
 
 RedisOption = Annotated[
     str | None,
     typer.Option(
         "--redis-url",
-        help="Use this Redis; default is an embedded one. What another hub keeps there would be replaced, so "
-        "DSF_REDIS_URL is not read here. Others on this machine can see a password here; use --redis-url-file.",
+        help="Use this Redis; default: an embedded one. Data of another hub there would be replaced, so "
+        "DSF_REDIS_URL is ignored. Other users of this machine can see a password here; use --redis-url-file.",
     ),
 ]
 RedisFileOption = Annotated[
     Path | None,
     typer.Option(
         "--redis-url-file",
-        help="File with the URL, in place of --redis-url; read once, at the start.",
+        help="File with the URL, in place of --redis-url; read once, at startup.",
         exists=True,
         dir_okay=False,
     ),
@@ -40,15 +40,16 @@ RedisFileOption = Annotated[
 
 def up(
     manifests: Annotated[
-        Path, typer.Option("--manifests", help="Folder of manifests; it is followed.", exists=True, file_okay=False)
+        Path,
+        typer.Option("--manifests", help="Folder of manifests; changes are picked up.", exists=True, file_okay=False),
     ],
     backend: Annotated[
-        Literal["dir"], typer.Option("--backend", help="Only dir: on Kubernetes use the chart.")
+        Literal["dir"], typer.Option("--backend", help="Only dir: on Kubernetes, use the chart.")
     ] = "dir",
     redis_url: RedisOption = None,
     redis_url_file: RedisFileOption = None,
     out_dir: Annotated[
-        Path | None, typer.Option("--out-dir", help="Where statuses and scores are written; default MANIFESTS/_out.")
+        Path | None, typer.Option("--out-dir", help="Output folder for statuses and scores; default MANIFESTS/_out.")
     ] = None,
     state_dir: Annotated[
         Path | None,
@@ -59,7 +60,7 @@ def up(
 ) -> None:
     """Run everything on a folder of manifests: hub, beat, results worker, exporter, page, Flower and local agents.
 
-    Overrides of the schedule and scores stay across restarts. Ctrl-C ends it.
+    Overrides of the schedule and scores survive restarts. Ctrl-C ends it.
 
     Example: dsf up --backend dir --manifests my-manifests
     """
@@ -90,13 +91,13 @@ def up(
                         supervisor.check()
                         time.sleep(TICK)
         except KeyboardInterrupt:
-            say("everything is ended; the schedule's overrides and the scores are kept")
+            say("all processes have ended; the schedule's overrides and the scores are kept")
 
 
 def foreign_redis(url: str | None, file: Path | None) -> str | None:
-    """The URL that was given, or that is in the file that was given; None for an embedded Redis.
+    """The given URL, or the one in the given file; None for an embedded Redis.
 
-    Raises typer.BadParameter, which does not repeat the URL: it may hold a password.
+    Raises typer.BadParameter without the URL, which may contain a password.
     """
     from dsf.errors import SettingsError
     from dsf.redislink import address
@@ -117,13 +118,13 @@ def foreign_redis(url: str | None, file: Path | None) -> str | None:
     try:
         address.parse(url)
     except SettingsError as error:
-        # Not the variable: that one is not read here.
+        # The environment variable is ignored here.
         raise typer.BadParameter(str(error).removeprefix("DSF_REDIS_URL: "), param_hint=option) from None
     return url
 
 
 def say(text: str) -> None:
-    """Tell a person what happens, on standard error: standard output is for what was asked for."""
+    """Print a message to standard error: standard output is for data."""
     from dsf.cli.output import clean
 
     typer.echo(f"dsf: {clean(text)}", err=True)
@@ -131,7 +132,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def announced(stack: Stack, name: str, host_aliases: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[None]:
-    """Let commands in other terminals find this stack by `name`."""
+    """Publish this stack to commands in other terminals under `name`."""
     from dsf.cli import context
 
     try:

@@ -1,4 +1,4 @@
-"""`--watch`: a view that is printed again and again."""
+"""`--watch`: a view that is printed periodically."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 View = TypeVar("View", bound="BaseModel")
 
-#: Seconds between two looks.
+#: Seconds between two updates.
 WATCH_INTERVAL = 1.0
 
 
 def watch(read: Callable[[], View], output: Format, render: Callable[[View], RenderableType]) -> NoReturn:
-    """Print again and again until Ctrl-C: in place on a terminal, else one after the other.
+    """Print periodically until Ctrl-C: in place on a terminal, else one after the other.
 
-    JSON is one line per look and YAML one document. While Redis or the API is away, a line on stderr says so and it
-    goes on.
+    JSON is one line per update and YAML one document. While Redis or the API is down, it continues with a line on
+    stderr.
     """
     import redis
 
@@ -66,7 +66,7 @@ def _watch_live(read: Callable[[], View], render: Callable[[View], RenderableTyp
                 shown = render(read())
                 live.update(shown, refresh=True)
             except (redis.RedisError, ApiError, HttpError) as error:
-                # What is shown is of the last look that worked; the line below it says that it is old.
+                # The view is of the last successful update; the line below marks it as old.
                 live.update(Group(Text(clean(_hint(error)), style="red"), shown), refresh=True)
             time.sleep(WATCH_INTERVAL)
 

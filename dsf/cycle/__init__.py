@@ -1,4 +1,4 @@
-"""One cycle of one scorer: fetch and score. The agent keeps what comes of them, `dsf explain` shows it.
+"""One cycle of one scorer: fetch and score, for the agent and `dsf explain`.
 
 cycle   one cycle, and how far it is
 atonce  several sources at the same time

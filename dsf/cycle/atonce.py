@@ -1,4 +1,4 @@
-"""Several sources at the same time."""
+"""Queries several sources in parallel."""
 
 from __future__ import annotations
 

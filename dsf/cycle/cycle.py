@@ -1,4 +1,4 @@
-"""One cycle, and how far it is."""
+"""One cycle and its progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole fleet on one machine, in processes: for `dsf demo`, for `dsf up`, for people who write scorers.
+"""A whole fleet as processes on one machine, for `dsf demo` and `dsf up`.
 
 `binaries` and `debian` find programs that are not Python; `ports` chooses free ports; `supervisor` starts, watches and
 ends processes; `embedded_redis` is a Redis for

@@ -1,4 +1,4 @@
-"""What a running fleet shows: one line per pair, what is still missing, and why."""
+"""Report of a running fleet: one line per pair, missing scores and reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs of the demo that are not the framework's: a Prometheus and a node exporter per cluster, the scorers."""
+"""External programs of the demo: a Prometheus and a node exporter per cluster, and the scorers."""
 
 from __future__ import annotations
 

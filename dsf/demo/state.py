@@ -1,4 +1,4 @@
-"""The folder that keeps Redis' data and logs of a folder of manifests between runs."""
+"""State folder for Redis' data and logs, per folder of manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts child processes, watches them, starts the dead ones again, and ends them all.
+"""Supervisor of child processes: starts, restarts and ends them.
 
 Each child has a session of its own, so that Ctrl-C in the terminal reaches only the supervisor, which then ends the
 children in order. On Linux the kernel ends them too when the supervisor itself is killed. Use it from one thread: the

@@ -1,4 +1,4 @@
-"""`python -m dsf.exporter`: the exporter without the command line around it."""
+"""`python -m dsf.exporter`: the exporter without the command line."""
 
 import sys
 

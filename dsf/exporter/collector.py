@@ -1,4 +1,4 @@
-"""The collector of the exporter's /metrics: it reads Redis at every scrape and keeps nothing in between."""
+"""Stateless collector of the exporter's /metrics: it reads Redis at every scrape."""
 
 from __future__ import annotations
 

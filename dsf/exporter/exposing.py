@@ -1,4 +1,4 @@
-"""Which series there are of which scorer: what it says itself, else as many as the limit has room for."""
+"""Selects the exposed series of each scorer: by its own setting, else within the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metric families of everything that is known per scorer and cluster.
+"""Metric families per scorer and cluster.
 
 Values are collected in dictionaries by label values first, so that no label set is ever exposed twice, whatever Redis
 holds.

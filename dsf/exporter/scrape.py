@@ -1,4 +1,4 @@
-"""One reading of Redis for scrapes that come together."""
+"""One reading of Redis, shared by concurrent scrapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums per scorer, from the read model: what a fleet of any size can afford."""
+"""Sums per scorer, from the read model, independent of the fleet's size."""
 
 from __future__ import annotations
 

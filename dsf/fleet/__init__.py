@@ -1,6 +1,6 @@
-"""What is known of the fleet, read from Redis: for the command line, the exporter and the optimiser.
+"""State of the fleet, read from Redis: for the command line, the exporter, the page and the optimiser.
 
-verdict      how one scorer does on one cluster
+verdict      state of one scorer on one cluster
 model        sums over pairs and pairs in pages, from the read model; overviews are its answers
 views        answers, as JSON API and `-o json` have them
 reader       scores, scorers, schedule and past cycles; with pages

@@ -1,6 +1,6 @@
-"""What people do to the fleet. Each deed is written down with the name of who did it (`dsf.fleet.changes`).
+"""Actions of users on the fleet, each recorded with its author (`dsf.fleet.changes`).
 
-The command line and the page act through this alone, so that no way leaves a change without its author.
+The command line and the page only act through this module, so that every change has an author.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from dsf.store.schedule import Override, ScheduleStore
 
 
 class Actions:
-    """Acts in one person's name. Methods raise redis.RedisError, and UnknownScorerError and UnknownClusterError before
-    anything was done. `cluster` None is all of them."""
+    """Acts in one user's name. Methods raise redis.RedisError, and UnknownScorerError and UnknownClusterError before
+    any change. `cluster` None means all.
+    """
 
     def __init__(self, client: redis.Redis, settings: Settings, actor: Actor) -> None:
         self._redis = client
@@ -39,7 +40,7 @@ class Actions:
             runs += rescoring.send(self._redis, self._settings, scorer, clusters)
             is_all = not clusters
         finally:
-            # Also when it breaks off: those before were sent.
+            # Also after an error: earlier ones were sent.
             if sent := [run for run in runs if run.run_id]:
                 refused = len(runs) - len(sent)
                 self._record(
@@ -78,21 +79,21 @@ class Actions:
         return done
 
     def reset(self, scorer: str, cluster: str | None, *, note: str = "") -> None:
-        """Remove people's changes to a scorer on one cluster, or everywhere."""
+        """Remove overrides of a scorer on one cluster, or on all."""
         reset(self._store, scorer, cluster)
         self._record(Action.RESET, scorer, _named(cluster), note=note)
 
     def ask_credentials(
         self, action: Literal["rotate", "revoke"], clusters: Sequence[str], *, note: str = ""
     ) -> dict[str, KeyRequest]:
-        """Ask for new credentials of these clusters; what was asked for, by cluster."""
+        """Request new credentials for these clusters. Returns the requests by cluster."""
         known = AgentKeys(self._redis)
         asked: dict[str, KeyRequest] = {}
         try:
             for name in clusters:
                 asked[name] = known.ask(name, action, by=self._actor.name)
         finally:
-            # Also when one in the middle is not known: those before it were asked for.
+            # Also after an unknown cluster: earlier requests were made.
             if asked:
                 self._record(Action(action), "", list(asked), note=note)
         return asked

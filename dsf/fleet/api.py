@@ -39,11 +39,11 @@ from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, Score
 log = dsf.log.get(__name__)
 
 _PROBLEM: Final = "application/problem+json"
-#: What every endpoint may answer instead.
+#: Error answers of every endpoint.
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"model": Problem, "description": "The question cannot be understood; the detail says why."},
-    404: {"model": Problem, "description": "No such scorer or cluster; the detail names those that there are."},
-    422: {"model": Problem, "description": "A parameter cannot be used; the detail says which and why."},
+    400: {"model": Problem, "description": "Invalid request; the detail says why."},
+    404: {"model": Problem, "description": "No such scorer or cluster; the detail lists the known ones."},
+    422: {"model": Problem, "description": "Invalid parameter; the detail says which and why."},
     503: {"model": Problem, "description": "Redis cannot be read."},
 }
 # What is another number at every moment. What it is counted from is in the answer too, and counts. Only numbers: a
@@ -94,14 +94,14 @@ def make_router(client: redis.Redis, settings: SettingsReader = lambda _: None) 
 
 
 def add_changes(router: APIRouter, client: redis.Redis) -> None:
-    """What people did. Not for everybody who reaches a port: it has their names and what they wrote."""
+    """Add the list of changes. It has users' names and notes, so it is not public."""
     fleet = FleetReader(client)
 
     @router.get("/changes", response_model=ChangeList)
     def changes(
         request: Request,
         scorer: ScorerFilter = None,
-        cluster: Annotated[str | None, Query(description="Only what may concern this cluster.")] = None,
+        cluster: Annotated[str | None, Query(description="Only changes that may affect this cluster.")] = None,
         since: Since = None,
         limit: Rows = 100,
         cursor: Cursor = None,
@@ -111,13 +111,13 @@ def add_changes(router: APIRouter, client: redis.Redis) -> None:
 
 
 def add_problems(app: FastAPI) -> None:
-    """Answer errors of the router as RFC 9457 has it."""
+    """Answer errors of the router by RFC 9457."""
     for kind in (redis.RedisError, DsfError, RequestValidationError):
         app.add_exception_handler(kind, problem_of)
 
 
 def problem_of(request: Request, error: Exception) -> JSONResponse:
-    """An error as RFC 9457 has it."""
+    """An error by RFC 9457."""
     if isinstance(error, redis.RedisError):
         log.warning("redis cannot be read", path=request.url.path, error=str(error))
         text = f"{type(error).__name__}: {error}; it is tried again at every request"
@@ -141,7 +141,7 @@ def problem(status: int, title: str, detail: str) -> JSONResponse:
 def _add_sums(router: APIRouter, model: FleetModel, settings: SettingsReader) -> None:
     @router.get("/summary", response_model=FleetOverview)
     def summary(request: Request, limit: Rows = MAX_ROWS) -> Response:
-        """The whole fleet: how many scorers on clusters are in each state, why, and how old scores are.
+        """The whole fleet: numbers of pairs by state, reasons, and ages of scores.
 
         With the `limit` worst scorers, and as many that could not run yet; sums are of all.
         """
@@ -224,7 +224,7 @@ def _add_lists(router: APIRouter, fleet: FleetReader) -> None:
 
     @router.get("/scorers", response_model=ScorerList)
     def scorers(request: Request, scorer: ScorerFilter = None, limit: Limit = 200, cursor: Cursor = None) -> Response:
-        """Every registered scorer and how it does, by name."""
+        """Every registered scorer and its state, by name."""
         return _answer(request, fleet.scorers(scorer, limit=limit, after=cursor))
 
     @router.get("/schedule", response_model=ScheduleList)
@@ -236,7 +236,7 @@ def _add_lists(router: APIRouter, fleet: FleetReader) -> None:
         after: After = None,
         cursor: Cursor = None,
     ) -> Response:
-        """Every entry of the schedule with what people changed, and when it runs next, sorted by cluster and scorer.
+        """Every entry of the schedule with overrides and next run, sorted by cluster and scorer.
 
         At most `limit` in one answer; while its `continue` is not null, there are more.
         """
@@ -244,7 +244,7 @@ def _add_lists(router: APIRouter, fleet: FleetReader) -> None:
 
     @router.get("/history/{cluster}/{scorer}", response_model=HistoryList)
     def history(request: Request, cluster: str, scorer: str, limit: Cycles = 100, cursor: Cursor = None) -> Response:
-        """The newest cycles of one scorer on one cluster, and its books."""
+        """The newest cycles of one scorer on one cluster, and its counters."""
         return _answer(request, fleet.history(cluster, scorer, limit=limit, after=cursor))
 
 

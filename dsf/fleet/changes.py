@@ -1,7 +1,7 @@
-"""Who did what to the fleet and when: a capped stream in Redis, which outlives what Kubernetes and Flower remember.
+"""List of changes: a capped Redis stream of actions with author and time, kept longer than in Kubernetes and Flower.
 
-Everybody who acts for a person writes here: the command line, the page, the optimiser and its tools for assistants. The
-hub controller makes a Kubernetes Event of what concerns a DynamicScorer. The moment is that of Redis' clock.
+All components that act for users write here: the command line, the page, the optimiser and its tools for assistants.
+The hub controller creates Kubernetes Events for changes of a DynamicScorer. Times are of Redis' clock.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dsf.text import cleaned
 
 log = dsf.log.get(__name__)
 
-#: Clusters that a deed names; of more only their number is kept.
+#: Most clusters named in a change; beyond that only their number is kept.
 MAX_CLUSTERS: Final = 20
 #: Characters of a note or a detail, and of a name.
 _MAX_TEXT: Final = 500
 _MAX_NAME: Final = 253
-#: Deeds per round trip.
+#: Changes per round trip.
 _BATCH: Final = 500
 #: Elements of the list that wakes the hub controller; one is enough.
 _WAKE_LENGTH: Final = 2
@@ -38,7 +38,7 @@ _ID: Final = re.compile(r"(?!0+-0+$)[0-9]{1,15}-[0-9]{1,19}")
 
 
 class Action(StrEnum):
-    """What can be done."""
+    """Actions of users."""
 
     RESCORE = "rescore"
     PAUSE = "pause"
@@ -51,42 +51,40 @@ class Action(StrEnum):
     PLAN_RESET = "plan-reset"
 
 
-#: By what way somebody acted.
+#: Interface of the action.
 Way = Literal["cli", "page", "api", "mcp"]
 
 
 class Actor(View):
-    """Who acts."""
+    """Author of an action."""
 
     name: str
-    claimed: bool = Field(description="The name is what its bearer says; nobody has checked it.")
+    claimed: bool = Field(description="The name is unverified.")
     way: Way
 
 
 class Deed(View):
-    """What somebody did. It has no secret, and no text longer than some hundred characters."""
+    """An action. It has no secrets, and no text longer than some hundred characters."""
 
     action: Action
-    scorer: str = Field(default="", description="The DynamicScorer; empty for what concerns none.")
+    scorer: str = Field(default="", description="The DynamicScorer; empty without one.")
     clusters: list[str] = Field(
-        default=[], description=f"At most {MAX_CLUSTERS}; empty: wherever the scorer runs, or what has no clusters."
+        default=[], description=f"At most {MAX_CLUSTERS}; empty: every cluster on which the scorer runs, or none."
     )
-    cluster_count: int = Field(
-        default=0, description="On how many clusters something was done; 0 where that is not counted."
-    )
+    cluster_count: int = Field(default=0, description="Number of affected clusters; 0 if not counted.")
     namespace: str = Field(default="", description="Of a plan.")
-    detail: str = Field(default="", description="What exactly, such as `5 s, was 30 s`.")
-    reference: str = Field(default="", description="The run id of the one run that was asked for, or the plan's id.")
-    note: str = Field(default="", description="Why, as its author says.")
+    detail: str = Field(default="", description="Details, such as `5 s, was 30 s`.")
+    reference: str = Field(default="", description="The run id of a single requested run, or the plan's id.")
+    note: str = Field(default="", description="Reason given by its author.")
 
 
 class Change(Deed):
-    """A deed with its author."""
+    """An action with its author."""
 
-    id: str = Field(description="Later ones sort after earlier ones in time; a place to go on reading from.")
+    id: str = Field(description="Ids sort by time; a cursor for further reading.")
     at: Time
     by: str
-    claimed: bool = Field(default=True, description="`by` is what its bearer says; nobody has checked it.")
+    claimed: bool = Field(default=True, description="The name in `by` is unverified.")
     way: Way = "cli"
 
     @property
@@ -117,7 +115,9 @@ class Change(Deed):
 
     @property
     def sentence(self) -> str:
-        """All of it but the moment, for an Event: `paused on worker01 (until ...) by ann@host (claimed), cli: why`."""
+        """The change without its time, for an Event: `paused on worker01 (until ...) by ann@host (claimed), cli:
+        why`.
+        """
         where = f" on {self.where}" if self.where else f" in namespace {self.namespace}"
         detail = f" ({self.detail})" if self.detail else ""
         note = f": {self.note}" if self.note else ""
@@ -145,12 +145,12 @@ class ChangeList(View):
     continue_: str | None = Field(
         default=None,
         alias="continue",
-        description="There may be more: ask again with this as cursor. null when these are the last.",
+        description="Cursor of the next page; null on the last.",
     )
 
 
 def record(client: redis.Redis, actor: Actor, deed: Deed) -> str:
-    """Write down what was done, after it was done; returns its id.
+    """Record a completed action; returns its id.
 
     Texts are cut and cleaned. A user of Redis that may not write here is logged, and the id is empty: what was done is
     done, and rights of an earlier version know no such stream. Raises redis.RedisError for everything else.
@@ -173,8 +173,7 @@ def record(client: redis.Redis, actor: Actor, deed: Deed) -> str:
         return str(script(keys=[keys.CHANGES, keys.HUB_WAKE], args=[keys.CHANGES_KEPT, text, _WAKE_LENGTH]))
     except redis.exceptions.NoPermissionError as error:
         log.error(
-            "what was done cannot be written down: this user of Redis has the rights of an earlier version, "
-            "see docs/upgrade.md",
+            "the change cannot be recorded: this Redis user has the rights of an earlier version, see docs/upgrade.md",
             action=deed.action.value,
             scorer=deed.scorer,
             error=str(error),

@@ -1,4 +1,4 @@
-"""What `dsf credentials` shows, read from Redis."""
+"""Views of `dsf credentials`, read from Redis."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class CredentialView(View):
     cluster: str
     current_id: int
     previous_ids: list[int] = Field(description="Still valid beside the current ones, during a rotation.")
-    used_id: int | None = Field(description="What the newest result was signed with; null before the first.")
+    used_id: int | None = Field(description="Key id of the newest result; null before the first.")
     state: Literal["not used yet", "in use", "rotating", "asked for"]
-    requested: Literal["", "rotate", "revoke"] = Field(description="What was asked for and is not done yet.")
+    requested: Literal["", "rotate", "revoke"] = Field(description="Pending request.")
     requested_by: str
 
 

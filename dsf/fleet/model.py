@@ -1,5 +1,5 @@
-"""Reads the read model: the fleet, a scorer, a cluster, pairs in pages, one pair. What it reads is bounded by the
-answer, not by the fleet; a page has at most 200 rows.
+"""Queries of the read model: the fleet, a scorer, a cluster, pages of pairs, one pair. The cost depends on the answer,
+not on the fleet; a page has at most 200 rows.
 """
 
 from __future__ import annotations

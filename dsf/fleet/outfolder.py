@@ -1,4 +1,4 @@
-"""What a hub wrote, in its folder or in Redis: conditions of scorers, and mistakes in manifests."""
+"""Conditions of scorers and mistakes in manifests, as written by a hub in its folder or in Redis."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def unmet(scorer: str, conditions: Iterable[Said | overviews.ConditionView]) -> 
 
 
 def problems_in(out: Path | None) -> Iterator[ProblemView]:
-    """What the hub does not like about the manifests."""
+    """The hub's problems with the manifests."""
     listed = _load(out / "problems.yaml") if out else None
     for problem in _dicts(listed.get("problems") if isinstance(listed, dict) else listed):
         line = problem.get("line")

@@ -1,4 +1,4 @@
-"""What the read model answers: sums over pairs, and pairs in pages, worst first. As `dsf.fleet.views`: camelCase, times
+"""Answers of the read model: sums over pairs, and pages of pairs, worst first. As `dsf.fleet.views`: camelCase, times
 in RFC 3339 UTC, durations in seconds.
 """
 
@@ -32,10 +32,10 @@ class ReasonGroup(View):
 
     scorer: str
     state: Verdict = Field(description="failing, or skipped for ticks that were not sent.")
-    stage: str = Field(description="fetch, score or publish; empty when nothing was heard, or no tick was sent.")
+    stage: str = Field(description="fetch, score or publish; empty for lost cycles and skipped ticks.")
     reason: str
-    clusters: int = Field(description="On how many clusters.")
-    cluster: str = Field(description="Where the text is from.")
+    clusters: int = Field(description="Number of clusters.")
+    cluster: str = Field(description="Cluster of the text.")
     run_id: str = ""
     at: Time | None = None
     message: str = Field(description="The newest text.")

@@ -1,4 +1,4 @@
-"""Answers in pages: a fleet has more pairs than a person reads or a client wants at once."""
+"""Pagination of pairs."""
 
 from __future__ import annotations
 

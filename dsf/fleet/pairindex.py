@@ -1,4 +1,4 @@
-"""Counts of the read model, and pages of it, worst first: how much is read depends on the page, not on the fleet."""
+"""Counts and pages of the read model, worst first; the cost depends on the page, not on the fleet."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Why a Placement has the clusters that it has, and what would change if scores were others; as data, without input or
-output. `dsf.fleet.placementreader` reads what it needs."""
+"""Explains a Placement's clusters and the effect of other scores, as data, without input or output.
+`dsf.fleet.placementreader` reads its input.
+"""
 
 from __future__ import annotations
 
@@ -213,9 +214,10 @@ def _prioritizer(one: Prioritizer) -> PrioritizerView:
 
 def _notes(situation: Situation, outcome: Outcome, view: PlacementView, told: Told | None) -> Any:
     if (situation.placement["metadata"].get("annotations") or {}).get(_DISABLED) == "true":
-        yield f"OCM does not look at it: the annotation {_DISABLED} is set"
+        yield f"OCM ignores it: the annotation {_DISABLED} is set"
     if outcome.has_cel and told is None:
-        yield "CEL expressions of its predicates are not evaluated here: whom they leave out is in the ranking"
+        yield "CEL expressions of its predicates are not evaluated here: the ranking includes the clusters that they "
+        "exclude"
     if not situation.sets:
         yield "no ManagedClusterSet is bound to its namespace, so it has no clusters"
     if (wanted := situation.spec.get("numberOfClusters")) is not None and len(outcome.chosen) < int(wanted):
@@ -223,11 +225,11 @@ def _notes(situation: Situation, outcome: Outcome, view: PlacementView, told: To
     if not view.agrees and not outcome.problem:
         expired = any(cell.standing == "expired" for one in view.ranking for cell in one.cells)
         because = (
-            "a score has expired, and OCM acts on that only when something else changes"
+            "a score has expired, which OCM only notices with another change"
             if expired
-            else "OCM has not looked since something changed"
+            else "OCM has not evaluated it since a change"
         )
-        yield f"what it has is not what would be chosen now: {because}"
+        yield f"its clusters are not those that would be chosen now: {because}"
     for number, prioritizer in enumerate(view.prioritizers):
         without = [one.cluster for one in view.ranking if one.cells[number].standing not in ("counted", "asked")]
         if without:

@@ -1,4 +1,6 @@
-"""Reads what a Placement's explanation needs from the hub's API server, and asks OCM's own scheduler where it can."""
+"""Reads the input of a Placement's explanation from the hub's API server, and queries OCM's own scheduler if
+configured.
+"""
 
 from __future__ import annotations
 

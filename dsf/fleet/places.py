@@ -1,4 +1,4 @@
-"""Where pairs stand in the indexes of the read model, and what that says at a moment.
+"""Places of pairs in the indexes of the read model, and their states at a time.
 
 A place is the rank of a state * SPAN + a time (`lua/model.lua`). What succeeded stands by the time at which its score
 expires, so what has expired by now is a range of its own: readers need not wait for the sweeper to move it.

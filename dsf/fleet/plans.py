@@ -1,6 +1,6 @@
-"""What the optimiser last proposed for each namespace, beside the plan in force: for a table, a picture and reasons.
+"""The optimiser's last proposal for each namespace beside the plan in force, as data for a table and a picture.
 
-The optimiser writes it when it plans, applies or resets; whoever shows it needs neither the optimiser nor its rights.
+The optimiser writes it when it plans, applies or resets; readers need neither the optimiser nor its rights.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Place(View):
 
 
 class Move(View):
-    """What a plan does to one workload, and why."""
+    """The change of one workload, with its reason."""
 
     workload: str
     change: Literal["stays", "moves", "is placed", "is taken away", "is nowhere"]

@@ -1,4 +1,4 @@
-"""Makes the views from what is in Redis. Reads only."""
+"""Builds the views from Redis. Read-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why pairs have no new score, grouped: `bad_query on 412 clusters`."""
+"""Groups of pairs without a new score by reason: `bad_query on 412 clusters`."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore, effective
 from dsf.ticks import send_now
 
-#: Seconds between two looks for results. A cycle takes tens of milliseconds.
+#: Seconds between two polls for results. A cycle takes tens of milliseconds.
 _LOOK = 0.1
 
 
 class RunView(View):
-    """One run that was asked for. `run_id` is empty when it was not sent, `outcome` while nothing was heard of it."""
+    """One requested run. `run_id` is empty if it was not sent, `outcome` while it has no result."""
 
     cluster: str
     run_id: str = ""
@@ -41,7 +41,7 @@ class RunView(View):
 
 
 class RescoreReport(View):
-    """What became of the runs, and the scores of those that succeeded."""
+    """Outcomes of the runs, and the scores of successful ones."""
 
     at: Time
     scorer: str
@@ -115,7 +115,7 @@ def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> Resco
 
 
 def _nothing_heard(client: redis.Redis, cluster: str, scorer: str) -> str:
-    """Where the run may hang, from what stands in the queues."""
+    """Probable location of a missing run, from the queue lengths."""
     waiting = client.llen(keys.spoke_queue(cluster))
     results = client.llen(keys.RESULTS_QUEUE)
     if waiting:

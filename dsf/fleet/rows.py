@@ -1,4 +1,4 @@
-"""One pair as a line of a table, and with all that is known of it. Pure functions."""
+"""One pair as a table row, and in detail. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule as people see it and change it: entries, overrides, and when each pair runs next."""
+"""Views and changes of the schedule: entries, overrides, and next runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def entry_view(entry: Entry, overrides: Mapping[str, Override], due: float | Non
 
 
 def override_view(target: str, override: Override) -> OverrideView:
-    """A person's change, as people see it."""
+    """View of an override."""
     return OverrideView(
         target=target,
         interval_seconds=override.interval,
@@ -46,12 +46,12 @@ def override_view(target: str, override: Override) -> OverrideView:
 
 
 def target_of(scorer: str, cluster: str | None) -> str:
-    """What an override is written for: the scorer on one cluster, or on all (None)."""
+    """Target of an override: the scorer on one cluster, or on all (None)."""
     return scorer_target(scorer) if cluster is None else keys.pair(cluster, scorer)
 
 
 def reset(store: ScheduleStore, scorer: str, cluster: str | None) -> None:
-    """Remove people's changes to a scorer on one cluster, or everywhere. Raises redis.RedisError."""
+    """Remove overrides of a scorer on one cluster, or on all. Raises redis.RedisError."""
     if cluster is None:
         # Per cluster first: an interrupted reset leaves overrides that were asked for.
         for target in sorted({*store.targets(scorer)} - {scorer_target(scorer)}):

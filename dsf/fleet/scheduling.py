@@ -1,4 +1,4 @@
-"""How OCM's placement controller decides, as pure functions of the objects that it looks at.
+"""Rules of OCM's placement controller, as pure functions of its input objects.
 
 It follows pkg/placement of OCM 1.2: which clusters are in question (cluster sets that are bound to the namespace), two
 filters (predicates, taints), the sum of weight x score of each prioritizer, the first so many by sum and then by name.

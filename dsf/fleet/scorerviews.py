@@ -1,4 +1,4 @@
-"""How every scorer does, as `dsf status` and the JSON API say it: from the read model, not from all pairs."""
+"""States of scorers for `dsf status` and the JSON API, from the read model instead of all pairs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How one scorer does on one cluster: the one judgement that statuses, exporter, pages and command line count by.
+"""State of one scorer on one cluster, shared by statuses, exporter, pages and command line.
 
-`lua/model.lua` of the store says the same in the scripts that keep the books; a test holds the two together.
+`lua/model.lua` of the store implements the same for scripts; a test compares both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dsf.store.skips import SKIPS_THRESHOLD
 class Verdict(StrEnum):
     """Exactly one of these at any moment, worst first.
 
-    What is paused is said before anything else: nobody expects it to run.
+    Paused takes precedence: such a pair is not expected to run.
     """
 
     #: The newest cycle failed or was lost, or all expire in the queue.

@@ -1,4 +1,4 @@
-"""What the JSON API answers and `dsf ... -o json` prints: camelCase, times in RFC 3339 UTC, durations in seconds.
+"""Views of the JSON API and of `dsf ... -o json`: camelCase, times in RFC 3339 UTC, durations in seconds.
 
 An age is always the age of the last successful cycle.
 """
@@ -41,7 +41,7 @@ class FailureView(View):
 
     cluster: str
     run_id: str
-    stage: str = Field(description="fetch, score or publish; empty when nothing was heard of the run")
+    stage: str = Field(description="fetch, score or publish; empty for a lost run")
     reason: str
     message: str
     at: Time
@@ -88,9 +88,9 @@ class ScoreView(View):
     run_id: str | None = None
     at: Time | None = Field(default=None, description="When the newest score was measured; null before the first.")
     valid_until: Time | None = None
-    state: Verdict = Field(description="The one word for it.")
-    expired: bool = Field(description="There was a score and it must not be used any more.")
-    empty: bool = Field(default=False, description="The newest cycle succeeded and brought no items.")
+    state: Verdict = Field(description="The state.")
+    expired: bool = Field(description="The newest score has expired.")
+    empty: bool = Field(default=False, description="The newest cycle succeeded without items.")
     fresh: bool = Field(description="There is a score that has not expired, and the newest cycle succeeded.")
     last_success: Time | None = None
     age_seconds: float | None = Field(default=None, description="Seconds since the last successful cycle.")
@@ -105,11 +105,11 @@ class PagedView(View):
     """Base of the answers that come in pages."""
 
     at: Time
-    total: int = Field(default=0, description="Pairs of scorer and cluster that were asked for, on all pages together.")
+    total: int = Field(default=0, description="Total number of requested pairs, on all pages together.")
     continue_: str | None = Field(
         default=None,
         alias="continue",
-        description="There are more: ask again with this as `continue`. null when these are the last.",
+        description="Value of `continue` for the next page; null on the last.",
     )
 
 
@@ -120,7 +120,7 @@ class ScoreList(PagedView):
 
 
 class ClusterCounts(View):
-    """On how many clusters a scorer runs, and how. desired is the sum of the others."""
+    """Numbers of clusters by state. desired is the sum of the others."""
 
     desired: int = 0
     succeeding: int = Field(default=0, description="The newest cycle that ran succeeded, and its score may be used.")
@@ -133,7 +133,7 @@ class ClusterCounts(View):
 
 
 class ScorerView(View):
-    """One registered scorer and how it does."""
+    """One registered scorer and its state."""
 
     name: str
     score_name: str
@@ -172,7 +172,7 @@ class ScorerList(View):
 
 
 class OverrideView(View):
-    """A person's change to the schedule. The target is `<cluster>/<scorer>`, or `*/<scorer>` for all clusters."""
+    """An override of the schedule. The target is `<cluster>/<scorer>`, or `*/<scorer>` for all clusters."""
 
     target: str
     interval_seconds: int | None = None
@@ -189,8 +189,8 @@ class EntryView(View):
     cluster: str
     scorer: str
     score_name: str
-    interval_seconds: int = Field(description="What is in force: the entry's interval or a person's.")
-    entry_interval_seconds: int = Field(description="What the hub controller wants.")
+    interval_seconds: int = Field(description="Current interval: the entry's or an override's.")
+    entry_interval_seconds: int = Field(description="The interval of the hub controller's entry.")
     interval_source: str = Field(description="Where the interval comes from: entry, or the target of an override.")
     rate_limit: str | None = Field(default=None, description="Limit of this scorer on all clusters together.")
     suspended: bool = Field(default=False, description="The DynamicScorer itself says that it shall not run.")
@@ -225,7 +225,7 @@ class CycleView(View):
 
 
 class Books(View):
-    """Every cycle that was due or asked for, by how it ended: scheduled is the sum of all others."""
+    """Numbers of all due or requested cycles by outcome: scheduled is the sum of all others."""
 
     scheduled: int
     ok: int
@@ -250,7 +250,7 @@ class HistoryList(View):
 
 
 class Problem(View):
-    """An error, as RFC 9457 has it."""
+    """An error by RFC 9457."""
 
     title: str
     status: int

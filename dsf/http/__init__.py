@@ -1,17 +1,17 @@
 """HTTP with bounds: one request, one answer, a deadline for the whole exchange and a limit on the decoded bytes.
 
     client     get(), post(), ask_for_token(), and probe() for health checks
-    access     what goes along with a request, and whom it trusts
+    access     credentials of a request, and its trust
     identity   a client certificate, in memory
-    failures   what went wrong, as an HttpError that a person can act on
-    tokenanswer  what may be said of an answer with a token in it
-    transport  connections that know the exchange they serve
-    addresses  to which a name may lead
+    failures   errors of an exchange, as an actionable HttpError
+    tokenanswer  safe description of an answer that may contain a token
+    transport  connections bound to their exchange
+    addresses  resolution of names, and refused addresses
     answer     an answer's bytes, counted, by the rules of HTTP
-    coding     takes compression off in bounded steps
-    deadline   ends an exchange when its time is over, wherever it is blocked
-    trust      the CAs that count: public ones, the system's, the operator's
-    proxies    which proxy a request goes through
+    coding     bounded decompression
+    deadline   ends exchanges at their deadline
+    trust      trusted CAs: public ones, the system's, the operator's
+    proxies    selection of the proxy
 
 Built on requests, but below its Session: that follows redirects (with the whole body of the redirect in memory), keeps
 cookies and reads .netrc and proxies from the environment by rules of its own. None of that must happen to a request

@@ -1,4 +1,4 @@
-"""How one server is asked: what goes along with each request, who the server must be, and what of it is secret."""
+"""Access to one server: credentials, server verification, and the secrets to mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a host's name to a connection, never to an address where clouds serve credentials.
+"""Resolves and connects to hosts, except addresses at which clouds serve credentials.
 
 The author of a scorer chooses URLs, and hub and agents may reach more than they do. The check is part of connecting:
 the addresses that were looked at are those that are connected to, so a name that resolves to something else a moment

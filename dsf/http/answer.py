@@ -1,4 +1,4 @@
-"""Reads one answer off the wire: strictly, and never more than was agreed.
+"""Strict, bounded parser of one HTTP answer.
 
 http.client takes a chunk's size from `int()`, which knows minus signs: `-1` then means everything that ever comes. It
 counts neither trailers nor interim answers. Here every byte that arrives is counted, headers and chunk lines among

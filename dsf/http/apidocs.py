@@ -1,4 +1,4 @@
-"""`/docs` of our HTTP services: their OpenAPI document for people, with nothing loaded from other machines."""
+"""`/docs` of the HTTP services: their OpenAPI document, without external resources."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PAGE: Final = f"""<!doctype html>
 def add_docs(app: FastAPI, needs: Sequence[Callable[..., Any]] = ()) -> None:
     """Serve the page at /docs. The application's own `docs_url` and `redoc_url` must be None.
 
-    `needs` are dependencies of the page, such as one that asks who looks; its assets are everybody's.
+    `needs` are dependencies of the page, such as authentication; its assets are public.
     """
 
     @app.get(PATH, include_in_schema=False, dependencies=[Depends(one) for one in needs])

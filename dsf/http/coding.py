@@ -1,4 +1,4 @@
-"""Takes compression off an answer, in bounded steps.
+"""Decompresses an answer in bounded steps.
 
 A few bytes can stand for a thousand times as many, and an answer can be made of many small compressed pieces each of
 which costs a copy of the rest. So no step makes more than a fixed number of bytes, and the pieces are counted.

@@ -1,4 +1,4 @@
-"""Ends an exchange when its time is over.
+"""Ends exchanges at their deadline.
 
 A socket timeout is per read: a server that sends one byte now and then never meets it. So one thread of the process
 shuts down the sockets of exchanges whose deadline has passed, which wakes the thread that reads or writes there.

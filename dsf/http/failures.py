@@ -1,4 +1,4 @@
-"""What went wrong with an exchange, as an HttpError: what, where, and whether the same request may succeed later."""
+"""Turns failures of an exchange into HttpErrors: cause, place, and whether a retry may succeed."""
 
 from __future__ import annotations
 

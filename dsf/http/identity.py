@@ -1,4 +1,4 @@
-"""A client's certificate in memory: whether it can be used, and into a context without a file on disk."""
+"""Client certificates in memory: validation and loading without a file on disk."""
 
 from __future__ import annotations
 

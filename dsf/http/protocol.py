@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, with a time for the head of each request.
+"""uvicorn's HTTP protocol with a timeout for the header of each request.
 
 uvicorn waits for ever for the rest of a head; a few hundred half-sent ones hold as many connections and files.
 """

@@ -1,7 +1,7 @@
-"""Which proxy a request goes through, by the variables that all programs know.
+"""Selects the proxy of a request by the usual environment variables.
 
-HTTP_PROXY, HTTPS_PROXY and NO_PROXY hold, in capitals or not; OCM sets them in agents from `proxyConfig`. What a proxy
-would only get in the way of, or must not see, goes straight to its server all the same:
+HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply, in upper or lower case; OCM sets them in agents from `proxyConfig`. These
+requests never use a proxy:
 
 - addresses and names of this machine and of this cluster, which no proxy outside of it can reach;
 - tokens over plain http, which the proxy could read. Over https a proxy sees nothing but the name of the server.
@@ -50,7 +50,7 @@ def proxy_for(parts: SplitResult, *, has_token: bool) -> Proxy | None:
 
 
 def named(url: str) -> Proxy:
-    """A proxy that somebody named for the very server. Raises HttpError.
+    """A proxy that is configured for this server. Raises HttpError.
 
     What is read from Secrets comes here only where they are released for a proxy that could read it.
     """

@@ -1,4 +1,4 @@
-"""What every HTTP service of ours does to listen and to end."""
+"""Listening and shutdown of the HTTP services."""
 
 from __future__ import annotations
 

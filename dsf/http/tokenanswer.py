@@ -1,4 +1,4 @@
-"""What may be said of an answer of a server of tokens: it may hold a token that is in no list of secrets yet."""
+"""Safe description of a token server's answer, which may contain a token that is not masked yet."""
 
 from __future__ import annotations
 

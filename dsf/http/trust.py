@@ -1,9 +1,9 @@
-"""Which CAs are trusted by requests over https: public ones, the system's, and those that the operator names.
+"""Trusted CAs for https: public ones, the system's, and the operator's.
 
-All of them count together: certifi's, the system's store, the files and folders that the usual environment variables
-name, OCM's `proxyConfig.caBundle`, and the folder DSF_TRUSTED_CA_DIR. Like Go's programs, and unlike OpenSSL, every
-file of a folder is read, whatever its name: a CA that a pod mounts into /etc/ssl/certs is trusted. A request may bring
-CAs of its own on top of them, for its server alone, and a client's certificate.
+The union of: certifi's, the system's store, the files and folders that the usual environment variables name, OCM's
+`proxyConfig.caBundle`, and the folder DSF_TRUSTED_CA_DIR. Like Go's programs, and unlike OpenSSL, every file of a
+folder is read, whatever its name: a CA that a pod mounts into /etc/ssl/certs is trusted. A request may bring CAs of its
+own on top of them, for its server alone, and a client's certificate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kinds that the hub controller, the agent and the optimiser touch, with their REST paths."""
+"""The kinds that the hub controller, the agent and the optimiser use, with their REST paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects of one kind as they were seen last. Thread-safe."""
+"""Cache of the objects of one kind. Thread-safe."""
 
 from __future__ import annotations
 

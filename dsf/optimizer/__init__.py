@@ -1,15 +1,14 @@
-"""Where workloads run best: a plan from demands, selectable configurations and scores.
+"""The optimiser: plans of workloads from demands, selectable configurations and scores.
 
-Read in this order: `model` (what is planned), `views` and `plan` (what a plan says), `labels` (from manifests to the
-model), `solve` (the one function `solve(problem, limits)`), `values` and `table` (the options in arrays), `search` (the
-way to the best plan), `program` (the integer program), `bounds` (what can be left out of it, and how good a plan can
-be), `greedy` (a plan without a solver), `neighbourhood` (large problems), `ties`, `explain`, `plot`. None of these does
-input or output.
+Reading order: `model` (the problem), `views` and `plan` (the result), `labels` (manifests to model), `solve` (the
+function `solve(problem, limits)`), `values` and `table` (the options as arrays), `search` (finds the best plan),
+`program` (the integer program), `bounds` (upper bounds, and items to leave out), `greedy` (a plan without a solver),
+`neighbourhood` (large problems), `ties`, `explain`, `plot`. None of these does input or output.
 
-Around them: `params` (what is asked), `backend` (objects on the hub), `selector` and `clusters` (how Placements select
-clusters), `reading` (from a request to a problem), `solver` (`solve` in a process of its own), `manifests` (a plan as
-objects), `writer` (all of it or nothing), `scores`, and `service`, which is all that can be asked. `access` and
-`middleware` say who may; `app` and `main` serve it over HTTP, `mcp` to assistants.
+Around them: `params` (requests), `backend` (objects on the hub), `selector` and `clusters` (how Placements select
+clusters), `reading` (request to problem), `solver` (`solve` in a separate process), `manifests` (a plan as objects),
+`writer` (atomic writes), `scores`, and `service`, the interface of all of it. `access` and `middleware` authorize
+callers; `app` and `main` serve it over HTTP, `mcp` to assistants.
 
 It needs the extra `optimizer`, and for pictures also `plot`.
 """

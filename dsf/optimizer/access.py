@@ -1,8 +1,8 @@
-"""Who may do what with the optimiser.
+"""Authentication and authorization of the optimiser's callers.
 
-It writes with rights of its own, so a caller is asked for the rights that doing the same by hand would take:
-`kubernetes` lets the hub's API server judge token and rights; `token` knows one token that may do everything; `none` is
-for a service that nobody but its user can reach.
+The optimiser writes with its own rights, so callers need the rights to do the same manually: `kubernetes` checks token
+and rights on the hub's API server; `token` is one token with all rights; `none` is for a service that only its user can
+reach.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = dsf.log.get(__name__)
 
 
 class Action(StrEnum):
-    """What can be done."""
+    """Actions that need rights."""
 
     LIST_SCORES = "list scores"
     EXPLAIN_SCORER = "explain a scorer"
@@ -49,7 +49,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Right:
-    """One thing that the API server must allow. Not `in_namespace`: everywhere."""
+    """One right on the API server. Without `in_namespace`, in all namespaces."""
 
     verb: str
     resource: Resource
@@ -63,7 +63,7 @@ _READ: Final = (
 )
 _DELETE: Final = (Right("delete", PLACEMENTS), Right("delete", PLACEMENT_BINDINGS))
 
-#: The rights that each action takes.
+#: The rights that each action requires.
 RIGHTS: Final[Mapping[Action, Sequence[Right]]] = {
     Action.LIST_SCORES: (Right("list", ADDON_PLACEMENT_SCORES),),
     Action.EXPLAIN_SCORER: (
@@ -74,62 +74,64 @@ RIGHTS: Final[Mapping[Action, Sequence[Right]]] = {
     Action.APPLY: (*_READ, Right("create", PLACEMENTS), Right("create", PLACEMENT_BINDINGS), *_DELETE),
     Action.RESET: _DELETE,
     Action.LIST_PLANS: (Right("list", PLACEMENTS), Right("list", PLACEMENT_BINDINGS)),
-    # Whoever may change a scorer may suspend it and resume it, which scores as well.
+    # Users with the right to change a scorer can also make it score by suspend and resume.
     Action.RESCORE: (Right("update", DYNAMIC_SCORERS),),
 }
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks, as the API server named them."""
+    """The caller, as named by the API server."""
 
     name: str
     #: The `user` of a TokenReview.
     user: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: Who sent the request that is being answered; set by `middleware.AccessMiddleware`.
+#: Caller of the current request; set by `middleware.AccessMiddleware`.
 current_caller: ContextVar[Caller] = ContextVar("current_caller")
 
 
-#: Whether the request at hand is an assistant's call of a tool; set by `mcp`.
+#: Whether the current request is a tool call of an assistant; set by `mcp`.
 by_tool: ContextVar[bool] = ContextVar("by_tool", default=False)
 
 
 class Access:
-    """Decides about callers. Its methods block, and raise BackendError when they cannot decide."""
+    """Authenticates and authorizes callers. Its methods block, and raise BackendError if they cannot decide."""
 
-    #: Whether a token is asked for. Where it is not, requests that a foreign web page could cause are refused.
+    #: Whether a token is required. Without one, cross-site requests of web pages are refused.
     needs_token = True
 
     def authenticate(self, token: str | None) -> Caller:
-        """Who holds this token. Raises AccessError (401)."""
+        """The holder of this token. Raises AccessError (401)."""
         if token is None:
             raise AccessError("no token; send `Authorization: Bearer TOKEN`", 401)
         return self._holder(token)
 
     def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
-        """Whether they may do this in a namespace, or with None in all; all may here. Raises AccessError (403)."""
+        """Check the right to do this in a namespace, or with None in all; allowed here. Raises AccessError (403)."""
 
     def _holder(self, token: str) -> Caller:
         raise NotImplementedError
 
 
 class OpenAccess(Access):
-    """Everybody may do everything."""
+    """All callers have all rights."""
 
     needs_token = False
 
     def authenticate(self, token: str | None) -> Caller:
         """See `Access`."""
-        return Caller("anybody")
+        return Caller("anonymous")
 
 
 class TokenAccess(Access):
-    """Whoever holds the one token may do everything."""
+    """One token with all rights."""
 
     def __init__(self, file: Path) -> None:
-        """The file is read at every request, so that the token can be changed. Raises SettingsError when it cannot."""
+        """The file is read at every request, so that the token can be changed. Raises SettingsError if it is
+        unreadable.
+        """
         self._file = file
         self._read()
 
@@ -145,12 +147,12 @@ class TokenAccess(Access):
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise SettingsError(f"DSF_OPTIMIZER_TOKEN_FILE: cannot read {self._file}: {reason}") from None
         if not token:
-            raise SettingsError(f"DSF_OPTIMIZER_TOKEN_FILE: {self._file} is empty; it has to hold the token")
+            raise SettingsError(f"DSF_OPTIMIZER_TOKEN_FILE: {self._file} is empty; it must contain the token")
         return token
 
 
 class KubernetesAccess(Access):
-    """The hub's API server says who holds a token and what they may do."""
+    """Token review and authorization by the hub's API server."""
 
     def __init__(self, session: Session, scorer_namespace: str) -> None:
         """DynamicScorers are in `scorer_namespace`."""
@@ -192,23 +194,23 @@ class KubernetesAccess(Access):
 
 
 def make_access(mode: str, host: str, token_file: Path | None, session: Session, scorer_namespace: str) -> Access:
-    """What the settings ask for. Raises SettingsError for what would be open to others."""
+    """Access control by the settings. Raises SettingsError if it would be open to other machines."""
     if mode == "token":
         if token_file is None:
-            raise SettingsError("DSF_OPTIMIZER_AUTH is token, so DSF_OPTIMIZER_TOKEN_FILE has to name the token's file")
+            raise SettingsError("DSF_OPTIMIZER_AUTH is token, so DSF_OPTIMIZER_TOKEN_FILE must name the token's file")
         return TokenAccess(token_file)
     if mode == "none":
         if not is_loopback(host):
             raise SettingsError(
-                f"DSF_OPTIMIZER_AUTH is none and DSF_OPTIMIZER_HOST is {host}: everybody who reaches it could move "
-                "workloads; use 127.0.0.1, or auth kubernetes or token"
+                f"DSF_OPTIMIZER_AUTH is none and DSF_OPTIMIZER_HOST is {host}: every client could move workloads; "
+                f"use 127.0.0.1, or auth kubernetes or token"
             )
         return OpenAccess()
     return KubernetesAccess(session, scorer_namespace)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address is only reachable from this machine."""
     if host == "localhost":
         return True
     try:

@@ -35,7 +35,7 @@ from dsf.optimizer.views import PlanList, PlanReport, ProblemView, ResetReport, 
 
 log = dsf.log.get(__name__)
 
-#: What each error is over HTTP; the first that fits counts.
+#: HTTP status of each error; the first match applies.
 _STATUS: Final[tuple[tuple[type[DsfError], int, str], ...]] = (
     (AccessError, 403, "Forbidden"),
     (UnknownScorerError, 404, "Not found"),
@@ -47,34 +47,34 @@ _STATUS: Final[tuple[tuple[type[DsfError], int, str], ...]] = (
 )
 _DESCRIPTIONS: Final = {
     400: "The body cannot be parsed: it is nested too deeply.",
-    401: "No token, or one that is not known.",
+    401: "Missing or unknown token.",
     403: "The caller may not do this.",
     404: "There is no such scorer.",
-    409: "The plan cannot be applied to the hub as it is; nothing was written.",
+    409: "The plan cannot be applied to the current state of the hub; nothing was written.",
     413: f"The body has more than {MAX_BODY} bytes.",
-    422: "What was asked for cannot be planned: every mistake is named.",
-    502: "The hub cannot be used, or a write failed and was undone.",
-    503: "The solver is busy, or needed far more time than it was given.",
+    422: "The request cannot be planned: every mistake is listed.",
+    502: "The hub is unavailable, or a write failed and was rolled back.",
+    503: "The solver is busy, or exceeded its time limit by far.",
 }
 
 
 class Mounted(Protocol):
-    """Another interface to the same service, served beside this one."""
+    """Another interface of the same service, served beside this one."""
 
     async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers every path that this service has not."""
+        """Handles every path that this service does not have."""
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
-        """What has to run while it is served: the lifespan of a mounted application itself never does."""
+        """Context that runs while it is served: the lifespan of a mounted application itself never runs."""
 
 
 def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastAPI:
-    """The service. Endpoints are plain functions, so FastAPI runs them in its thread pool, off the event loop."""
+    """Build the service. Endpoints are plain functions, which FastAPI runs in its thread pool, off the event loop."""
 
     app = FastAPI(
         title="Dynamic scoring: optimiser",
         version=metadata.version("dynamic-scoring-framework"),
-        summary="Where workloads run best: plans from scores, demands and selectable configurations.",
+        summary="Plans of workloads from scores, demands and selectable configurations.",
         docs_url=None,
         redoc_url=None,
         lifespan=None if mounted is None else lambda _: mounted.lifespan(),
@@ -87,7 +87,7 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(AccessMiddleware, access=service.access)
-    # Added last, it is asked first.
+    # Added last, so it runs first.
     app.add_middleware(BodyLimit)
     if mounted is not None:
         app.mount("/", mounted.asgi)
@@ -111,7 +111,7 @@ def _add_probes(app: FastAPI, service: OptimizerService) -> None:
 
     @app.get("/healthz", tags=["probes"], response_class=PlainTextResponse)
     async def healthz() -> str:
-        """200 while the process serves. It does not look at the hub: a restart of this process would not help there."""
+        """200 while the process serves. It does not check the hub: a restart of this process would not help there."""
         return "ok\n"
 
     @app.get("/readyz", tags=["probes"], response_class=PlainTextResponse, responses=_errors(502))
@@ -127,20 +127,20 @@ def _add_plans(app: FastAPI, service: OptimizerService) -> None:
 
     @app.post("/optimize", tags=["plans"], responses={**example, **_errors(400, 401, 403, 409, 413, 422, 502, 503)})
     def optimize(params: OptimizeParams) -> PlanReport:
-        """Make the best plan and put it in force; with `dryRun` only say what it is.
+        """Compute the best plan and apply it; with `dryRun` only return it.
 
-        It replaces the plan that was in force in the namespace: all of it, or nothing.
+        It replaces the namespace's plan in force atomically.
         """
         return service.propose(params) if params.dry_run else service.apply(params)
 
     @app.post("/reset", tags=["plans"], responses=_errors(400, 401, 403, 413, 422, 502))
     def reset(params: ResetParams) -> ResetReport:
-        """Delete every object that plans made in a namespace."""
+        """Delete every object that plans created in a namespace."""
         return service.reset(params.namespace)
 
     @app.get("/plans", tags=["plans"], responses=_errors(401, 403, 422, 502))
     def plans(
-        namespace: Annotated[Namespace | None, Query(description="Only this namespace; without it all.")] = None,
+        namespace: Annotated[Namespace | None, Query(description="Only this namespace; default: all.")] = None,
     ) -> PlanList:
         """The plans in force, one per namespace, read from their objects."""
         return service.plans(namespace)
@@ -150,7 +150,7 @@ def _add_scores(app: FastAPI, service: OptimizerService) -> None:
     @app.get("/addonplacementscores", tags=["scores"], responses=_errors(401, 403, 422, 502))
     def addonplacementscores(
         namespace: Annotated[
-            Namespace | None, Query(description="Only those of this cluster: its namespace; without it all.")
+            Namespace | None, Query(description="Only those of this cluster: its namespace; default: all.")
         ] = None,
     ) -> ScoreList:
         """AddOnPlacementScores, each with its scorer's description and dimension format as annotations."""
@@ -173,13 +173,13 @@ def _dsf_problem(request: Request, error: Exception) -> JSONResponse:
 
 
 def _invalid(_: Request, error: Exception) -> JSONResponse:
-    """Mistakes in a body, in one line each, without what was sent."""
+    """Mistakes in a body, one line each, without the sent values."""
     detail = brief(error.errors()) if isinstance(error, RequestValidationError) else str(error)
     return problem(422, detail, "Cannot be planned")
 
 
 def _refused(_: Request, error: Exception) -> JSONResponse:
-    """What the framework itself refuses: another path or method, a body that cannot be parsed."""
+    """Errors of FastAPI itself: unknown path or method, unparsable body."""
     if not isinstance(error, HTTPException):
         return problem(500, str(error))
     return problem(error.status_code, error.detail, headers=error.headers)

@@ -1,4 +1,4 @@
-"""Where the optimiser's objects are: the hub's API server."""
+"""Reads and writes the optimiser's objects on the hub's API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ONE_BY_ONE: Final = 8
 
 
 class KubeBackend:
-    """Manifests in, manifests out. Thread-safe. Every method raises BackendError when the hub cannot be used."""
+    """Manifests in, manifests out. Thread-safe. Every method raises BackendError if the hub is unavailable."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -34,14 +34,14 @@ class KubeBackend:
     def objects(self, resource: Resource, namespace: str = "", *, labels: str = "", name: str = "") -> list[Manifest]:
         """All objects of a kind, of one namespace or all, filtered by a label selector and by name.
 
-        Read in pages. A kind that the hub does not have has no objects.
+        Read in pages. A kind that the hub does not have gives an empty list.
         """
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
-        # An item of a list has neither of the two.
+        # Items of a list lack both.
         return [kind | one for one in lists.objects(self._session, resource, namespace, labels=labels, name=name)]
 
     def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
-        """Those of the named objects that there are."""
+        """The named objects that exist."""
         wanted = set(names)
         if len(wanted) <= _ONE_BY_ONE:
             found = {name: self.get(resource, namespace, name) for name in wanted}
@@ -50,7 +50,7 @@ class KubeBackend:
         return {one["metadata"]["name"]: one for one in objects if one["metadata"]["name"] in wanted}
 
     def apply(self, resource: Resource, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
-        """Server-side apply: our fields only; fields that we had and that are not in the manifest go."""
+        """Server-side apply of the optimiser's fields; owned fields that are missing in the manifest are removed."""
         metadata = manifest["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
         return self._request(
@@ -64,8 +64,8 @@ class KubeBackend:
     def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, dry_run: bool = False
     ) -> None:
-        """Delete an object; one that is gone is fine."""
-        # All of it in the body: beside one, the API server does not look at the query, and would delete in a dry run.
+        """Delete an object; a missing one is no error."""
+        # All options in the body: with a body, the API server ignores the query and would delete in a dry run.
         options = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body = options | ({"preconditions": {"uid": uid}} if uid else {}) | ({"dryRun": ["All"]} if dry_run else {})
         try:

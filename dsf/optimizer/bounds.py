@@ -1,4 +1,4 @@
-"""How far the best plan can be, and which items cannot be part of it.
+"""Upper bounds of the best plan, and items that cannot be part of it.
 
 For any prices that are not negative, the value of all items at these prices is an upper bound of every plan (Lagrange).
 An item whose value is so far below its price that taking it pushes the bound under a plan already known can be left
@@ -42,7 +42,7 @@ class Relaxation:
 
 
 def trivial(table: Table) -> Relaxation:
-    """The bound in which every replica gets the best option there is for its workload."""
+    """The bound in which every replica gets its workload's best option."""
     best = np.zeros(len(table.workloads), dtype=np.int64)
     items = table.items
     np.maximum.at(best, items.row, items.value)

@@ -1,4 +1,4 @@
-"""Whether the clusters of a plan are there, can be selected, and would be."""
+"""Checks that the clusters of a plan exist and can be selected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clusters:
         self._backend = backend
         self._selector = selector
         wanted = sorted(set(names))
-        # With a label those that lack it can be left out of the list: who has it is all that matters there.
+        # With a label, only clusters that have it matter.
         self._all = backend.objects(MANAGED_CLUSTERS, labels=selector.labels)
         self._found = {str(one["metadata"]["name"]): one for one in self._all if one["metadata"]["name"] in wanted}
         left = [name for name in wanted if name not in self._found]
@@ -37,7 +37,7 @@ class Clusters:
         return self._selector.select(names, self._all)
 
     def unbound(self, namespace: str, names: Iterable[str]) -> list[str]:
-        """What keeps Placements of a namespace from looking at these clusters: their cluster sets are not bound."""
+        """Problems with Placements of a namespace: the cluster sets of these clusters are not bound."""
         wanted = sorted(set(names))
         if not wanted:
             return []
@@ -45,7 +45,7 @@ class Clusters:
         bound = {str((one.get("spec") or {}).get("clusterSet") or one["metadata"]["name"]) for one in bindings}
         if not bound:
             reason = f"namespace {namespace} has no ManagedClusterSetBinding, so its Placements select nothing"
-            return [f"{reason}; bind a set that has these clusters, such as `global`"]
+            return [f"{reason}; bind a set with these clusters, such as `global`"]
         sets = self._backend.fetch(MANAGED_CLUSTER_SETS, "", bound)
         return [
             f"ManagedCluster {name} is in no cluster set that is bound to namespace {namespace} "
@@ -55,7 +55,7 @@ class Clusters:
         ]
 
     def warnings(self, used: Iterable[str]) -> list[str]:
-        """What may keep a plan from taking effect, though it can be applied."""
+        """Reasons why an applied plan may not take effect."""
         found = []
         names = sorted(set(used) & self._found.keys())
         for name in names:
@@ -69,8 +69,8 @@ class Clusters:
             if any(one.get("type") == _AVAILABLE and one.get("status") != "True" for one in conditions):
                 found.append(f"ManagedCluster {name} is not available")
         found += [
-            f"ManagedCluster {name} has no claim {COMPLIANCE_CLAIM}: workloads go there only once it says compliant; "
-            "does the policy watcher run there?"
+            f"ManagedCluster {name} has no claim {COMPLIANCE_CLAIM}: workloads are placed there only once it is "
+            f"compliant; check that the policy watcher runs there"
             for name in names
             if COMPLIANCE_CLAIM not in claims_of(self._found[name])
         ]

@@ -1,4 +1,4 @@
-"""The plan in force beside a proposed one: what changes for each workload and cluster, and why. No input and output."""
+"""Compares the plan in force with a proposed one, by workload and cluster. No input and output."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Place(View):
 
 
 class Move(View):
-    """What a plan does to one workload, and why."""
+    """The change of one workload, with its reason."""
 
     workload: str
     change: Change
@@ -65,7 +65,7 @@ class Move(View):
 
 
 class Comparison(View):
-    """Both plans, whole."""
+    """Both plans in full."""
 
     score_now: float
     score_proposed: float
@@ -74,7 +74,7 @@ class Comparison(View):
 
 
 def compare(now: PlanView, plan: Plan) -> Comparison:
-    """What `plan` changes. Those that change come first, then by name."""
+    """The changes of `plan`, changed workloads and clusters first, then by name."""
     clusters = sorted({one.cluster for one in (*now.configurations, *plan.configurations)})
     before, after = _columns(now, plan.requests), _columns(plan.placed, plan.requests)
     changes = []
@@ -116,13 +116,13 @@ def _columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[
 
 
 def share(one: AssignmentView, chosen: ConfigurationView, request: Mapping[str, int]) -> float:
-    """What replicas take of a configuration, of the resource that they take most of."""
+    """The share of a configuration that replicas use, of the most used resource."""
     amounts = [(amount, chosen.supply.get(kind, 0)) for kind, amount in request.items()]
     return max([0.0, *(amount * one.replicas / supply for amount, supply in amounts if supply)])
 
 
 def _said(column: Column) -> tuple[str, list[tuple[str, int]]]:
-    """Without scores: that these are other ones changes nothing on the cluster."""
+    """Without scores: other scores change nothing on the cluster."""
     return column.policy, sorted((one.workload, one.replicas) for one in column.blocks)
 
 

@@ -1,4 +1,4 @@
-"""Why a workload is where it is, and why what is unplaced is."""
+"""Explains the place of each workload, and why others are unplaced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Why(NamedTuple):
 
 
 class Explainer:
-    """Answers for one plan, given as replicas by row and column."""
+    """Explanations of one plan, given as replicas by row and column."""
 
     def __init__(self, table: Table, placed: IntArray) -> None:
         self._table = table
@@ -33,11 +33,11 @@ class Explainer:
         self._set_up = {int(table.cluster_of[column]): int(column) for column in np.flatnonzero(placed.any(axis=0))}
 
     def explain(self, row: int) -> ExplanationView:
-        """Why this workload is where it is."""
+        """Explain the place of this workload."""
         table = self._table
         refused = table.refused[row]
         chosen = np.flatnonzero(self._placed[row])
-        # A possible one, where there is any: that another one is impossible says nothing of the choice.
+        # Prefer a possible option: an impossible one does not explain the choice.
         column = self._next_best(row, chosen, usable=True)
         if column is None:
             column = self._next_best(row, chosen, usable=False)
@@ -116,7 +116,7 @@ class Explainer:
         return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
 
     def _obstacle(self, row: int, column: int) -> _Why | None:
-        """What stands against one more replica in a column, as the plan is."""
+        """The obstacle to one more replica in a column of this plan."""
         table = self._table
         cluster = int(table.cluster_of[column])
         set_up = self._set_up.get(cluster, column)
@@ -154,10 +154,10 @@ class Explainer:
         if not len(refused):
             return _Why(Reason.NO_CONFIGURATION, "there is no other option")
         reason = Reason.NO_SCORE if (refused == _NO_SCORE).any() else Reason.EXPIRED
-        return _Why(reason, "no other option has a score that can be used")
+        return _Why(reason, "no other option has a usable score")
 
     def _nothing_usable(self, row: int, chosen: IntArray) -> _Why:
-        """Why there is no option (left) for a workload at all."""
+        """Why a workload has no option (left)."""
         table = self._table
         if not table.configurations:
             return _Why(Reason.NO_CONFIGURATION, "no cluster has a configuration to choose")

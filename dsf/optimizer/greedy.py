@@ -26,7 +26,7 @@ def greedy(table: Table, worth: IntArray | FloatArray, clock: Clock) -> IntArray
     for item in looked_at[np.lexsort((size, -worth[looked_at]))]:
         placement.fill(int(item))
     for _ in range(_PASSES):
-        # Not any(): every row has its turn.
+        # Not any(): every row must run.
         if clock.over or not sum([placement.improve(row) for row in range(len(table.workloads))]):
             break
     return placement.counts

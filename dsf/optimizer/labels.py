@@ -1,4 +1,4 @@
-"""From manifests to the model: what the labels of workloads and policies, and score objects, say.
+"""Parses workloads, policies and score objects into the model.
 
     ManifestWorkReplicaSet  labels app, resource-request-kind, resource-request-amount; spec.placementRefs[0].name
     Policy                  labels resource-supply-kind, resource-supply-amount, resource-supply-device
@@ -38,7 +38,7 @@ SCORE_KIND: Final = "AddOnPlacementScore"
 APP_LABEL: Final = "app"
 REQUEST_KIND_LABEL: Final = "resource-request-kind"
 REQUEST_AMOUNT_LABEL: Final = "resource-request-amount"
-#: On how many clusters the workload shall run; optional, 1 when absent.
+#: Number of clusters for the workload; optional, default 1.
 REQUEST_REPLICAS_LABEL: Final = "resource-request-replicas"
 SUPPLY_KIND_LABEL: Final = "resource-supply-kind"
 SUPPLY_AMOUNT_LABEL: Final = "resource-supply-amount"
@@ -59,8 +59,8 @@ def read_problem(
 ) -> Problem:
     """The problem of placing `workloads` with the policies each cluster may be given, by cluster name.
 
-    `scores` may hold any AddOnPlacementScores: those of other clusters or other names are not looked at. `current` is
-    where workloads are now, by name. Raises ManifestError with everything that is wrong.
+    `scores` may contain any AddOnPlacementScores: those of other clusters or names are ignored. `current` has the
+    current places of workloads, by name. Raises ManifestError with all mistakes.
     """
     mistakes: list[str] = []
 
@@ -89,7 +89,7 @@ def read_problem(
 
 
 class _Reader:
-    """Reads one object; `mistakes` has what is wrong with it. Raises ManifestError when it is no such object."""
+    """Reads one object and collects `mistakes`. Raises ManifestError for another kind of object."""
 
     def __init__(self, manifest: Manifest, kind: str) -> None:
         self.what = _what(manifest, kind)
@@ -101,7 +101,7 @@ class _Reader:
         value = self._labels.get(label)
         if isinstance(value, str) and value:
             return value
-        self._wrong(label, f"it has to be {meaning}")
+        self._wrong(label, f"it must be {meaning}")
         return ""
 
     def number(self, label: str, least: int, most: int, default: int | None = None) -> int:
@@ -109,7 +109,7 @@ class _Reader:
         if default is not None and label not in self._labels:
             return default
         value = self._labels.get(label)
-        # Not int(): that takes signs, spaces, underscores and the digits of other scripts.
+        # Not int(), which accepts signs, spaces, underscores and digits of other scripts.
         if isinstance(value, str) and value.isascii() and value.isdigit() and least <= int(value) <= most:
             return int(value)
         self._wrong(label, f"allowed is a whole number from {least} to {most}, as text")
@@ -153,7 +153,7 @@ def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Worklo
 
 
 def placement_name(manifest: Manifest) -> str:
-    """The Placement that decides where a ManifestWorkReplicaSet goes. Raises ManifestError when it names none."""
+    """The Placement of a ManifestWorkReplicaSet. Raises ManifestError if it names none."""
     references = _mapping(manifest.get("spec")).get("placementRefs")
     first = references[0] if isinstance(references, list) and references else None
     name = _mapping(first).get("name")
@@ -178,7 +178,7 @@ def read_configuration(manifest: Manifest) -> Configuration:
 
 
 def read_score(manifest: Manifest) -> ScoreTable:
-    """The items of an AddOnPlacementScore; none when nobody has written its status yet. Raises ManifestError."""
+    """The items of an AddOnPlacementScore; none while its status is not written yet. Raises ManifestError."""
     read = _Reader(manifest, SCORE_KIND)
     status = _mapping(manifest.get("status"))
     items: dict[str, int] = {}
@@ -197,7 +197,7 @@ def read_score(manifest: Manifest) -> ScoreTable:
 
 
 def _what(manifest: Manifest, kind: str) -> str:
-    """How a message names the object. Raises ManifestError when it is none of this kind, or has no name."""
+    """The object's name in messages. Raises ManifestError for another kind, or without a name."""
     found = manifest.get("kind", kind)
     if found != kind:
         raise ManifestError(f"{found} {_name(manifest)} is not a {kind}")

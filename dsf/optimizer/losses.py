@@ -1,7 +1,7 @@
-"""Workloads that a plan would take away because scores are missing or have expired.
+"""Workloads that a plan would remove because scores are missing or have expired.
 
-Whoever runs now runs on: a scorer that fails must not stop workloads. That holds for the workload without a score, and
-also for others, whose place it would take because it cannot stay where it is.
+Running workloads must keep running: a failing scorer must not stop them. This covers the workload without a score, and
+others whose place it would take because it cannot stay where it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMED: Final = 3
 
 
 def losses(plan: Plan, previous: PlanView) -> list[str]:
-    """Why a plan must not replace the previous one, one sentence per workload; none when it may."""
+    """Why a plan must not replace the previous one, one sentence per workload; empty if it may."""
     before = Counter[str]()
     for old in previous.assignments:
         before[old.workload] += old.replicas
@@ -31,10 +31,10 @@ def losses(plan: Plan, previous: PlanView) -> list[str]:
     for one in plan.unplaced:
         if after[one.workload] >= before[one.workload]:
             continue
-        what = f"workload {one.workload} is placed now and would be taken away, because {one.message}"
+        what = f"workload {one.workload} is placed now and would be removed, because {one.message}"
         advice = "renew the scores, or reset the namespace first"
         if plan.unknown_places:
-            found.append(f"{what}, while nobody knows the scores of {_names(plan.unknown_places)}; {advice}")
+            found.append(f"{what}, while the scores of {_names(plan.unknown_places)} are unknown; {advice}")
         elif one.reason in _UNKNOWN:
             found.append(f"{what}; {advice}")
     return found

@@ -22,10 +22,10 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Makes another interface to the service, to be served beside its HTTP one.
+#: Creates another interface of the service, served beside HTTP.
 Mount = Callable[[OptimizerService], Mounted]
 
-#: Seconds that requests under way get at the end.
+#: Seconds for running requests at shutdown.
 _SHUTDOWN_TIMEOUT = 5
 
 
@@ -59,8 +59,8 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT; requests under way are finished. Returns the exit code.
 
-    Raises SettingsError for settings that cannot be used, an address that cannot be taken, and a service that would be
-    open to others.
+    Raises SettingsError for invalid settings, an unavailable address, and a service that would be open to other
+    machines.
     """
     dsf.log.setup(settings)
     with closing(Session.load(settings.kubeconfig)) as session:
@@ -83,7 +83,7 @@ def run(
 def _serve(listener: socket.socket, service: OptimizerService, mounted: Mounted | None) -> None:
     config = uvicorn.Config(
         make_app(service, mounted),
-        # Our logging stays as it is; an access log line per probe says nothing.
+        # Keep the framework's logging, without an access log of probes.
         log_config=None,
         access_log=False,
         http=PatientProtocol,

@@ -4,8 +4,8 @@
     per workload        the Placement that its ManifestWorkReplicaSet names, selecting its clusters once they say that
                         their configuration is in force
 
-Names follow from the cluster alone, so that another configuration of a cluster is one change of one object, and never
-two configurations at once. What the plan says stands in annotations: whoever runs next knows where things are.
+Names are derived from the cluster alone, so that another configuration of a cluster is one change of one object, and
+never two configurations at once. Annotations store the plan for later runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GENERATED: Final = f"{GENERATED_LABEL}=true"
 PLAN_ID: Final = f"{GROUP}/plan-id"
 #: How many objects the plan has.
 PLAN_OBJECTS: Final = f"{GROUP}/plan-objects"
-#: On the Placement of a configuration and of a workload: what the plan says about it, in JSON.
+#: Annotation of a configuration's or workload's Placement with its part of the plan, in JSON.
 CONFIGURATION: Final = f"{GROUP}/plan-configuration"
 ASSIGNMENTS: Final = f"{GROUP}/plan-assignments"
 
@@ -43,7 +43,7 @@ _HASH: Final = 8
 
 
 def plan_id(namespace: str, plan: PlanView) -> str:
-    """Names what a plan says: who goes where, with which configuration. Scores are not part of it."""
+    """Id of a plan: places of workloads and configurations. Scores are not part of it."""
     said = {
         "namespace": namespace,
         "assignments": sorted((one.workload, one.cluster, one.policy, one.replicas) for one in plan.assignments),
@@ -53,7 +53,7 @@ def plan_id(namespace: str, plan: PlanView) -> str:
 
 
 def generated_name(prefix: str, cluster: str) -> str:
-    """The name of an object for a cluster; the hash keeps long names apart whose heads are the same."""
+    """The name of an object for a cluster; the hash distinguishes long names with a common prefix."""
     digest = _hash(cluster, _HASH)
     head = cluster[: MAX_PLACEMENT_NAME - len(prefix) - _HASH - 2].rstrip("-.")
     return f"{prefix}-{head}-{digest}"
@@ -100,7 +100,7 @@ def render(
 
 
 def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
-    """What the objects of a plan say. Annotations that somebody spoiled are left out."""
+    """Read a plan from its objects. Invalid annotations are ignored."""
     assignments: list[AssignmentView] = []
     configurations: list[ConfigurationView] = []
     for manifest in objects:
@@ -120,7 +120,7 @@ def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
 
 
 def current_places(plan: PlanView) -> dict[str, list[Current]]:
-    """Where the workloads of a plan are, by name. A cluster counts once, as in what is planned."""
+    """The places of a plan's workloads, by name. A cluster counts once, as in planning."""
     places: dict[str, dict[str, Current]] = {}
     for one in plan.assignments:
         places.setdefault(one.workload, {})[one.cluster] = Current(one.cluster, one.device, one.replicas)

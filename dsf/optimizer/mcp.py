@@ -1,6 +1,6 @@
 """The optimiser for assistants, by the Model Context Protocol: over HTTP at /mcp, and over standard input and output.
 
-The protocol is the official SDK's; here is what a call of a tool does, and how the server is reached.
+The official SDK implements the protocol; this module implements tool calls and transports.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Where it is served over HTTP.
+#: Path over HTTP.
 PATH: Final = "/mcp"
-#: Calls at the same time; more wait. Not the threads of the HTTP API, which must stay free for its probes.
+#: Parallel calls; more wait. Separate from the threads of the HTTP API, which must stay free for its probes.
 _MAX_CALLS: Final = 16
 
 _INSTRUCTIONS: Final = (
     "Scores say how well clusters suit a purpose. A plan chooses a policy for each cluster and a cluster for each "
     "workload so that the sum of the preferred scores is greatest.\n"
-    "To optimise: list_scores to find the score that matches the wish; propose_plan; show the person the proposal; and "
-    "only when they agree, apply_plan with its plan_id as planId. reset undoes a plan.\n"
+    "To optimise: list_scores to find the matching score; propose_plan; show the user the proposal; and only if they "
+    "agree, apply_plan with its plan_id as planId. reset removes a plan.\n"
     "Expired scores are not used in plans: explain_scorer says why one is not renewed, rescore asks for a new one."
 )
 
 
 class McpMount:
-    """The server as a part of the HTTP service; see `dsf.optimizer.app.Mounted`."""
+    """The server within the HTTP service; see `dsf.optimizer.app.Mounted`."""
 
     def __init__(self, service: OptimizerService) -> None:
         _quiet()
         self._server = make_server(service)
         self._app = self._server.streamable_http_app(
             streamable_http_path=PATH,
-            # Every request stands alone: any replica can answer it, and each is answered for the one who sent it.
+            # Stateless: any replica can answer a request, with the rights of its sender.
             stateless_http=True,
             json_response=True,
             max_request_body_size=MAX_BODY,
@@ -70,15 +70,15 @@ class McpMount:
         )
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
-        """What has to run while it is served."""
+        """Context that runs while it is served."""
         return self._server.session_manager.run()
 
     async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, unless a foreign web page made its reader's browser send it.
+        """Serve a request, unless it is a cross-site request of a web page.
 
-        The protocol asks every server for that. What no browser sent, a page of this machine and a page of this service
-        may. Without tokens `dsf.optimizer.middleware` does more: it also looks at the name by which the server was
-        found. With tokens that is not needed, as a page does not have one.
+        The protocol requires this check. Requests from other clients, from pages of this machine and of this service
+        are allowed. Without tokens, `dsf.optimizer.middleware` also checks the host name. With tokens that is not
+        needed, as a page does not have one.
         """
         refusal = _refusal(scope) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, send)
@@ -94,7 +94,7 @@ def _refusal(scope: Scope) -> JSONResponse | None:
     if scope["path"] != PATH:
         return problem(404, f"there is no {scope['path']}; see /docs")
     if scope["method"] != "POST":
-        # A GET has nothing to listen to and would stay open for good.
+        # A GET stream would have no events and stay open forever.
         detail = f"{scope['method']} is not for {PATH}: every message is a POST, there are no sessions"
         return problem(405, detail, headers={"Allow": "POST"})
     return None
@@ -113,10 +113,10 @@ def run_stdio(
 ) -> int:
     """Serve one client over standard input and output until it closes them. Returns the exit code.
 
-    What may be done is what the kubeconfig of the settings allows. Raises SettingsError.
+    It has the rights of the settings' kubeconfig. Raises SettingsError.
 
-    Nothing else may write to standard output: logging goes to standard error, the solver has a process of its own, and
-    while this runs, file descriptor 1 is standard error for everybody but the protocol.
+    Only the protocol may write to standard output: logging goes to standard error, the solver has its own process, and
+    meanwhile file descriptor 1 is standard error for all other code.
     """
     dsf.log.setup(settings)
     _quiet()
@@ -131,12 +131,12 @@ async def _serve_stdio(server: Server[Any]) -> None:
 
 
 def _quiet() -> None:
-    """The SDK tells about each request that it has come and gone; one line of ours says more."""
+    """Silence the SDK's two log lines per request; one line of `_call` says more."""
     logging.getLogger("mcp").setLevel(logging.WARNING)
 
 
 def make_server(service: OptimizerService) -> Server[Any]:
-    """The server with all tools. Those of a service with rights ask for the caller's in each call."""
+    """The server with all tools. With access control, each call checks the caller's rights."""
     limiter = anyio.CapacityLimiter(_MAX_CALLS)
 
     async def list_tools(_: Any, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -146,7 +146,7 @@ def make_server(service: OptimizerService) -> Server[Any]:
         tool = TOOLS.get(params.name)
         if tool is None:
             return _failed(f"there is no tool {params.name!r}; there are: {', '.join(TOOLS)}")
-        # On a thread: tools take milliseconds to seconds and block. The caller goes along.
+        # On a thread, as tools block for milliseconds to seconds; the context has the caller.
         return await run_sync(partial(_call, service, tool, params.arguments or {}), limiter=limiter)
 
     return Server(
@@ -172,15 +172,15 @@ def _described(tool: Tool) -> types.Tool:
 
 
 def _without_notes(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without name and docstring of its model: the tool has better ones."""
+    """A schema without its model's name and docstring: the tool has better ones."""
     return {key: value for key, value in schema.items() if key not in ("title", "description")}
 
 
 def _call(service: OptimizerService, tool: Tool, given: dict[str, Any]) -> types.CallToolResult:
-    """One call. Every error is an answer that the assistant can read; what it cannot help is only in the log."""
+    """One call. Every error is an answer for the assistant; internal details are only logged."""
     began = time.monotonic()
     problem = ""
-    # Of this thread's copy of the context.
+    # In this thread's copy of the context.
     by_tool.set(True)
     try:
         answer = tool.call(service, tool.arguments.model_validate(_unwrapped(tool.arguments, given)))
@@ -189,10 +189,10 @@ def _call(service: OptimizerService, tool: Tool, given: dict[str, Any]) -> types
     except DsfError as error:
         problem = str(error)
     except redis.RedisError as error:
-        problem = f"the hub's Redis cannot be used ({' '.join(str(error).split())}); look at DSF_REDIS_URL"
+        problem = f"the hub's Redis cannot be used ({' '.join(str(error).split())}); check DSF_REDIS_URL"
     except Exception:
         log.exception("tool crashed", tool=tool.name)
-        problem = "an error inside of the optimiser; its log says more"
+        problem = "an internal error of the optimiser; see its log"
     caller = current_caller.get(None)
     log.info(
         "tool called",
@@ -205,7 +205,7 @@ def _call(service: OptimizerService, tool: Tool, given: dict[str, Any]) -> types
 
 
 def _unwrapped(arguments: type[Arguments], given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments with lists and objects as such: some clients send them as a string of JSON."""
+    """Decode lists and objects that some clients send as JSON strings."""
     plain = dict(given)
     for name, field in arguments.model_fields.items():
         for key in {name, field.alias or name} & given.keys():

@@ -1,7 +1,6 @@
-"""The tools that an assistant gets: few, each a whole task, with words that say when to use it.
+"""The tools for assistants: few, each a complete task, described by purpose.
 
-One line of `TOOLS` is one tool. Names of arguments are those of the HTTP API, so that a file that was written for it
-can be used as it is.
+One line of `TOOLS` is one tool. Arguments have the names of the HTTP API, so that its files can be reused.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from dsf.optimizer.views import PlanList, RescoreReport, ResetReport, View
 
 
 class Arguments(ApiModel):
-    """Arguments of a tool. Unknown ones are refused: a wish that is not understood must not be passed over."""
+    """Arguments of a tool. Unknown ones are refused instead of ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,10 +65,12 @@ class Rescore(Arguments):
     """See the tool."""
 
     scorer: Name = Field(description="Name of the DynamicScorer.")
-    cluster: Name | None = Field(default=None, description="Only on this cluster; without it wherever the scorer runs.")
+    cluster: Name | None = Field(
+        default=None, description="Only on this cluster; default: every cluster on which the scorer runs."
+    )
 
 
-#: The arguments of a plan: all that the HTTP API takes, without what the tool itself says.
+#: The arguments of a plan: those of the HTTP API without the ones that the tool itself implies.
 _PLAN: Final[dict[str, Any]] = {
     key: (field.annotation, field)
     for key, field in OptimizeParams.model_fields.items()
@@ -77,7 +78,7 @@ _PLAN: Final[dict[str, Any]] = {
 }
 _INCLUDE_YAML: Final[tuple[Any, Any]] = (
     bool,
-    Field(default=False, description="Also answer the objects of the plan as YAML, which may be long."),
+    Field(default=False, description="Also return the objects of the plan as YAML, which may be long."),
 )
 _PLAN_ID: Final[tuple[Any, Any]] = (
     str,
@@ -93,7 +94,7 @@ ApplyPlan: Final = create_model("ApplyPlan", __base__=Arguments, **_PLAN, plan_i
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool. `call` gets arguments that fit `arguments`; it blocks, and raises as the service does."""
+    """One tool. `call` gets validated `arguments`; it blocks, and raises the service's errors."""
 
     name: str
     title: str
@@ -114,7 +115,7 @@ def _list_scores(service: OptimizerService, asked: ListScores) -> ScoresAnswer:
 
 
 def _plan(service: OptimizerService, asked: Any, *, apply: bool) -> PlanAnswer:
-    # Raises ValidationError for what only the whole of it can tell.
+    # Raises ValidationError for mistakes across fields.
     params = OptimizeParams.model_validate(
         asked.model_dump(by_alias=True, exclude={"include_yaml"}, exclude_unset=True)
     )
@@ -131,8 +132,8 @@ _ALL: Final = (
     Tool(
         "list_scores",
         "List scores",
-        "What is known about clusters right now: every score with what it means, how fresh it is and its values. "
-        "Use it to answer questions about clusters and to find the score that a plan should prefer. "
+        "The current scores of clusters with meaning, age and values. Use it to answer questions about clusters and "
+        "to find the score that a plan should prefer. "
         "Scores are whole numbers from -100 to 100 and more is better, unless the meaning says otherwise. "
         "Values whose freshness says expired must not be used as if they were of now.",
         ListScores,
@@ -143,8 +144,8 @@ _ALL: Final = (
     Tool(
         "explain_scorer",
         "Explain a scorer",
-        "What one scorer measures, how often, whether it works, why it fails where it fails, and how fresh its scores "
-        "are on each cluster. Use it when a score is missing, old or surprising.",
+        "What one scorer measures, how often, whether it works, where and why it fails, and the age of its scores on "
+        "each cluster. Use it when a score is missing, old or surprising.",
         ExplainScorer,
         ScorerAnswer,
         lambda service, asked: scorer_answer(service.explain_scorer(asked.name)),
@@ -153,12 +154,11 @@ _ALL: Final = (
     Tool(
         "propose_plan",
         "Propose a plan",
-        "Find the best arrangement: which of its available policies each cluster is given, and which workload goes to "
-        "which cluster, so that the sum of the preferred scores is greatest and everything fits. "
-        "Writes nothing. The answer says why each workload is where it is, what could not be placed and why, what "
-        "would be changed, and the plan_id with which apply_plan puts this very plan in force. "
-        "The names of clusters, policies and workloads have to come from the person who asks, for example from their "
-        "parameter file; list_scores knows the scores.",
+        "Find the best plan: a policy for each cluster and clusters for each workload, so that the sum of the "
+        "preferred scores is greatest and everything fits. Writes nothing. The answer explains the place of each "
+        "workload, what could not be placed and why, the changes, and the plan_id with which apply_plan applies "
+        "exactly this plan. The user must provide the names of clusters, policies and workloads, for example in a "
+        "parameter file; list_scores has the scores.",
         ProposePlan,
         PlanAnswer,
         partial(_plan, apply=False),
@@ -167,11 +167,10 @@ _ALL: Final = (
     Tool(
         "apply_plan",
         "Apply a plan",
-        "Put a proposed plan in force: writes Placements and PlacementBindings on the hub, in place of those of the "
-        "namespace's previous plan. Clusters may be set up anew and workloads may move, so call it only after the "
-        "person who asked has agreed to the proposal. It takes the arguments of propose_plan, and as planId the "
-        "proposal's plan_id; when scores have changed so that another plan would be best, nothing is written and the "
-        "answer says so. All is written or nothing.",
+        "Apply a proposed plan: writes Placements and PlacementBindings on the hub, in place of those of the "
+        "namespace's previous plan. Clusters may be reconfigured and workloads may move, so call it only after the "
+        "user has agreed to the proposal. It takes the arguments of propose_plan, and as planId the proposal's "
+        "plan_id; if another plan is best by now, nothing is written and the answer says so. The write is atomic.",
         ApplyPlan,
         PlanAnswer,
         partial(_plan, apply=True),
@@ -180,8 +179,8 @@ _ALL: Final = (
     Tool(
         "reset",
         "Reset a namespace",
-        "Delete every Placement and PlacementBinding that plans made in a namespace. Workloads that they placed are "
-        "taken away and policies are unbound, so call it only when the person who asked wants exactly that.",
+        "Delete every Placement and PlacementBinding that plans created in a namespace. Their workloads are removed "
+        "and policies are unbound, so call it only if the user wants exactly that.",
         InNamespace,
         ResetReport,
         lambda service, asked: service.reset(asked.namespace),
@@ -190,8 +189,8 @@ _ALL: Final = (
     Tool(
         "list_plans",
         "List plans",
-        "The plans that are in force, one per namespace: which workload is planned for which cluster and how clusters "
-        "are set up for it. Use it before a reset, and to see whether a plan is still complete.",
+        "The plans in force, one per namespace: the clusters of each workload and the configuration of each cluster. "
+        "Use it before a reset, and to see whether a plan is still complete.",
         ListPlans,
         PlanList,
         lambda service, asked: service.plans(asked.namespace),
@@ -200,13 +199,14 @@ _ALL: Final = (
     Tool(
         "rescore",
         "Score now",
-        "Ask for fresh scores of one scorer now instead of at its next interval. It returns at once with the ids of "
-        "the runs; new values show up in list_scores some seconds later. It costs calls of the scoring API, so do not "
+        "Request fresh scores of one scorer now instead of at its next interval. It returns immediately with the ids "
+        "of the runs; new values appear in list_scores some seconds later. It costs calls of the scoring API, so do "
+        "not "
         "repeat it in a loop.",
         Rescore,
         RescoreReport,
         lambda service, asked: service.rescore(asked.scorer, asked.cluster),
-        # It calls scoring APIs, whoever runs them.
+        # It calls scoring APIs, which may be external.
         _hints(outside=True),
     ),
 )

@@ -1,6 +1,6 @@
-"""What tools answer: the service's views, cut to what an assistant can read at once.
+"""Answers of tools: the service's views, shortened for an assistant.
 
-Whatever is left out is counted, and the answer says how to ask for it.
+Omitted entries are counted, and the answer says how to request them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dsf.optimizer.views import (
     View,
 )
 
-#: Objects of one kind in one answer.
+#: Most objects of one kind in an answer.
 MAX_LISTED: Final = 100
 
 
@@ -34,30 +34,30 @@ class ScoreBrief(View):
     """One AddOnPlacementScore of one cluster."""
 
     cluster: str
-    score: str = Field(description="What a preference names.")
-    meaning: str = Field(description="What the numbers measure, in the words of whoever made the scorer.")
-    item_names: str = Field(description="How the items are named; a preference takes it as scoreDimensionFormat.")
+    score: str = Field(description="The name for a preference.")
+    meaning: str = Field(description="What the numbers measure, as described by the scorer's author.")
+    item_names: str = Field(description="Name format of the items; the scoreDimensionFormat of a preference.")
     freshness: Freshness
     items: dict[str, int] = Field(description="Highest first. From -100 to 100.")
-    more_items: int = Field(description="How many lower ones are left out; ask for more with maxItems.")
+    more_items: int = Field(description="Number of omitted lower ones; raise maxItems to get more.")
 
 
 class ScoresAnswer(View):
     """Answer of list_scores."""
 
     scores: list[ScoreBrief]
-    left_out: int = Field(description="How many more there are; ask for one cluster or one score to see them.")
+    left_out: int = Field(description="Number of omitted ones; ask for one cluster or one score to see them.")
 
 
 class ScorerAnswer(ScorerView):
     """Answer of explain_scorer."""
 
-    clusters: int = Field(description="On how many clusters there are scores.")
-    expired: int = Field(description="On how many of them they have expired. Those come first in scores.")
+    clusters: int = Field(description="Number of clusters with scores.")
+    expired: int = Field(description="Number of clusters with expired scores, which come first in scores.")
 
 
 class PlacedWorkload(AssignmentView):
-    """Replicas of a workload on one cluster, and why there."""
+    """Replicas of a workload on one cluster, with the reason."""
 
     next_best: OptionView | None = Field(description="The best option that was not taken.")
     why_not: str = Field(description="Why it was not taken.")
@@ -66,24 +66,24 @@ class PlacedWorkload(AssignmentView):
 class PlanAnswer(View):
     """Answer of propose_plan and apply_plan."""
 
-    next_step: str = Field(description="What to do with this answer.")
+    next_step: str = Field(description="How to proceed.")
     namespace: str
     plan_id: str
     applied: bool
     status: Status = Field(description="Optimal: no better plan exists. Feasible: a good one, see gap.")
-    coverage: Coverage = Field(
-        description="What of the workloads is placed: AllPlaced, PartPlaced, NothingPlaced; NothingToPlace."
-    )
-    objective_value: float = Field(description="Sum of the scores of all that is placed.")
-    gap: float = Field(description="How far below the best one the plan can be at most, as a share; 0: it is the best.")
-    warnings: list[str] = Field(description="What may keep the plan from taking effect.")
+    coverage: Coverage = Field(description="Placed workloads: AllPlaced, PartPlaced, NothingPlaced; NothingToPlace.")
+    objective_value: float = Field(description="Sum of the scores of all placed replicas.")
+    gap: float = Field(description="Largest distance to the best plan, as a fraction; 0: it is the best.")
+    warnings: list[str] = Field(description="Reasons why the plan may not take effect.")
     workloads: list[PlacedWorkload]
-    policies: list[ConfigurationView] = Field(description="How clusters are set up for it.")
-    unplaced: list[UnplacedView] = Field(description="What goes nowhere, and why.")
+    policies: list[ConfigurationView] = Field(description="Configurations of the clusters.")
+    unplaced: list[UnplacedView] = Field(description="Unplaced workloads, with reasons.")
     missing_scores: list[ScoreGapView]
-    changes: list[ChangeView] = Field(description="What was written, or of a proposal would be; without the unchanged.")
-    left_out: dict[str, int] = Field(description="How many more there are of a list above.")
-    output_yaml: str | None = Field(description="The objects of the plan, when includeYaml asked for them.")
+    changes: list[ChangeView] = Field(
+        description="Written objects, or those that a proposal would write; without unchanged ones."
+    )
+    left_out: dict[str, int] = Field(description="Number of omitted entries of the lists above.")
+    output_yaml: str | None = Field(description="The objects of the plan, with includeYaml.")
 
 
 def score_brief(score: ScoreObject, max_items: int) -> ScoreBrief:
@@ -103,7 +103,7 @@ def score_brief(score: ScoreObject, max_items: int) -> ScoreBrief:
 
 
 def scorer_answer(view: ScorerView) -> ScorerAnswer:
-    """A scorer with the scores that somebody has to look at first."""
+    """A scorer with the scores that need attention first."""
     scores = sorted(view.scores, key=lambda one: (not one.freshness.expired, one.cluster))
     fields = dict(view) | {"scores": scores[:MAX_LISTED]}
     expired = sum(one.freshness.expired for one in scores)
@@ -111,7 +111,7 @@ def scorer_answer(view: ScorerView) -> ScorerAnswer:
 
 
 def plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:
-    """A plan with the reasons beside the workloads that they are about."""
+    """A plan with the reason of each workload."""
     reasons = {one.workload: one for one in report.explanation}
     workloads = []
     for one in report.plan.assignments[:MAX_LISTED]:
@@ -137,12 +137,12 @@ def plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:
 def _next_step(report: PlanReport) -> str:
     if report.applied:
         return (
-            "The plan is in force. Clusters become what their policies want first; workloads go there when "
-            "policy-watcher-claim says compliant. `reset` undoes it."
+            "The plan is in force. Clusters first apply their policies; workloads are placed once "
+            "policy-watcher-claim is compliant. `reset` removes it."
         )
     if any(warning.startswith("cannot be applied") for warning in report.warnings):
-        return "Nothing was written, and this plan cannot be applied: see warnings. Propose again when that is mended."
+        return "Nothing was written, and this plan cannot be applied: see warnings. Propose again after fixing them."
     return (
-        "Nothing was written. Show the plan to the person who asked. To put it in force, call apply_plan with the same "
+        "Nothing was written. Show the plan to the user. To apply it, call apply_plan with the same "
         f"arguments and planId {report.plan_id}."
     )

@@ -1,6 +1,6 @@
-"""Before any endpoint: who calls, and whether a web page made their browser call.
+"""Middleware: authentication, protection against cross-site requests, and the body limit.
 
-Plain ASGI, so that it holds for everything below it, mounted applications and streams included.
+Plain ASGI, so that it also covers mounted applications and streams.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from dsf.optimizer.views import ProblemView
 
 log = dsf.log.get(__name__)
 
-#: Paths that everybody may ask for: probes, and what the API looks like.
+#: Paths without authentication: probes and the API's description.
 PUBLIC: Final = ("/healthz", "/readyz", "/openapi.json", apidocs.PATH, *apidocs.ASSETS)
 PROBLEM: Final = "application/problem+json"
-#: Bytes of a request's body. That of a plan for 10,000 clusters with three policies each has two million; what is made
-#: of a body takes some ten times as much memory.
+#: Most bytes of a request's body. A plan for 10,000 clusters with three policies each has two million; the parsed body
+#: takes some ten times as much memory.
 MAX_BODY: Final = 4 * 1024 * 1024
 
 
 class BodyLimit:
-    """Answers 413 to a body of more than `MAX_BODY` bytes, whether its length was said or not."""
+    """Answers 413 to a body of more than `MAX_BODY` bytes, with or without Content-Length."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -54,7 +54,7 @@ class BodyLimit:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            # To whoever reads on, the client has gone.
+            # The application sees a disconnected client.
             return message if received <= MAX_BODY else {"type": "http.disconnect"}
 
         async def answer(message: Message) -> None:
@@ -94,7 +94,7 @@ class AccessMiddleware:
             await problem(error.status, str(error), headers={"WWW-Authenticate": "Bearer"})(scope, receive, send)
             return
         except (BackendError, SettingsError) as error:
-            log.warning("caller cannot be known", error=str(error))
+            log.warning("caller cannot be authenticated", error=str(error))
             await problem(503, str(error))(scope, receive, send)
             return
         reset = current_caller.set(caller)
@@ -110,10 +110,10 @@ def _token(headers: Headers) -> str | None:
 
 
 def _foreign(headers: Headers) -> str:
-    """Why a request without a token may come from somebody else's web page; empty when it does not.
+    """Why a request without a token may be a cross-site request of a web page; empty if it is not.
 
-    A browser sends such a page's requests to this machine as well. It says whose page it is, and by what name it found
-    the server: a name of theirs that points to this machine is no name of ours.
+    Browsers send such requests to this machine as well, with the page's origin and the host name: a foreign name that
+    resolves to this machine is refused.
     """
     if not is_loopback(_host(headers.get("host", ""))):
         return f"this service answers to localhost only, not to {headers.get('host', '')!r}"
@@ -137,4 +137,4 @@ def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str
 
 
 def _too_large() -> JSONResponse:
-    return problem(413, f"the body has more than {MAX_BODY} bytes, the most that is taken", "Content Too Large")
+    return problem(413, f"the body has more than {MAX_BODY} bytes, the limit", "Content Too Large")

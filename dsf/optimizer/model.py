@@ -1,4 +1,4 @@
-"""What is to be planned; plain frozen data without any input or output.
+"""The optimisation problem as frozen data, without input or output.
 
 Words: a *workload* asks for amounts of resources, once per *replica*. A *cluster* can be given one of its
 *configurations* (a Policy), which supplies amounts of resources of one *device* type. An *option* is one configuration
@@ -37,7 +37,7 @@ _PLACEHOLDERS: Final = frozenset({"${app}", "${cluster}", "${device}", "${scoreN
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """Where replicas of a workload are now. A replica stays when it is planned for the same cluster and device."""
+    """Current place of a workload's replicas. A replica stays if it is planned for the same cluster and device."""
 
     cluster: str
     #: None: unknown, then any device of the cluster counts as staying.
@@ -47,7 +47,7 @@ class Current:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What has to run somewhere.
+    """A workload to place.
 
     Replicas are placed one by one: they may spread over clusters, and some may stay unplaced.
     Raises ManifestError when a value is out of its range.
@@ -74,7 +74,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One way a cluster can be set up, and what it then supplies. Raises ManifestError for bad amounts."""
+    """One configuration of a cluster and its supplies. Raises ManifestError for bad amounts."""
 
     #: Name of the Policy.
     name: str
@@ -99,7 +99,7 @@ class ScoreTable:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster with the configurations it may be given and its scores."""
+    """A cluster with its possible configurations and scores."""
 
     name: str
     configurations: tuple[Configuration, ...] = ()
@@ -112,11 +112,11 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """A score that counts, and how much. Raises ManifestError for a weight or a format that cannot be used."""
+    """A score with its weight. Raises ManifestError for an invalid weight or format."""
 
     #: Name of the AddOnPlacementScore.
     score: str
-    #: Below zero: less of the score is better.
+    #: Below zero: a lower score is better.
     weight: float = 1.0
     dimension_format: str = DEFAULT_DIMENSION_FORMAT
     #: What `${scoreName}` in the format stands for: the scorer's name of the score, of which the object's name is made;
@@ -143,7 +143,7 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Everything a plan depends on; the order of its parts has no effect. Raises ManifestError for two of one name."""
+    """All inputs of a plan; the order of its parts has no effect. Raises ManifestError for duplicate names."""
 
     workloads: tuple[Workload, ...]
     clusters: tuple[Cluster, ...]
@@ -180,7 +180,7 @@ class Limits:
 
 
 def refuse(mistakes: Sequence[str]) -> None:
-    """Raises ManifestError with all of them, when there are any."""
+    """Raises ManifestError with all mistakes, if there are any."""
     if mistakes:
         raise ManifestError("; ".join(mistakes))
 
@@ -201,4 +201,4 @@ def _check_amounts(what: str, amounts: Mapping[str, int]) -> None:
 def _check_unique(what: str, names: Iterable[str]) -> None:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise ManifestError(f"{what} named more than once: {', '.join(twice)}; each may be there once")
+        raise ManifestError(f"{what} named more than once: {', '.join(twice)}; each is allowed once")

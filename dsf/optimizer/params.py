@@ -1,4 +1,4 @@
-"""What is asked of the optimiser: the body of `POST /optimize` and the file of `dsf optimize -f`.
+"""Requests to the optimiser: the body of `POST /optimize` and the file of `dsf optimize -f`.
 
 Unknown fields are refused: a `dryrun` that is not `dryRun` must not apply a plan.
 """
@@ -15,17 +15,17 @@ from dsf.api.naming import MAX_NAME_LENGTH, sanitize_resource_name
 from dsf.errors import ManifestError
 from dsf.optimizer.model import DEFAULT_DIMENSION_FORMAT, MAX_WEIGHT, Preference, refuse
 
-#: Names of Kubernetes objects: what goes into a request's path is checked here once.
+#: Names of Kubernetes objects, validated here as they become part of request paths.
 _NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 #: Most clusters, and most workloads, of one request.
 MAX_LISTED: Final = 10_000
 #: Most configurations of one cluster.
 MAX_POLICIES: Final = 100
-#: Seconds that a request may ask for.
+#: Most seconds of a request.
 MAX_TIME_LIMIT: Final = 600.0
 
 Name = Annotated[str, Field(pattern=_NAME, max_length=MAX_NAME_LENGTH)]
-#: As a scorer has it, or that of its AddOnPlacementScores, which is made of it.
+#: Score name of a scorer, or the derived name of its AddOnPlacementScores.
 ScoreName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
@@ -36,7 +36,7 @@ class _Params(ApiModel):
 
 
 class PolicyRef(_Params):
-    """A Policy that a cluster may be given."""
+    """A Policy available for a cluster."""
 
     name: Name = Field(description="Name of the Policy in the plan's namespace.")
 
@@ -57,22 +57,22 @@ class WorkloadRef(_Params):
 
 
 class PreferenceParams(_Params):
-    """A score that says what is better."""
+    """A score to maximize."""
 
     score: ScoreName = Field(
         validation_alias=AliasChoices("addOnPlacementScore", "addonPlacementScore"),
         serialization_alias="addOnPlacementScore",
-        description="Name of the AddOnPlacementScore, or of the score as its scorer has it (`my_score`). "
-        "`addonPlacementScore` is understood, too.",
+        description="Name of the AddOnPlacementScore, or the scorer's score name (`my_score`). `addonPlacementScore` "
+        "is an alias.",
     )
     score_dimension_format: str = Field(
         default=DEFAULT_DIMENSION_FORMAT,
-        description="How the score's items are named; it may hold ${app}, ${device}, ${cluster} and ${scoreName}.",
+        description="Name format of the score's items; it may contain ${app}, ${device}, ${cluster} and ${scoreName}.",
         max_length=1024,
     )
     weight: float = Field(
         default=1.0,
-        description="How much the score counts in a mix. Below zero: less is better. One has to be above zero.",
+        description="Weight of the score in a mix. Below zero: less is better. At least one must be above zero.",
         ge=-MAX_WEIGHT,
         le=MAX_WEIGHT,
     )
@@ -107,41 +107,41 @@ class OptimizeParams(_Params):
         }
     )
 
-    namespace: Namespace = Field(description="Namespace of the workloads, the policies and everything that is made.")
-    clusters: list[ClusterParams] = Field(description="Where workloads may go.", max_length=MAX_LISTED)
-    target_workloads: list[WorkloadRef] = Field(description="What has to be placed.", max_length=MAX_LISTED)
+    namespace: Namespace = Field(description="Namespace of the workloads, the policies and the created objects.")
+    clusters: list[ClusterParams] = Field(description="Clusters for the workloads.", max_length=MAX_LISTED)
+    target_workloads: list[WorkloadRef] = Field(description="Workloads to place.", max_length=MAX_LISTED)
     preference: PreferenceParams | None = Field(default=None, description="The one score to prefer; or `preferences`.")
     preferences: list[PreferenceParams] = Field(
         default_factory=list, description="Several scores, each with its weight.", max_length=20
     )
-    dry_run: bool = Field(default=False, description="Only say what the plan is; write nothing.", strict=True)
+    dry_run: bool = Field(default=False, description="Only return the plan; write nothing.", strict=True)
     plan_id: str = Field(
         default="",
-        description="The plan_id of an earlier dry run: the plan is applied only if it still is that one.",
+        description="The plan_id of an earlier dry run: the plan is applied only if it is still the same.",
         max_length=64,
     )
     keep_current: float = Field(
         default=0.0,
-        description="What it is worth, in units of score, that a workload stays where the plan before put it.",
+        description="Bonus, in units of score, for a workload that stays where the previous plan put it.",
         ge=0,
         le=MAX_WEIGHT,
     )
     time_limit: float | None = Field(
-        default=None, description="Seconds to search for; unset: what the server allows.", gt=0, le=MAX_TIME_LIMIT
+        default=None, description="Seconds to search; unset: the server's limit.", gt=0, le=MAX_TIME_LIMIT
     )
     gap: float = Field(
-        default=0.0, description="Stop when the plan is proven to be within this share of the best.", ge=0, le=1
+        default=0.0, description="Stop when the plan is proven to be within this fraction of the best.", ge=0, le=1
     )
 
     @model_validator(mode="after")
     def _one_preference(self) -> Self:
         if (self.preference is None) == (not self.preferences):
-            raise ValueError("either preference or preferences has to be given")
+            raise ValueError("either preference or preferences is required")
         return self
 
     @model_validator(mode="after")
     def _something_to_gain(self) -> Self:
-        # Scores are mostly 0 to 100: every option would lower the sum, and every workload would be taken away.
+        # Scores are mostly 0 to 100: every option would lower the sum, and every workload would be removed.
         if all(one.weight <= 0 for one in self._asked()):
             raise ValueError(
                 "no weight is above zero, so that placing nothing would be best; mix it with a score to prefer, or let "
@@ -150,7 +150,7 @@ class OptimizeParams(_Params):
         return self
 
     def wanted(self) -> tuple[Preference, ...]:
-        """The scores that count. Raises ManifestError for a weight or a format that cannot be used."""
+        """The preferred scores. Raises ManifestError for an invalid weight or format."""
         mistakes: list[str] = []
         found: list[Preference] = []
         for one in self._asked():
@@ -168,7 +168,7 @@ class OptimizeParams(_Params):
 
 
 class ResetParams(_Params):
-    """A request to undo a plan."""
+    """A request to remove a plan."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"namespace": "default"}]})
 

@@ -1,4 +1,4 @@
-"""What the solver says; `views` has its parts, which are answered as they are."""
+"""Result of the solver; `views` has its parts, which answers contain unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request to a problem: reads what it names from the hub, and says at once what of it is missing."""
+"""Reads the objects of a request from the hub and builds the problem; reports all missing objects at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dsf.optimizer.views import PlanView
 
 @dataclass(frozen=True)
 class Asked:
-    """A request with all that the hub says about it."""
+    """A request with its objects from the hub."""
 
     problem: Problem
     #: The Placement of each workload.
@@ -32,7 +32,7 @@ class Asked:
 def read(
     backend: KubeBackend, selector: ClusterSelector, params: OptimizeParams, previous: PlanView, *, now: datetime
 ) -> Asked:
-    """What is asked for. Scores that ended before `now` are not used; `previous` says where workloads are.
+    """Read a request's objects. Scores that ended before `now` are not used; `previous` has the current places.
 
     Raises ManifestError with everything that is wrong, and BackendError.
     """
@@ -64,7 +64,7 @@ def read(
         current=current_places(previous),
     )
     if len(available) != len(params.clusters):
-        raise ManifestError("a cluster is named more than once; each may be there once")
+        raise ManifestError("a cluster is named more than once; each is allowed once")
     return Asked(problem, _placements(workloads), clusters)
 
 
@@ -90,7 +90,7 @@ def _placements(workloads: dict[str, Manifest]) -> dict[str, str]:
                 f"at most {MAX_PLACEMENT_NAME}, because it labels decisions with it"
             )
     mistakes += [
-        f"workloads {', '.join(names)} name the same Placement {placement}; each needs one of its own"
+        f"workloads {', '.join(names)} name the same Placement {placement}; each needs its own"
         for placement, names in owners.items()
         if len(names) > 1
     ]

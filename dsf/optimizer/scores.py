@@ -1,4 +1,4 @@
-"""Scores as they stand on the hub, and what their scorers say about them."""
+"""Reads scores from the hub, with the descriptions of their scorers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsf.optimizer.views import ClusterScoreView, ConditionView, Freshness, Scor
 DESCRIPTION: Final = f"{GROUP}/description"
 DIMENSION_FORMAT: Final = f"{GROUP}/score-dimension-format"
 
-#: Failed cycles that a scorer's view names.
+#: Most failed cycles in a scorer's view.
 _FAILURES: Final = 3
 
 
@@ -60,7 +60,7 @@ class Scores:
         return {name: score_name(owner) for name, owner in owners if owner is not None}
 
     def _scorers(self) -> list[DynamicScorer]:
-        """All that can be read; the hub controller tells about the others."""
+        """All valid scorers; the hub controller reports the others."""
         found = []
         for manifest in self._backend.objects(DYNAMIC_SCORERS):
             try:
@@ -87,7 +87,7 @@ def score_object(scorer: DynamicScorer) -> str:
 
 
 def freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
-    """How old a score is."""
+    """Age and expiry of a score."""
     status = manifest.get("status") or {}
     until = _moment(status.get("validUntil"))
     left = None if until is None else (until - now).total_seconds()

@@ -1,4 +1,4 @@
-"""The plan with the greatest sum, and a proof of how far from it the best one can be.
+"""Search for the plan with the greatest sum, with a proven gap.
 
 The linear relaxation gives a bound, and tells which items can be part of a plan better than the one known. The solver
 gets the most promising of them (the core), then all that are still possible, which makes the answer the best there is.

@@ -15,7 +15,7 @@ from dsf.errors import SettingsError
 
 Manifest = Mapping[str, Any]
 
-#: The claim by which a cluster says that its configuration is in force, and the value that says so.
+#: Claim and value by which a cluster reports that its configuration is in force.
 COMPLIANCE_CLAIM: Final = "policy-watcher-claim"
 COMPLIANT: Final = "compliant"
 
@@ -32,7 +32,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class ClusterSelector:
-    """`label:KEY`, `claim:NAME` or `name`. A label's or claim's value may be anything that no two clusters share."""
+    """`label:KEY`, `claim:NAME` or `name`. The value of a label or claim must be unique per cluster."""
 
     by: Literal["label", "claim", "name"]
     key: str = ""
@@ -76,7 +76,7 @@ class ClusterSelector:
                 others = ", ".join(sorted(set(holders[value]) - {name})[:3])
                 problems.append(
                     f"{self.by} {self.key} of ManagedCluster {name} is {value!r}, as it is of {others}: a Placement "
-                    "could select either; give each cluster a value of its own"
+                    f"could select either; give each cluster a unique value"
                 )
         return Selection(values, tuple(problems))
 
@@ -118,6 +118,6 @@ class ClusterSelector:
 
 
 def claims_of(cluster: Manifest) -> dict[str, str]:
-    """What a ManagedCluster says about itself."""
+    """The ClusterClaims of a ManagedCluster."""
     claims = (cluster.get("status") or {}).get("clusterClaims") or ()
     return {str(claim["name"]): str(claim.get("value") or "") for claim in claims}

@@ -1,4 +1,4 @@
-"""What can be asked of the optimiser, whoever asks: HTTP, an assistant, the command line.
+"""The optimiser's operations, shared by HTTP, assistants and the command line.
 
 Plain methods that take milliseconds to seconds and block; call them on a thread.
 """
@@ -46,17 +46,17 @@ Rescore = Callable[[str, Sequence[str] | None], Sequence[RescoreRun]]
 
 @dataclass(frozen=True)
 class Done:
-    """Something that was done and is to be written down."""
+    """A completed action to record."""
 
     what: Literal["rescore", "plan-applied", "plan-reset"]
-    #: Empty: whoever runs this process.
+    #: Empty: the user of this process.
     by: str
-    #: Nobody has checked who it is.
+    #: The name is unverified.
     claimed: bool
-    #: By an assistant's call of a tool.
+    #: By a tool call of an assistant.
     by_tool: bool
     scorer: str = ""
-    #: Empty: wherever the scorer runs.
+    #: Empty: every cluster on which the scorer runs.
     clusters: Sequence[str] = ()
     count: int = 0
     namespace: str = ""
@@ -65,31 +65,31 @@ class Done:
     detail: str = ""
 
 
-#: Writes down what was done; does not raise.
+#: Records a completed action; does not raise.
 Record = Callable[[Done], None]
 
 
 class Board(Protocol):
-    """Where plans are shown to people. Its methods do not raise."""
+    """Publishes plans to the page. Its methods do not raise."""
 
     def show(self, report: PlanReport, comparison: Comparison) -> None:
-        """The newest plan of a namespace, beside the one in force."""
+        """Publish the newest plan of a namespace, beside the one in force."""
 
     def clear(self, namespace: str) -> None:
-        """There is none any more."""
+        """Remove the plan of a namespace."""
 
 
-#: Who asks where there are no requests.
+#: Caller without requests.
 _OWNER: Final = Caller("owner")
-#: Seconds of a search when neither the request nor a setting says how many.
+#: Default seconds of a search.
 DEFAULT_TIME_LIMIT: Final = 30.0
 
 
 class OptimizerService:
     """Thread-safe. Close it when done.
 
-    Each method first asks `access` whether the caller of the request at hand may, and raises AccessError when not. What
-    looks at the hub raises BackendError.
+    Each method first checks the current caller with `access`, and raises AccessError. Methods that read the hub raise
+    BackendError.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ class OptimizerService:
         time_limit: float = DEFAULT_TIME_LIMIT,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`time_limit`: seconds of a search, and the most that a request may ask for. Without `access` all may."""
+        """`time_limit`: seconds of a search, and the limit for requests. Without `access`, all callers have all
+        rights.
+        """
         self._backend = backend
         self._solver = solver
         self._selector = selector
@@ -117,13 +119,13 @@ class OptimizerService:
         self._now = now
         self._scores = Scores(backend)
         self._writer = PlanWriter(backend)
-        # One plan is written at a time: two at once would leave a mix of both.
+        # One plan is written at a time: two at once would be mixed.
         self._writing = threading.Lock()
 
     def list_scores(self, namespace: str | None = None) -> ScoreList:
         """The AddOnPlacementScores of one cluster (its namespace), or of all.
 
-        Each has as annotations what its scorer says about it, and how fresh it is.
+        Annotations have the scorer's description and the age.
         """
         self._allow(Action.LIST_SCORES, namespace)
         return self._scores.read(namespace, self._now())
@@ -131,26 +133,26 @@ class OptimizerService:
     def explain_scorer(self, name: str) -> ScorerView:
         """What the DynamicScorer of this name measures, whether it works, and its scores.
 
-        `name` may also be that of its AddOnPlacementScores. Raises UnknownScorerError naming those that there are.
+        `name` may also be that of its AddOnPlacementScores. Raises UnknownScorerError with the known names.
         """
         self._allow(Action.EXPLAIN_SCORER, None)
         return self._scores.explain(name, self._now())
 
     def propose(self, params: OptimizeParams) -> PlanReport:
-        """The best plan; nothing is written, whatever `params.dry_run` says. Raises as `plan` does."""
+        """The best plan, without writing, regardless of `params.dry_run`. Raises like `plan`."""
         return self.plan(params, apply=False)[0]
 
     def apply(self, params: OptimizeParams) -> PlanReport:
-        """The best plan, put in force whatever `params.dry_run` says. Raises as `plan` does."""
+        """Apply the best plan, regardless of `params.dry_run`. Raises like `plan`."""
         return self.plan(params, apply=True)[0]
 
     def plan(self, params: OptimizeParams, *, apply: bool) -> tuple[PlanReport, Plan]:
-        """The best plan, also as it came from the solver, to draw it; `apply` puts it in the place of the one in force.
+        """The best plan, with the solver's result for drawing; `apply` replaces the one in force.
 
-        What stands against applying it is among its warnings. With `params.plan_id` only that plan is applied. Raises
-        ManifestError (what was asked for cannot be planned) and SolverError; and to apply PlanConflictError when the
-        plan cannot be applied or is another one by now, and ApplyError when a write failed: then the previous plan is
-        in force again, or the message says what could not be undone.
+        Obstacles to applying it are among its warnings. With `params.plan_id` only that plan is applied. Raises
+        ManifestError (the request cannot be planned) and SolverError; with `apply` also PlanConflictError if the plan
+        cannot be applied or has changed, and ApplyError if a write failed: then the previous plan is in force again, or
+        the message says what could not be rolled back.
         """
         self._allow(Action.APPLY if apply else Action.PROPOSE, params.namespace)
         if not apply:
@@ -164,7 +166,7 @@ class OptimizerService:
             if params.plan_id and params.plan_id != report.plan_id:
                 raise PlanConflictError(
                     f"the plan is not {params.plan_id} any more but {report.plan_id}: scores, workloads or policies "
-                    "have changed since; look at a new dry run"
+                    "have changed since; check a new dry run"
                 )
             self._writer.write(changes)
         log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count(changes))
@@ -177,14 +179,14 @@ class OptimizerService:
         return applied, plan
 
     def reset(self, namespace: str, *, dry_run: bool = False) -> ResetReport:
-        """Delete everything that plans made in a namespace; with `dry_run` only say what that is.
+        """Delete all objects that plans created in a namespace; with `dry_run` only list them.
 
         Raises ManifestError for an empty name, and ApplyError.
         """
         self._allow(Action.RESET, namespace)
         if not namespace:
-            # To the API server that means all of them.
-            raise ManifestError("the namespace to reset has no name; say which one")
+            # For the API server, an empty name means all namespaces.
+            raise ManifestError("the name of the namespace to reset is empty")
         with self._writing:
             changes = self._writer.changes([], self._writer.existing(namespace))
             if not dry_run:
@@ -207,12 +209,11 @@ class OptimizerService:
     def rescore(self, scorer: str, cluster: str | None = None) -> RescoreReport:
         """Send a tick now, to one cluster or to all on which the scorer runs.
 
-        Raises UnknownScorerError, UnknownClusterError, SettingsError when there is no Redis to send it through, and
-        redis.RedisError.
+        Raises UnknownScorerError, UnknownClusterError, SettingsError without Redis, and redis.RedisError.
         """
         self._allow(Action.RESCORE, None)
         if self._rescore is None:
-            raise SettingsError("DSF_REDIS_URL is not set, so nothing can be scored now; set it to the hub's Redis")
+            raise SettingsError("DSF_REDIS_URL is not set, so re-scores are not possible; set it to the hub's Redis")
         runs = list(self._rescore(scorer, [cluster] if cluster else None))
         sent = [run for run in runs if run.run_id]
         self._write_down(
@@ -260,7 +261,7 @@ class OptimizerService:
             self._board.show(report, compare(previous, plan))
 
     def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[Change], list[str]]:
-        """A plan that could be written now, the one in force, the changes to write, and what stands against that."""
+        """An applicable plan, the one in force, the changes to write, and obstacles."""
         existing = self._writer.existing(params.namespace)
         previous = read_plan(existing)
         asked = read(self._backend, self._selector, params, previous, now=self._now())
@@ -313,7 +314,7 @@ def _applied(namespace: str, objects: Sequence[Manifest]) -> AppliedPlan:
 
 
 def _moments(manifest: Mapping[str, Any]) -> Iterable[datetime]:
-    """When we last changed an object."""
+    """Time of the optimiser's last change of an object."""
     for entry in manifest["metadata"].get("managedFields") or ():
         if entry.get("manager") == FIELD_MANAGER and entry.get("time"):
             yield datetime.fromisoformat(entry["time"])

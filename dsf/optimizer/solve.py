@@ -1,4 +1,4 @@
-"""The one function of the optimiser: `solve(problem, limits) -> Plan`.
+"""The pure function `solve(problem, limits) -> Plan`.
 
 Pure apart from the clock: the same problem gives the same plan, in whatever order its parts come, as long as the search
 ends by itself. It takes up to `limits.time_limit` seconds of one core, so it belongs on a thread or process of its own.

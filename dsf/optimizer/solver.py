@@ -1,7 +1,7 @@
-"""The solver in a process of its own.
+"""Runs the solver in a separate process.
 
-HiGHS writes to file descriptor 1 when it feels like it, which would spoil a protocol that speaks there; it holds a core
-for seconds; and a solve that does not end in time can be killed without harm to anything else.
+HiGHS writes to file descriptor 1, which would break a protocol on standard output; it uses a core for seconds; and a
+solve that exceeds its time can be killed without side effects.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ log = dsf.log.get(__name__)
 
 #: Seconds beyond its time limit that a solve may take: reading the problem, building the model, ending.
 _GRACE: Final = 60.0
-#: Seconds that a process gets to end by itself.
+#: Seconds for a process to end by itself.
 _END: Final = 5.0
 
 
 class SolverProcess:
-    """Solves one problem after the other. Thread-safe. The process starts with the first problem and stays."""
+    """Solves problems sequentially. Thread-safe. The process starts with the first problem and stays."""
 
     def __init__(self, *, patience: float = 30.0, grace: float = _GRACE) -> None:
         """`patience` is how many seconds a problem waits for those before it, `grace` see above."""
@@ -77,7 +77,7 @@ class SolverProcess:
                 f"the solver's process died (exit code {code}); with -9 it may have had too little memory"
             ) from error
         except BaseException:
-            # Too slow, or Ctrl-C while it works: what it would send one day must not answer the next problem.
+            # Too slow, or interrupted: its late answer must not be taken for the next problem's.
             self._end()
             raise
         if isinstance(answer, Plan):
@@ -88,7 +88,7 @@ class SolverProcess:
         if self._process is not None and self._process.is_alive() and self._connection is not None:
             return self._connection
         self._end()
-        # Not fork: there are threads here.
+        # Not fork: this process has threads.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs,), name="dsf-solver", daemon=True)
@@ -117,10 +117,10 @@ class SolverProcess:
 
 
 def _serve(connection: Connection) -> None:
-    """The process: a problem in, a plan or an error out, until the other side is gone."""
-    # What a library prints goes where messages for people go.
+    """Main loop of the process: a problem in, a plan or an error out, until the connection closes."""
+    # Output of libraries goes to standard error.
     os.dup2(2, 1)
-    # Ctrl-C at a terminal reaches every process; ours ends with its parent.
+    # Ctrl-C at a terminal reaches every process; this one ends with its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from dsf.optimizer.solve import solve
@@ -133,6 +133,6 @@ def _serve(connection: Connection) -> None:
                 answer = solve(problem, limits)
             except ManifestError as error:
                 answer = error
-            except Exception as error:  # noqa: BLE001  # a bug; whoever asked has to hear of it
+            except Exception as error:  # noqa: BLE001  # a bug, reported to the caller
                 answer = SolverError(f"the solver failed: {type(error).__name__}: {error}")
             connection.send(answer)

@@ -28,7 +28,7 @@ KNOWN: Final = 0
 MISSING: Final = 1
 EXPIRED: Final = 2
 
-#: OCM takes scores from -100 to 100; what is far beyond that would cost exactness.
+#: OCM accepts scores from -100 to 100; values far beyond that would cost exactness.
 MAX_SCORE: Final = 1_000_000
 #: Most names of missing items that are listed per cluster and score.
 _LISTED: Final = 10
@@ -46,7 +46,7 @@ class Values:
     state: CodeArray
     #: Units of a score of 1.
     per_score: float
-    #: Units that a replica is worth which stays.
+    #: Bonus in units of a replica that stays.
     keep: int
     gaps: list[ScoreGapView]
 
@@ -66,7 +66,7 @@ def score_values(problem: Problem, clusters: Sequence[Cluster], columns: Sequenc
     for weight, preference in sorted(zip(weights, problem.preferences, strict=True), key=lambda pair: pair[1].score):
         one, one_state, one_gaps = _scores(problem, preference, apps, clusters, columns)
         value += one * (weight // unit)
-        # Missing in one score and expired in another: the one that is missing has to be mended first.
+        # Missing in one score and expired in another: the missing one must be fixed first.
         np.copyto(state, one_state, where=(one_state == MISSING) | (state == KNOWN))
         gaps += one_gaps
     value[state != KNOWN] = 0
@@ -89,7 +89,7 @@ def _scores(
     clusters: Sequence[Cluster],
     columns: Sequence[tuple[int, Configuration]],
 ) -> tuple[npt.NDArray[np.float64], CodeArray, list[ScoreGapView]]:
-    """Scores of one preference, their states, and what is missing."""
+    """Scores of one preference, their states, and the missing ones."""
     found = np.zeros((len(apps), len(columns)), dtype=np.float64)
     state = np.zeros((len(apps), len(columns)), dtype=np.uint8)
     tables = [next((one for one in cluster.scores if one.score == preference.score), None) for cluster in clusters]
@@ -119,8 +119,8 @@ def _scores(
             scores[absent] = 0
         if scores.size and np.abs(scores).max() > MAX_SCORE:
             raise ManifestError(
-                f"score {preference.score} of cluster {cluster.name}: {scores[np.abs(scores).argmax()]:g} is no score; "
-                f"allowed are whole numbers from -100 to 100"
+                f"score {preference.score} of cluster {cluster.name}: {scores[np.abs(scores).argmax()]:g} is not a "
+                f"valid score; allowed are whole numbers from -100 to 100"
             )
         found[:, column] = scores
     gaps = [_gap(clusters[index], tables[index], preference.score, sorted(items)) for index, items in missing.items()]

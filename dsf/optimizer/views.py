@@ -1,6 +1,6 @@
-"""What the optimiser answers: over HTTP, to assistants, and with `dsf optimize -o json`.
+"""Answers of the optimiser: over HTTP, to assistants, and with `dsf optimize -o json`.
 
-Names are in snake_case, because `objective_value` and `output_yaml`, which other programs read, are.
+Names are in snake_case, like `objective_value` and `output_yaml`, which other programs read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dsf.api.meta import Time
 
 
 class Status(StrEnum):
-    """What is known about a plan."""
+    """Quality of a plan."""
 
     #: No other plan has a greater sum.
     OPTIMAL = "Optimal"
@@ -23,7 +23,7 @@ class Status(StrEnum):
 
 
 class Coverage(StrEnum):
-    """How much of what was to be placed is placed; a plan that places nothing can be the best one."""
+    """Placed fraction of the workloads; a plan that places nothing can be the best one."""
 
     ALL_PLACED = "AllPlaced"
     #: `unplaced` has the rest, with the reasons; likewise of the next one.
@@ -34,7 +34,7 @@ class Coverage(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an option was not taken."""
+    """Why an option was not chosen."""
 
     NO_CONFIGURATION = "no_configuration"
     NO_SCORE = "no_score"
@@ -43,13 +43,13 @@ class Reason(StrEnum):
     NEGATIVE = "negative_score"
     #: The cluster has another configuration.
     CONFIGURATION = "configuration_conflict"
-    #: Others take what it would need.
+    #: Others use the resources that it needs.
     CAPACITY = "capacity"
-    #: What was chosen instead scores more.
+    #: The chosen option scores more.
     LOWER_SCORE = "lower_score"
-    #: What was chosen scores the same and is where the workload is now, or comes first by name, or helps another.
+    #: The chosen option scores the same and is the current place, or comes first by name, or helps another workload.
     TIE = "tie"
-    #: Moving is not worth what `keep_current` says it costs.
+    #: The gain of moving is less than `keep_current`.
     KEPT = "kept"
     #: The search ended before this could be tried.
     NOT_PROVEN = "not_proven"
@@ -62,7 +62,7 @@ class View(BaseModel):
 
 
 class AssignmentView(View):
-    """Replicas of a workload that go to one cluster."""
+    """Replicas of a workload on one cluster."""
 
     workload: str
     cluster: str
@@ -74,7 +74,7 @@ class AssignmentView(View):
 
 
 class ConfigurationView(View):
-    """The Policy that a cluster is given. A cluster that gets no workload is given none."""
+    """The Policy of a cluster. A cluster without workloads gets none."""
 
     cluster: str
     policy: str
@@ -84,14 +84,14 @@ class ConfigurationView(View):
 
 
 class PlanView(View):
-    """Which workload goes where, and how clusters are set up for it."""
+    """Places of workloads, and configurations of clusters."""
 
     assignments: list[AssignmentView] = []
     configurations: list[ConfigurationView] = []
 
 
 class UnplacedView(View):
-    """Replicas of a workload that go nowhere, and why."""
+    """Unplaced replicas of a workload, with the reason."""
 
     workload: str
     replicas: int
@@ -108,7 +108,7 @@ class OptionView(View):
 
 
 class ExplanationView(View):
-    """Why a workload is where it is, and why not at the next best option; None when no other option has a score."""
+    """Why a workload is at its place and not at its next best option; None if no other option has a score."""
 
     workload: str
     chosen: list[OptionView] = []
@@ -120,7 +120,7 @@ class ExplanationView(View):
 
 
 class ScoreGapView(View):
-    """Scores that could not be used."""
+    """Unusable scores."""
 
     cluster: str
     score: str
@@ -129,7 +129,7 @@ class ScoreGapView(View):
 
 
 class ChangeView(View):
-    """What was done, or with a dry run would be done, to one object."""
+    """A change of one object, or with a dry run the planned change."""
 
     kind: str
     namespace: str
@@ -141,23 +141,21 @@ class PlanReport(View):
     """Answer of /optimize."""
 
     status: Status = Field(description="Optimal: no better plan exists. Feasible: a good one, see gap.")
-    coverage: Coverage = Field(
-        description="What of the workloads is placed: AllPlaced, PartPlaced, NothingPlaced; NothingToPlace."
-    )
-    objective_value: float = Field(description="Sum of the scores of all that is placed.")
+    coverage: Coverage = Field(description="Placed workloads: AllPlaced, PartPlaced, NothingPlaced; NothingToPlace.")
+    objective_value: float = Field(description="Sum of the scores of all placed replicas.")
     output_yaml: str = Field(description="The objects of the plan.")
     plan: PlanView
     unplaced: list[UnplacedView] = []
-    gap: float = Field(description="How far below the best one the plan can be at most, as a share; 0: it is the best.")
-    bound: float = Field(description="No plan is worth more than this; it includes what staying is worth.")
+    gap: float = Field(description="Largest distance to the best plan, as a fraction; 0: it is the best.")
+    bound: float = Field(description="Upper bound of all plans, including the bonus for staying.")
     explanation: list[ExplanationView] = []
     missing_scores: list[ScoreGapView] = []
-    warnings: list[str] = Field(default=[], description="What may keep the plan from taking effect.")
-    plan_id: str = Field(description="Names what the plan says: equal plans have equal ids.")
+    warnings: list[str] = Field(default=[], description="Reasons why the plan may not take effect.")
+    plan_id: str = Field(description="Id of the plan: equal plans have equal ids.")
     namespace: str
     applied: bool = Field(description="Whether the plan is in force now; false after a dry run.")
     changes: list[ChangeView] = []
-    seconds: float = Field(description="How long the search took.")
+    seconds: float = Field(description="Duration of the search.")
 
 
 class AppliedPlan(View):
@@ -165,7 +163,7 @@ class AppliedPlan(View):
 
     namespace: str
     plan_id: str
-    complete: bool = Field(description="Whether all of its objects are there, and no others.")
+    complete: bool = Field(description="Whether exactly its objects exist.")
     applied_at: Time | None = None
     plan: PlanView
     objects: list[str] = Field(description="Kind and name of each.")
@@ -182,7 +180,7 @@ class ResetReport(View):
 
     namespace: str
     deleted: list[ChangeView] = []
-    dry_run: bool = Field(default=False, description="Nothing was deleted: this is what would be.")
+    dry_run: bool = Field(default=False, description="Dry run: nothing was deleted.")
 
 
 class Freshness(View):
@@ -195,7 +193,7 @@ class Freshness(View):
 
 
 class ScoreObject(View):
-    """An AddOnPlacementScore with what its items mean, as annotations."""
+    """An AddOnPlacementScore with the meaning of its items as annotations."""
 
     apiVersion: str  # noqa: N815  # as the object has it
     kind: str
@@ -230,14 +228,14 @@ class ClusterScoreView(View):
 
 
 class ScorerView(View):
-    """What a scorer is, whether it works, and where its scores are."""
+    """A scorer with its state and scores."""
 
     name: str
     namespace: str
     description: str
     config_url: str
     score_name: str = Field(description="As it was resolved; empty while it is not.")
-    score_object: str = Field(description="Name of its AddOnPlacementScores: what a preference names.")
+    score_object: str = Field(description="Name of its AddOnPlacementScores, for a preference.")
     score_dimension_format: str
     interval_seconds: int
     health: str
@@ -247,7 +245,7 @@ class ScorerView(View):
 
 
 class RescoreRun(View):
-    """One cycle that was asked for."""
+    """One requested cycle."""
 
     cluster: str
     run_id: str = Field(description="Empty when it was not sent.")
@@ -255,14 +253,14 @@ class RescoreRun(View):
 
 
 class RescoreReport(View):
-    """What became of a wish to score now."""
+    """Outcome of a request to score now."""
 
     scorer: str
     runs: list[RescoreRun] = []
 
 
 class ProblemView(View):
-    """An error as RFC 9457 has it."""
+    """An error by RFC 9457."""
 
     type: str = "about:blank"
     title: str

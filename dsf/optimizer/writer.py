@@ -1,8 +1,8 @@
-"""Puts a plan in force in place of the previous one: all of it, or nothing.
+"""Applies a plan atomically in place of the previous one.
 
-Every write is first tried with the API server's dry run, which finds what is forbidden or not valid. Then objects are
-made and changed, and last those that are left over are deleted. When one of these writes fails, what was done is
-undone, the last first.
+Every write is first checked by the API server's dry run, which finds forbidden and invalid ones. Then objects are
+created and changed, and finally obsolete ones are deleted. If a write fails, the previous ones are rolled back in
+reverse order.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ log = dsf.log.get(__name__)
 
 Key = tuple[str, str]
 
-#: Dry runs at once; they do not depend on each other.
+#: Parallel dry runs; they are independent.
 _AT_ONCE: Final = 8
-#: Seconds to wait before what could not be undone is tried again.
+#: Seconds before a failed rollback is retried.
 _UNDO_WAITS: Final = (0.2, 0.5, 1.0, 2.0)
-#: What an API server adds to an object.
+#: Fields that an API server adds to an object.
 _SERVER_FIELDS: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields", "selfLink")
 
 
 @dataclass(frozen=True)
 class Change:
-    """What to do to one object. `before` is it as it is now, `after` as it shall be."""
+    """A change of one object. `before` is its current state, `after` the desired one."""
 
     resource: Resource
     before: Manifest | None
@@ -48,7 +48,7 @@ class Change:
         return str(metadata["namespace"]), str(metadata["name"])
 
     def view(self) -> ChangeView:
-        """For an answer."""
+        """View for an answer."""
         namespace, name = self.place
         return ChangeView(kind=self.resource.kind, namespace=namespace, name=name, change=self.change)
 
@@ -57,7 +57,7 @@ class Change:
 
 
 class PlanWriter:
-    """Reads and writes the objects of plans. Its caller lets one plan be written at a time."""
+    """Reads and writes the objects of plans. Callers must write one plan at a time."""
 
     def __init__(self, backend: KubeBackend) -> None:
         self._backend = backend
@@ -67,7 +67,7 @@ class PlanWriter:
         return [one for resource in KINDS for one in self._backend.objects(resource, namespace, labels=labels)]
 
     def changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[Change]:
-        """What has to be done, in the order in which to do it."""
+        """The required changes, in order."""
         left = {_key(one): one for one in existing}
         found = []
         for after in desired:
@@ -84,25 +84,25 @@ class PlanWriter:
         return found
 
     def obstacles(self, changes: Iterable[Change]) -> list[str]:
-        """Objects that are in the way: of the same name, and not made by a plan. Raises BackendError."""
+        """Obstacles: objects of the same name that a plan did not create. Raises BackendError."""
         created = [change for change in changes if change.change == "created"]
         others = self.existing(created[0].place[0], f"{GENERATED_LABEL}!=true") if created else []
         taken = {_key(one) for one in others}
         return [
-            f"{change} is there and was not made by a plan; delete it, or hand it over with: kubectl label -n "
+            f"{change} exists and was not created by a plan; delete it, or hand it over with: kubectl label -n "
             f"{change.place[0]} {change.resource.plural} {change.place[1]} {GENERATED_LABEL}=true"
             for change in created
             if (change.resource.kind, change.place[1]) in taken
         ]
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Do all of it or nothing. Raises ApplyError."""
+        """Apply all changes or none. Raises ApplyError."""
         todo = [change for change in changes if change.change != "unchanged"]
         self._try(todo)
         done: list[Change] = []
         try:
             for change in todo:
-                # Before the write: one that was not answered may have been done.
+                # Before the write: a write without an answer may have succeeded.
                 done.append(change)
                 self._do(change)
                 log.info("object of a plan written", object=str(change), change=change.change)
@@ -110,13 +110,13 @@ class PlanWriter:
             left = self._undo(done)
             if left:
                 raise ApplyError(
-                    f"the plan was not applied: {change}: {error}. It could not be undone wholly: {'; '.join(left)}. "
+                    f"the plan was not applied: {change}: {error}. The rollback is incomplete: {'; '.join(left)}. "
                     "Apply a plan again, or reset the namespace",
                     tuple(left),
                 ) from error
             raise ApplyError(f"the plan was not applied, everything is as it was before: {change}: {error}") from error
         except BaseException:
-            # Somebody pressed Ctrl-C.
+            # Interrupted by Ctrl-C.
             self._undo(done)
             raise
 
@@ -143,7 +143,7 @@ class PlanWriter:
             self._backend.delete(change.resource, *change.place, uid=uid, dry_run=dry_run)
 
     def _undo(self, done: Sequence[Change]) -> list[str]:
-        """Undo, the last first; what could not be undone, and why."""
+        """Roll back in reverse order. Returns the failures with their reasons."""
         left = [f"{change}: {error}" for change in reversed(done) if (error := self._undo_one(change)) is not None]
         log.warning("plan undone", objects=len(done), left=len(left))
         return left
@@ -154,7 +154,7 @@ class PlanWriter:
                 if change.before is None:
                     self._backend.delete(change.resource, *change.place)
                 elif change.after is None:
-                    # Also what others had added to it.
+                    # Including additions of other writers.
                     self._backend.apply(change.resource, _without_server_fields(change.before))
                 else:
                     self._backend.apply(change.resource, _restored(change.before, change.after))
@@ -168,7 +168,7 @@ class PlanWriter:
 
 
 def owned(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an object that we wrote and that nobody took over since; without its identity."""
+    """The fields of an object that the optimiser still owns, without its identity."""
     found: dict[str, Any] = {}
     for entry in manifest["metadata"].get("managedFields") or ():
         if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply":
@@ -185,17 +185,17 @@ def _owned(fields: Mapping[str, Any], value: Any) -> Any:
 
 
 def _content(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What we write of an object, as `owned` would find it."""
+    """The fields that the optimiser writes, in the form of `owned`."""
     metadata = {key: manifest["metadata"][key] for key in ("annotations", "labels")}
     rest = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     return {"metadata": metadata, **rest}
 
 
 def _restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What to apply after `after` so that an object says what it said before.
+    """The manifest that restores an object's previous content after `after` was applied.
 
-    Beside our own fields these are those that were somebody else's and that `after` took over. Other fields of others
-    are left out: to apply them would make them ours, and the next plan would take them away.
+    These are the optimiser's fields and those of other owners that `after` took over. Other fields are left out:
+    applying them would make the optimiser their owner, and the next plan would remove them.
     """
     content: dict[str, Any] = _joined(_said(before, _content(after)), owned(before))
     identity = _identity(before)

@@ -1,4 +1,4 @@
-"""Makes the users of managed clusters in Redis what they should be, whatever was there before."""
+"""Reconciles the Redis users of managed clusters."""
 
 from __future__ import annotations
 

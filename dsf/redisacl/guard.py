@@ -1,4 +1,4 @@
-"""Bounds what Redis' rules cannot: how many connections a cluster's user has, and what its queue holds.
+"""Limits that Redis' rules cannot express: connections of a cluster's user, and size of its queue.
 
 Looking costs little while nothing grows: the connections are listed only when there are clearly more than at the last
 time, or not many more are possible.

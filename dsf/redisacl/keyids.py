@@ -1,4 +1,4 @@
-"""Which credentials of a cluster are valid, also while they are being rotated. Pure.
+"""Valid credentials of a cluster, including rotations. Pure functions.
 
 A key id names one set of credentials: the signing key and the password in Redis. Both are derived from the master
 secret and travel in one Secret. A rotation goes on to the next id: `rotated`, then deliver the new set, and once its

@@ -1,4 +1,4 @@
-"""Passwords of the clusters' users, derived like their signing keys: the hub stores none and can always make them."""
+"""Passwords of the clusters' users, derived like their signing keys: the hub stores none."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What each user may do in Redis, from the names in `dsf.keys`.
+"""Redis ACL rules of each user, built from the names in `dsf.keys`.
 
 A rule of Redis' ACL either belongs to the user or stands in a *selector*, written in parentheses. A command is allowed
 when one of them allows the command and all of its keys; so each selector here joins some commands with just the keys
 that they are for. Rules are made for Redis 7.0 and later (selectors, `%R~` and `%W~`), and Valkey.
 
-A script needs `evalsha` on all of its keys in one selector, and then every command inside it is checked again. Nobody
-gets KEYS, SCAN, EVAL, CONFIG or SELECT: those do not ask which keys are meant. Everything is in database 0.
+A script needs `evalsha` on all of its keys in one selector, and then every command inside it is checked again. No
+user gets KEYS, SCAN, EVAL, CONFIG or SELECT, which are not limited to keys. Everything is in database 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Users as Redis knows them: the text of an ACL file."""
+"""The text of a Redis ACL file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Redis is: the parts of `DSF_REDIS_URL`."""
+"""Address of Redis: the parts of `DSF_REDIS_URL`."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ serialization.register(_WRITTEN, str, None, "application/json", "utf-8")
 #: The first wait and what is added after each further try, in seconds; both are the longest of what is drawn.
 _FIRST = 1.0
 _STEP = 1.0
-#: Bytes of one message of events. Flower takes no larger one: everybody with a cluster's credential can publish.
+#: Bytes of one message of events. Flower drops larger ones: every holder of a cluster's credential can publish.
 MOST_EVENT_BYTES: Final = 64 * 1024
 #: Bytes of the events in it, which grow by a third on their way (base64).
 _MOST_BODY_BYTES: Final = 40_000

@@ -1,4 +1,4 @@
-"""Connections of redis-py that trust one CA only and say in one line what is wrong and what to do."""
+"""redis-py connections that trust only one CA and report errors in one line with a remedy."""
 
 from __future__ import annotations
 
@@ -184,8 +184,7 @@ class PinnedCA:
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
         context, session = _sessions.find(self._stamps(), self._context, f"{self.host}:{self.port}")
-        # Fails when the server has reset the connection meanwhile; wrap_socket() would then leave a socket open that
-        # nobody else can close.
+        # Fails when the server has reset the connection meanwhile; wrap_socket() would then leak the socket.
         sock.getpeername()
         return context.wrap_socket(sock, server_hostname=self.host, session=session)
 

@@ -1,4 +1,4 @@
-"""Everything that is needed to reach Redis, from the settings; clients for redis-py."""
+"""Connection parameters from the settings, and redis-py clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Sentinels: who we are to them, and what they say when they do not tell where the server is."""
+"""Sentinel clients: credentials, and errors of Sentinels that do not return the server's address."""
 
 from __future__ import annotations
 

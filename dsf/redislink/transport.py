@@ -1,4 +1,4 @@
-"""Kombu's Redis transports with our connections: credentials of the moment, one CA, clear errors.
+"""Kombu's Redis transports with the framework's connections: current credentials, one CA, clear errors.
 
 `transport_options["link"]` is the `Link` of the process. Celery's configuration holds no password.
 """

@@ -1,4 +1,4 @@
-"""From what a scoring function gave to the body of the answer."""
+"""Builds the answer's body from the results of a scoring function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a series goes next: an autoregression that is fitted anew for each request.
+"""Forecast of a series by an autoregression fitted for each request.
 
 The next value is taken to be a weighted sum of the last ones; the weights are those that would have served best for the
 series so far (least squares). It needs no model file and no memory of earlier requests, and takes a fraction of a

@@ -1,4 +1,4 @@
-"""The token that /scoring wants."""
+"""Bearer token check of /scoring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scorer: what it is called, what it wants to know, and the function that scores."""
+"""Definition of a scorer: name, source and scoring function."""
 
 from __future__ import annotations
 

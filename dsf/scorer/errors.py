@@ -1,4 +1,4 @@
-"""What can go wrong in a scorer.
+"""Errors of a scorer.
 
 ScorerError   the scorer is put together wrongly; raised while it is, for the person who writes it
 Unavailable   raised by a scoring function: something it needs is away for now (503)

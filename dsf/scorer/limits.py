@@ -1,4 +1,4 @@
-"""How large a request may be, and how many run at a time."""
+"""Limits on the size and concurrency of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service measures of its scorers, in a registry of its own."""
+"""Metrics of a service, in a separate registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/docs`: what the service serves, on a page that needs no script and no other machine."""
+"""`/docs`: description of the service, on a page without scripts and external resources."""
 
 from __future__ import annotations
 

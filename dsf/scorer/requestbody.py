@@ -1,4 +1,4 @@
-"""From the body of a scoring request to series.
+"""Parses the body of a scoring request into series.
 
 A body is almost all samples, so they are kept out of the JSON parser: the samples of each series are cut out of the
 bytes, what remains is parsed as JSON, and the samples of a series are parsed as one flat list of numbers. That takes

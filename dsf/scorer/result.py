@@ -1,4 +1,4 @@
-"""What a scoring function gives: scores, and series that it skips."""
+"""Results of a scoring function: scores and skipped series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time series come from: what /config says about the source."""
+"""The source section of /config."""
 
 from __future__ import annotations
 

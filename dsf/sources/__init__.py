@@ -1,4 +1,4 @@
-"""Where time series come from: one function per source type, and the table that names them.
+"""Sources of time series: one function per source type, and their registry.
 
 A new kind of source is one module with a function `fetch(summary, context) -> Payload` and one line in `registry`.
 

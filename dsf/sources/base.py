@@ -1,4 +1,4 @@
-"""What a source is given and what it gives back."""
+"""Input and output types of a source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's own cluster, reduced to what the sources `Kubernetes` and `Object` look at."""
+"""The view of the agent's own cluster for the sources `Kubernetes` and `Object`."""
 
 from __future__ import annotations
 

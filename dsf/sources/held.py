@@ -1,4 +1,4 @@
-"""What an agent keeps between cycles, for sources that only tell the present. One per process."""
+"""State that an agent keeps between cycles, for sources without history. One per process."""
 
 from __future__ import annotations
 

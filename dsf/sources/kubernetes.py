@@ -1,4 +1,4 @@
-"""The source type `Kubernetes`: what is left of a cluster for more pods.
+"""The source type `Kubernetes`: free resources of a cluster.
 
 For each node that takes pods, and for all of them together: what is allocatable minus what the pods on it request, by
 the rules of Kubernetes' scheduler. The agent keeps a copy of its cluster's nodes and pods, reduced to these numbers.

@@ -1,4 +1,4 @@
-"""The source type `OpenTelemetry`: what a collector serves for Prometheus, or what it pushes to this agent.
+"""The source type `OpenTelemetry`: scraped from a collector, or pushed to this agent.
 
 The path decides: `/v1/metrics`, the one that OTLP/HTTP fixes for metrics, is what a collector pushes to this agent, and
 a plug-in of this project (`otlp`): no server is asked. Any other path is asked with GET in each cycle, and gives one

@@ -1,4 +1,4 @@
-"""The protocol for source types of third parties: all that a plug-in needs from here. docs/sources.md explains it.
+"""The protocol for third-party source types. docs/sources.md explains it.
 
     from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError
 

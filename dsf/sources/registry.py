@@ -1,4 +1,4 @@
-"""Source types: those that are built in, and those of installed plug-ins. Each is loaded when first asked for."""
+"""Registry of source types: built-in ones, and those of installed plug-ins, loaded at first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a node a pod takes: the rules of Kubernetes' scheduler, and its notation of numbers."""
+"""Resource requests of a pod, by the rules of Kubernetes' scheduler, and Kubernetes quantities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which series a query selects, where the source is no query language: `name{label="value"}`.
+"""Series selectors for sources without a query language: `name{label="value"}`.
 
 This is the instant selector of PromQL and nothing more: no functions, no ranges. `=`, `!=`, `=~` and `!~` mean what
 they mean there; regular expressions match the whole value. Dots in names, as OpenTelemetry has them, stand for the

@@ -1,4 +1,4 @@
-"""Samples of the recent past, for sources that only tell the present.
+"""Samples of the recent past, for sources without history.
 
 Each series has two arrays of float64, so a sample is 16 bytes. All windows of an agent share one budget of series and
 samples; what would exceed it is refused with words, never dropped silently.

@@ -1,9 +1,9 @@
-"""The page: people look at scores, find out why there are none, and act.
+"""The web page: scores, reasons for missing ones, and actions.
 
-In reading order: `states` are the words for a pair, `reading` asks `dsf.fleet` for what the pages show, `search` reads
-the language of the search box and `finding` answers, `dividing` divides the fleet, `views` are the pages, `drawing`
-makes their pictures, `rendering` turns a view into HTML and its blocks, `live` sends the blocks that changed. `guard`
-stands before all of it: host names, proxies, headers. `access` knows who may look and act, `sessions` remembers who
-logged in, `acting` does what people ask for. `site` makes whole pages, `forms` are those on which people act, `jsonapi`
-answers programs, `app` puts it together, and `main` runs it.
+In reading order: `states` names the states of a pair, `reading` reads the data from `dsf.fleet`, `search` parses the
+language of the search box and `finding` executes it, `dividing` groups the fleet, `views` are the pages, `drawing`
+makes their pictures, `rendering` turns a view into HTML and its blocks, `live` sends changed blocks. `guard` is the
+outer middleware: host names, proxies, headers. `access` authenticates and authorizes users, `sessions` stores logins,
+`acting` performs actions. `site` assembles pages, `forms` has the pages with actions, `jsonapi` serves programs, `app`
+builds the service, and `main` runs it.
 """

@@ -1,4 +1,4 @@
-"""`python -m dsf.web`: the page without the command line around it."""
+"""`python -m dsf.web`: the page without the command line."""
 
 import sys
 

@@ -1,10 +1,10 @@
-"""Who looks at the page, and who may act on it.
+"""Authentication and authorization of the page's users.
 
-`kubernetes` lets the hub's API server judge: a token is shown at the login, `get dynamicscorers` is needed to look,
-`update dynamicscorers` to act, and `list placements` to see Placements. `proxy` believes the headers of a trusted proxy
-such as oauth2-proxy, and asks the API server, or a list of groups, what that person may do. `token` knows one token
-that may do everything. `open` and `none` know nobody: with `none` the page listens on this machine only, with `open`
-nobody may act.
+`kubernetes` checks the login token on the hub's API server: `get dynamicscorers` is required to read, `update
+dynamicscorers` to act, and `list placements` to see Placements. `proxy` trusts the headers of a proxy such as
+oauth2-proxy and checks the user's rights on the API server, or by a list of groups. `token` is one token with all
+rights. `open` and `none` do not authenticate: with `none` the page listens on this machine only, with `open` it is
+read-only.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from starlette.requests import Request
 from dsf.errors import AccessError, BackendError, SettingsError
 
 Doing = Literal["look", "act", "placements"]
-#: Seconds for which an answer of the API server about rights is taken for granted.
+#: Seconds for which the API server's answers about rights are cached.
 _REMEMBERED: Final = 10.0
 _MOST_REMEMBERED: Final = 2000
-#: Headers of oauth2-proxy and its like: the first is whose a request is, else the second; the third has their groups.
+#: Headers of oauth2-proxy and similar proxies: user, else email; groups.
 _HEADERS: Final = tuple(
     tuple(f"{family}-{what}" for what in ("user", "email", "groups")) for family in ("x-auth-request", "x-forwarded")
 )
@@ -35,7 +35,7 @@ _HEADERS: Final = tuple(
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks. `claimed`: nobody has checked the name."""
+    """The user of a request. `claimed`: the name is unverified."""
 
     name: str
     claimed: bool = False
@@ -44,35 +44,37 @@ class Caller:
     extra: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
 
 
-#: What no header says.
+#: Without a header.
 _NOTHING: Final = Caller("")
 
 
 class Rights(Protocol):
-    """What somebody may do."""
+    """The rights of a user."""
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
-        """Whether they may. Raises BackendError when that cannot be known."""
+        """Whether the user has the right. Raises BackendError if this cannot be checked."""
 
 
 class Access(Protocol):
-    """How the page knows people."""
+    """Authentication of users."""
 
-    #: Whether they log in with a token.
+    #: Whether users log in with a token.
     has_login: bool
 
     def login(self, token: str) -> Caller:
-        """Who holds this token. Raises AccessError (401); BackendError or SettingsError when that cannot be known."""
+        """The holder of this token. Raises AccessError (401); BackendError or SettingsError if this cannot be
+        checked.
+        """
 
     def recognise(self, request: Request) -> Caller | None:
-        """Who sends this request, as far as it says itself; None where a login is needed."""
+        """The user of this request by its headers; None if a login is required."""
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
         """See `Rights`."""
 
 
-class NobodyKnown:
-    """Everybody who reaches the page may look, and act where that was said."""
+class Unauthenticated:
+    """Without authentication: every client may read, and act if `acting`."""
 
     has_login = False
 
@@ -85,7 +87,7 @@ class NobodyKnown:
 
     def recognise(self, request: Request) -> Caller | None:
         """See `Access`."""
-        return Caller("somebody on this machine", claimed=True)
+        return Caller("a user of this machine", claimed=True)
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
         """See `Access`."""
@@ -93,12 +95,12 @@ class NobodyKnown:
 
 
 class TokenAccess:
-    """Whoever holds the one token may do everything."""
+    """One token with all rights."""
 
     has_login = True
 
     def __init__(self, file: Path) -> None:
-        """The file is read at every login. Raises SettingsError when it cannot be."""
+        """The file is read at every login. Raises SettingsError if it is unreadable."""
         self._file = file
         self._read()
 
@@ -113,7 +115,7 @@ class TokenAccess:
         return None
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
-        """See `Access`. With another token in the file no login with the earlier one counts any more."""
+        """See `Access`. A new token in the file ends logins with the old one."""
         try:
             return hmac.compare_digest(caller.uid, _digest(self._read()))
         except SettingsError as error:
@@ -126,12 +128,12 @@ class TokenAccess:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise SettingsError(f"DSF_WEB_TOKEN_FILE: cannot read {self._file}: {reason}") from None
         if not token:
-            raise SettingsError(f"DSF_WEB_TOKEN_FILE: {self._file} is empty; it has to hold the token")
+            raise SettingsError(f"DSF_WEB_TOKEN_FILE: {self._file} is empty; it must contain the token")
         return token
 
 
 class LoginAccess:
-    """People log in with a token of theirs; somebody else says who holds it and what they may do."""
+    """Users log in with their token, which an external authority checks."""
 
     has_login = True
 
@@ -153,7 +155,7 @@ class LoginAccess:
 
 
 class ProxyAccess:
-    """A trusted proxy says who it is."""
+    """A trusted proxy authenticates the user."""
 
     has_login = False
 
@@ -167,18 +169,18 @@ class ProxyAccess:
     def recognise(self, request: Request) -> Caller | None:
         """See `Access`. Raises AccessError (401) for a request that did not come through the proxy."""
         if not request.scope["dsf.trusted"]:
-            raise AccessError("come through the proxy in front of this page: it knows who you are", 401)
+            raise AccessError("use the proxy in front of this page, which authenticates you", 401)
         said = {_said(request, headers) for headers in _HEADERS} - {_NOTHING}
         if len(said) > 1:
-            # A proxy writes over the headers that it sends, and may let those of its visitors pass that it does not.
+            # A proxy overwrites the headers that it sends, but may pass other ones from its clients.
             raise AccessError(
-                "X-Auth-Request-User, -Email and -Groups say something else than X-Forwarded-User, -Email and -Groups: "
-                "the proxy in front of this page has to remove those that it does not write itself",
+                "X-Auth-Request-User, -Email and -Groups differ from X-Forwarded-User, -Email and -Groups: the proxy "
+                "in front of this page must remove those that it does not set itself",
                 401,
             )
         caller = next(iter(said), _NOTHING)
         if not caller.name:
-            raise AccessError("the proxy in front of this page does not say who you are", 401)
+            raise AccessError("the proxy in front of this page did not name a user", 401)
         return caller
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
@@ -187,13 +189,13 @@ class ProxyAccess:
 
 
 def _said(request: Request, headers: Sequence[str]) -> Caller:
-    """Whom headers of one family name."""
+    """The user that headers of one family name."""
     user, email, groups = (request.headers.get(header, "").strip() for header in headers)
     return Caller(user or email, groups=tuple(one.strip() for one in groups.split(",") if one.strip()))
 
 
 class ListedRights:
-    """Users and groups that may act; all others may look."""
+    """Users and groups that may act; all others may read."""
 
     def __init__(self, operators: Sequence[str]) -> None:
         self._operators = frozenset(operators)
@@ -204,7 +206,7 @@ class ListedRights:
 
 
 class RememberedRights:
-    """Asks `rights` again after some seconds only: each open page asks at each request."""
+    """Caches the answers of `rights` for some seconds: every request of an open page needs them."""
 
     def __init__(self, rights: Rights) -> None:
         self._rights = rights
@@ -213,7 +215,7 @@ class RememberedRights:
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
         """See `Rights`."""
-        # A token may be good for less than another one of the same user: what limits it is in `extra`.
+        # A token may have fewer rights than another one of the same user: `extra` has its limits.
         key = caller, json.dumps(caller.extra, sort_keys=True), doing
         with self._lock:
             until, known = self._known.get(key, (0.0, False))
@@ -228,5 +230,5 @@ class RememberedRights:
 
 
 def _digest(token: str) -> str:
-    """What a login keeps of the page's own token."""
+    """Digest of the page's token, stored with a login."""
     return hashlib.sha256(f"page\0{token}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What people ask for on the page: what it would affect, doing it, and what came of it."""
+"""Actions of users on the page: affected clusters, execution and outcome."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import Caller
 from dsf.web.reading import Reading
 
-#: Seconds for which the outcome of a request is kept.
+#: Seconds for which the outcome of an action is kept.
 _KEPT: Final = 3600
-#: Seconds for which an outcome that was read is shown to all who look at it, and how many are remembered.
+#: Seconds for which a read outcome is cached, and how many are cached.
 _SHOWN: Final = 1.0
 _MOST_SHOWN: Final = 20
-#: Runs of one request that are followed; more are only counted.
+#: Most runs of one action that are tracked; more are only counted.
 MAX_RUNS: Final = 200
 _LONGEST_NOTE: Final = 500
-_NO_MOMENT: Final = "Until: a moment that is still to come, in UTC, and before the year 9999."
+_NO_MOMENT: Final = "Until: a future time in UTC, before the year 9999."
 
 
 @dataclass(frozen=True)
 class Act:
-    """One thing that can be asked for."""
+    """One action of a user."""
 
     name: str
     title: str
@@ -49,40 +49,42 @@ class Act:
 ACTS: Final[Mapping[str, Act]] = {
     act.name: act
     for act in (
-        Act("rescore", "Score now", "Score now", "sends one tick at once; the schedule does not move"),
-        Act("pause", "Pause", "Pause", "sends no ticks until then; scores that are there expire as usual"),
-        Act("resume", "Resume", "Resume", "ends a pause, also that of the DynamicScorer; it runs at once"),
+        Act("rescore", "Score now", "Score now", "sends one tick now; the schedule does not change"),
+        Act("pause", "Pause", "Pause", "sends no ticks until then; existing scores expire as usual"),
+        Act(
+            "resume", "Resume", "Resume", "ends a pause, including `suspend` in the DynamicScorer; it runs immediately"
+        ),
         Act("interval", "Set the interval", "Set the interval", "stays until it is reset"),
-        Act("reset", "Reset", "Reset", "removes what people have set: intervals and pauses"),
+        Act("reset", "Reset", "Reset", "removes overrides: intervals and pauses"),
     )
 }
 
 
 class FormError(Exception):
-    """A field of a form cannot be used; the message says which and why."""
+    """A field of a form is invalid; the message says which and why."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is meant: a scorer on one cluster, or on all (None)."""
+    """Target of an action: a scorer on one cluster, or on all (None)."""
 
     scorer: str
     cluster: str | None
 
 
 class Acting:
-    """Does what was asked for. Methods raise redis.RedisError, and UnknownScorerError or UnknownClusterError."""
+    """Performs actions. Methods raise redis.RedisError, and UnknownScorerError or UnknownClusterError."""
 
     def __init__(self, client: redis.Redis, settings: Settings, reading: Reading) -> None:
         self._redis = client
         self._settings = settings
         self._reading = reading
         self._lock = threading.Lock()
-        #: Outcomes by id, with the monotonic time at which each is read again.
+        #: Outcomes by id, with the monotonic time at which they expire.
         self._outcomes: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def affected(self, target: Target) -> list[str]:
-        """The clusters on which something would be done."""
+        """The affected clusters."""
         self._reading.record(target.scorer)
         found = self._reading.targets(target.scorer)
         if target.cluster is None:
@@ -92,7 +94,7 @@ class Acting:
         return [target.cluster]
 
     def do(self, act: str, target: Target, form: Mapping[str, str], caller: Caller) -> str:
-        """Do it; the id of its outcome, empty for what has none. Raises FormError before anything is done."""
+        """Perform the action; returns the id of its outcome, empty without one. Raises FormError before any change."""
         note = form.get("note", "").strip()
         if len(note) > _LONGEST_NOTE:
             raise FormError(f"Note: at most {_LONGEST_NOTE} characters.")
@@ -103,7 +105,7 @@ class Acting:
             return self._keep(scorer, runs)
         if act == "pause":
             if not note:
-                raise FormError("Note: say why, so that others know.")
+                raise FormError("Note: give a reason for other users.")
             actions.pause(scorer, cluster, _until(form.get("until", "")), note=note)
         elif act == "resume":
             actions.resume(scorer, cluster, note=note)
@@ -121,7 +123,7 @@ class Acting:
         return ident
 
     def outcome(self, ident: str) -> dict[str, Any] | None:
-        """What became of the runs of a request; None for one that is not known any more."""
+        """The outcome of an action's runs; None if it has expired."""
         with self._lock:
             until, known = self._outcomes.get(ident, (0.0, None))
         if known is not None and time.monotonic() < until:
@@ -142,7 +144,7 @@ class Acting:
         return found
 
     def _ended(self, scorer: str, runs: Sequence[Mapping[str, str]]) -> dict[str, HistoryEntry]:
-        """The cycles of those of the runs that have ended, by run id: one round trip, and no older cycle is parsed."""
+        """The cycles of the ended runs, by run id: one round trip, and no older cycle is parsed."""
         sent = [run for run in runs if run["run"]]
         with self._redis.pipeline(transaction=False) as pipe:
             for run in sent:

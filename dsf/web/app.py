@@ -38,12 +38,12 @@ from dsf.web.views import VIEWS, Sources, View
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two signs of life of an event stream, so that proxies keep it open.
+#: Seconds between keep-alives of an event stream, so that proxies keep it open.
 _PING: Final = 15
 
 
 def make_app(sources: Sources, options: Options, access: Access, client: redis.Redis, acting: Acting) -> FastAPI:
-    """The service. Pages are plain functions, so FastAPI runs them in its thread pool."""
+    """Build the service. Pages are plain functions, which FastAPI runs in its thread pool."""
     prepare()
     site = Site(sources, options, access, client)
 
@@ -52,7 +52,7 @@ def make_app(sources: Sources, options: Options, access: Access, client: redis.R
         yield
         await site.live.close()
 
-    # A redirect to the same address without its slash would lead out of the path that a proxy has before it.
+    # A redirect that only removes the slash would leave the path prefix of a proxy.
     app = FastAPI(
         title="Dynamic scoring",
         docs_url=None,
@@ -101,7 +101,7 @@ def _add_static(app: FastAPI) -> None:
         if found is None:
             return PlainTextResponse("not found\n", status_code=404)
         body, squeezed, kind = found
-        # A name that is used has the digest of all files in it.
+        # Links contain the digest of all files.
         headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
         if tag != assets():
             headers["Cache-Control"] = "no-cache"
@@ -122,7 +122,7 @@ def _add_live(app: FastAPI, site: Site) -> None:
         match, view = found
         root, asked = request.scope["dsf.root"], view.asked(parse_qsl(query, keep_blank_values=True))
         key = f"{root} {path} {sorted(asked.items())}"
-        # Where nobody is told from others by name, at least by address.
+        # Without user names, viewers are distinguished by address.
         who = f"{caller.name} {request.client.host if request.client else ''}"
         if not site.live.has_room(who, key):
             return PlainTextResponse("too many pages are open\n", status_code=503, headers={"Retry-After": "30"})
@@ -137,7 +137,7 @@ def _add_live(app: FastAPI, site: Site) -> None:
             except (LoginNeededError, AccessError):
                 return False
             except (BackendError, redis.RedisError):
-                # Not known now: it is asked again, and no other page is opened meanwhile.
+                # Unknown for now: it is checked again, and no other page is opened meanwhile.
                 return True
             return True
 
@@ -154,7 +154,7 @@ def _add_errors(app: FastAPI, site: Site) -> None:
             "error.html",
             503,
             title="Redis cannot be read",
-            text="Scores, schedule and history are in Redis. This page tries again by itself.",
+            text="Scores, schedule and history are in Redis. This page retries automatically.",
             again=True,
         )
 
@@ -178,12 +178,12 @@ def _add_errors(app: FastAPI, site: Site) -> None:
         return site.respond(request, "error.html", status, title="You may not do this", text=str(error), again=False)
 
     def undecided(request: Request, error: Exception) -> HTMLResponse:
-        log.warning("the API server cannot be asked", path=request.scope["path"], error=str(error))
-        text = "The hub's API server does not answer, or does not let this page ask. Try again; the log says more."
+        log.warning("the API server is unavailable", path=request.scope["path"], error=str(error))
+        text = "The hub's API server does not answer, or refuses this page. Try again; see the log."
         return site.respond(request, "error.html", 503, title="Not now", text=text, again=False)
 
     def mistaken(request: Request, error: Exception) -> HTMLResponse:
-        return site.respond(request, "error.html", 400, title="This cannot be asked", text=str(error), again=False)
+        return site.respond(request, "error.html", 400, title="Invalid request", text=str(error), again=False)
 
     kinds: dict[type[Exception], Callable[[Request, Any], Response]] = {
         redis.RedisError: unavailable,

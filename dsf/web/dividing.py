@@ -1,4 +1,4 @@
-"""The fleet divided by ClusterSet or by a label of its clusters."""
+"""Groups of the fleet by ClusterSet or by a cluster label."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dsf.web.finding import labelled
 from dsf.web.reading import Reading
 from dsf.web.search import quoted
 
-#: Rows of a page, of some 45 elements at most, and labels by which it offers to divide.
+#: Most rows of a page, of some 45 elements each, and offered labels.
 _ROWS: Final = 90
 _KEYS: Final = 20
-#: ClusterSets, and labels with their values, that the first page offers to choose from.
+#: Most ClusterSets, and labels with values, in the filters of the first page.
 _CHOICES: Final = 40
 
 
@@ -25,8 +25,8 @@ _CHOICES: Final = 40
 class Part:
     """The clusters with one value of a label.
 
-    `query` finds their pairs, `only` is the query with which the first page shows them alone; both are empty for those
-    without the label.
+    `query` finds their pairs, `only` is the query that filters the first page; both are empty for clusters without the
+    label.
     """
 
     value: str
@@ -38,18 +38,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which clusters somebody wants to see; `clusters` is None where nothing was said: all of them."""
+    """The selected clusters; `clusters` is None for all of them."""
 
     set: str = ""
     label: str = ""
     clusters: list[str] | None = None
-    #: What there is to choose from, most clusters first.
+    #: The available choices, most clusters first.
     sets: Sequence[str] = ()
     labels: Sequence[str] = ()
 
     @property
     def query(self) -> dict[str, str]:
-        """What was said, as the query of a page."""
+        """The selection as the query of a page."""
         return {name: text for name, text in (("set", self.set), ("label", self.label)) if text}
 
 
@@ -57,8 +57,9 @@ EVERYTHING: Final = Chosen()
 
 
 def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
-    """The clusters of the ClusterSet and with the label (KEY=VALUE) that `set` and `label` of the query say; `*` is any
-    text in both."""
+    """The clusters in the ClusterSet `set` and with the label `label` (KEY=VALUE) of the query; `*` is any text in
+    both.
+    """
     known = [one for one, _ in reading.label_values().most_common()]
     said = {name: " ".join(query.get(name, "").replace('"', "").split()) for name in ("set", "label")}
     asked = search.parse(" ".join(f'{name}:"{text}"' for name, text in said.items() if text))
@@ -71,7 +72,7 @@ def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
 
 
 def divided(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
-    """What the page shows; `by` of the query is the label, by default that of the ClusterSet."""
+    """Data of the page; `by` of the query is the label, by default that of the ClusterSet."""
     labels, states = reading.labels(), reading.cluster_states()
     by = query.get("by") or CLUSTER_SET
     clusters: Counter[str] = Counter()

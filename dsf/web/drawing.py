@@ -24,7 +24,7 @@ class Segment:
 
 
 def bar(counts: StateCounts) -> list[Segment]:
-    """A bar of 100 units by state, in the order of STATES; what is there at all is at least one unit wide."""
+    """A bar of 100 units by state, in the order of STATES; each present state is at least one unit wide."""
     numbers = [(state, int(getattr(counts, name))) for name, state in STATES.items()]
     shown = [(state, number) for state, number in numbers if number > 0]
     total = sum(number for _, number in shown)
@@ -59,7 +59,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Cycles as columns of fetch, score and publish; `longest` in seconds is as high as the picture."""
+    """Cycles as columns of fetch, score and publish; `longest` in seconds is the full height."""
 
     columns: list[Column]
     longest: float
@@ -67,12 +67,12 @@ class Timeline:
     height: float
 
 
-#: A cycle that ended without a time is this high.
+#: Height of a cycle without a duration.
 _STUB: Final = 8.0
 
 
 def timeline(cycles: Sequence[CycleView], width: float = 1000.0, height: float = 120.0) -> Timeline:
-    """The cycles, which come newest first, from the oldest on the left to the newest on the right."""
+    """Turns cycles, newest first, into columns, oldest on the left."""
     longest = max((sum(cycle.timings.values()) for cycle in cycles), default=0.0) or 1.0
     step = width / max(len(cycles), 20)
     columns = []
@@ -103,7 +103,7 @@ class Bin:
 
 
 def histogram(spread: Spread, width: float = 400.0, height: float = 90.0) -> list[Bin]:
-    """The columns of what the model has counted; none where there are no values."""
+    """The columns of a histogram of the read model; none without values."""
     bars = spread.histogram
     most = max((bar.count for bar in bars), default=0)
     if not most:

@@ -1,4 +1,4 @@
-"""What the search box finds: pairs, scorers and clusters."""
+"""Search: pairs, scorers and clusters for a query."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dsf.web import search
 from dsf.web.reading import Reading, Row, Rows, states_named
 from dsf.web.states import STATES
 
-#: Pairs that a search for items or runs looks into: the model knows neither.
+#: Most pairs that a search for items or runs reads: the read model has neither.
 _LOOKED_INTO: Final = 1000
-#: Scorers that a search lists.
+#: Most scorers in the result.
 _SCORERS: Final = 200
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What a search comes to: the pairs of `wanted` (None: none) with such items and runs."""
+    """A resolved query: the pairs of `wanted` (None: none) with these items and runs."""
 
     wanted: PairFilter | None
     scorers: list[ScorerOverview]
@@ -34,7 +34,7 @@ class _Meaning:
 
 @dataclass(frozen=True)
 class _Looked:
-    """Pairs that have the items and runs, and how many were looked into of how many."""
+    """Pairs with the items and runs, the number of read pairs, and their total."""
 
     fitting: list[Row]
     read: int
@@ -42,7 +42,7 @@ class _Looked:
 
 
 def find(reading: Reading, text: str, limit: int, cursor: str | None) -> dict[str, Any]:
-    """What the page of a search shows; see `search` for the language."""
+    """Data of the search page; see `search` for the language."""
     asked = search.parse(text)
     meaning = _meaning(reading, asked) if asked else _Meaning(None, [], [], [], [])
     page, looked = Rows([], 0, None), None
@@ -63,8 +63,7 @@ def find(reading: Reading, text: str, limit: int, cursor: str | None) -> dict[st
 
 
 def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
-    """A word is a run id, else a scorer's if one has it in its name, else a state, else a reason, else a cluster's,
-    else an item's."""
+    """A word is, in this order, a run id, part of a scorer's name, a state, a reason, a cluster or an item."""
     fleet = reading.fleet()
     by_label = bool(asked.of("set") or asked.of("label"))
     names = reading.cluster_names() if asked.of("cluster") or asked.words else []
@@ -112,7 +111,7 @@ def _is_why(stages: Iterable[str], reasons: Iterable[str], stage: str, reason: s
 
 
 def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter) -> _Looked:
-    """Looks into pairs, worst first; for the id of a run first into those that were due at its moment."""
+    """Read pairs, worst first; for a run id, first those that were due at its time."""
     for run in filter(is_run_id, meaning.runs):
         rows = reading.of_run(run, wanted)
         if rows:
@@ -124,12 +123,12 @@ def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter) -> _Looked:
         fitting += _fitting(reading, meaning, page.rows)
         read, cursor = read + len(page.rows), page.cursor
         if cursor is None or read >= _LOOKED_INTO:
-            # Pairs come and go meanwhile.
+            # Pairs may be removed meanwhile.
             return _Looked(fitting, read, max(read, page.total))
 
 
 def _fitting(reading: Reading, meaning: _Meaning, rows: list[Row]) -> list[Row]:
-    """Those of the rows that have such an item, and such a run among their last cycles."""
+    """The rows with such an item, and such a run among their last cycles."""
 
     def has(names: Iterable[str], patterns: list[str]) -> bool:
         return not patterns or any(all(search.fits(name, one) for one in patterns) for name in names)
@@ -140,7 +139,7 @@ def _fitting(reading: Reading, meaning: _Meaning, rows: list[Row]) -> list[Row]:
 
 
 def labelled(reading: Reading, asked: search.Query, clusters: Iterable[str]) -> list[str]:
-    """Those of the clusters that are in the ClusterSets and have the labels that were asked for."""
+    """The clusters in the requested ClusterSets and with the requested labels."""
     labels = reading.labels()
     sets, wanted = asked.of("set"), asked.of("label")
     none: dict[str, str] = {}
@@ -148,7 +147,7 @@ def labelled(reading: Reading, asked: search.Query, clusters: Iterable[str]) -> 
 
 
 def _is_labelled(labels: Mapping[str, str], sets: Iterable[str], wanted: Iterable[str]) -> bool:
-    """Whether a cluster with these labels is in the ClusterSets and has all that is wanted, `KEY=VALUE`."""
+    """Whether a cluster with these labels is in the ClusterSets and has all wanted labels, `KEY=VALUE`."""
     return all(search.fits(labels.get(CLUSTER_SET, ""), pattern, exact=True) for pattern in sets) and all(
         any(search.fits(f"{key}={value}", pattern, exact=True) for key, value in labels.items()) for pattern in wanted
     )

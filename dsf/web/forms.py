@@ -1,4 +1,4 @@
-"""The pages on which people log in and act."""
+"""Pages with forms: login, actions and their outcomes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsf.web.site import Site
 
 log = dsf.log.get(__name__)
 
-#: Bytes of a form.
+#: Most bytes of a form.
 _MAX_FORM: Final = 32 * 1024
 _MAX_TOKEN: Final = 16 * 1024
 
@@ -72,7 +72,7 @@ def _add_login(app: FastAPI, site: Site) -> None:
             return page(request, error.status, str(error), to)
         except (BackendError, SettingsError) as error:
             log.warning("login cannot be checked", client=address, reason=str(error))
-            return page(request, 503, "who you are cannot be checked now; try again", to)
+            return page(request, 503, "your login cannot be checked now; try again", to)
         log.info("logged in", caller=caller.name, client=address)
         sessions.Sessions(site.redis).close(sessions.cookie_of(request))
         entered = RedirectResponse(link(request.scope["dsf.root"], to), 303)
@@ -163,5 +163,5 @@ def _place(target: Target) -> str:
 
 
 def _own(to: str) -> str:
-    """A place of this site; the first page for any other."""
+    """`place` if it is a path of this site, else the first page."""
     return to if to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isprintable() else "/"

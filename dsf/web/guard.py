@@ -1,6 +1,6 @@
-"""Before every page: by what name the server was found, who stands between, and what a browser may do with an answer.
+"""Outer middleware: host names, trusted proxies and security headers.
 
-Plain ASGI, so that it holds for everything below it, streams included.
+Plain ASGI, so that it also covers streams.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dsf.errors import SettingsError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: Nothing but this server's own files, no inline script or style, no frame around it.
+#: Only this server's own files, no inline script or style, no framing.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -32,9 +32,10 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-#: Probes come by the address of the pod.
+#: Probes use the address of the pod.
 PROBES: Final = ("/healthz", "/readyz")
-#: How the page's own addresses begin: no prefix can begin so, for it could not be told whether a proxy took it away.
+#: First segments of the page's own paths; a prefix must not start with them, as a stripped prefix could not be
+#: detected.
 # fmt: off
 OWN: Final = frozenset((
     "act", "api", "changes", "clusters", "docs", "find", "healthz", "live", "login", "logout", "openapi.json",
@@ -44,20 +45,20 @@ OWN: Final = frozenset((
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Addresses and networks of trusted proxies. Raises SettingsError naming the one that is none."""
+    """Addresses and networks of trusted proxies. Raises SettingsError naming an invalid one."""
     found = []
     for text in texts:
         try:
             found.append(ipaddress.ip_network(text.strip(), strict=False))
         except ValueError:
             raise SettingsError(
-                f"DSF_WEB_TRUSTED_PROXIES: {text!r} is no address or network such as 10.0.0.0/8"
+                f"DSF_WEB_TRUSTED_PROXIES: {text!r} is not an address or network such as 10.0.0.0/8"
             ) from None
     return tuple(found)
 
 
 def is_within(address: str, networks: Sequence[Network]) -> bool:
-    """Whether an address belongs to one of the networks; an IPv4 address may come in the shape of IPv6."""
+    """Whether an address belongs to one of the networks; an IPv4 address may be IPv6-mapped."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -68,7 +69,7 @@ def is_within(address: str, networks: Sequence[Network]) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address means this machine."""
+    """Whether a name or address is this machine."""
     if host.lower() in ("localhost", "localhost."):
         return True
     try:
@@ -80,9 +81,8 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """Host check, forwarded headers of trusted proxies, and headers of the answer.
 
-    `hosts` are the names by which it answers besides those of this machine; `*` is any. Of a trusted proxy the client's
-    address, the scheme, the host and the path prefix are believed, of others nothing. `scope["dsf.trusted"]` says
-    whether the peer is one.
+    `hosts` are the accepted host names besides those of this machine; `*` is any. Only trusted proxies may set the
+    client's address, scheme, host and path prefix. `scope["dsf.trusted"]` says whether the peer is one.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str], proxies: Sequence[Network], root_path: str) -> None:
@@ -114,13 +114,13 @@ class Guard:
                 found.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        # Under a prefix that the proxy leaves in place, and under one that it takes away.
+        # The proxy may keep or strip the prefix.
         root = scope["dsf.root"]
         path = scope["path"]
         if root and (path == root or path.startswith(root + "/")):
             scope["path"] = path[len(root) :] or "/"
         if scope["path"] not in PROBES and not self._knows(host):
-            text = f"this server does not answer to the name {host!r}; DSF_WEB_HOSTS lists those that it has\n"
+            text = f"this server does not answer to the name {host!r}; DSF_WEB_HOSTS lists its names\n"
             await PlainTextResponse(text, status_code=421)(scope, receive, answer)
             return
         await self._app(scope, receive, answer)
@@ -129,7 +129,7 @@ class Guard:
         scheme = _last(headers, "x-forwarded-proto")
         if scheme in ("http", "https"):
             scope["scheme"] = scheme
-        # The nearest address that is none of the proxies'.
+        # The nearest address that is not a proxy's.
         for one in reversed([_address(one) for one in _all(headers, "x-forwarded-for")]):
             scope["client"] = (one, 0)
             if not is_within(one, self._proxies):
@@ -144,13 +144,13 @@ class Guard:
 
 
 def is_prefix(text: str) -> bool:
-    """Whether this can be put before the path of a link: `/a/b`, never another server or an address of the page."""
+    """Whether this is a valid path prefix: `/a/b`, never another server or a path of the page."""
     first = text[1:].partition("/")[0]
     return text.startswith("/") and first not in ("", *OWN) and all(c.isalnum() or c in "/-._~" for c in text)
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, in lower case without port and brackets; empty for what is none."""
+    """The name in a Host header, in lower case without port and brackets; empty if invalid."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
@@ -158,7 +158,7 @@ def host_name(host: str) -> str:
 
 
 def _all(headers: Headers, name: str) -> list[str]:
-    """The entries of a header, which may be in several lines: a proxy adds to the last one, or a line of its own."""
+    """The entries of a header, which may have several lines: a proxy extends the last one or adds a line."""
     return [one.strip() for line in headers.getlist(name) for one in line.split(",") if one.strip()]
 
 

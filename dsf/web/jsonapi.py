@@ -1,7 +1,7 @@
-"""`/api/v1` on the page's own port: the exporter's router, behind the page's rights, and its description at /docs.
+"""`/api/v1` on the page's port: the exporter's router with the page's access control, and its description at /docs.
 
-Programs show a token with each request (`Authorization: Bearer`), where people would log in with it. It is remembered
-by its digest for some seconds, as rights are.
+Programs send the token of a login with each request (`Authorization: Bearer`). Its holder is cached by digest for some
+seconds, like rights.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dsf.web.views import settings_in_force
 
 PREFIX: Final = "/api/v1"
 _MAX_TOKEN: Final = 16 * 1024
-#: Seconds for which the holder of a token is remembered, and of how many.
+#: Seconds for which the holder of a token is cached, and how many are cached.
 _REMEMBERED: Final = 10.0
 _MOST_REMEMBERED: Final = 2000
 
 
 class Holders:
-    """Who holds a token that came with a request. Thread-safe."""
+    """Cached holders of the tokens of requests. Thread-safe."""
 
     def __init__(self, access: Access, tries: Tries) -> None:
         self._access = access
@@ -41,7 +41,9 @@ class Holders:
         self._known: dict[str, tuple[float, Caller]] = {}
 
     def caller(self, request: Request) -> Caller | None:
-        """Raises AccessError for a token that is none, BackendError and SettingsError when that cannot be known."""
+        """The holder of the request's token. Raises AccessError for an invalid token, BackendError and SettingsError if
+        it cannot be checked.
+        """
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         token = token.strip()[:_MAX_TOKEN]
         if kind.lower() != "bearer" or not token or not self._access.has_login:
@@ -61,14 +63,14 @@ class Holders:
 
 
 def is_api(request: Request) -> bool:
-    """Whether programs ask: they get problems and no pages."""
+    """Whether this is a request of a program, which gets problem documents instead of pages."""
     return bool(request.scope["path"].startswith(f"{PREFIX}/") or request.scope["path"] == PREFIX)
 
 
 def problem_for(request: Request, error: Exception) -> Response:
     """An error for a program."""
     if isinstance(error, LoginNeededError):
-        text = "show a token with `Authorization: Bearer`; DSF_API_TOKEN_FILE names its file for `dsf`"
+        text = "send a token with `Authorization: Bearer`; DSF_API_TOKEN_FILE names its file for `dsf`"
         return _challenge(problem(401, "Not known", text))
     if isinstance(error, AccessError):
         answer = problem(error.status, "Not allowed", str(error))
@@ -84,7 +86,7 @@ def _challenge(answer: JSONResponse) -> JSONResponse:
 
 
 def add_api(app: FastAPI, site: Site) -> None:
-    """The endpoints and their description, for those who may look."""
+    """Add the endpoints and their description, for users with read access."""
     holders = Holders(site.access, site.tries)
 
     def may_look(request: Request) -> None:
@@ -105,9 +107,9 @@ def add_api(app: FastAPI, site: Site) -> None:
 
     @app.get("/openapi.json", dependencies=[Depends(may_look)])
     def openapi(request: Request) -> dict[str, Any]:
-        # Below a path where a proxy has it there.
+        # Below the path prefix of a proxy.
         return described() | {"servers": [{"url": request.scope["dsf.root"] or "/"}]}
 
     @app.get(f"{PREFIX}/{{rest:path}}", dependencies=[Depends(may_look)])
     def nothing(rest: str) -> Response:
-        return problem(404, "Not found", f"there is no {PREFIX}/{rest[:100]}; /docs lists what there is")
+        return problem(404, "Not found", f"there is no {PREFIX}/{rest[:100]}; /docs lists the endpoints")

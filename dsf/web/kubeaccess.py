@@ -1,4 +1,4 @@
-"""The hub's API server says who holds a token and what they may do."""
+"""Token review and authorization by the hub's API server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsf.kube.resources import ACCESS_REVIEWS, DYNAMIC_SCORERS, PLACEMENTS, TOKE
 from dsf.kube.session import Session
 from dsf.web.access import Caller, Doing
 
-#: The right that each takes; of Placements in all namespaces.
+#: The right that each action requires; Placements in all namespaces.
 _RIGHTS: Final[Mapping[Doing, tuple[str, Resource]]] = {
     "look": ("get", DYNAMIC_SCORERS),
     "act": ("update", DYNAMIC_SCORERS),
@@ -28,7 +28,7 @@ class KubeAccess:
         self._namespace = namespace
 
     def holder(self, token: str) -> Caller:
-        """Who holds a token. Raises AccessError (401)."""
+        """The holder of a token. Raises AccessError (401)."""
         status = self._review(TOKEN_REVIEWS, {"token": token})
         if not status.get("authenticated"):
             raise AccessError("the hub's API server does not know this token, or it has expired", 401)

@@ -1,9 +1,8 @@
-"""What changed, to each open page: rendered once for all that look at the same, at most once a second.
+"""Live updates of open pages: each page is rendered once for all its viewers, at most once a second.
 
-Rendering for pages that are open takes at most a twentieth of a core, however many there are: after each one the
-process rests nineteen times as long as it took. With what is sent to 200 pages it stays below a tenth. A topic is one
-page; its `version` counts the moments at which something in it changed, and each block remembers its newest, so
-that a page that comes back gets just what it missed.
+Rendering takes at most a twentieth of a core for any number of open pages: after each rendering the process rests
+nineteen times as long. With the transfer to 200 pages it stays below a tenth. A topic is one page; its `version` counts
+its changes, and each block stores its newest version, so that a reconnected page only gets what it missed.
 """
 
 from __future__ import annotations
@@ -27,50 +26,50 @@ from dsf.web.rendering import Block, blocks, changed, digest
 
 log = dsf.log.get(__name__)
 
-#: Id of the block in which all others are.
+#: Id of the outermost block.
 ROOT: Final = "live"
 _SECOND: Final = 1.0
-#: How many times as long as a rendering took the process rests after it.
+#: Rest after a rendering, in multiples of its duration.
 _REST: Final = 19.0
-#: Seconds for which a page that nobody looks at any more is remembered: a connection that broke goes on within them.
+#: Seconds for which a page without viewers is kept, so that a broken connection can resume.
 _REMEMBERED: Final = 60.0
-#: Seconds after which it is asked again whether somebody may still see an open page.
+#: Seconds between two checks of a viewer's rights.
 _RIGHTS: Final = 10.0
-#: Pages that are open at a time, and different ones among them.
+#: Most open pages, and most different ones.
 MAX_CLIENTS: Final = 2000
 MAX_TOPICS: Final = 500
-#: The same, of one viewer.
+#: The same per viewer.
 MAX_OWN_CLIENTS: Final = 250
 MAX_OWN_TOPICS: Final = 50
-#: Pages that are remembered though nobody looks at them.
+#: Most pages that are kept without viewers.
 _MAX_IDLE: Final = 10
 
 
 @dataclass
 class Topic:
-    """One page that somebody looks at."""
+    """One page with viewers."""
 
     render: Callable[[], str]
-    #: Tells its versions from those of another process, or of an earlier time.
+    #: Distinguishes its versions from those of another process or an earlier start.
     epoch: str = field(default_factory=lambda: secrets.token_hex(4))
     blocks: dict[str, Block] = field(default_factory=dict)
     digest: str = ""
-    #: Why it cannot be rendered now; empty when it can.
+    #: Why it cannot be rendered now; empty if it can.
     trouble: str = ""
     version: int = 0
     changes: dict[str, int] = field(default_factory=dict)
-    #: What those who know a version have not got, as the text of an event: written once for all of them.
+    #: Version -> the event with what its viewers miss, written once for all of them.
     texts: dict[int, str] = field(default_factory=dict)
     #: Monotonic time of the next rendering.
     due: float = 0.0
     clients: int = 0
-    #: Monotonic time at which the last one left.
+    #: Monotonic time at which the last viewer left.
     left: float = 0.0
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
 
 class Live:
-    """The topics of one process. All of it runs in one event loop; rendering is done in its thread pool."""
+    """The topics of one process. It runs in one event loop and renders in its thread pool."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
@@ -84,7 +83,7 @@ class Live:
         return self._open.total()
 
     def has_room(self, who: str, key: str) -> bool:
-        """Whether this viewer may follow one more page, this one."""
+        """Whether this viewer may follow this additional page."""
         own = {topic: number for (one, topic), number in self._open.items() if one == who}
         topics = {topic for _, topic in self._open}
         return (
@@ -97,10 +96,10 @@ class Live:
     async def follow(
         self, who: str, key: str, render: Callable[[], str], allowed: Callable[[], bool], seen: str, last_id: str
     ) -> AsyncIterator[dict[str, str]]:
-        """Events for one open page, until it is not `allowed` any more.
+        """Events for one open page while it is `allowed`.
 
-        `who` looks at it: see `has_room`. `render` makes the live part; `seen` is the digest of what the page was
-        loaded with, `last_id` the id of the newest event that it got before its connection broke. Both functions block.
+        `who` is the viewer: see `has_room`. `render` makes the live part; `seen` is the digest of the loaded page,
+        `last_id` the id of the newest event before the connection broke. Both functions block.
         """
         self._forget()
         topic = self._topics.setdefault(key, Topic(render))
@@ -111,7 +110,7 @@ class Live:
         try:
             known, told = _version(topic, last_id), ""
             if topic.clients == 1:
-                # Nobody looked at it: what is known of it is older than what this page was loaded with.
+                # Without viewers, the stored state is older than this loaded page.
                 await self._news(topic)
             first, due = True, time.monotonic() + _RIGHTS
             while True:
@@ -123,7 +122,7 @@ class Live:
                     told = topic.trouble
                     yield {"event": "trouble", "data": json.dumps({"text": told})}
                 if topic.version and (first or known != topic.version):
-                    # What it was loaded with says nothing of a page that has got something since.
+                    # After an event, the digest of the loaded page is obsolete.
                     wanted = self._missed(topic, known, seen if first and not last_id else "")
                     known, first = topic.version, False
                     if wanted:
@@ -141,7 +140,7 @@ class Live:
 
     @staticmethod
     def _missed(topic: Topic, known: int, seen: str) -> str:
-        """Ids and HTML of what a page that knows this version has not got, as JSON; empty when it has everything."""
+        """Ids and HTML of the blocks that a page of this version misses, as JSON; empty if none."""
         if known == topic.version or (seen and seen == topic.digest):
             return ""
         if known not in topic.texts:
@@ -154,7 +153,7 @@ class Live:
             await topic.news.wait()
 
     def _forget(self) -> None:
-        """Drop what nobody has looked at for a while, and at once where there is much of it."""
+        """Drop topics without viewers after a while, or immediately if there are many."""
         idle = [(one.left, key) for key, one in self._topics.items() if not one.clients]
         since = time.monotonic() - _REMEMBERED
         for number, (left, key) in enumerate(sorted(idle, reverse=True)):
@@ -176,7 +175,7 @@ class Live:
             await asyncio.sleep(_REST * rendered.cost)
 
     async def close(self) -> None:
-        """End the rendering."""
+        """Stop rendering."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -191,7 +190,7 @@ def _version(topic: Topic, last_id: str) -> int:
 
 
 def _late(topic: Topic, known: int) -> dict[str, str]:
-    """Ids and HTML of the blocks that changed after a version; all in one for a page that knows none."""
+    """Ids and HTML of the blocks that changed after a version; the outermost one without a version."""
     if not known:
         return {ROOT: topic.blocks[ROOT].html}
     late = [name for name, version in topic.changes.items() if version > known and name in topic.blocks]
@@ -206,7 +205,7 @@ def _below(found: dict[str, Block], name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Rendered:
-    """What a rendering brought, or why it did not; `cost` in CPU seconds."""
+    """Result or error of a rendering; `cost` in CPU seconds."""
 
     cost: float
     blocks: dict[str, Block] | None = None
@@ -221,7 +220,7 @@ def _rendered(render: Callable[[], str]) -> _Rendered:
     except (redis.RedisError, DsfError) as error:
         trouble = str(error) or type(error).__name__
     except Exception as error:
-        # Of one page; the others go on.
+        # One page failed; the others continue.
         log.exception("a page cannot be rendered")
         trouble = type(error).__name__
     return _Rendered(time.thread_time() - began, found, trouble)

@@ -14,7 +14,15 @@ from dsf.http.protocol import PatientProtocol
 from dsf.http.serving import end_on_signals, listen
 from dsf.settings import Settings
 from dsf.store.client import connect
-from dsf.web.access import Access, ListedRights, LoginAccess, NobodyKnown, ProxyAccess, RememberedRights, TokenAccess
+from dsf.web.access import (
+    Access,
+    ListedRights,
+    LoginAccess,
+    ProxyAccess,
+    RememberedRights,
+    TokenAccess,
+    Unauthenticated,
+)
 from dsf.web.acting import Acting
 from dsf.web.app import make_app
 from dsf.web.guard import is_loopback, is_prefix, parse_networks
@@ -29,17 +37,17 @@ if TYPE_CHECKING:
 
 log = dsf.log.get(__name__)
 
-#: Seconds within which Redis must answer: a person waits.
+#: Seconds within which Redis must answer: a user is waiting.
 _CONNECT_TIMEOUT: Final = 2.0
 _ANSWER_TIMEOUT: Final = 5.0
-#: Seconds that requests under way get at the end; open event streams are cut.
+#: Seconds for running requests at shutdown; open event streams are closed.
 _SHUTDOWN_TIMEOUT: Final = 2
 
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit code.
 
-    Raises SettingsError for settings that cannot be used and an address that cannot be taken.
+    Raises SettingsError for invalid settings and an unavailable address.
     """
     dsf.log.setup(settings)
     memory.share_heap()
@@ -60,7 +68,7 @@ def run(settings: Settings) -> int:
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
             make_app(sources, options, access, client, acting),
-            # Our logging stays as it is; what people do is logged where it is done.
+            # Keep the framework's logging; actions are logged where they are performed.
             log_config=None,
             access_log=False,
             http=PatientProtocol,
@@ -83,7 +91,7 @@ def run(settings: Settings) -> int:
 def _options(settings: Settings) -> Options:
     root = settings.web_root_path.rstrip("/")
     if root and not is_prefix(root):
-        raise SettingsError(f"DSF_WEB_ROOT_PATH: {root!r} is no path such as /scores, or begins as the page's own")
+        raise SettingsError(f"DSF_WEB_ROOT_PATH: {root!r} is not a path such as /scores, or begins like the page's own")
     return Options(
         hosts=tuple(settings.web_hosts),
         proxies=parse_networks(settings.web_trusted_proxies),
@@ -113,39 +121,39 @@ def _placements(settings: Settings, session: Session | None) -> PlacementReader 
 
 
 def _session(settings: Settings) -> Session | None:
-    """A session with the hub's API server, where there is one to speak with. Raises SettingsError."""
+    """A session with the hub's API server, if there is one. Raises SettingsError."""
     if settings.web_auth == "proxy" and not settings.web_trusted_proxies:
-        raise SettingsError("DSF_WEB_AUTH is proxy, so DSF_WEB_TRUSTED_PROXIES has to say which proxies are believed")
+        raise SettingsError("DSF_WEB_AUTH is proxy, so DSF_WEB_TRUSTED_PROXIES must list the trusted proxies")
     wanted = settings.web_auth == "kubernetes" or (settings.web_auth == "proxy" and not settings.web_operators)
     in_reach = settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ
     if not wanted and (settings.backend == "dir" or not in_reach):
         return None
-    # Imported here: a page that reads Redis alone does without the Kubernetes client's 40 MB.
+    # Imported here: a page that only reads Redis saves the Kubernetes client's 40 MB.
     from dsf.kube.session import Session
 
     return Session.load(settings.kubeconfig)
 
 
 def _access(settings: Settings, session: Session | None) -> Access:
-    """What the settings ask for. Raises SettingsError for what would be open to others."""
+    """Access control by the settings. Raises SettingsError if it would be open to other machines."""
     mode = settings.web_auth
     if settings.web_allow_actions and mode != "none":
         raise SettingsError(f"DSF_WEB_ALLOW_ACTIONS: goes with DSF_WEB_AUTH=none; {mode} itself says who may act")
     if mode == "none":
         if not is_loopback(settings.web_host):
             raise SettingsError(
-                f"DSF_WEB_AUTH is none and DSF_WEB_HOST is {settings.web_host}: use 127.0.0.1, or auth open (everybody "
-                "may look), token, kubernetes or proxy"
+                f"DSF_WEB_AUTH is none and DSF_WEB_HOST is {settings.web_host}: use 127.0.0.1, or auth open (read "
+                f"access for every client), token, kubernetes or proxy"
             )
-        return NobodyKnown(acting=settings.web_allow_actions)
+        return Unauthenticated(acting=settings.web_allow_actions)
     if mode == "open":
-        return NobodyKnown(acting=False)
+        return Unauthenticated(acting=False)
     if mode == "token":
         if settings.web_token_file is None:
             raise SettingsError("DSF_WEB_AUTH is token, so DSF_WEB_TOKEN_FILE has to name the token's file")
         return TokenAccess(settings.web_token_file)
     if session is None or (mode == "proxy" and settings.web_operators):
-        # With a list the API server is asked for objects alone, where there is one.
+        # With a list, the API server is only used for objects, if there is one.
         return ProxyAccess(ListedRights(settings.web_operators))
     from dsf.web.kubeaccess import KubeAccess
 

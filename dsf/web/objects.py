@@ -1,4 +1,4 @@
-"""DynamicScorers as they stand on the hub, and where each of their settings comes from."""
+"""DynamicScorers on the hub, and the origin of each setting."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from dsf.fleet.overviews import SettingView
 from dsf.store.entries import Override
 
 INTERVAL: Final = "interval (s)"
-#: Bytes of a file that are read at most.
+#: Most bytes of a file.
 _MAX_FILE: Final = 2 * 1024 * 1024
 
 
 class HubObjects(Protocol):
-    """Where DynamicScorers are read."""
+    """Reader of DynamicScorers."""
 
     def scorer(self, name: str) -> DynamicScorer | None:
-        """One of them; None when it cannot be read here."""
+        """One DynamicScorer; None if it is unreadable."""
 
 
 class NoObjects:
-    """For a page that reads Redis alone."""
+    """For a page that only reads Redis."""
 
     def scorer(self, name: str) -> DynamicScorer | None:
         """See the protocol."""
@@ -40,14 +40,14 @@ class NoObjects:
 
 
 class FolderObjects:
-    """What a hub on a folder wrote: specs and statuses."""
+    """Specs and statuses written by a hub on a folder."""
 
     def __init__(self, out: Path) -> None:
         self._folder = out / "dynamicscorers"
 
     def scorer(self, name: str) -> DynamicScorer | None:
         """See the protocol."""
-        # The name is one of the registry's, which has no slash in it.
+        # The name is from the registry and has no slash.
         file = self._folder / f"{name}.yaml"
         try:
             if file.stat().st_size > _MAX_FILE:
@@ -58,7 +58,7 @@ class FolderObjects:
 
 
 def parsed(manifest: Any) -> DynamicScorer | None:
-    """A manifest as the scorer that it is; None when it is none."""
+    """The scorer of a manifest; None if it is invalid."""
     try:
         return understood(manifest, DynamicScorer) if isinstance(manifest, dict) else None
     except ValidationError:
@@ -68,7 +68,7 @@ def parsed(manifest: Any) -> DynamicScorer | None:
 def settings_of(scorer: DynamicScorer, override: Override | None = None, validity: int = 0) -> list[SettingView]:
     """The scorer's settings in the order in which a cycle needs them, as `dsf.api.resolve` decides them.
 
-    `override` is what a person set for all clusters, `validity` the seconds in force.
+    `override` is a user's override for all clusters, `validity` the current seconds.
     """
     spec = scorer.spec
     full = spec.config_sync_mode is ConfigSyncMode.Full
@@ -82,7 +82,7 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
         kind = SourceType.Prometheus if theirs.params.query or (params and params.query) else SourceType.None_
         pick(f"source type{mark}", theirs.type, ours.type, kind)
         if (theirs.type or ours.type or kind) is SourceType.None_:
-            # Nothing is fetched: nothing else of it is in force.
+            # Without a source, its other settings have no effect.
             continue
         pick(f"source host{mark}", theirs.host, ours.host, _host(spec.config_url))
         pick(f"source path{mark}", theirs.path, ours.path, "that of the source's type")
@@ -103,7 +103,7 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     usual = f"{validity} (3 intervals, at least 300)" if validity else "3 intervals, at least 300"
     pick("validity (s)", None, spec.execution.validity_seconds, usual)
     run, usually = spec.execution, Execution()
-    # An API server and a folder's hub write defaults into the spec: they are nobody's choice.
+    # API server and folder hub write defaults into the spec; do not show them as set.
     chosen = {name for name in ("timeout_seconds", "max_retries") if getattr(run, name) != getattr(usually, name)}
     pick("timeout (s)", None, run.timeout_seconds if "timeout_seconds" in chosen else None, run.timeout_seconds)
     pick("retries", None, str(run.max_retries) if "max_retries" in chosen else None, str(run.max_retries))
@@ -114,7 +114,7 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
 def _overridden(one: SettingView, override: Override | None) -> SettingView:
     if override is None or override.interval is None or one.name != INTERVAL:
         return one
-    by = f"set by {override.by or 'somebody'}{': ' if override.note else ''}{override.note}"
+    by = f"set by {override.by or 'a user'}{': ' if override.note else ''}{override.note}"
     declared = f"{by}; declared: {one.value} in {one.origin}"
     return SettingView(name=one.name, value=str(override.interval), origin="override", instead=declared)
 
@@ -127,7 +127,7 @@ def _host(config_url: str) -> str:
 
 
 class _Pick:
-    """Collects settings: the first value that is set, and where it stands."""
+    """Collects settings: the first set value and its origin."""
 
     def __init__(self) -> None:
         self.found: list[SettingView] = []

@@ -1,4 +1,4 @@
-"""The pages of Placements: which clusters each has and why, and what would change if a score were another."""
+"""Pages of Placements: clusters, reasons, and the effect of other scores."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 from dsf.fleet.placement import PlacementView, WhatIf
 
 if TYPE_CHECKING:
-    # It speaks with Kubernetes: 40 MB that a page which reads Redis alone does without.
+    # The Kubernetes client takes 40 MB, which a page that only reads Redis saves.
     from dsf.fleet.placementreader import PlacementReader
 
-#: Clusters of a ranking, and Placements, on a page.
+#: Most clusters of a ranking, and Placements, on a page.
 _ROWS: Final = 100
 _LIST: Final = 200
 _LIMIT: Final = 100
 
 
 def placements(reader: PlacementReader | None) -> dict[str, Any]:
-    """What the list shows."""
+    """Data of the list."""
     found = reader.placements().placements if reader is not None else None
     more = max(0, len(found) - _LIST) if found is not None else 0
     return {"title": "Placements", "placements": found[:_LIST] if found is not None else None, "more": more}
 
 
 def placement(reader: PlacementReader | None, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
-    """What one Placement's page shows; `cluster`, `score` (`resource/item`) and `value` of the query ask what if."""
+    """Data of one Placement's page; `cluster`, `score` (`resource/item`) and `value` of the query are a what-if."""
     title = f"Placement {names['name']}"
     if reader is None:
         return {"title": title, "placement": None}
@@ -55,7 +55,7 @@ def _asked(query: Mapping[str, str]) -> list[WhatIf]:
 
 
 def _given(found: PlacementView, asked: list[WhatIf]) -> dict[str, Any]:
-    """What the form begins with: the question, or the first cluster that nearly changes sides."""
+    """Initial values of the form: the current what-if, or the cluster nearest to the line."""
     if asked:
         one = asked[0]
         return {"cluster": one.cluster, "score": f"{one.resource}/{one.score}", "value": one.value}

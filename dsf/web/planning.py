@@ -1,4 +1,4 @@
-"""The page of the optimiser's plans: the plan in force and the proposed one as a picture, as tables, and why."""
+"""Page of the optimiser's plans: the current and the proposed plan as picture, tables and reasons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMALLEST: Final = 5.0
 
 @dataclass(frozen=True)
 class Bar:
-    """One workload in a column, from the bottom; `strength` 0.25 to 1 is its score among all of the picture."""
+    """One workload in a column, from the bottom; `strength` 0.25 to 1 is its score relative to the others."""
 
     block: PlanBlock
     y: float
@@ -44,7 +44,7 @@ class Pictured:
 
 
 def picture(plan: PlanComparison) -> list[Pictured]:
-    """The first clusters, those that change before the others; few where they have many workloads."""
+    """The first clusters, changed ones first; fewer if they have many workloads."""
     shown, named = [], 0
     for one in plan.clusters[:PICTURED]:
         now, proposed = _few(one.now), _few(one.proposed)
@@ -68,7 +68,7 @@ def picture(plan: PlanComparison) -> list[Pictured]:
 
 
 def _few(column: PlanColumn) -> PlanColumn:
-    """A column whose last block stands for all that it does not name."""
+    """A column whose last block summarizes the workloads that it does not name."""
     named, others = column.blocks[:_NAMED], column.blocks[_NAMED:]
     if others:
         mean = sum(one.score for one in others) / len(others)
@@ -89,7 +89,7 @@ def _bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
 
 
 def plans(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
-    """What the template gets: all plans by name, and the one that is asked for, else the newest."""
+    """Data of the template: all plans by name, and the requested one, else the newest."""
     found = reading.plans()
     wanted = query.get("namespace", "")
     chosen = next((one for one in found if one.namespace == wanted), None)

@@ -1,4 +1,4 @@
-"""What the pages show, read from the read model of `dsf.fleet` and the stores below it. Reads only."""
+"""Reads the data of the pages from the read model of `dsf.fleet` and its stores."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from dsf.web.states import RANK, STATES, State
 
 Pair = tuple[str, str]
 _Value = TypeVar("_Value")
-#: Seconds for which one reading of the fleet is shown to all, and how many times its own cost at least.
+#: Seconds for which one reading of the fleet is shared, and its least rest in multiples of its cost.
 _FRESH: Final = 1.0
 _REST: Final = 10.0
-#: Seconds for which what concerns all clusters is shown.
+#: Seconds for which data of all clusters is cached.
 _SHARED: Final = 3.0
-#: States whose pairs are named by nothing else than the state.
+#: States whose pairs have no other reason than the state.
 _WORDLESS: Final = (Verdict.EXPIRED, Verdict.NEVER, Verdict.EMPTY, Verdict.PAUSED)
-#: Groups of such pairs for which one pair is looked at.
+#: Most groups of such pairs for which one pair is read.
 _MAX_WORDLESS: Final = 20
 
 
 @dataclass(frozen=True)
 class Why:
-    """Why a pair has no fresh score. `at` is unix seconds, 0 where it is not known."""
+    """Why a pair has no fresh score. `at` is unix seconds, 0 if unknown."""
 
     stage: str
     reason: str
@@ -63,7 +63,7 @@ class Why:
 
 @dataclass(frozen=True)
 class Group:
-    """Pairs of one scorer that have no fresh score for one reason; the text is that of the cluster `newest`."""
+    """Pairs of one scorer without a fresh score for the same reason; the text is of the cluster `newest`."""
 
     scorer: str
     state: State
@@ -74,7 +74,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Row:
-    """One pair with everything that a line of a table says."""
+    """One pair with the data of a table row."""
 
     cluster: str
     scorer: str
@@ -87,13 +87,13 @@ class Row:
 
     @property
     def values(self) -> list[int]:
-        """Values of the items, highest first; none when the score may not be used."""
+        """Values of the items, highest first; none if the score is invalid."""
         return [] if self.score is None or self.expired else sorted((v for _, v in self.score.items), reverse=True)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some pairs, worst first; `cursor` asks for the next ones, None on the last page."""
+    """A page of pairs, worst first; `cursor` leads to the next page, None on the last."""
 
     rows: list[Row]
     total: int
@@ -101,7 +101,7 @@ class Rows:
 
 
 class _Shared(Generic[_Value]):
-    """One reading of all clusters for everybody, for some seconds and much longer than it took."""
+    """A reading of all clusters that all users share for some seconds, much longer than it took."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -109,7 +109,7 @@ class _Shared(Generic[_Value]):
         self._until = 0.0
 
     def get(self, read: Callable[[], _Value]) -> _Value:
-        """The value; read anew where it is too old."""
+        """The value, read again if it is too old."""
         with self._lock:
             if self._value is None or time.monotonic() >= self._until:
                 began = time.thread_time()
@@ -121,8 +121,8 @@ class _Shared(Generic[_Value]):
 class Reading:
     """Reads for the pages. Thread-safe.
 
-    Methods raise redis.RedisError when Redis cannot be read, and UnknownScorerError, UnknownClusterError, QueryError or
-    CursorError for what is not there or cannot be asked.
+    Methods raise redis.RedisError if Redis is unreadable, and UnknownScorerError, UnknownClusterError, QueryError or
+    CursorError for unknown names and invalid queries.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -154,7 +154,7 @@ class Reading:
             return self._fleet
 
     def groups(self, scorer: str | None = None) -> list[Group]:
-        """What is wrong, worst first, of the fleet or of one scorer."""
+        """Problems of the fleet or of one scorer, worst first."""
         found, wordless = [], 0
         for one in self.fleet().scorers:
             if scorer not in (None, one.name):
@@ -174,7 +174,7 @@ class Reading:
         return sorted(found, key=lambda group: (RANK[group.state.name], -group.clusters, group.scorer))
 
     def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
-        """Pairs that fit, worst first."""
+        """Matching pairs, worst first."""
         page = self._model.pairs(wanted, limit=limit, cursor=cursor)
         return Rows(self.rows(page.pairs), page.total, page.cursor)
 
@@ -183,7 +183,7 @@ class Reading:
         return self._model.reasons(scorers)
 
     def rows(self, found: Iterable[PairRow]) -> list[Row]:
-        """Lines of tables, in their order: what the model says, and the scores and entries themselves."""
+        """Rows of tables, in their order: data of the read model, with scores and entries."""
         models = {(one.cluster, one.scorer): one for one in found}
         names = [keys.pair(*pair) for pair in models]
         now = time.time()
@@ -206,15 +206,15 @@ class Reading:
         return self._model.clusters(limit=limit, names=names, cursor=cursor, paired=True)
 
     def labels(self) -> dict[str, dict[str, str]]:
-        """The labels of each cluster, as of some seconds ago."""
+        """The labels of each cluster, cached for some seconds."""
         return self._labels.get(self._model.labels)
 
     def label_values(self) -> Counter[tuple[str, str]]:
-        """Labels with their values, and how many clusters have each, as of some seconds ago."""
+        """Labels with their values and numbers of clusters, cached for some seconds."""
         return self._values.get(lambda: Counter(one for own in self.labels().values() for one in own.items()))
 
     def cluster_states(self) -> dict[str, StateCounts]:
-        """The states of the pairs of each cluster, as of some seconds ago."""
+        """The states of the pairs of each cluster, cached for some seconds."""
         return self._states.get(self._model.cluster_states)
 
     def cluster_names(self) -> list[str]:
@@ -222,11 +222,11 @@ class Reading:
         return sorted(str(name) for name in self._redis.hkeys(keys.CLUSTERS))
 
     def labelled_names(self) -> list[str]:
-        """The same as of some seconds ago, as `labels` is."""
+        """The names of `labels`, cached like these."""
         return self._names.get(self.cluster_names)
 
     def record(self, scorer: str) -> ScorerRecord:
-        """What is known of a scorer."""
+        """The record of a scorer."""
         return self._registry.scorer(scorer)
 
     def scorer(self, name: str) -> ScorerDetail:
@@ -234,11 +234,11 @@ class Reading:
         return self._model.scorer(name)
 
     def unready(self, name: str) -> UnreadyScorer | None:
-        """A DynamicScorer that could not run yet; None for what is none."""
+        """A DynamicScorer that could not run yet; None for others."""
         return self._model.unready(name)
 
     def overrides(self, scorer: str) -> dict[str, Override]:
-        """People's changes to a scorer, by target."""
+        """Overrides of a scorer, by target."""
         return {name: one for name, one in self._schedule.overrides().items() if keys.split_pair(name)[1] == scorer}
 
     def targets(self, scorer: str) -> list[str]:
@@ -260,7 +260,7 @@ class Reading:
         return self.rows([detail])[0], detail
 
     def runs(self, rows: Iterable[Row]) -> list[list[str]]:
-        """The run ids that are known of each of these pairs: past cycles and that of its score."""
+        """The known run ids of each pair: past cycles and that of its score."""
         rows = list(rows)
         past = self._pairs.past_runs((row.cluster, row.scorer) for row in rows)
         return [
@@ -269,7 +269,7 @@ class Reading:
         ]
 
     def of_run(self, run: str, wanted: PairFilter) -> list[Row]:
-        """The pair with this run, where it was sent on its schedule: the id says when, and few pairs are due then."""
+        """The pair with this scheduled run: the id contains the time, at which few pairs are due."""
         at = run_time(run) + TOLERANCE / 2
         records, overrides = self._registry.scorers(), self._schedule.overrides()
         due = [
@@ -304,12 +304,12 @@ class Reading:
 
 
 def states_named(names: Collection[str]) -> list[Verdict]:
-    """The states of these names; those that are none are left out."""
+    """The states of these names; unknown ones are omitted."""
     return [state for state in Verdict if state.value in names]
 
 
 def _why(state: State, model: PairRow, record: ScorerRecord | None, entry: EntryView | None) -> Why | None:
-    """Why a pair is not ok; None when it is."""
+    """Why a pair is not ok; None if it is."""
     if state.name == "ok":
         return None
     if state.name == "paused":

@@ -1,7 +1,7 @@
-"""Views as HTML, and the blocks of which their live part is made.
+"""Renders views as HTML, and their live part as blocks.
 
-The live part is rendered without the moment of rendering: times are in the attribute `datetime`, and the age that a
-person reads is put in last. So two renderings are equal as long as nothing has happened.
+The live part does not depend on the time of rendering: times are in the attribute `datetime`, and ages are inserted
+last. So two renderings are equal if nothing has changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Block:
 
 
 def blocks(html: str) -> dict[str, Block]:
-    """The blocks of a rendered live part by id, outer ones first. Raises ValueError for marks that do not fit."""
+    """The blocks of a rendered live part by id, outer ones first. Raises ValueError for unbalanced marks."""
     found: dict[str, Block] = {}
     stack: list[tuple[str, list[str], list[str], list[str]]] = [("", [], [], [])]
     order: list[str] = []
@@ -66,7 +66,7 @@ def blocks(html: str) -> dict[str, Block]:
 
 
 def changed(old: Mapping[str, Block], new: Mapping[str, Block]) -> list[str]:
-    """The ids of the blocks that have to be replaced to get from the old to the new ones; none inside another."""
+    """The ids of the blocks that must be replaced to get from the old to the new ones; none inside another."""
     found: list[str] = []
     covered: set[str] = set()
     for name, block in new.items():
@@ -78,7 +78,7 @@ def changed(old: Mapping[str, Block], new: Mapping[str, Block]) -> list[str]:
 
 
 def with_ages(html: str, now: float | None = None) -> str:
-    """The HTML with the ages in it, for a browser that does not count them itself."""
+    """The HTML with ages, for a browser without JavaScript."""
     at = time.time() if now is None else now
 
     def put(match: re.Match[str]) -> str:
@@ -90,7 +90,7 @@ def with_ages(html: str, now: float | None = None) -> str:
 
 
 def digest(html: str) -> str:
-    """What tells two renderings apart."""
+    """Digest of a rendering."""
     return hashlib.sha256(html.encode()).hexdigest()[:16]
 
 
@@ -111,7 +111,7 @@ def duration(seconds: float) -> str:
 
 
 def stamp(at: float | datetime | None) -> str:
-    """A moment as the attribute `datetime` has it."""
+    """A time as the attribute `datetime`."""
     if at is None:
         return ""
     moment = at if isinstance(at, datetime) else datetime.fromtimestamp(max(0.0, at), UTC)
@@ -119,7 +119,7 @@ def stamp(at: float | datetime | None) -> str:
 
 
 def _time(at: float | datetime | None, kind: str = "age") -> Markup:
-    """A moment; the browser, or `with_ages`, says how long ago or until it is."""
+    """A time element; the browser, or `with_ages`, fills in the age."""
     if at is None:
         return Markup('<span class="none">-</span>')
     return Markup('<time datetime="{}" data-{}></time>').format(stamp(at), kind)
@@ -143,24 +143,24 @@ def _number(value: float | None) -> str:
 
 
 def rough(seconds: float) -> str:
-    """A duration that is not said again at each second: `10 s`, `20 s`, `1 min`."""
+    """A coarse duration that does not change each second: `10 s`, `20 s`, `1 min`."""
     steps = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90)
     found = next((step for step in steps if seconds <= step), None)
     return f"{found} s" if found is not None else duration(seconds)
 
 
 def advice(reason: str) -> str:
-    """What a person does about a reason; empty for one that is not known."""
+    """Advice for a reason; empty for an unknown one."""
     for kind in (FailureReason, SkipReason):
         for one in kind:
             if one.value == reason:
-                # Links of the documents, as their words.
+                # Replace links by their text.
                 return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", one.advice).replace("`", "")
     return ""
 
 
 def meaning(reason: str) -> str:
-    """What a reason means; empty for one that is not known."""
+    """Meaning of a reason; empty for an unknown one."""
     for kind in (FailureReason, SkipReason):
         for one in kind:
             if one.value == reason:
@@ -170,7 +170,7 @@ def meaning(reason: str) -> str:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """The templates. Everything that is put in is escaped, and a name that is not there is an error."""
+    """The templates. All values are escaped, and an undefined name is an error."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("dsf.web"),
         autoescape=True,
@@ -202,25 +202,25 @@ def environment() -> jinja2.Environment:
 
 
 def prepare() -> None:
-    """Compile all templates now: else the first who look wait for it."""
+    """Compile all templates now, so that the first viewers need not wait."""
     made = environment()
     for name in made.list_templates():
         made.get_template(name)
 
 
 def ident(name: str) -> str:
-    """A name as the id of an element; one that has other characters than names have gets a digest instead."""
+    """A name as the id of an element; a digest for a name with unusual characters."""
     return name if _IDENT.fullmatch(name) else f"x-{digest(name)}"
 
 
 def link(root: str, place: str, /, **query: object) -> str:
-    """The address of a page below the root path; segments of `place` are quoted by their maker with `segment`."""
+    """The address of a page below the root path; callers quote segments of `place` with `segment`."""
     given = {name: str(value) for name, value in query.items() if value not in (None, "")}
     return root + place + (f"?{urlencode(given)}" if given else "")
 
 
 def in_flower(flower: str, run: str) -> str:
-    """Where Flower lists the tasks of a run. Its page takes no words to search for but after a task's name."""
+    """Flower's list of the tasks of a run. Its page only accepts search words after a task's name."""
     return f"{flower.rstrip('/')}/tasks?name={quote(f'dsf. {run}')}"
 
 

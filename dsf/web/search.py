@@ -1,7 +1,7 @@
-"""The language of the search box: `state:failing reason:bad_query cluster:eu-*`, and words.
+"""Parser of the search language: `state:failing reason:bad_query cluster:eu-*`, and words.
 
-Each term must hold; `*` stands for any text. A word without a name is looked for in the names of cluster, scorer and
-score and in the reason.
+All terms must match; `*` is any text. A word without a field is searched in the names of cluster, scorer and score and
+in the reason.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-#: What can be asked for by name. `item` and `run` need more than a glance at each pair.
+#: Searchable fields. `item` and `run` need the data of each pair.
 FIELDS: Final = ("state", "reason", "stage", "cluster", "set", "label", "scorer", "item", "run")
-#: In these case counts, as it does in Kubernetes.
+#: Case-sensitive fields, as in Kubernetes.
 _EXACT: Final = ("set", "label")
 _TERM: Final = re.compile(r'(?:(\w+):)?(?:"([^"]*)"|(\S+))')
 _LONGEST: Final = 500
@@ -20,7 +20,7 @@ _LONGEST: Final = 500
 
 @dataclass(frozen=True)
 class Query:
-    """What was asked for. `unknown` has names that cannot be asked for."""
+    """A parsed query. `unknown` has invalid field names."""
 
     text: str
     terms: tuple[tuple[str, str], ...]
@@ -31,11 +31,11 @@ class Query:
         return bool(self.terms or self.words)
 
     def of(self, field: str) -> list[str]:
-        """The patterns of one field; in lower case where case does not count."""
+        """The patterns of one field; in lower case unless it is case-sensitive."""
         return [pattern for name, pattern in self.terms if name == field]
 
     def allows(self, field: str, value: str) -> bool:
-        """Whether this value fits all that was said of the field."""
+        """Whether this value matches all patterns of the field."""
         return all(fits(value, pattern, exact=field in _EXACT) for pattern in self.of(field))
 
     def has_words_in(self, *values: str) -> bool:
@@ -44,7 +44,7 @@ class Query:
 
 
 def parse(text: str) -> Query:
-    """What a person typed. Never fails."""
+    """Parse a user's query. Never fails."""
     text = text[:_LONGEST].strip()
     terms, words, unknown = [], [], []
     for name, quoted, bare in _TERM.findall(text):
@@ -61,9 +61,10 @@ def parse(text: str) -> Query:
 
 
 def fits(value: str, pattern: str, *, exact: bool = False) -> bool:
-    """Whether a value is what a pattern asks for, which is in lower case unless case counts (`exact`). Brackets and
-    question marks stand for themselves."""
-    # Not by a regular expression: `*a*a*a*~` could keep one busy for ever.
+    """Whether a value matches a pattern, which is in lower case unless `exact`. Brackets and question marks are
+    literal.
+    """
+    # Not a regular expression: `*a*a*a*~` could take forever.
     value = value if exact else value.lower()
     first, *middle = pattern.split("*")
     if not middle:

@@ -1,8 +1,8 @@
-"""Who is logged in, and whether a form came from this page.
+"""Login sessions, protection of forms, and limits on failed logins.
 
 A session is in Redis under the digest of its cookie, without any token, so that all replicas know it and a logout ends
-it. Everybody gets a cookie; the secret of the forms is derived from it, so that a page of somebody else, which cannot
-read it, can send no form.
+it. Every visitor gets a cookie; the secret of the forms is derived from it, so that a page of another site, which
+cannot read it, cannot send a form.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ COOKIE: Final = "dsf_page"
 #: Seconds of a login.
 LIFETIME: Final = 8 * 3600
 _LENGTH: Final = 43
-#: Failures of one token, and tokens of one address that failed, within so many seconds.
+#: Most failures of one token, and failed tokens of one address, within these seconds.
 _TRIES: Final = 5
 _WINDOW: Final = 60.0
-#: Seconds between the failures of an address with more of them.
+#: Seconds between attempts of an address beyond that.
 _PAUSE: Final = 1.0
-#: Tokens that are remembered as good.
+#: Most tokens that are remembered as valid.
 _MOST_GOOD: Final = 2000
 
 
@@ -50,7 +50,7 @@ class _Stored(BaseModel):
 
 
 class Sessions:
-    """Methods raise redis.RedisError when Redis cannot be reached."""
+    """Login sessions in Redis. Methods raise redis.RedisError."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -64,11 +64,11 @@ class Sessions:
 
     @staticmethod
     def fresh() -> str:
-        """The value of a cookie of somebody who has not logged in."""
+        """The value of a cookie without a login."""
         return secrets.token_urlsafe(32)
 
     def caller(self, cookie: str) -> Caller | None:
-        """Who logged in with this cookie; None when nobody did, or it is over."""
+        """The user of this cookie's session; None without a session, or after its end."""
         text = self._redis.get(_key(cookie)) if cookie else None
         if text is None:
             return None
@@ -79,7 +79,7 @@ class Sessions:
         return Caller(found.name, groups=found.groups, uid=found.uid, extra=dict(found.extra))
 
     def close(self, cookie: str) -> None:
-        """End a session, if it is one."""
+        """End a session, if it exists."""
         self._redis.delete(_key(cookie))
 
 
@@ -88,13 +88,13 @@ def _key(cookie: str) -> str:
 
 
 def cookie_of(request: Request) -> str:
-    """The cookie of a request; empty for none, or what is none of ours."""
+    """The cookie of a request; empty if missing or invalid."""
     value = request.cookies.get(COOKIE, "")
     return value if len(value) == _LENGTH and value.replace("-", "").replace("_", "").isalnum() else ""
 
 
 def set_cookie(request: Request, response: Response, value: str) -> None:
-    """Give the browser a cookie that scripts cannot read and other sites cannot send."""
+    """Set a cookie that scripts cannot read and other sites cannot send."""
     response.set_cookie(
         COOKIE,
         value,
@@ -107,7 +107,7 @@ def set_cookie(request: Request, response: Response, value: str) -> None:
 
 
 def form_secret(cookie: str) -> str:
-    """What a form of this page must carry."""
+    """The secret that forms of this page must contain."""
     return hmac.new(cookie.encode(), b"form", hashlib.sha256).hexdigest()
 
 
@@ -115,31 +115,31 @@ def check_form(request: Request, given: str) -> None:
     """Raises AccessError (403) for a form that did not come from this page."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     if origin is not None and host_name(origin.partition("//")[2]) != host_name(request.scope["dsf.host"]):
-        raise AccessError(f"forms of {origin[:100]!r} are not taken", 403)
+        raise AccessError(f"forms from {origin[:100]!r} are refused", 403)
     if site not in ("same-origin", "none"):
-        raise AccessError("forms of other sites are not taken", 403)
+        raise AccessError("forms from other sites are refused", 403)
     cookie = cookie_of(request)
     if not cookie or not hmac.compare_digest(form_secret(cookie).encode(), given.encode()):
-        raise AccessError("this form is too old, or none of this page: go back, load the page again and repeat", 403)
+        raise AccessError("this form is too old or not from this page: go back, reload the page and repeat", 403)
 
 
 class Tries:
-    """Logins by token, and a limit to those that fail. Thread-safe; each process counts for itself.
+    """Logins by token, with a limit on failures. Thread-safe; each process counts separately.
 
-    Many people may have one address, as behind a port-forward: a token that failed counts once for its address however
-    often it comes, one that was good before is asked about whatever failed, and another one at least each second.
+    Many users may share an address, as behind a port-forward: a failed token counts once for its address, a previously
+    valid token is always checked, and another token at least once a second.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: When, from where, and the digest of which token.
+        #: Time, address and token digest of failures.
         self._failed: deque[tuple[float, str, str]] = deque(maxlen=1000)
-        #: Digests of tokens that were good at the last login with them, the newest last.
+        #: Digests of tokens that were valid at their last login, newest last.
         self._good: dict[str, None] = {}
 
     def login(self, access: Access, address: str, token: str) -> Caller:
-        """Who holds a token. Raises AccessError (429) where too many have failed, and what `access` raises."""
+        """The holder of a token. Raises AccessError (429) after too many failures, and the errors of `access`."""
         digest = hashlib.sha256(token.encode()).hexdigest()
         with self._lock:
             self._check(address, digest)

@@ -1,4 +1,4 @@
-"""What makes the pages, and knows who may see them."""
+"""Renders whole pages with access control, and serves static files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 
 import dsf.log
 from dsf.errors import AccessError, BackendError, QueryError
-from dsf.web.access import Access, Caller, Doing, NobodyKnown
+from dsf.web.access import Access, Caller, Doing, Unauthenticated
 from dsf.web.acting import ACTS, Target
 from dsf.web.guard import Network
 from dsf.web.live import ROOT, Live
@@ -27,15 +27,15 @@ log = dsf.log.get(__name__)
 
 #: File of `static` -> its type.
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-#: Characters of a page's query.
+#: Most characters of a page's query.
 LONGEST_QUERY: Final = 2000
-#: Characters of a name in the log: what is asked for by somebody unknown may be anything.
+#: Most characters of a name in the log: unauthenticated clients may send anything.
 _LONGEST_NAME: Final = 253
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the settings say of the page."""
+    """Options of the page from the settings."""
 
     hosts: tuple[str, ...] = ()
     proxies: tuple[Network, ...] = ()
@@ -45,11 +45,11 @@ class Options:
 
 
 class LoginNeededError(Exception):
-    """Nobody is known to have sent this request."""
+    """The request has no authenticated user."""
 
 
 class Site:
-    """Makes the pages, and knows who may see them."""
+    """Renders pages and checks access."""
 
     def __init__(self, sources: Sources, options: Options, access: Access, client: redis.Redis) -> None:
         self.sources = sources
@@ -62,7 +62,7 @@ class Site:
         self.version = metadata.version("dynamic-scoring-framework")
 
     def caller(self, request: Request) -> Caller | None:
-        """Who sends a request; None for somebody who has not logged in. Raises AccessError."""
+        """The user of a request; None without a login. Raises AccessError."""
         known: Caller | None = request.scope.get("dsf.caller")
         if known is None:
             known = self.access.recognise(request)
@@ -72,15 +72,15 @@ class Site:
         return known
 
     def allow(self, request: Request, doing: Doing, act: str = "", target: Target | None = None) -> Caller:
-        """Who sends a request, if they may do this. Raises LoginNeededError and AccessError.
+        """The user of a request with this right. Raises LoginNeededError and AccessError.
 
-        Also BackendError and redis.RedisError when that cannot be known.
+        Also BackendError and redis.RedisError if this cannot be checked.
         """
         caller = None
         try:
             caller = self.caller(request)
             if caller is None:
-                raise LoginNeededError("nobody is logged in")
+                raise LoginNeededError("a login is required")
             allowed = self.access.allows(caller, doing)
         except (AccessError, LoginNeededError, BackendError, redis.RedisError) as error:
             if doing == "act":
@@ -89,8 +89,8 @@ class Site:
         if not allowed:
             needed = {"look": "get dynamicscorers", "act": "update dynamicscorers"}.get(doing, "list placements")
             reason = f"{caller.name} may not do this: it takes the right to `{needed}`"
-            if isinstance(self.access, NobodyKnown):
-                reason = "this page is read-only: start it with --allow-actions, or let it know people (docs/web.md)"
+            if isinstance(self.access, Unauthenticated):
+                reason = "this page is read-only: start it with --allow-actions, or enable authentication (docs/web.md)"
             if doing == "act":
                 self.note_refusal(request, caller.name, act, target, reason)
             raise AccessError(reason, 403)
@@ -110,7 +110,7 @@ class Site:
         )
 
     def missing(self, request: Request) -> HTMLResponse:
-        """The answer for what is not there."""
+        """The answer for a missing page."""
         text = "Look for it above."
         return self.respond(request, "error.html", 404, title="There is no such page", text=text, again=False)
 
@@ -120,7 +120,7 @@ class Site:
         if view.needs != "look":
             self.allow(request, view.needs)
         if len(request.url.query) > LONGEST_QUERY:
-            raise QueryError(f"a question has at most {LONGEST_QUERY} characters")
+            raise QueryError(f"a query has at most {LONGEST_QUERY} characters")
         root, query = request.scope["dsf.root"], view.asked(request.query_params.items())
         context = view.build(self.sources, names, query)
         inner = self.live_part(view, context, root, query)
@@ -138,11 +138,11 @@ class Site:
 
     @staticmethod
     def _acts(names: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
-        """What can be asked for on a page, with the query of each form."""
+        """The actions of a page, with the query of each form."""
         return [(act, dict(names)) for act in ACTS]
 
     def live_part(self, view: View, context: Mapping[str, Any], root: str, query: Mapping[str, str]) -> str:
-        """The part of a page that follows what happens, with the marks of its blocks."""
+        """The live part of a page, with the marks of its blocks."""
         return render(
             context.get("template", view.template), root, {**context, "options": self.options, "query": query}
         )
@@ -186,5 +186,5 @@ def static_files() -> dict[str, tuple[bytes, bytes, str]]:
 
 @cache
 def assets() -> str:
-    """What tells these static files from those of another version."""
+    """Digest of the static files."""
     return digest("".join(f"{name}{body.decode()}" for name, (body, _, _) in sorted(static_files().items())))

@@ -1,4 +1,4 @@
-"""The words for how one scorer does on one cluster. Each has a glyph, so that colour is never alone."""
+"""States of a pair of scorer and cluster, each with a glyph besides its colour."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class State:
-    """One word. `name` is what the search box and the style sheet know it by."""
+    """One state. `name` is its name in the search box and the style sheet."""
 
     name: str
     glyph: str
@@ -22,11 +22,11 @@ _ALL: Final = (
     State("expired", "◔", "expired", "nothing failed, but no cycle ran until the score expired"),
     State("skipped", "»", "skipped", "its ticks are not sent; the reason says why"),
     State("never", "·", "never ran", "no cycle has ended yet"),
-    State("paused", "‖", "paused", "somebody paused it, or its DynamicScorer says suspend"),
+    State("paused", "‖", "paused", "a user paused it, or its DynamicScorer says suspend"),
     State("empty", "○", "empty", "the newest cycle succeeded and brought no items, so there is no score"),
     State("ok", "✓", "ok", "the newest cycle succeeded, and its score may be used"),
 )
-#: By name, what needs a person first.
+#: By name, those that need attention first.
 STATES: Final[Mapping[str, State]] = {state.name: state for state in _ALL}
-#: Rank of a state by name: what needs a person has the lowest.
+#: Rank of a state by name: those that need attention have the lowest.
 RANK: Final[Mapping[str, int]] = {state.name: rank for rank, state in enumerate(_ALL)}

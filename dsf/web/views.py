@@ -1,4 +1,4 @@
-"""The pages: which template with what. A page is the same for everybody who may look."""
+"""The pages: template and data of each. A page is the same for all viewers."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from dsf.web.reading import Reading, Row, Rows
 if TYPE_CHECKING:
     from dsf.fleet.placementreader import PlacementReader
 
-#: Rows of a page. A row has some 20 elements at most, and a page may have 5,000.
+#: Most rows of a page. A row has at most some 20 elements, and a page may have 5,000.
 PAGE_ROWS: Final = 100
-#: Pairs that the first page shows one by one, with their values; clusters and scorers that fit into a matrix.
+#: Most pairs that the first page lists with their values; most clusters and scorers in a matrix.
 _FEW_PAIRS: Final = 60
 _MATRIX_ROWS: Final = 200
 _MATRIX_CELLS: Final = 2000
-#: Scorers that the first page lists, and elements that a page has at most.
+#: Most scorers on the first page, and elements of a page.
 _SCORERS: Final = 60
 _NODES: Final = 4998
-#: Failure groups of a page, overrides of a scorer, and past cycles of a pair.
+#: Most failure groups of a page, overrides of a scorer, and past cycles of a pair.
 _GROUPS: Final = 30
 _OVERRIDES: Final = 30
 _CYCLES: Final = 50
-#: What needs a person.
+#: States that need attention.
 _BAD: Final = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
 
 Query = Mapping[str, str]
@@ -48,32 +48,32 @@ _Page = TypeVar("_Page", ClusterPage, Rows)
 
 @dataclass(frozen=True)
 class Sources:
-    """Where pages read from."""
+    """Data sources of the pages."""
 
     reading: Reading
     objects: HubObjects
-    #: None where there is no API server to ask.
+    #: None without an API server.
     placements: PlacementReader | None = None
 
 
 @dataclass(frozen=True)
 class View:
-    """One page: its path, its template, and what is put into the template."""
+    """One page: its path, template and data."""
 
     path: str
     template: str
     build: Callable[[Sources, Mapping[str, str], Query], dict[str, Any]]
-    #: Whether it follows what happens.
+    #: Whether it updates live.
     live: bool = True
-    #: What somebody needs to see it, besides the right to look.
+    #: Required right, besides read access.
     needs: Doing = "look"
-    #: Whether what it is about can be acted on: a scorer, or one on one cluster.
+    #: Whether its subject supports actions: a scorer, or one on one cluster.
     acts: bool = False
-    #: Parameters of its query; others are no part of it, so that the same page is rendered once.
+    #: Parameters of its query; others are ignored, so that the same page is rendered once.
     knows: tuple[str, ...] = ("cursor",)
 
     def asked(self, query: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """What of a query counts for this page."""
+        """The parameters of a query that this page uses."""
         return {name: text for name, text in query if name in self.knows}
 
 
@@ -83,7 +83,7 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_GROUPS]}
     context |= {"more_groups": max(0, len(groups) - _GROUPS), "max_scorers": _SCORERS, "page": None, "lines": []}
     scorers = sorted(one.name for one in fleet.scorers if one.pairs)
-    # A large fleet has a page of its own for that, and its labels take a while to read.
+    # A large fleet has a separate page for that, and reading its labels takes a while.
     only = chosen(reading, query) if fleet.clusters <= _MATRIX_ROWS or {"set", "label"} & set(query) else EVERYTHING
     clusters = fleet.clusters if only.clusters is None else len(only.clusters)
     context["only"] = only
@@ -99,7 +99,7 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
 
 
 def _first_if_other(read: Callable[[str | None], _Page], query: Query) -> _Page:
-    """The page after the cursor; the first one where the cursor is of the other list, which the fleet has outgrown."""
+    """The page after the cursor; the first one if the cursor is of the other list, which the fleet has outgrown."""
     try:
         return read(query.get("cursor") or None)
     except CursorError:
@@ -107,9 +107,9 @@ def _first_if_other(read: Callable[[str | None], _Page], query: Query) -> _Page:
 
 
 def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) -> int:
-    """How many clusters the matrix may have, so that all of the page stays below `_NODES` elements.
+    """Most clusters in the matrix for a page of at most `_NODES` elements.
 
-    0 or less: it has no room.
+    0 or less: no room.
     """
     bars: int = sum(15 + sum(number > 0 for _, number in one.states) for one in fleet.scorers[:_SCORERS])
     above = 185 + bars + 13 * groups + 8 * min(len(fleet.unready), _GROUPS) + len(only.sets) + len(only.labels)
@@ -117,7 +117,7 @@ def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) 
 
 
 def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
-    """The settings of a registered scorer; None where its DynamicScorer cannot be read. Raises UnknownScorerError."""
+    """The settings of a registered scorer; None if its DynamicScorer is unreadable. Raises UnknownScorerError."""
     found = sources.objects.scorer(name)
     if found is None:
         return None
@@ -141,7 +141,7 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
             "config": config,
         }
     scorer = sources.reading.scorer(name)
-    # What holds everywhere is first.
+    # Overrides for all clusters first.
     overrides = sorted(sources.reading.overrides(name).items(), key=lambda one: (one[0] != scorer_target(name), one[0]))
     return {
         "title": f"Scorer {name}",
@@ -166,7 +166,7 @@ def _told(found: DynamicScorer) -> list[ConditionView]:
 
 
 def _config(found: DynamicScorer | None) -> dict[str, Any]:
-    """/config as last seen: its text, since when it is so, and whether it still is."""
+    """The last known /config: its text, since when, and whether it is still valid."""
     synced = found.status.last_synced_config if found else None
     if found is None or synced is None:
         return {}
@@ -208,7 +208,7 @@ def _pair(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str,
 
 
 def _commands(found: DynamicScorer | None, row: Row) -> list[str]:
-    """What to type to go on."""
+    """Commands for further diagnosis."""
     cluster, scorer = shlex.quote(row.cluster), shlex.quote(row.scorer)
     name = sanitize_resource_name(row.entry.score_name if row.entry else row.scorer)
     where = f"-n {found.metadata.namespace}" if found and found.metadata.namespace else "-A"
@@ -254,7 +254,7 @@ VIEWS: Final = (
     View("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
     View("/clusters/{cluster}", "cluster.html", _cluster),
     View("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),
-    # Read from the API server: loaded anew, not followed.
+    # Read from the API server: reloaded, not live.
     View("/placements", "placements.html", _placements, live=False, needs="placements"),
     View(
         "/placements/{namespace}/{name}",

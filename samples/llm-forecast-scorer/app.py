@@ -110,7 +110,7 @@ app = Scorer(
         range=3600,
         step=60,
     ),
-    # Whoever may ask this service spends the time of the model.
+    # Every caller of this service uses the model's time.
     token=Bearer(file=os.environ["API_TOKEN_FILE"]) if os.environ.get("API_TOKEN_FILE") else None,
     # Far more than any model answers for in time; each waits for its turn in memory.
     limits=Limits(series=10_000),

@@ -1,7 +1,7 @@
 {{/*
 A Deployment of one process on the hub. Keys of the argument: root, component, values (of the component), args, env
 (list), mounts, volumes (lists), ports (dict name -> port), liveness, readiness (probes), usesApi (whether the process
-speaks with the API server), grace (seconds), scaled (whether somebody else sets the replicas), redisUser (name
+speaks with the API server), grace (seconds), scaled (whether an autoscaler sets the replicas), redisUser (name
 of its user in Redis, if not that of the component), alone (no two at once, not even during an upgrade).
 */}}
 {{- define "dsf.deployment" -}}

@@ -280,7 +280,7 @@ tcp-keepalive 60
 timeout 0
 # Listeners: Flower, and the results workers. Flower over a slow line must not be cut off at every burst of events.
 client-output-buffer-limit pubsub 32mb 16mb 60
-# The largest thing that anybody sends is what a results worker notes of results of 2 MB, packed: one stolen credential
+# The largest value is what a results worker stores of results of 2 MB, compressed: one stolen credential
 # cannot fill the memory with one command, and with all slots of its mailbox not beyond 16 of these.
 proto-max-bulk-len 16mb
 client-query-buffer-limit 32mb

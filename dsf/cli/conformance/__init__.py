@@ -1,4 +1,4 @@
-"""`dsf scorer check`: is a scoring API what the framework expects, point by point?
+"""`dsf scorer check`: checks a scoring API against the framework's contract, item by item.
 
 report    what is found, for people and programs
 target    asks the scoring API, with the framework's own HTTP

@@ -1,4 +1,4 @@
-"""What is known about a scoring API while it is checked."""
+"""State of a check of one scoring API."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
 
 #: HttpError.reason -> what to do.
 _MEND = {
-    "connection_failed": "start the service, and look in its log whether it dies at this request",
+    "connection_failed": "start the service, and check in its log whether it crashes on this request",
     "timeout": "answer faster, or check less with --skip; spec.execution.timeoutSeconds may be raised",
-    "redirect": "answer at this URL itself; the framework follows no redirects",
-    "unauthorized": "give the token with --token-file",
+    "redirect": "answer at this URL itself; the framework does not follow redirects",
+    "unauthorized": "pass the token with --token-file",
     "too_large": "answer with fewer results or fewer labels",
-    "truncated": "look in the log of the service: it ends the connection within the answer",
-    "bad_answer": "send a body that is what Content-Encoding says",
-    "http_error": "look in the log of the service; a request of this form must be answered with 200",
+    "truncated": "check the service's log: it closes the connection within the answer",
+    "bad_answer": "send a body that matches Content-Encoding",
+    "http_error": "check the service's log; a request of this form must be answered with 200",
 }
 
 
 @dataclass
 class Case:
-    """One check: what was asked for, and the answers so far."""
+    """One check: its parameters, and the answers so far."""
 
     url: str
     target: Target
@@ -96,7 +96,7 @@ class Case:
 
     @property
     def main(self) -> bytes:
-        """The request of everyday life."""
+        """The typical request."""
         return self.body(self.samples.many() if self.has_series else [])
 
     def ask(self, body: bytes, *, again: bool = False) -> Reply:
@@ -135,5 +135,5 @@ def refuse_refused(what: str, response: ScoringResponse, *, but: tuple[str, ...]
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
         raise fail(
             f"{what}: {refused.total()} results would be refused ({counts})",
-            "leave a result out when its score is not a finite number",
+            "omit results whose score is not a finite number",
         )

@@ -1,4 +1,4 @@
-"""What a check finds."""
+"""Report of a check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsf.fleet.views import View
 
 
 class Outcome(StrEnum):
-    """How a point ends. Only `fail` makes the scoring API not conformant."""
+    """Outcome of an item. Only `fail` makes the scoring API not conformant."""
 
     PASS = "pass"  # noqa: S105
     WARN = "warn"
@@ -20,22 +20,22 @@ class Outcome(StrEnum):
 
 
 class Finding(View):
-    """One point."""
+    """One item."""
 
-    point: str = Field(description="Name of the point, such as `health`; --skip takes it.")
+    point: str = Field(description="Name of the item, such as `health`, for --skip.")
     outcome: Outcome
-    message: str = Field(description="What was seen, or why the point was skipped.")
-    mend: str = Field(default="", description="What to do about it.")
-    seconds: float = Field(default=0.0, description="How long the point took.")
+    message: str = Field(description="Observation, or reason for skipping the item.")
+    mend: str = Field(default="", description="Remedy.")
+    seconds: float = Field(default=0.0, description="Duration of the item.")
 
 
 class Report(View):
-    """All points of one scoring API."""
+    """All items of one scoring API."""
 
     url: str = Field(description="The configURL.")
-    scoring_url: str = Field(default="", description="Where scores were asked for.")
-    conformant: bool = Field(description="Whether no point failed.")
-    counts: dict[str, int] = Field(description="Points by outcome.")
+    scoring_url: str = Field(default="", description="Scoring URL.")
+    conformant: bool = Field(description="Whether no item failed.")
+    counts: dict[str, int] = Field(description="Number of items by outcome.")
     points: list[Finding]
 
     @classmethod
@@ -47,7 +47,7 @@ class Report(View):
 
 
 class Verdict(Exception):  # noqa: N818  (it ends a point; it is no error)
-    """Ends a point with an outcome."""
+    """Ends an item with an outcome."""
 
     def __init__(self, outcome: Outcome, message: str, mend: str = "") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""All points in order, and which cannot be judged without which."""
+"""All items in order, with their dependencies."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _judge(point: Point, case: Case, unfit: Collection[str], skipped: Collection
     except Verdict as verdict:
         return Finding(point=point.name, outcome=verdict.outcome, message=verdict.message, mend=verdict.mend)
     except HttpError as error:
-        mend = "look in the log of the service"
+        mend = "check the service's log"
         return Finding(point=point.name, outcome=Outcome.FAIL, message=str(error), mend=mend)
 
 

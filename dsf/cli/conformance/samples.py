@@ -1,4 +1,4 @@
-"""The series that a scoring API is asked about: shaped by its own /config, or recorded ones.
+"""Test series: generated for the API's own /config, or recorded.
 
 Nothing is random, so that two checks of one API ask the same.
 """

@@ -34,12 +34,14 @@ def health(case: Case) -> str:
     if reply.status == 404:
         raise warn(
             "GET /healthz at the root of the host answers 404; with configSyncMode Full /config counts instead",
-            "serve /healthz at the root, also when the other paths have a prefix",
+            "serve /healthz at the root, even if the other paths have a prefix",
         )
     if reply.error is not None and reply.error.reason == "timeout":
         raise unanswered("/healthz", reply.error, by_hub=True)
     if reply.error is not None:
-        raise fail(str(reply.error), "answer 200 at /healthz at the root of the host; the framework runs nothing else")
+        raise fail(
+            str(reply.error), "answer 200 at /healthz at the root of the host; otherwise the scorer does not run"
+        )
     _check_speed("/healthz", reply)
     return f"200 in {_ms(reply.seconds)}"
 
@@ -49,7 +51,7 @@ def _check_speed(what: str, reply: Reply) -> None:
     if reply.seconds > HUB_TIMEOUT / 2:
         raise warn(
             f"{what} took {reply.seconds:.1f} s of the {HUB_TIMEOUT:g} s that the hub waits",
-            "answer at once: a scorer that is late three times in a row is Inactive and scores nothing",
+            "answer faster: a scorer that is late three times in a row is Inactive and does not score",
         )
 
 
@@ -82,7 +84,7 @@ def config(case: Case) -> str:
     try:
         resolved = resolve(_scorer(case, found))
     except (ResolutionError, ValidationError) as error:
-        mend = "say it in /config, or in spec of the DynamicScorer if it shall not be here"
+        mend = "set it in /config, or in spec of the DynamicScorer"
         raise fail(str(error), mend) from None
     summary = resolved.summary
     for source in summary.each_source:
@@ -94,7 +96,7 @@ def config(case: Case) -> str:
             "set spec.source.host in the DynamicScorer, or source.host in /config",
         )
     if not found.name or not found.description:
-        raise warn("name or description is empty", "say what the score means; people read it")
+        raise warn("name or description is empty", "describe the meaning of the score for users")
     return f"score {summary.score_name} every {summary.scoring_interval} s, source {summary.source_type}"
 
 
@@ -147,7 +149,7 @@ def paths(case: Case) -> str:
     try:
         reply = case.ask(case.empty)
     except ValueError as error:
-        raise fail(str(error), "say a URL in scoring.host, or none") from None
+        raise fail(str(error), "set scoring.host to a URL, or omit it") from None
     if reply.status in (404, 405):
         found = _elsewhere(case)
         mend = (

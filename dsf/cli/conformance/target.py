@@ -1,4 +1,4 @@
-"""Asks a scoring API, with the deadlines, limits and rules of the framework's own HTTP."""
+"""Sends requests to a scoring API, with the deadlines, limits and rules of the framework's HTTP client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OTLP/HTTP for metrics: an OpenTelemetry collector or SDK pushes, the agent keeps what its scorers ask for.
+"""OTLP/HTTP for metrics: an OpenTelemetry collector or SDK pushes, the agent keeps the series that its scorers select.
 
     plugin     the source plug-in, an entry point of this distribution
     received   which points are kept, and why others are not

@@ -1,4 +1,4 @@
-"""The source plug-in for metrics that are pushed to the agent: its receiver begins with the first such scorer."""
+"""The source plug-in for pushed metrics: its receiver starts with the first such scorer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was pushed to this agent, as far as its scorers ask for it.
+"""Pushed series that the agent's scorers select.
 
 A collector pushes everything it has. A point that no scorer selects is accepted and dropped: that is no mistake of the
 sender's. One that is selected and cannot be kept is rejected with the reason, which the sender logs.

@@ -73,7 +73,7 @@
         lost ||= setTimeout(() => say("What you see is old: the connection is lost. The page tries again by itself."), 1500);
         return;
       }
-      // A browser does not try again after an answer that is no stream: too many pages are open, or nobody is logged in.
+      // The browser does not retry after an answer that is not a stream: too many pages are open, or the login has ended.
       clearTimeout(lost);
       say("This page cannot be followed now. It loads itself anew every 30 seconds.");
       setTimeout(() => location.reload(), 30000);

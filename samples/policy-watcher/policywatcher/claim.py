@@ -65,7 +65,7 @@ class State:
         return State(self.stable, seen, since, settled, look.policies, interrupted)
 
     def missed(self) -> State:
-        """The state after a look that failed: nobody knows what was so meanwhile, so that the time begins anew."""
+        """The state after a failed poll: the meantime is unknown, so the stable time starts again."""
         return replace(self, since=None, settled=False)
 
     def wanted(self, claim: str | None) -> Compliance | None:

@@ -69,7 +69,7 @@ class Cluster:
                 **query,
             )
             for policy in page.get("items") or ():
-                # A policy that nobody has evaluated yet has no status: not known to be complied with.
+                # A policy that is not evaluated yet has no status, so its compliance is unknown.
                 if (policy.get("status") or {}).get("compliant") != "Compliant":
                     return Look(Compliance.NONCOMPLIANT)
                 # The generation counts changes of spec: of a new one the status may still be about the old one.
@@ -109,7 +109,7 @@ class Cluster:
                 "spec": {"value": str(value)},
             },
             field_manager=_FIELD_MANAGER,
-            # Somebody's own value is taken over, but not their labels.
+            # A foreign value is taken over, but not its labels.
             force=True,
             _content_type="application/apply-patch+yaml",
         )

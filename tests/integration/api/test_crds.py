@@ -357,7 +357,7 @@ _REF = {"name": "s", "key": "k"}
         ({"headers": [{"name": "X-A", "value": "a"}, {"name": "X-A", "value": "b"}]}, "Duplicate value"),
         ({"headers": [{"name": "authorization", "value": "a"}], "tokenSecretRef": _REF}, "set by another method"),
         ({"queryParameters": [{"name": "a", "value": "a\nb"}]}, "queryParameters[0].value in body should match"),
-        ({"authenticationRef": {"name": "a"}, "tokenSecretRef": _REF}, "stands alone"),
+        ({"authenticationRef": {"name": "a"}, "tokenSecretRef": _REF}, "excludes other methods"),
         ({"clientCertificate": {}}, "secretName: Required"),
         ({"aws": {"region": "r"}}, "either roleARN, or accessKeyID and secretAccessKey"),
         ({"aws": {"region": "r", "podIdentity": True, "sessionToken": _REF}}, "secretAccessKey, or podIdentity"),

@@ -72,7 +72,7 @@ def test_what_was_refused_is_no_change(dsf: Dsf, fleet: Fleet) -> None:
     assert dsf("schedule", "pause", SAMPLE, "-c", "no-such-cluster").exit_code == 1
     assert dsf("credentials", "rotate", "-c", "no-such-cluster").exit_code == 1
     assert changes(dsf) == []
-    assert "Nobody has changed anything" in dsf("changes").stdout
+    assert "There are no such changes" in dsf("changes").stdout
 
 
 def test_new_credentials(dsf: Dsf, redis_client: redis.Redis) -> None:

@@ -170,7 +170,7 @@ def test_a_scorer_without_a_source(dsf: Dsf, folder: Path, servers: tuple[Script
     deliver(folder, servers, source_type="None", source_endpoint="", source_query="")
     result = dsf("explain", "sample-scorer", "--cluster", "worker01")
     assert result.exit_code == 0
-    assert "nobody   is asked" in result.stdout
+    assert "nothing  is queried" in result.stdout
     assert servers[1].requests[0].json() == {"data": []}
 
 

@@ -339,7 +339,7 @@ def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
     demo.wait_fresh(PAIRS)
     assert demo.dsf("schedule", "set", "sample-scorer", "--interval", "3").returncode == 0
     demo.end()
-    assert "everything is ended; the manifests are in" in demo.process.tail()
+    assert "all processes have ended; the manifests are in" in demo.process.tail()
     check_nothing_is_left(demo.environment)
 
     demo.start()

@@ -29,6 +29,6 @@ def test_once_is_no_success_without_all_scores(tmp_path: Path, number: signal.Si
     demo.signal(number)
     assert demo.wait(120) == 130, demo.tail()
     assert "every cluster has every score" not in demo.tail()
-    assert "everything is ended" in demo.tail()
+    assert "all processes have ended" in demo.tail()
     assert not list(tmp_path.glob("dsf-demo-*"))
     check_nothing_is_left(environment)

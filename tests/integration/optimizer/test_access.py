@@ -134,7 +134,7 @@ def test_answers_and_errors_over_http(bed: Bed) -> None:
     ]
     for wrong, text in (
         ({"dryrun": True}, "body.dryrun: Extra inputs are not permitted"),
-        ({"preference": None}, "either preference or preferences has to be given"),
+        ({"preference": None}, "either preference or preferences is required"),
         ({"namespace": "../../etc"}, "body.namespace: String should match pattern"),
         ({"targetWorkloads": [{"name": "no-such"}]}, "no-such does not exist"),
         ({"preference": {"addOnPlacementScore": "s", "scoreDimensionFormat": "${pod}"}}, "has ${pod}, which an app"),

@@ -142,7 +142,7 @@ def test_a_reset_is_of_one_namespace_and_can_be_tried(bed: Bed) -> None:
     service = bed.service()
     service.apply(bed.params())
     versions = bed.versions()
-    with pytest.raises(ManifestError, match="the namespace to reset has no name"):
+    with pytest.raises(ManifestError, match="the name of the namespace to reset is empty"):
         service.reset("")
     report = service.reset(bed.namespace, dry_run=True)
     assert (len(report.deleted), report.dry_run) == (6, True)
@@ -176,7 +176,7 @@ def test_a_reset_that_fails_brings_everything_back(bed: Bed, after: int) -> None
 
 def test_what_cannot_be_undone_is_named(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsf.optimizer.writer._UNDO_WAITS", (0.01,))
-    with pytest.raises(ApplyError, match=r"It could not be undone wholly: .*\. Apply a plan again") as caught:
+    with pytest.raises(ApplyError, match=r"The rollback is incomplete: .*\. Apply a plan again") as caught:
         bed.service(Failing(bed, 2, failures=1000)).apply(bed.params())
     assert len(caught.value.left) == 3
     assert len(bed.objects()) == 2
@@ -206,7 +206,7 @@ def test_somebody_elses_placement_is_left_alone(bed: Bed) -> None:
         "spec": {"numberOfClusters": 7},
     }
     bed.session.create(PLACEMENTS.path(bed.namespace), theirs)
-    with pytest.raises(PlanConflictError, match="is there and was not made by a plan; delete it, or hand it over"):
+    with pytest.raises(PlanConflictError, match="exists and was not created by a plan; delete it, or hand it over"):
         bed.service().apply(bed.params())
     assert list(bed.objects()) == [("Placement", "app01-placement")]
     # As the message says.

@@ -100,4 +100,4 @@ def test_other_refusals_have_the_same_form(url: str) -> None:
 def test_rules_of_the_whole_request_are_said_in_plain_words(url: str) -> None:
     body = BODY | {"preferences": [{"addOnPlacementScore": "t"}]}
     found = is_problem(requests.post(f"{url}/optimize", json=body, headers=HEADERS, timeout=60), 422)
-    assert found["detail"] == "body: either preference or preferences has to be given"
+    assert found["detail"] == "body: either preference or preferences is required"

@@ -88,7 +88,7 @@ def test_a_scorer_that_fails_evicts_nobody(bed: Bed) -> None:
     service.apply(bed.params())
     before = bed.objects()
     bed.score(PERFORMANCE, upstream.PERFORMANCE, valid=-1)
-    with pytest.raises(PlanConflictError, match="workload mwrs-app01 is placed now and would be taken away"):
+    with pytest.raises(PlanConflictError, match="workload mwrs-app01 is placed now and would be removed"):
         service.apply(bed.params())
     assert bed.objects() == before
     assert service.apply(bed.params(POWER)).objective_value == 170
@@ -101,7 +101,7 @@ def test_nobody_is_evicted_though_scores_of_other_options_are_left(bed: Bed) -> 
     # Whole GPUs, the one option with a score, are too few.
     bed.score(PERFORMANCE, {"all": (80, 80)})
     place = f"mwrs-app01 where it is now, {bed.clusters[0]} with 3g.48gb"
-    words = f"workload mwrs-app01 is placed now and would be taken away, .*nobody knows the scores of {place}"
+    words = f"workload mwrs-app01 is placed now and would be removed, .*while the scores of {place} are unknown"
     with pytest.raises(PlanConflictError, match=words):
         service.apply(bed.params())
     assert any(re.search(f"cannot be applied: {words}", one) for one in service.propose(bed.params()).warnings)

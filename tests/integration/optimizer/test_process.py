@@ -61,7 +61,7 @@ def _is_ready(url: str) -> bool:
 
 def test_an_open_service_for_others_is_refused(bed: Bed, tmp_path: Path) -> None:
     for more, message in (
-        ({"optimizer_auth": "none", "optimizer_host": "0.0.0.0"}, "everybody who reaches it could move workloads"),
+        ({"optimizer_auth": "none", "optimizer_host": "0.0.0.0"}, "every client could move workloads"),
         ({"kubeconfig": tmp_path / "none"}, "no Kubernetes API server is configured"),
     ):
         done = subprocess.run(
@@ -117,9 +117,9 @@ def test_mistakes_of_the_command(bed: Bed, tmp_path: Path) -> None:
         (["-f", str(params)], 1, "targetWorkloads: Field required"),
         (["-f", str(params), "--plot", "plan.gif", "--reset", "default"], 2, "give either"),
         # A shell variable that is not set must not reset every namespace.
-        (["--reset", ""], 2, "'' is no name of a namespace"),
-        (["--reset", ".."], 2, "'..' is no name of a namespace"),
-        (["--reset", bed.namespace, "--plot", "plan.png"], 2, "a reset makes no plan to draw"),
+        (["--reset", ""], 2, "'' is not a valid namespace name"),
+        (["--reset", ".."], 2, "'..' is not a valid namespace name"),
+        (["--reset", bed.namespace, "--plot", "plan.png"], 2, "not allowed with --reset, which draws no plan"),
     ):
         done = optimize(*arguments, env=env)
         assert (done.returncode, done.stdout) == (code, ""), done

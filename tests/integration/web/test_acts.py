@@ -96,8 +96,8 @@ def test_a_pause_has_an_end_and_a_reason(acting: WebProcess, redis_client: redis
     good_fleet(redis_client)
     visitor = Visitor(acting)
     form = visitor.get(f"/act/pause?scorer={SAMPLE}")
-    assert "say why" in visitor.post("/act/pause", form, note=" ")[1]
-    assert "still to come" in visitor.post("/act/pause", form, note="x", until="2020-01-01T00:00")[1]
+    assert "give a reason" in visitor.post("/act/pause", form, note=" ")[1]
+    assert "a future time" in visitor.post("/act/pause", form, note="x", until="2020-01-01T00:00")[1]
     for until in ("9999-12-31T00:00", "9999-12-31T23:59-12:00"):
         assert "before the year 9999" in visitor.post("/act/pause", form, note="x", until=until)[1]
     assert redis_client.hlen(keys.OVERRIDES) == 0

@@ -72,7 +72,7 @@ def test_the_first_line_says_what_fails_where_and_why(page: WebProcess, redis_cl
     fleet = good_fleet(redis_client)
     fleet.failure("worker02", message="parse error: unexpected <eof>")
 
-    said = ("sample-scorer fails on worker02: bad_query", "parse error: unexpected &lt;eof&gt;", "mend the query")
+    said = ("sample-scorer fails on worker02: bad_query", "parse error: unexpected &lt;eof&gt;", "correct the query")
     # What needs a person comes first.
     await_pairs(page, "/", ["worker02", "worker01"], *said)
 
@@ -174,7 +174,7 @@ def test_words_are_names_of_items_and_runs_too(page: WebProcess, redis_client: r
     run = good_fleet(redis_client).score("worker01")
     await_pairs(page, f"/find?q={run}", ["worker01"], "1 pair ")
     fetch(page, "/find?q=n2+worker02", "1 pair ")
-    fetch(page, "/find?q=nowhere", "0 pairs ", "Items and runs were looked for in 2 pairs.")
+    fetch(page, "/find?q=nowhere", "0 pairs ", "Items and runs were searched in 2 pairs.")
 
 
 def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,7 +435,7 @@ def test_where_each_setting_comes_from(redis_server: RedisServer, redis_client: 
     folder.mkdir(parents=True)
     (folder / f"{SAMPLE}.yaml").write_text(MANIFEST)
     with WebProcess(redis_server.url, tmp_path / "log", manifests=tmp_path) as page:
-        html = fetch(page, f"/scorers/{SAMPLE}", "Where each setting comes from")
+        html = fetch(page, f"/scorers/{SAMPLE}", "Origin of each setting")
         told = Client(page.url).scorer(SAMPLE).settings
         described = page.get("/openapi.json").json()["components"]["schemas"]
         # As for those that may not read it.
@@ -459,7 +459,7 @@ def test_where_each_setting_comes_from(redis_server: RedisServer, redis_client: 
     assert {one.name: (one.value, one.origin, one.instead) for one in told} == settings
     assert set(described["SettingView"]["properties"]) == {"name", "value", "origin", "instead"}
     assert "settings" in described["ScorerDetail"]["properties"]
-    assert "<b>7 s</b> in force, set by a person; declared are 10 s" in html
+    assert "<b>7 s</b> in force, set by a user; declared are 10 s" in html
     text = re.sub(r"<[^>]*>", "", html)
     assert re.search(r"not good any more since \d+ d ago \(ConfigInvalid\); this is the last good one", text)
     assert re.search(r"it first answered this \d+ d ago", text)

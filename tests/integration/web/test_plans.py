@@ -55,7 +55,7 @@ def comparison(namespace: str = "apps", words: str = XSS, **more: Any) -> PlanCo
 
 
 def test_a_proposal_beside_what_is_in_force(page: WebProcess, redis_client: redis.Redis) -> None:
-    fetch(page, "/plans", "<h1>Plans</h1>", "Nothing was planned yet")
+    fetch(page, "/plans", "<h1>Plans</h1>", "There are no plans yet")
     remember(redis_client, comparison())
     html = fetch(page, "/plans", "Plan of apps")
     assert "the scores would sum to 150, now to 70" in html
@@ -69,10 +69,10 @@ def test_a_proposal_beside_what_is_in_force(page: WebProcess, redis_client: redi
     remember(redis_client, comparison("shop", applied=True))
     html = fetch(page, "/plans?namespace=shop", "This plan is in force")
     assert 'href="/plans?namespace=apps"' in html
-    assert "Nothing was planned for namespace other" in fetch(page, "/plans?namespace=other", "other")
+    assert "There is no plan for namespace other" in fetch(page, "/plans?namespace=other", "other")
     forget(redis_client, "apps")
     forget(redis_client, "shop")
-    fetch(page, "/plans", "Nothing was planned yet")
+    fetch(page, "/plans", "There are no plans yet")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

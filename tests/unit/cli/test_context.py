@@ -113,7 +113,7 @@ def test_of_two_demos_none_is_taken_silently(other: int, tmp_path: Path) -> None
     with pytest.raises(ContextError) as raised:
         context.choose()
     assert str(raised.value) == (
-        f"2 demos run: mine ({tmp_path / 'mine'}), other ({tmp_path / 'other'}); say which one with --context NAME or "
+        f"2 demos run: mine ({tmp_path / 'mine'}), other ({tmp_path / 'other'}); select one with --context NAME or "
         "FOLDER"
     )
 
@@ -199,5 +199,5 @@ def test_the_hint_names_the_variable_and_hides_the_password(monkeypatch: pytest.
 def test_the_hint_says_that_no_demo_runs() -> None:
     assert "no demo runs here and DSF_REDIS_URL is not set" in redis_hint(ConnectionError("refused"))
     context.write(redis_url=URL)
-    assert "a demo that runs named it" in redis_hint(ConnectionError("refused"))
+    assert "it belongs to a running demo" in redis_hint(ConnectionError("refused"))
     assert "sesame" not in redis_hint(ConnectionError("refused"))

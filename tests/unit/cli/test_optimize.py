@@ -38,7 +38,7 @@ def test_json_and_yaml(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"preference": None}, "either preference or preferences has to be given"),
+        ({"preference": None}, "either preference or preferences is required"),
         ({"clusters": [{"name": "A b"}]}, r"clusters\[0\]\.name: .*; clusters\[0\]\.availablePolicies: Field required"),
     ],
 )

@@ -72,7 +72,7 @@ def test_pairs_that_fail_stay_when_not_all_fit(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_much_trouble_fits_and_says_that_there_is_more(size: tuple[int, int]) -> None:
     found = shown(size, Screen(lines(3, failing=SCORERS), [f"hub {number} ended" for number in range(100)], FOOTER))
-    assert "... `dsf status` says all of it" in found
+    assert "... `dsf status` shows everything" in found
 
 
 def test_what_foreign_services_say_does_not_steer_the_terminal() -> None:

@@ -81,7 +81,7 @@ def test_a_mistyped_name_ends_before_anything_starts() -> None:
     result = CliRunner().invoke(app, ["demo", "--with", "predictoin"], prog_name="dsf")
     assert result.exit_code == 2
     said = " ".join(result.stderr.replace("│", " ").split())
-    assert "'predictoin' is none of prediction (" in said
+    assert "'predictoin' is not one of prediction (" in said
 
 
 @pytest.mark.parametrize("name", EXTRAS)

@@ -51,8 +51,8 @@ def test_redis_is_open_when_agents_come_from_elsewhere(redis: dict[str, Any]) ->
     ("flower", "peers", "words"),
     [
         ({}, None, ""),
-        ({"service": {"type": "NodePort"}}, [], "Everybody who reaches its port"),
-        ({"service": {"type": "LoadBalancer"}}, [], "Everybody who reaches its port"),
+        ({"service": {"type": "NodePort"}}, [], "Every client that reaches its port"),
+        ({"service": {"type": "LoadBalancer"}}, [], "Every client that reaches its port"),
         (
             {"ingress": {"enabled": True, "host": "flower.example.com"}},
             [{"namespaceSelector": {}}],
@@ -61,7 +61,7 @@ def test_redis_is_open_when_agents_come_from_elsewhere(redis: dict[str, Any]) ->
         (
             {"ingress": {"enabled": True, "host": "flower.example.com"}, "service": {"type": "NodePort"}},
             [],
-            "Everybody who reaches its port",
+            "Every client that reaches its port",
         ),
     ],
 )

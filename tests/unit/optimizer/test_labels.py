@@ -95,9 +95,9 @@ AMOUNT = "allowed is a whole number from 0 to 1000000000, as text"
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
-        (without(workload(), "app"), "label app is missing; it has to be the app of the score items"),
-        (workload(app=""), "label app is ''; it has to be the app of the score items"),
-        (without(workload(), "resource-request-kind"), "label resource-request-kind is missing; it has to be the kind"),
+        (without(workload(), "app"), "label app is missing; it must be the app of the score items"),
+        (workload(app=""), "label app is ''; it must be the app of the score items"),
+        (without(workload(), "resource-request-kind"), "label resource-request-kind is missing; it must be the kind"),
         (workload(**{"resource-request-amount": "2.5"}), f"label resource-request-amount is '2.5'; {AMOUNT}"),
         (workload(**{"resource-request-amount": "-1"}), f"label resource-request-amount is '-1'; {AMOUNT}"),
         (workload(**{"resource-request-amount": "1_0"}), f"label resource-request-amount is '1_0'; {AMOUNT}"),
@@ -122,11 +122,11 @@ def test_what_is_wrong_with_a_policy() -> None:
         read_configuration(policy)
     assert str(caught.value).split("; Policy default/policy-disable-mig-cluster1: ") == [
         (
-            "Policy default/policy-disable-mig-cluster1: label resource-supply-kind is missing; it has to be the kind "
+            "Policy default/policy-disable-mig-cluster1: label resource-supply-kind is missing; it must be the kind "
             "of resource it supplies, such as gpu"
         ),
         f"label resource-supply-amount is 'many'; {AMOUNT}",
-        "label resource-supply-device is missing; it has to be the device of the score items, such as 3g.48gb",
+        "label resource-supply-device is missing; it must be the device of the score items, such as 3g.48gb",
         "spec.disabled is true; enable it or leave it out of availablePolicies",
     ]
 

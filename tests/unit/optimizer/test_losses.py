@@ -46,9 +46,9 @@ def found(workloads: list[Workload], clusters: list[Cluster]) -> list[str]:
 @pytest.mark.parametrize("gone", [cluster("c1", None), cluster("c1", 9, expired=True)])
 def test_the_place_is_unknown(gone: Cluster) -> None:
     (message,) = found([workload("a", "c1")], [gone, cluster("c2", 9, supply=1)])
-    assert message.startswith("workload wa is placed now and would be taken away, because no configuration")
+    assert message.startswith("workload wa is placed now and would be removed, because no configuration")
     assert message.endswith(
-        "while nobody knows the scores of wa where it is now, c1 with d; renew the scores, or reset the namespace first"
+        "while the scores of wa where it is now, c1 with d are unknown; renew the scores, or reset the namespace first"
     )
 
 

@@ -94,7 +94,7 @@ def report(**more: Any) -> PlanReport:
 def test_a_crash_tells_nothing_of_itself() -> None:
     result = call(Service(plans=raises(RuntimeError("password is hunter2"))), "list_plans")
     assert result.is_error
-    assert text(result) == "an error inside of the optimiser; its log says more"
+    assert text(result) == "an internal error of the optimiser; see its log"
 
 
 def test_errors_that_say_what_to_do_are_passed_on() -> None:
@@ -106,9 +106,7 @@ def test_errors_that_say_what_to_do_are_passed_on() -> None:
 def test_redis_is_named_when_it_cannot_be_used() -> None:
     away = raises(redis.ConnectionError("Error 111 connecting to redis:6379.\nRefused."))
     said = text(call(Service(rescore=away), "rescore", scorer="a"))
-    assert (
-        said == "the hub's Redis cannot be used (Error 111 connecting to redis:6379. Refused.); look at DSF_REDIS_URL"
-    )
+    assert said == "the hub's Redis cannot be used (Error 111 connecting to redis:6379. Refused.); check DSF_REDIS_URL"
 
 
 def test_a_proposal_never_applies_and_applying_needs_the_id() -> None:

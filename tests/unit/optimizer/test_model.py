@@ -27,7 +27,7 @@ WORKLOAD = Workload("a", "a", {})
         (lambda: Configuration("p", "all", {"gpu": 10**10}), "configuration p: 10000000000 of gpu"),
         (
             lambda: Cluster("c", scores=(ScoreTable("s", {}), ScoreTable("s", {}))),
-            "score of cluster c named more than once: s; each may be there once",
+            "score of cluster c named more than once: s; each is allowed once",
         ),
         (lambda: Preference("s", math.nan), "weight nan of score s is not allowed; allowed are numbers from -1000"),
         (lambda: Preference("s", 0.00001), "weight 1e-05 of score s is zero to 4 decimals; leave the score out"),

@@ -40,7 +40,7 @@ def test_either_family_of_headers_names_people() -> None:
     ],
 )
 def test_headers_that_the_proxy_lets_pass_name_nobody(headers: dict[str, str]) -> None:
-    with pytest.raises(AccessError, match="has to remove"):
+    with pytest.raises(AccessError, match="must remove"):
         recognised(ProxyAccess(ListedRights([])), X_Forwarded_User="ann", **headers)
 
 

@@ -85,6 +85,6 @@ def _base(**more: object) -> dict[str, object]:
 
 
 def test_advice_is_words() -> None:
-    assert advice("bad_query") == "mend the query"
+    assert advice("bad_query") == "correct the query"
     assert "](" not in advice("secret_refused")
     assert advice("no such reason") == ""

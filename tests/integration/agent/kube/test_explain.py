@@ -147,7 +147,7 @@ def test_the_cluster_is_that_of_the_agent(explain: Explain, spoke: Spoke, summar
     assert found["results"][0]["name"] == CLUSTER
     assert report(explain("sample", "--cluster", "any", "-o", "json", DSF_CLUSTER=None))["cluster"] == "any"
     other = error(explain("sample", "--cluster", "cluster2"))
-    assert "this is the agent of cluster 'cluster1'; what was delivered to 'cluster2' can be read there" in other
+    assert "this is the agent of cluster 'cluster1'; run this in the agent of 'cluster2'" in other
     nowhere = explain("sample", DSF_CLUSTER=None)
     assert nowhere.exit_code == 2
     assert "--cluster" in nowhere.stderr

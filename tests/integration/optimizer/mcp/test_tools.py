@@ -95,7 +95,7 @@ def test_a_plan_that_is_another_one_by_now_is_not_applied(near: Assistant, bed: 
     bed.score(PERFORMANCE, {"all": (80, 80), "3g.48gb": (1, 2), "2g.24gb": (90, 95)})
     problem = near.problem("apply_plan", **arguments(bed), planId=proposal["plan_id"])
     assert f"the plan is not {proposal['plan_id']} any more" in problem
-    assert "look at a new dry run" in problem
+    assert "check a new dry run" in problem
     assert bed.objects() == {}
 
 
