@@ -27,7 +27,7 @@ from dsf.throttle import Throttle
 
 # A result that was there within so many seconds of asking for it had waited, or came with a collection, which are this
 # far from each other where results never cease; there may be more.
-_AT_ONCE = 0.15
+_AT_ONCE = 0.45
 # Seconds between two looks while Redis refuses to wait.
 _FULL_PAUSE = 0.5
 # Bytes of a note, well below what Redis takes as one value (`proto-max-bulk-len`, 16 MB): what cannot be noted would be

@@ -46,6 +46,8 @@ _AT_ONCE, _ALONE = 4, 0.1
 # While results wait, writing takes a fourth of the CPU of this process: for each second that a batch took, the rest of
 # the worker has so many before the next one, or what it can get in so long.
 _OTHERS, _LONGEST_YIELD = 3.0, 2.0
+# So many results wait now and then without any being late.
+_FEW = 32
 _YIELD_STEP = 0.1
 # Seconds between two audits in the whole fleet of writers.
 _AUDIT_EVERY = 30.0
@@ -82,8 +84,7 @@ class Writer:
         self._clock = clock
         self._writes = Writes(client)
         self._registry = Registry(client)
-        # So many results wait now and then without any being late.
-        self._few = min(settings.results_group, settings.results_queue_limit // 2)
+        self._few = min(_FEW, settings.results_queue_limit // 2)
         self._attempts: dict[str, int] = {}
         self._factor = 1.0
         self._throttle = Throttle(_LOG_EVERY)
