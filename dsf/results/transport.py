@@ -13,7 +13,6 @@ from typing import Any
 import redis
 from kombu.transport import redis as base
 from kombu.transport import virtual
-from kombu.utils.json import dumps
 
 import dsf.log
 from dsf import keys, wire
@@ -51,7 +50,7 @@ _throttle = Throttle()
 
 def _note(kept: dict[str, Any], exchange: str, routing_key: str) -> bytes:
     """What kombu reads again to put a message back; in UTF-8, for escapes make a letter thrice as long."""
-    text = dumps([kept, exchange, routing_key], ensure_ascii=False, separators=(",", ":"))
+    text = wire.packed([kept, exchange, routing_key])
     # Half of a character (a lone surrogate), which UTF-8 does not have, becomes an escape of JSON; only that one.
     return text.encode("utf-8", "backslashreplace")
 
