@@ -35,7 +35,7 @@ LEASE = 30.0
 LONGEST_SLEEP = 0.5
 # Shortest time from one look with something to do to the next, so that a stream of changes is taken in batches: a look
 # has five round trips whatever it finds. A change that comes alone does not wait.
-_PACE = 0.1
+_PACE = 0.3
 # Seconds between two times at which this writer offers to audit.
 _OFFER_EVERY = 1.0
 _BATCH = 32

@@ -37,7 +37,7 @@ _UNREADABLE_RETRY = 60.0
 #: Seconds between two looks at the schedule while ticks are being sent. With 1,000 ticks a second something is due at
 #: every moment; going for each one alone would cost a core, and this costs at most so much lag. Most of a look's cost
 #: are its three round trips, so ticks are cheap when there are many of them.
-_COALESCE = 0.05
+_COALESCE = 0.1
 #: Seconds between two log lines about pairs that cannot be decided.
 _COMPLAIN_INTERVAL = 1.0
 #: Seconds between two cleanings of the rate limiter.
