@@ -384,7 +384,7 @@ class World:
 
     def waiting(self) -> int:
         """Results in the queue."""
-        # One element of the hash is one task, of up to 32 results that are being worked on.
+        # One element of the hash is one task, of up to 128 results that are being worked on.
         return int(self.client.llen(keys.RESULTS_QUEUE))
 
     def _ok(self) -> int:

@@ -301,11 +301,11 @@ class Settings(BaseSettings):
         "thread switches; more only help if Redis is far away. For more throughput start more workers.",
     )
     results_group: int = Field(
-        default=32,
+        default=128,
         ge=1,
         le=1000,
-        description="Most waiting results per Celery task: most of the cost of a result is its task. Flower shows "
-        "them as one. With 1 each result has its own task.",
+        description="Most waiting results per Celery task: a task has a fixed cost. Flower shows them as one. With 1 "
+        "each result has its own task.",
     )
     results_queue_limit: int = Field(
         default=256,
