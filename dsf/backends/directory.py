@@ -58,7 +58,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         if settings.manifests is None or not settings.manifests.is_dir():
             raise SettingsError(f"DSF_MANIFESTS: {settings.manifests} is not a folder; create it or name another one")
         self._root = settings.manifests.resolve()
-        self._folder = ManifestFolder(self._root, self._out.root, settings.namespace)
+        self._folder = ManifestFolder(self._root, self._out.of_all_cells, settings.namespace)
         self._events = EventLog(self._out.root / "events.yaml")
         self._objects: dict[ObjectKey, Manifest] = {}
         self._report = ProblemReport(self._out.root / "problems.yaml", self._events)
@@ -161,6 +161,12 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
 
     def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
         """See `add_finalizer`."""
+
+    def hand_over(self, cluster: str, cell: str) -> None:
+        """See the protocol. Each cell has its own out folder."""
+        del cell
+        self.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
+        self.remove_credentials(cluster)
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """See the protocol."""

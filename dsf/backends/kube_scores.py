@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import dsf.log
+from dsf.api.types import CELL_LABEL
 from dsf.backends.kube_kinds import FIELD_MANAGER
 from dsf.backends.protocol import Manifest
+from dsf.cells import Cells
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.kube.session import Session
@@ -17,8 +19,9 @@ log = dsf.log.get(__name__)
 class KubeScoreBackend:
     """See `dsf.backends.protocol.ScoreBackend`. One request for a score that is there, three for a new one."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, cells: Cells = Cells()) -> None:  # noqa: B008
         self._session = session
+        self._cells = cells
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> None:
         """Write the status; make the object when it is not there or belongs to a cluster of the past."""
@@ -36,9 +39,16 @@ class KubeScoreBackend:
                 self._apply(manifest)
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the object if it is there."""
+        """Remove the object if it is there, and not another cell's by now."""
+        path = ADDON_PLACEMENT_SCORES.path(namespace, name)
         try:
-            self._session.delete(ADDON_PLACEMENT_SCORES.path(namespace, name))
+            uid = ""
+            if self._cells.own:
+                metadata = self._session.get(path)["metadata"]
+                if self._cells.is_other(str((metadata.get("labels") or {}).get(CELL_LABEL, ""))):
+                    return
+                uid = metadata["uid"]
+            self._session.delete(path, uid=uid)
         except ObjectNotFoundError:
             log.debug("score already gone", namespace=namespace, name=name)
 

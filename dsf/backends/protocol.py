@@ -73,7 +73,7 @@ class ScoreBackend(Protocol):
         """
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the AddOnPlacementScore; it is no error when it is not there."""
+        """Remove the AddOnPlacementScore, unless another cell wrote it; it is no error when it is not there."""
 
 
 class Backend(ScoreBackend, Protocol):
@@ -146,6 +146,12 @@ class Backend(ScoreBackend, Protocol):
 
     def remove_credentials(self, cluster: str) -> None:
         """Take away what `deliver_credentials` brought; it is no error when nothing is there, and costs nothing."""
+
+    def hand_over(self, cluster: str, cell: str) -> None:
+        """Leave what was delivered to a cluster to this other cell, which takes it over or has done so.
+
+        Where cells have places of their own it goes: the other cell cannot find it here.
+        """
 
 
 class Election(Protocol):

@@ -101,8 +101,8 @@ def agent_settings(cluster: str) -> Settings:
 def out_dir(settings: Settings) -> Path | None:
     """The folder that a hub on a folder writes; None when there is no such hub."""
     if settings.out_dir is not None:
-        return settings.out_dir
-    return settings.manifests / "_out" if settings.manifests is not None else None
+        return settings.out_dir / settings.cell
+    return settings.manifests / "_out" / settings.cell if settings.manifests is not None else None
 
 
 @contextmanager

@@ -59,6 +59,8 @@ class DesiredState:
             raise SettingsError(f"DSF_TOKEN_HOSTS: {error}") from None
         self._backend = backend
         self._settings = settings
+        #: Which clusters are this hub's.
+        self.cells = settings.division
         self._health = health
         self._on_new = on_new
         self._lock = threading.RLock()
@@ -136,6 +138,9 @@ class DesiredState:
         counted = (scorer for scorer in self._all(Kind.SCORER, DynamicScorer) if self.counts(scorer.metadata.namespace))
         scorers = [self._in_force(scorer) for scorer in counted]
         clusters = self._all(Kind.CLUSTER, ManagedCluster)
+        cells = {one.metadata.name: self.cells.of(one.metadata.name, one.metadata.labels) for one in clusters}
+        elsewhere = {name: cell for name, cell in cells.items() if cell != self.cells.own}
+        clusters = [cluster for cluster in clusters if cluster.metadata.name not in elsewhere]
         without_addon = 0
         if self._settings.addon_mode:
             having = {
@@ -158,7 +163,7 @@ class DesiredState:
             self._memory,
         )
         unreadable = frozenset(key.name for key, _ in self._mistakes(Kind.SCORER) if self.counts(key.namespace))
-        plan = replace(plan, without_addon=without_addon, unreadable=unreadable)
+        plan = replace(plan, without_addon=without_addon, unreadable=unreadable, elsewhere=elsewhere)
         self._report(plan)
         return plan
 

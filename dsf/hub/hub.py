@@ -48,6 +48,8 @@ class Hub:
 
     def __init__(self, settings: Settings, backend: Backend, *, resync: float | None = None) -> None:
         """`resync` in seconds, else as the settings say. Raises SettingsError."""
+        if settings.cell and settings.backend == "kube" and not settings.agent_redis_url:
+            raise SettingsError("DSF_AGENT_REDIS_URL: required with DSF_CELL: agents must know whose Redis is theirs")
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
         addresses.allow_link_local(settings.allow_link_local)
@@ -142,6 +144,7 @@ class Hub:
             self._desired,
             credentials=self._credentials,
             agent_namespace=self._settings.agent_namespace,
+            redis_url=self._settings.agent_redis_url,
             on_distributed=self._on_distributed,
         )
         self._unsettled = clusters.unsettled
