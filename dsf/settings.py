@@ -644,5 +644,5 @@ def child_environment(**values: object) -> dict[str, str]:
         if value is None:
             environment.pop(variable, None)
         else:
-            environment[variable] = str(value)
+            environment[variable] = json.dumps(value) if isinstance(value, list | dict) else str(value)
     return environment

@@ -28,6 +28,7 @@ from dsf.backends.protocol import EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.backends.scores import DirectoryScores
 from dsf.backends.stored import FILE_ANNOTATION, as_written, generation, merged, now, origin
 from dsf.backends.workagent import WorkAgent
+from dsf.cells import Cells
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
 from dsf.settings import Settings
 
@@ -73,6 +74,9 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._thread: threading.Thread | None = None
         self._claim: Claim | None = None
         self._on_change: OnChange = _untold
+
+    #: Each cell has its own out folder, and its own copy of the statuses.
+    shared_by: Final = Cells()
 
     def start(self, on_change: OnChange) -> None:
         """See the protocol. Raises BackendError when another hub works on the out folder."""

@@ -40,6 +40,8 @@ class KubeBackend(KubeScoreBackend):
 
     def __init__(self, session: Session, settings: Settings) -> None:
         super().__init__(session, settings.division)
+        #: See the protocol.
+        self.shared_by = settings.division
         self._credentials = KubeCredentials(session, settings.namespace)
         self._agent_namespace = settings.agent_namespace
         self._events = EventRecorder(session, socket.gethostname())
@@ -117,7 +119,8 @@ class KubeBackend(KubeScoreBackend):
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
         """See the protocol."""
-        self._observe(kind, apply_status(self._session, WATCHED[kind].resource, namespace, name, status))
+        answer = apply_status(self._session, WATCHED[kind].resource, namespace, name, status, self.shared_by)
+        self._observe(kind, answer)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """See the protocol."""
@@ -168,7 +171,7 @@ class KubeBackend(KubeScoreBackend):
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         """See the protocol. A ManifestWork of its own carries the agent's Secret."""
-        wanted = credentials_work(cluster, self._agent_namespace, credentials, self._cells.own)
+        wanted = credentials_work(cluster, self._agent_namespace, credentials, self.shared_by.own)
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
         if work is None or not carries(work, wanted):
             self.apply(wanted)
@@ -190,7 +193,7 @@ class KubeBackend(KubeScoreBackend):
         """See the protocol."""
         for name in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME):
             work = self.get(Kind.WORK, cluster, name)
-            if work is None or (work["metadata"].get("labels") or {}).get(CELL_LABEL) != self._cells.own:
+            if work is None or (work["metadata"].get("labels") or {}).get(CELL_LABEL) != self.shared_by.own:
                 continue
             body = {"metadata": {"labels": {CELL_LABEL: cell}}}
             path = WATCHED[Kind.WORK].resource.path(cluster, name)

@@ -62,11 +62,19 @@ class KubeScoreBackend:
         self._session.apply(path, manifest, field_manager=FIELD_MANAGER)
 
 
-def apply_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:
+def apply_status(
+    session: Session,
+    resource: Resource,
+    namespace: str,
+    name: str,
+    status: Manifest,
+    cells: Cells = Cells(),  # noqa: B008
+) -> Manifest:
     """Make this the whole status; returns the object.
 
     Server-side apply takes away only what it brought. What another manager added takes a second request, which comes
-    after the first: ours are the values then, and removing the rest leaves them without an owner.
+    after the first: ours are the values then, and removing the rest leaves them without an owner. Of several cells the
+    first one does so; the parts of those that there are stay.
     """
     body = {
         "apiVersion": resource.api_version,
@@ -75,9 +83,15 @@ def apply_status(session: Session, resource: Resource, namespace: str, name: str
         "status": status,
     }
     path = resource.path(namespace, name, "status")
-    answer = session.apply(path, body, field_manager=FIELD_MANAGER)
-    surplus = _surplus(answer.get("status") or {}, status)
-    return session.merge(path, {"status": surplus}, field_manager=FIELD_MANAGER) if surplus else answer
+    manager = f"{FIELD_MANAGER}-{cells.own}" if cells.own else FIELD_MANAGER
+    answer = session.apply(path, body, field_manager=manager)
+    if not cells.is_first:
+        return answer
+    actual = answer.get("status") or {}
+    if cells.own and "cells" in actual:
+        status = {**status, "cells": [one for one in actual["cells"] if one["name"] in cells.names]}
+    surplus = _surplus(actual, status)
+    return session.merge(path, {"status": surplus}, field_manager=manager) if surplus else answer
 
 
 def _surplus(actual: Manifest, wanted: Manifest) -> Manifest:

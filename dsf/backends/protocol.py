@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
 
 from dsf.api.manifest import Problem
+from dsf.cells import Cells
 from dsf.redisacl.keyids import KeyIds
 
 Manifest = dict[str, Any]
@@ -79,6 +80,10 @@ class ScoreBackend(Protocol):
 class Backend(ScoreBackend, Protocol):
     """Where the hub's objects live."""
 
+    @property
+    def shared_by(self) -> Cells:
+        """The cells that write into this same place; none where each cell has a place of its own."""
+
     def start(self, on_change: OnChange) -> None:
         """Begin to watch. Returns when every object was read once; from then on `list` and `get` know them all.
 
@@ -115,7 +120,10 @@ class Backend(ScoreBackend, Protocol):
         """
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
-        """Make this the object's status. Raises ObjectNotFoundError when the object is not there."""
+        """Make this the object's status. Raises ObjectNotFoundError when the object is not there.
+
+        Where cells share this place: the parts of the others in `cells` stay, and for all but the first cell all else.
+        """
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Remove an object; it is no error when it is not there."""

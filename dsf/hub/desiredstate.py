@@ -24,6 +24,7 @@ from dsf.api.types import ADDON_NAME, CONFIG_NAME
 from dsf.api.variants import Memory
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import SettingsError
+from dsf.hub.cellstatus import own
 from dsf.hub.health import Health
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.hub.summaries import INTERNAL_ERROR, Differences, Obstacle, Plan, differences, make_plan
@@ -226,6 +227,8 @@ class DesiredState:
                 manifest, unknown = known(manifest, model)
             self._tell_ignored(key, unknown)
             parsed = read(manifest, model)
+            if isinstance(parsed, DynamicScorer | DynamicScoringConfig):
+                parsed = parsed.model_copy(update={"status": own(parsed.status, self._backend.shared_by)})
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)

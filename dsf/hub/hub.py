@@ -14,6 +14,7 @@ import dsf.log
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.http import addresses, trust
+from dsf.hub.cellstatus import others
 from dsf.hub.changes import ChangeTeller
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
@@ -206,7 +207,10 @@ class Hub:
             return True
         metadata = manifest["metadata"]
         fields = ("uid", "generation", "annotations", "deletionTimestamp", "finalizers")
-        now = tuple(metadata.get(name) for name in fields)
+        cells = self._backend.shared_by
+        # The first cell makes sums of what the others write.
+        parts = others(manifest.get("status") or {}, cells) if cells.is_first else None
+        now = (*(metadata.get(name) for name in fields), parts)
         before, self._seen[key] = self._seen.get(key), now
         return before != now
 
