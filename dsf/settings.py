@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     api_url: str = Field(
         default="",
         description="Where commands that only look ask instead of Redis: URL of the exporter or the page, such as "
-        "http://localhost:8080; empty: Redis.",
+        "http://localhost:8080; with cells one of each, separated by spaces. Empty: Redis.",
     )
     api_token_file: Path | None = Field(
         default=None, description="File with the Bearer token for api_url, where it asks for one."

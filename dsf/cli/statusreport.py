@@ -19,6 +19,7 @@ from dsf.store.notices import Notices
 
 if TYPE_CHECKING:
     from dsf.client import Client
+    from dsf.clients import Clients
 
 
 class StatusReport(View):
@@ -61,6 +62,18 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
             found = fleet.scorers().model_copy(update={"scorers": []})
     problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in Agents(client).problems().items()]
     return _report(found, scores, total, conditions, problems)
+
+
+def ask_reports(clients: Clients, named: str | None) -> StatusReport:
+    """The same from the JSON APIs of several cells. Raises what `ask_report` raises where no cell has an answer."""
+    from dsf.clients import together, worst_first
+
+    reports = clients.ask(lambda client: ask_report(client, named))
+    found = together([ScorerList(at=one.at, scorers=one.scorers) for one in reports])
+    scores = worst_first(score for one in reports for score in one.scores or ())[:TABLE_PAIRS]
+    total = sum(one.scores_total for one in reports)
+    conditions = list(dict.fromkeys(condition for one in reports for condition in one.conditions))
+    return _report(found, None if named is None else scores, total, conditions, [])
 
 
 def ask_report(client: Client, named: str | None) -> StatusReport:
