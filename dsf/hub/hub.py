@@ -28,6 +28,7 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.scorers import ScorerReconciler
 from dsf.hub.scores import ScoreReconciler
 from dsf.hub.summaries import Differences, Plan
+from dsf.redislink import address
 from dsf.settings import Settings
 from dsf.store.client import connect
 
@@ -51,6 +52,10 @@ class Hub:
         """`resync` in seconds, else as the settings say. Raises SettingsError."""
         if settings.cell and settings.backend == "kube" and not settings.agent_redis_url:
             raise SettingsError("DSF_AGENT_REDIS_URL: required with DSF_CELL: agents must know whose Redis is theirs")
+        if settings.agent_redis_url:
+            said = address.parse(settings.agent_redis_url)
+            if said.username or said.password:
+                raise SettingsError("DSF_AGENT_REDIS_URL: without user and password, which are each agent's own")
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
         addresses.allow_link_local(settings.allow_link_local)
