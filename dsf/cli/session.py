@@ -14,7 +14,6 @@ import typer
 
 from dsf import keys
 from dsf.cli import context
-from dsf.cli.group import BAD
 from dsf.cli.output import flat
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def api_client(settings: Settings) -> Iterator[Client | Clients]:
     found = Clients(clients, lambda text: typer.echo(f"dsf: {flat(text)}", err=True))
     yield found
     if found.silent:
-        raise typer.Exit(BAD)
+        raise typer.Exit(1)
 
 
 def redis_hint(error: Exception) -> str:
