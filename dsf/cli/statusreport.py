@@ -72,7 +72,15 @@ def ask_reports(clients: Clients, named: str | None) -> StatusReport:
     found = together([ScorerList(at=one.at, scorers=one.scorers) for one in reports])
     scores = worst_first(score for one in reports for score in one.scores or ())[:TABLE_PAIRS]
     total = sum(one.scores_total for one in reports)
-    conditions = list(dict.fromkeys(condition for one in reports for condition in one.conditions))
+    running = [{scorer.name for scorer in one.scorers if scorer.clusters.desired} for one in reports]
+    # A cell that has no clusters for a scorer has no say about where it runs, while another one has some.
+    conditions = [
+        condition
+        for one, own in zip(reports, running, strict=True)
+        for condition in one.conditions
+        if condition.type != _DISTRIBUTED or condition.scorer in own or condition.scorer not in set().union(*running)
+    ]
+    conditions = list(dict.fromkeys(conditions))
     return _report(found, None if named is None else scores, total, conditions, [])
 
 
@@ -126,6 +134,7 @@ def _scores(fleet: FleetReader | Client, scorer: str) -> tuple[list[ScoreView], 
 
 
 _BAD = ("unhealthy", "failing", "expired")
+_DISTRIBUTED = "Distributed"
 
 
 def state_of(scorer: ScorerView) -> str:

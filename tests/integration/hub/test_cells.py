@@ -13,8 +13,10 @@ from pydantic import SecretStr
 
 from dsf import keys
 from dsf.api.types import CLUSTER_SET_LABEL
-from dsf.backends import make_score_backend
+from dsf.backends import make_backend, make_score_backend
 from dsf.cells import Cell
+from dsf.errors import SettingsError
+from dsf.hub.hub import Hub
 from dsf.results.writer import Writer
 from dsf.store.pairs import Score
 from tests.integration.hub.world import World
@@ -139,3 +141,17 @@ def writing(cell: World) -> Iterator[None]:
         stopping.set()
         wake.set()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"cell": "a", "cells": RULE, "backend": "kube"}, "DSF_AGENT_REDIS_URL: required with DSF_CELL"),
+        ({"agent_redis_url": "redis://user:password@redis.test"}, "DSF_AGENT_REDIS_URL: without user and password"),
+        ({"agent_redis_url": "http://redis.test"}, "not a scheme for Redis"),
+    ],
+)
+def test_agents_must_be_told_where_their_redis_is(world: World, values: dict[str, object], words: str) -> None:
+    backend = make_backend(world.settings)
+    with pytest.raises(SettingsError, match=words):
+        Hub(world.settings.model_copy(update=values), backend)
