@@ -43,7 +43,7 @@ def test_it_answers_as_solve_does(solver: SolverProcess) -> None:
 
 def test_mistakes_come_back_as_they_are(solver: SolverProcess) -> None:
     problem = Problem((workload("a"),), (cluster("c1", {"all": 1}, {"a;all": 10**9}),), (Preference("s"),))
-    with pytest.raises(ManifestError, match="is no score"):
+    with pytest.raises(ManifestError, match="is not a valid score"):
         solver.solve(problem, Limits())
     assert solver.solve(instance(2, 2, 2), Limits()).status
 

@@ -46,7 +46,10 @@ def test_ci_runs_what_people_run() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     commands = re.findall(r"^(?!#).*?\bmake (?:-\S+ )*([a-z ]+)", script.read_text(), re.MULTILINE)
-    assert " ".join(commands).split() == ["types", "lint", "compiled", "controlplane", "test", "node"]
+    # Tests stand there twice: alone, and beside those on pods.
+    assert list(dict.fromkeys(" ".join(commands).split())) == [
+        *("types", "lint", "compiled", "controlplane", "test", "node")
+    ]
 
 
 @pytest.mark.parametrize("name", ["scripts/uv", "scripts/test", "samples/sample-scorer/test_scorer.sh", ".ci/run"])

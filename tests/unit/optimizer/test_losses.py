@@ -57,7 +57,7 @@ def test_another_takes_the_place() -> None:
     better = Cluster("c2", (Configuration("p", "d", {"g": 2}),), (ScoreTable("s", {"a;d": 9, "b;d": 8}),))
     (message,) = found(workloads, [cluster("c1", None), better])
     assert message.startswith("workload wb is placed now")
-    assert "scores of wa where it is now, c1 with d;" in message
+    assert "scores of wa where it is now, c1 with d are unknown;" in message
 
 
 def test_one_of_two_replicas() -> None:

@@ -241,5 +241,5 @@ def test_where_a_workload_is_now_is_a_candidate_however_low_it_scores(monkeypatc
 
 
 def test_scores_beyond_any_are_refused() -> None:
-    with pytest.raises(ManifestError, match="score s of cluster c1: 1e\\+09 is no score"):
+    with pytest.raises(ManifestError, match="score s of cluster c1: 1e\\+09 is not a valid score"):
         plan_of([workload("a")], [cluster("c1", {"all": 1}, {"a;all": 10**9})])
