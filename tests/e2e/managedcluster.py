@@ -12,7 +12,7 @@ from dsf.demo.binaries import find
 from dsf.demo.stack import http_answer, http_ready
 from dsf.errors import BackendError
 from dsf.kube.resources import SECRETS
-from tests.integration.agentkube.spoke import Spoke
+from tests.integration.agent.kube.spoke import Spoke
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.forked import Forked

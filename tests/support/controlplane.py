@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from dsf.kube.resources import MANAGED_CLUSTERS, Resource
 from dsf.kube.session import Session
 from tests.support.child import Child
@@ -160,6 +162,8 @@ class ControlPlane:
         child = {"kube-apiserver": self._apiserver, "etcd": self._etcd}[program]
         assert child is not None
         child.signal(signal.SIGSTOP)
+        # On a busy machine it still answers for a moment.
+        wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
         try:
             yield
         finally:

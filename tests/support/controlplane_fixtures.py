@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dsf.kube.session import Session
 from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
 
 
@@ -16,6 +17,13 @@ def control_plane() -> Iterator[ControlPlane]:
     """A real API server, one per test process. Tests that kill or stall it start their own (`own_control_plane`)."""
     with found() as server:
         yield server
+
+
+@pytest.fixture
+def session(control_plane: ControlPlane) -> Iterator[Session]:
+    """A session as admin."""
+    with contextlib.closing(control_plane.session()) as session:
+        yield session
 
 
 @pytest.fixture

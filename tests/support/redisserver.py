@@ -12,22 +12,21 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import Self
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
+from tests.support.child import Child
 from tests.support.wait import wait_for
 
-# Becomes the server after asking the kernel to kill it with its parent (PR_SET_PDEATHSIG): a test run that is killed
-# leaves nothing behind. Not a preexec_fn, which is unsafe as soon as the test process has threads.
-_DIE_WITH_PARENT = (
-    "import ctypes,os,sys;sys.platform=='linux' and ctypes.CDLL(None).prctl(1,9);os.execv(sys.argv[1],sys.argv[1:])"
-)
+#: What is refused is refused at once.
+AT_ONCE = Retry(NoBackoff(), 0)
 
 
 def find_server() -> str:
@@ -95,47 +94,36 @@ def _own_ports() -> Iterator[int]:
     raise AssertionError(f"more than {len(_PORTS) // _BLOCK} test processes")
 
 
-class RedisServer:
-    """One server on a port and in a folder of its own. `restart()` after `kill()` keeps both.
+class Server(ABC):
+    """A server program on a port and in a folder of its own. `restart()` after `kill()` keeps both."""
 
-    `aof=True` writes every command to disk before it is answered, as the production setting does; without it a
-    restarted server is empty, and starts and writes are faster.
-    """
-
-    def __init__(self, *, aof: bool = False, options: tuple[str, ...] = ()) -> None:
+    def __init__(self) -> None:
         self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
         self.dir = Path(tempfile.mkdtemp(prefix="dsf-redis-"))
-        self._aof = aof
-        self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
+        self._process: Child | None = None
         self._clients: list[redis.Redis] = []
 
-    def start(self) -> RedisServer:
-        """Start the server and wait until it answers. Raises AssertionError with its log when it does not."""
-        self._log = (self.dir / "log").open("ab")
-        command = [
-            find_server(),
-            *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.dir), "--save", ""),
-            *("--appendonly", "yes" if self._aof else "no", "--appendfsync", "always" if self._aof else "no"),
-            *("--maxmemory-policy", "noeviction", "--databases", "4"),
-            *self._options,
-        ]
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *command],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        wait_for(self._answers, 15, f"{command[0]} to answer on port {self.port}")
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """The program and its arguments."""
+
+    @abstractmethod
+    def _probe(self) -> redis.Redis:
+        """A client that may ping."""
+
+    def start(self) -> Self:
+        """Start the server and wait until it answers. Raises RuntimeError with its log when it ends."""
+        self._spawn()
+        wait_for(self._answers, 15, f"Redis to answer on port {self.port}")
         return self
 
+    def _spawn(self) -> None:
+        self._process = Child(self._command(), self.dir / "log")
+
     def _answers(self) -> bool:
-        process = self._process
-        if process is None or process.poll() is not None:
+        if self._process is None or not self._process.is_running:
             raise RuntimeError(f"the server ended: {(self.dir / 'log').read_text(errors='replace')[-2000:]}")
-        with contextlib.closing(redis.Redis(port=self.port, socket_timeout=2)) as probe:
+        with contextlib.closing(self._probe()) as probe:
             try:
                 return bool(probe.ping())
             except redis.RedisError:
@@ -144,13 +132,11 @@ class RedisServer:
     @property
     def pid(self) -> int:
         """Process id of the running server."""
-        if self._process is None:
-            raise RuntimeError("the server is not running")
+        assert self._process is not None
         return self._process.pid
 
-    def client(self) -> redis.Redis:
-        """A new client that decodes to str; closed by `stop()`."""
-        client: redis.Redis = redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=10)
+    def _kept(self, client: redis.Redis) -> redis.Redis:
+        """The client, which `stop()` closes."""
         self._clients.append(client)
         return client
 
@@ -173,15 +159,42 @@ class RedisServer:
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(number)
-            self._process.wait(60)
+            self._process.signal(number)
+            self._process.wait()
             self._process = None
-        if self._log is not None:
-            self._log.close()
-            self._log = None
 
-    def __enter__(self) -> RedisServer:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class RedisServer(Server):
+    """One without TLS and users.
+
+    `aof=True` writes every command to disk before it is answered, as the production setting does; without it a
+    restarted server is empty, and starts and writes are faster.
+    """
+
+    def __init__(self, *, aof: bool = False, options: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._aof = aof
+        self._options = options
+
+    def _command(self) -> list[str]:
+        return [
+            find_server(),
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.dir), "--save", ""),
+            *("--appendonly", "yes" if self._aof else "no", "--appendfsync", "always" if self._aof else "no"),
+            *("--maxmemory-policy", "noeviction", "--databases", "4"),
+            *self._options,
+        ]
+
+    def _probe(self) -> redis.Redis:
+        return redis.Redis(port=self.port, socket_timeout=2, retry=AT_ONCE)
+
+    def client(self) -> redis.Redis:
+        """A new client that decodes to str; closed by `stop()`."""
+        return self._kept(redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=10))

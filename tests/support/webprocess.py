@@ -1,10 +1,11 @@
-"""The page as a real process on a free port."""
+"""What serves people, as real processes on free ports."""
 
 from __future__ import annotations
 
 import os
 import signal
 from pathlib import Path
+from typing import Self
 
 import requests
 
@@ -12,28 +13,29 @@ from tests.support.forked import Forked
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
-TIMEOUT = 30
+TIMEOUT = 60
 
 
-class WebProcess:
-    """`python -m dsf.web`; a context manager. `settings` are field names of the settings."""
+class HttpProcess:
+    """`python -m dsf.ROLE`; a context manager. `settings` are field names of the settings."""
 
-    def __init__(self, redis_url: str, log: Path, **settings: object) -> None:
+    def __init__(self, role: str, redis_url: str, log: Path, **settings: object) -> None:
         self.port = free_port()
-        host = str(settings.get("web_host", "127.0.0.1"))
+        host = str(settings.get(f"{role}_host", "127.0.0.1"))
         self.url = f"http://[{host}]:{self.port}" if host == "::1" else f"http://127.0.0.1:{self.port}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
-        values = {"role": "web", "redis_url": redis_url, "web_port": self.port, "backend": "dir", **settings}
+        values = {"role": role, "redis_url": redis_url, f"{role}_port": self.port, **settings}
         self._environment = kept | {f"DSF_{name.upper()}": str(value) for name, value in values.items()}
+        self._module = f"dsf.{role}"
         self._log = log
         self.process: Forked | None = None
 
     def start(self) -> None:
         """Start it and wait until it serves."""
-        self.process = Forked("dsf.web", self._log, self._environment, inherit=False)
-        wait_for(self._serves, 60, "the page to serve")
+        self.process = Forked(self._module, self._log, self._environment, inherit=False)
+        wait_for(self._serves, 60, f"{self._module} to serve")
 
-    def __enter__(self) -> WebProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -70,3 +72,10 @@ class WebProcess:
         assert self.process is not None
         self.process.signal(signal.SIGTERM)
         return self.process.wait(TIMEOUT)
+
+
+class WebProcess(HttpProcess):
+    """The page."""
+
+    def __init__(self, redis_url: str, log: Path, **settings: object) -> None:
+        super().__init__("web", redis_url, log, **({"backend": "dir"} | settings))

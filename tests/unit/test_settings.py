@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dsf.errors import SettingsError
 from dsf.settings import Settings
+from tests.conftest import SettingsFactory
 
 
 def test_what_is_given_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +51,14 @@ def test_what_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, text: str) ->
         SettingsError, match=r"^wrong setting: DSF_WEB_HOSTS: Input should be a valid list, as JSON: \["
     ):
         Settings.load()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"auths": []}', '{"password": "sesame"}', "[" * 100_000])
+def test_what_is_no_pull_secret_is_refused_and_not_shown(
+    text: str, tmp_path: Path, settings_factory: SettingsFactory
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match="AGENT_PULL_SECRET_FILE: ") as caught:
+        settings_factory(role="hub", agent_pull_secret_file=file).resolved_agent_pull_secret()
+    assert "sesame" not in str(caught.value)

@@ -36,8 +36,8 @@ def make_agent(tmp_path: Path, redis_url: str) -> Iterator[AgentFactory]:
     """Makes agents that are stopped after the test; they are not started yet."""
     with ExitStack() as stack:
 
-        def make(**settings: object) -> Agent:
-            agent = Agent(tmp_path, str(settings.pop("redis_url", redis_url)), **settings)
+        def make(kind: type[Agent] = Agent, **settings: object) -> Agent:
+            agent = kind(tmp_path, str(settings.pop("redis_url", redis_url)), **settings)
             stack.callback(agent.__exit__)
             return agent
 

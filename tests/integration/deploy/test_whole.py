@@ -52,7 +52,7 @@ from tests.integration.deploy.hubcluster import (
     HubCluster,
 )
 from tests.integration.deploy.node import Node
-from tests.integration.mcp.assistant import Assistant
+from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.support.controlplane_fixtures import programs_needed
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import free_port, listens

@@ -9,9 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,18 +19,8 @@ from dsf.errors import HttpError, SettingsError
 from dsf.http import addresses, transport, trust
 from dsf.http.deadline import made_for, watchdog
 from dsf.hub import health
+from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"ok")
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +34,8 @@ def server(ca: TestCa) -> Iterator[int]:
     made = ca.issue("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.cert, made.key)
-    with HTTPServer(("127.0.0.1", 0), _Handler) as running:
-        running.socket = context.wrap_socket(running.socket, server_side=True)
-        running.handle_error = lambda *_: None  # type: ignore[method-assign]
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
-        thread.start()
-        yield int(running.server_address[1])
-        running.shutdown()
-        thread.join()
+    with ScriptedServer(answer("ok"), tls=context) as running:
+        yield running.port
 
 
 @pytest.fixture
@@ -69,7 +51,7 @@ def by_agent(url: str) -> bytes:
     try:
         return http.get(url, deadline=time.monotonic() + 60, max_bytes=100)
     finally:
-        # The server serves one connection at a time.
+        # A connection that is kept asks for no certificate again.
         transport.close()
 
 

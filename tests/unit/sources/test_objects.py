@@ -21,7 +21,7 @@ from dsf.sources.cluster import ClusterState
 from dsf.sources.held import Held
 from dsf.sources.objects import RefusedValueError, fetch, number
 from dsf.sources.window import Budget
-from tests.unit.sources.test_resolution import summary as resolved
+from tests.unit.api.test_resolution import summary as resolved
 
 OBJECT: dict[str, Any] = {
     "apiVersion": "apps/v1",

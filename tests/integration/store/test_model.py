@@ -6,8 +6,8 @@ import pytest
 
 from dsf import keys
 from dsf.store.model import VERSION, is_whole, recount
-from tests.integration.fleet.mix import CLUSTERS, SCORERS, Mix
 from tests.integration.results.bed import Bed
+from tests.integration.store.mix import CLUSTERS, SCORERS, Mix
 
 
 @pytest.mark.parametrize("seed", range(12))

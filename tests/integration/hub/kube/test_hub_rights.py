@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import time
 
-from tests.integration.kube.hubworld import HubWorld, said
-from tests.integration.kube.rights import HUB, RESULTS, without
+from tests.integration.hub.kube.hubworld import HubWorld, said
+from tests.integration.hub.kube.rights import HUB, RESULTS, without
 from tests.support.httpserver import ScriptedServer
 
 
-def test_a_missing_right_is_named_and_its_grant_is_noticed(world: HubWorld, scorer_api: ScriptedServer) -> None:
-    [cluster] = world.setup(scorer_api.url, "one")
+def test_a_missing_right_is_named_and_its_grant_is_noticed(world: HubWorld, api: ScriptedServer) -> None:
+    [cluster] = world.setup(api.url, "one")
     plane = world.plane
     limited = plane.service_account(world.namespace, "hub", without(HUB, "scores"))
     hub = world.hub(kubeconfig=limited)
@@ -29,8 +29,8 @@ def test_a_missing_right_is_named_and_its_grant_is_noticed(world: HubWorld, scor
     world.until(lambda: world.told(cluster) == ["cpu-scorer"], 5)
 
 
-def test_a_right_to_write_that_is_missing_is_named_in_the_status(world: HubWorld, scorer_api: ScriptedServer) -> None:
-    [cluster] = world.setup(scorer_api.url, "one")
+def test_a_right_to_write_that_is_missing_is_named_in_the_status(world: HubWorld, api: ScriptedServer) -> None:
+    [cluster] = world.setup(api.url, "one")
     limited = world.plane.service_account(world.namespace, "hub", without(HUB, "works", verbs="get list watch"))
     hub = world.hub(kubeconfig=limited)
     words = (

@@ -14,18 +14,18 @@ from dsf.cli.statusreport import StatusReport, read_report
 from dsf.hub.clusters import HOLD
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, MANAGED_CLUSTERS, MANIFEST_WORKS
 from dsf.settings import Settings
+from tests.integration.hub.kube.hubworld import HubWorld, addon
 from tests.integration.hub.world import remote_config, scoring_api
-from tests.integration.kube.hubworld import HubWorld, addon
-from tests.integration.kube.manifests import config, scorer
 from tests.support.httpserver import ScriptedServer, answer
+from tests.support.manifests import config, scorer
 
 FINALIZER = "dynamic-scoring.open-cluster-management.io/cleanup"
 
 
 @pytest.fixture
-def running(world: HubWorld, scorer_api: ScriptedServer) -> HubWorld:
+def running(world: HubWorld, api: ScriptedServer) -> HubWorld:
     """A hub that has no cluster yet, with a configuration and the scorer `cpu-scorer`."""
-    world.setup(scorer_api.url)
+    world.setup(api.url)
     world.hub()
     world.until(lambda: world.status().get("healthStatus") == "Active", 20)
     return world
@@ -179,25 +179,25 @@ def test_works_that_somebody_edits_or_deletes_are_repaired_at_once(running: HubW
         )
 
 
-def test_masks_and_the_scoring_apis_config_take_effect_at_once(running: HubWorld, scorer_api: ScriptedServer) -> None:
+def test_masks_and_the_scoring_apis_config_take_effect_at_once(running: HubWorld, api: ScriptedServer) -> None:
     first, second = _cluster(running), _cluster(running)
     running.mask((first, "cpu"))
     running.until(lambda: running.pairs() == [f"{second}/cpu-scorer"], 3)
     running.until(lambda: running.told(first) == [], 3)
     running.mask()
     running.until(lambda: running.told(first) == ["cpu-scorer"], 3)
-    scorer_api.script(answer(remote_config("cpu", 7)), path="/config")
+    api.script(answer(remote_config("cpu", 7)), path="/config")
     running.until(lambda: {entry.interval for entry in running.schedule.entries()} == {7}, 5)
     running.until(lambda: running.status()["interval"] == 7, 3)
 
 
-def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, scorer_api: ScriptedServer) -> None:
+def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, api: ScriptedServer) -> None:
     name = _cluster(running)
     running.results()
     assert running.send(name, 42.0) == "ok"
     running.until(lambda: running.score(name) == [42], 15)
     running.session.delete(DYNAMIC_SCORERS.path(running.namespace, "cpu-scorer"))
-    running.apply(scorer(running.namespace, "renamed", configURL=f"{scorer_api.url}/config"))
+    running.apply(scorer(running.namespace, "renamed", configURL=f"{api.url}/config"))
     running.until(lambda: running.told(name) == ["renamed"], 5)
     running.deliver(name)
     running.until(lambda: running.pairs() == [f"{name}/renamed"], 3)
@@ -217,8 +217,8 @@ def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, scor
     running.until(is_the_new_ones, 10)
 
 
-def test_with_the_addon_only_clusters_that_have_it_get_ticks(world: HubWorld, scorer_api: ScriptedServer) -> None:
-    first, second = world.setup(scorer_api.url, "with", "without")
+def test_with_the_addon_only_clusters_that_have_it_get_ticks(world: HubWorld, api: ScriptedServer) -> None:
+    first, second = world.setup(api.url, "with", "without")
     world.apply(addon(first))
     world.hub(addon_mode=True)
     world.until(lambda: world.pairs() == [f"{first}/cpu-scorer"], 20)

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from dsf.cli.main import app
 from dsf.settings import ENV_PREFIX, settings
-from tests.integration.agentkube.conftest import SummaryFactory
-from tests.integration.agentkube.spoke import Spoke
+from tests.integration.agent.kube.conftest import SummaryFactory
+from tests.integration.agent.kube.spoke import Spoke
 from tests.integration.sources.cluster import NODES, RULES, add_node
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer
@@ -125,7 +125,7 @@ def test_in_the_pod_of_an_agent(
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *arguments], env=shell, cwd=Path(__file__).parents[3], capture_output=True, text=True,
+            [sys.executable, *arguments], env=shell, cwd=Path(__file__).parents[4], capture_output=True, text=True,
             timeout=60, check=False,
         )  # fmt: skip
 

@@ -32,14 +32,14 @@ from dsf.kube.session import ApiError, Session
 from dsf.results.ingest import Ingest
 from dsf.settings import ENV_PREFIX, Settings, child_environment
 from dsf.store.schedule import ScheduleStore
-from tests.integration.kube.manifests import config, scorer
 from tests.support import forked
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
+from tests.support.manifests import config, scorer
 from tests.support.wait import wait_for
 
 SECRET = "5e" * 32
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[4]
 _OFF_CLOCK = Path(__file__).with_name("offclock")
 #: What a test leaves behind on an API server that the next one uses too.
 _LEFTOVERS = (DYNAMIC_SCORING_CONFIGS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, ADDON_PLACEMENT_SCORES, MANIFEST_WORKS)

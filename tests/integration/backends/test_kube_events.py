@@ -12,8 +12,8 @@ from dsf.backends.kube_events import EventRecorder
 from dsf.backends.protocol import EventType
 from dsf.kube.resources import DYNAMIC_SCORERS, EVENTS
 from dsf.kube.session import Session
-from tests.integration.kube.manifests import scorer
 from tests.support.controlplane import ControlPlane
+from tests.support.manifests import scorer
 from tests.support.wait import wait_for
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.kube.resources import LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
-from tests.integration.kube.hubworld import HubWorld, said
-from tests.integration.kube.manifests import config
+from tests.integration.hub.kube.hubworld import HubWorld, said
 from tests.support.httpserver import ScriptedServer
+from tests.support.manifests import config
 
 
-def test_a_second_hub_waits_and_takes_over(world: HubWorld, scorer_api: ScriptedServer) -> None:
-    [first] = world.setup(scorer_api.url, "one")
+def test_a_second_hub_waits_and_takes_over(world: HubWorld, api: ScriptedServer) -> None:
+    [first] = world.setup(api.url, "one")
     leader = world.hub()
     world.until(lambda: world.told(first) == ["cpu-scorer"], 20)
     standby = world.hub()
@@ -57,8 +57,8 @@ def test_a_second_hub_waits_and_takes_over(world: HubWorld, scorer_api: Scripted
     assert world.holder() == "thief"
 
 
-def test_a_cluster_that_cannot_be_written_delays_no_other(world: HubWorld, scorer_api: ScriptedServer) -> None:
-    world.setup(scorer_api.url)
+def test_a_cluster_that_cannot_be_written_delays_no_other(world: HubWorld, api: ScriptedServer) -> None:
+    world.setup(api.url)
     hub = world.hub()
     world.until(lambda: world.status().get("healthStatus") == "Active", 20)
     for number in range(10):
@@ -79,9 +79,9 @@ def test_a_cluster_that_cannot_be_written_delays_no_other(world: HubWorld, score
 
 
 def test_two_hundred_clusters_at_once_and_an_api_server_that_dies_meanwhile(
-    world: HubWorld, scorer_api: ScriptedServer
+    world: HubWorld, api: ScriptedServer
 ) -> None:
-    world.setup(scorer_api.url)
+    world.setup(api.url)
     hub = world.hub()
     world.until(lambda: world.status().get("healthStatus") == "Active", 20)
 

@@ -26,7 +26,7 @@ from dsf.redisacl.keyids import KeyIds
 from dsf.redisacl.rules import cluster_user
 from dsf.settings import Settings
 from dsf.store.agentkeys import AgentKeys
-from tests.integration.kube.conftest import Hub
+from tests.integration.backends.hub import Hub
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 

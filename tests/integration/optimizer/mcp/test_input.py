@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import requests
 
-from tests.integration.mcp.assistant import Assistant
-from tests.integration.mcp.server import Server
-from tests.integration.mcp.test_access import ACCEPT, INITIALIZE, post
 from tests.integration.optimizer.bed import Bed
+from tests.integration.optimizer.mcp.assistant import Assistant
+from tests.integration.optimizer.mcp.server import Server
+from tests.integration.optimizer.mcp.test_access import ACCEPT, INITIALIZE, post
 from tests.support.redisserver import free_port
 
 pytestmark = pytest.mark.xdist_group("mcp")

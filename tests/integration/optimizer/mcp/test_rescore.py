@@ -13,8 +13,8 @@ from dsf import keys
 from dsf.fleet.changes import read
 from dsf.store.pairs import Pairs
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
-from tests.integration.mcp.assistant import Assistant
-from tests.integration.mcp.conftest import Bed
+from tests.integration.optimizer.mcp.assistant import Assistant
+from tests.integration.optimizer.mcp.conftest import Bed
 from tests.support.redisserver import free_port
 
 pytestmark = pytest.mark.xdist_group("mcp")

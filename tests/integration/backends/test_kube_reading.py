@@ -22,9 +22,9 @@ from dsf.kube.resources import (
 )
 from dsf.kube.session import Session
 from dsf.settings import Settings
-from tests.integration.kube.hub import Hub
-from tests.integration.kube.manifests import scorer
+from tests.integration.backends.hub import Hub
 from tests.support.controlplane import ControlPlane
+from tests.support.manifests import scorer
 from tests.support.wait import wait_for
 
 

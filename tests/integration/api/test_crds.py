@@ -19,9 +19,9 @@ from dsf.api.types import HealthStatus
 from dsf.backends.kube_scores import apply_status
 from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING_AUTHENTICATIONS
 from dsf.kube.session import Session
-from tests.integration.kube.manifests import CONFIG_URL, config, scorer
 from tests.support.controlplane import ControlPlane
 from tests.support.controlplane_crds import create_crds
+from tests.support.manifests import CONFIG_URL, config, scorer
 from tests.support.wait import wait_for
 from tests.unit.auth.test_methods import AUTHENTICATIONS, MANIFESTS, PAGE
 

@@ -13,7 +13,7 @@ from typing import Any
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.errors import BackendError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
-from tests.integration.kube.hubworld import HubWorld, said
+from tests.integration.hub.kube.hubworld import HubWorld, said
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer
 
@@ -54,8 +54,8 @@ def _lease(world: HubWorld) -> dict[str, Any]:
     return spec
 
 
-def test_a_slow_etcd_makes_everything_later_and_nothing_wrong(world: HubWorld, scorer_api: ScriptedServer) -> None:
-    clusters = world.setup(scorer_api.url, *["slow"] * 10)
+def test_a_slow_etcd_makes_everything_later_and_nothing_wrong(world: HubWorld, api: ScriptedServer) -> None:
+    clusters = world.setup(api.url, *["slow"] * 10)
     leader = world.hub()
     world.until(lambda: len(world.pairs()) == 10, 20)
     standby, results = world.hub(), world.results()
@@ -84,8 +84,8 @@ def test_a_slow_etcd_makes_everything_later_and_nothing_wrong(world: HubWorld, s
     assert not any("Traceback" in process.log.read_text() for process in (leader, standby, results))
 
 
-def test_clocks_that_are_off_change_neither_leader_nor_scores(world: HubWorld, scorer_api: ScriptedServer) -> None:
-    [cluster] = world.setup(scorer_api.url, "one")
+def test_clocks_that_are_off_change_neither_leader_nor_scores(world: HubWorld, api: ScriptedServer) -> None:
+    [cluster] = world.setup(api.url, "one")
     ahead = world.hub(clock=20.0)
     world.until(lambda: world.told(cluster) == ["cpu-scorer"], 20)
     behind = world.hub(clock=-20.0)
@@ -128,8 +128,8 @@ def test_clocks_that_are_off_change_neither_leader_nor_scores(world: HubWorld, s
     assert "Traceback" not in results.log.read_text()
 
 
-def test_a_storm_of_other_writers_passes(world: HubWorld, scorer_api: ScriptedServer) -> None:
-    storm, masked = world.setup(scorer_api.url, "storm", "masked")
+def test_a_storm_of_other_writers_passes(world: HubWorld, api: ScriptedServer) -> None:
+    storm, masked = world.setup(api.url, "storm", "masked")
     hub, results = world.hub(hub_resync=1), world.results()
     world.until(lambda: len(world.pairs()) == 2, 20)
     for name in (storm, masked):
@@ -168,10 +168,8 @@ def test_a_storm_of_other_writers_passes(world: HubWorld, scorer_api: ScriptedSe
     assert not any("Traceback" in process.log.read_text() for process in (hub, results))
 
 
-def test_a_result_whose_cluster_is_deleted_meanwhile_leaves_nothing(
-    world: HubWorld, scorer_api: ScriptedServer
-) -> None:
-    gone, other = world.setup(scorer_api.url, "gone", "other")
+def test_a_result_whose_cluster_is_deleted_meanwhile_leaves_nothing(world: HubWorld, api: ScriptedServer) -> None:
+    gone, other = world.setup(api.url, "gone", "other")
     world.hub()
     results = world.results()
     world.until(lambda: len(world.pairs()) == 2, 20)

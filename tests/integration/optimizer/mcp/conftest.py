@@ -1,4 +1,4 @@
-"""Fixtures of the tests in this folder: an API server with something to plan, and servers that tests share."""
+"""Fixtures of the tests in this folder: something to plan that has a scorer, and servers that tests share."""
 
 from __future__ import annotations
 
@@ -9,34 +9,23 @@ from typing import Any
 import pytest
 
 from dsf.kube.resources import DYNAMIC_SCORERS, Resource
-from dsf.optimizer.solver import SolverProcess
-from tests.integration.mcp.assistant import Assistant
-from tests.integration.mcp.server import Server, environment
 from tests.integration.optimizer.bed import PERFORMANCE, Bed
+from tests.integration.optimizer.mcp.assistant import Assistant
+from tests.integration.optimizer.mcp.server import Server, environment
 from tests.support.controlplane import ControlPlane
-from tests.support.policycrds import install_policy_crds
 from tests.support.redisserver import RedisServer
 
 MEANING = "How fast an app runs there; measured once."
 _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 
 
-@pytest.fixture(scope="session")
-def plan_plane(control_plane: ControlPlane) -> ControlPlane:
-    """The API server with the kinds that plans need."""
-    install_policy_crds(control_plane.session())
-    return control_plane
-
-
 @pytest.fixture
-def bed(plan_plane: ControlPlane) -> Iterator[Bed]:
-    """A namespace with everything to plan and nothing planned; one of its scores has a scorer."""
-    # It is never started: the servers have their own.
-    made = Bed(plan_plane, SolverProcess())
+def bed(bed: Bed) -> Iterator[Bed]:
+    """One of its scores has a scorer."""
     scorer = {
         "apiVersion": DYNAMIC_SCORERS.api_version,
         "kind": DYNAMIC_SCORERS.kind,
-        "metadata": {"name": "performance-scorer", "namespace": made.namespace},
+        "metadata": {"name": "performance-scorer", "namespace": bed.namespace},
         "spec": {
             "description": MEANING,
             "configURL": "http://scorer.example:8000/config",
@@ -46,16 +35,15 @@ def bed(plan_plane: ControlPlane) -> Iterator[Bed]:
             "scoring": {"path": "/scoring", "params": {"name": PERFORMANCE.replace("-", "_"), "interval": 30}},
         },
     }
-    made.session.create(DYNAMIC_SCORERS.path(made.namespace), scorer)
-    yield made
-    made.session.delete(DYNAMIC_SCORERS.path(made.namespace, "performance-scorer"))
-    made.close()
+    bed.session.create(DYNAMIC_SCORERS.path(bed.namespace), scorer)
+    yield bed
+    bed.session.delete(DYNAMIC_SCORERS.path(bed.namespace, "performance-scorer"))
 
 
 @pytest.fixture(scope="session")
-def common(plan_plane: ControlPlane, redis_server: RedisServer) -> dict[str, object]:
+def common(policy_plane: ControlPlane, redis_server: RedisServer) -> dict[str, object]:
     """Settings of every server."""
-    return {"kubeconfig": plan_plane.kubeconfig, "redis_url": redis_server.url, "log_format": "json"}
+    return {"kubeconfig": policy_plane.kubeconfig, "redis_url": redis_server.url, "log_format": "json"}
 
 
 @pytest.fixture(scope="session")

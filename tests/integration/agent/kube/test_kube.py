@@ -22,9 +22,9 @@ from dsf.hub.distribute import manifest_work
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from dsf.kube.session import ForbiddenError, Session
 from dsf.settings import Settings
-from tests.integration.agent.conftest import SERIES
-from tests.integration.agentkube.conftest import AgentFactory, SummaryFactory
-from tests.integration.agentkube.spoke import KubeAgent, Spoke
+from tests.integration.agent.conftest import SERIES, AgentFactory
+from tests.integration.agent.kube.conftest import SummaryFactory
+from tests.integration.agent.kube.spoke import KubeAgent, Spoke
 from tests.integration.auth.bed import server_context
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import Exchange, ScriptedServer, matrix
@@ -139,7 +139,7 @@ def test_a_ca_and_a_certificate_of_the_client_are_rotated_at_once(
         access = {"methods": {"clientCertificate": {"secretName": "client"}}, "tls": {"caRef": {"name": "private-ca"}}}
         url = f"{source.url}/api/v1/query_range"
         spoke.deliver(summarise(sourceEndpoint=url, sourceAccess=access, maxRetries=0))
-        agent = make_agent(spoke)
+        agent = make_agent(KubeAgent, spoke=spoke)
         agent.start()
         assert outcome() == "connection_failed"
         spoke.config_map("private-ca", ca_crt=ca.cert.read_text())
@@ -222,7 +222,7 @@ def test_the_agents_own_credentials_never_leave_it(
         summarise("by-label", sourceEndpointAuthName="renamed", **keys),
         summarise("scoring", scoringEndpointAuthName=CREDENTIALS_NAME, scoringEndpointAuthKey="signing-key"),
     )
-    agent = make_agent(spoke)
+    agent = make_agent(KubeAgent, spoke=spoke)
     agent.start()
     for name in ("by-name", "by-label", "scoring"):
         agent.tick(name)
@@ -271,7 +271,7 @@ def test_an_api_server_may_restart(
     spoke = Spoke(own_control_plane, "prometheus")
     spoke.secret("prometheus", {"token": "first-token"})
     spoke.deliver(summarise(**TOKEN))
-    agent = make_agent(spoke)
+    agent = make_agent(KubeAgent, spoke=spoke)
     agent.start()
     agent.tick("sample")
     assert agent.result().outcome == "ok"

@@ -7,8 +7,8 @@ from typing import Any
 
 from dsf.api.types import API_VERSION, DELIVER_LABEL
 from dsf.kube.resources import DYNAMIC_SCORERS, SCORING_AUTHENTICATIONS, SECRETS
-from tests.integration.kube.hubworld import HubWorld
-from tests.integration.kube.rights import HUB
+from tests.integration.hub.kube.hubworld import HubWorld
+from tests.integration.hub.kube.rights import HUB
 from tests.support.httpserver import ScriptedServer
 
 SOURCE = {
@@ -19,8 +19,8 @@ SOURCE = {
 }
 
 
-def test_it_is_delivered_follows_its_changes_and_goes(world: HubWorld, scorer_api: ScriptedServer) -> None:
-    [cluster] = world.setup(scorer_api.url, "one")
+def test_it_is_delivered_follows_its_changes_and_goes(world: HubWorld, api: ScriptedServer) -> None:
+    [cluster] = world.setup(api.url, "one")
     namespace = world.namespace
     rights = [*HUB.values(), {"apiGroups": [""], "resources": ["secrets"], "verbs": ["list", "watch"]}]
     world.apply(

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.integration.mcp.server import environment
-from tests.integration.mcp.test_access import INITIALIZE
 from tests.integration.optimizer.bed import Bed
+from tests.integration.optimizer.mcp.server import environment
+from tests.integration.optimizer.mcp.test_access import INITIALIZE
 from tests.support.wait import wait_for
 
 pytestmark = pytest.mark.xdist_group("mcp")

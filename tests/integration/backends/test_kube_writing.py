@@ -24,9 +24,9 @@ from dsf.kube.resources import (
 from dsf.kube.session import Session
 from dsf.messages import derive_key
 from dsf.redisacl.keyids import KeyIds
-from tests.integration.kube.hub import Hub
-from tests.integration.kube.manifests import config, scorer
+from tests.integration.backends.hub import Hub
 from tests.support.controlplane import ControlPlane
+from tests.support.manifests import config, scorer
 from tests.support.wait import wait_for
 
 FINALIZER = "dynamic-scoring.open-cluster-management.io/cleanup"

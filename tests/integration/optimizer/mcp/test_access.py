@@ -11,9 +11,9 @@ import pytest
 import requests
 
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANIFEST_WORK_REPLICA_SETS, POLICIES
-from tests.integration.mcp.assistant import Assistant, Mode, problem
-from tests.integration.mcp.server import Server
 from tests.integration.optimizer.bed import Bed
+from tests.integration.optimizer.mcp.assistant import Assistant, Mode, problem
+from tests.integration.optimizer.mcp.server import Server
 
 pytestmark = pytest.mark.xdist_group("mcp")
 

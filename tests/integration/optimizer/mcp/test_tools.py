@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES
-from tests.integration.mcp.assistant import Assistant
-from tests.integration.mcp.conftest import MEANING
 from tests.integration.optimizer.bed import PERFORMANCE, POWER, Bed
+from tests.integration.optimizer.mcp.assistant import Assistant
+from tests.integration.optimizer.mcp.conftest import MEANING
 
 pytestmark = pytest.mark.xdist_group("mcp")
 
