@@ -299,11 +299,11 @@ class Settings(BaseSettings):
         "has to switch; more help only where Redis is far away. For more throughput start more workers.",
     )
     results_group: int = Field(
-        default=32,
+        default=128,
         ge=1,
         le=1000,
-        description="Most results that are taken in as one Celery task, when so many wait: most of what a result costs "
-        "is its task. Flower shows them as one. With 1 each has a task of its own.",
+        description="Most results that are taken in as one Celery task, when so many wait: a task has a cost of its "
+        "own, whatever is in it. Flower shows them as one. With 1 each has a task of its own.",
     )
     results_queue_limit: int = Field(
         default=256,

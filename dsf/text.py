@@ -27,6 +27,8 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([\"'\\/]
 
 def cleaned(text: str, limit: int) -> str:
     """The text on one line, without characters that cannot be seen, at most `limit` characters of it."""
+    if len(text) <= limit and text.isprintable() and " " not in text:
+        return text
     return " ".join(spaced(text[: 4 * limit]).split())[:limit]
 
 

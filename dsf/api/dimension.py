@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from dsf.api.types import USED_LABELS
@@ -37,7 +38,7 @@ class DimensionFormat:
         template = ""
         labels: list[str] = []
         # The split alternates: text, placeholder, text, ..., text.
-        for index, part in enumerate(_PLACEHOLDER.split(fmt or DEFAULT_FORMAT)):
+        for index, part in enumerate(_parts(fmt or DEFAULT_FORMAT)):
             if index % 2 and part not in known:
                 labels.append(part)
                 template += "%s"
@@ -50,6 +51,11 @@ class DimensionFormat:
     def render(self, labels: Mapping[str, str]) -> str:
         """The item name of a result with these labels; may be empty."""
         return self._template % tuple([labels.get(label, "") for label in self._labels])
+
+
+@lru_cache(256)
+def _parts(fmt: str) -> tuple[str, ...]:
+    return tuple(_PLACEHOLDER.split(fmt))
 
 
 def render_dimension(fmt: str, cluster: str, score_name: str, labels: Mapping[str, str]) -> str:

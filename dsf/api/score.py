@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -16,7 +16,6 @@ from typing import Any, Final
 from dsf.api.dimension import DimensionFormat
 from dsf.api.meta import Condition, rfc3339, set_condition
 from dsf.api.naming import label_value, sanitize_resource_name
-from dsf.api.scoring import Result
 from dsf.api.types import (
     CLUSTER_API_VERSION,
     CLUSTER_KIND,
@@ -36,6 +35,8 @@ MAX_VALUE: Final = 100
 
 #: Most bytes of one object. etcd refuses a request of 1.5 MiB.
 MAX_OBJECT_BYTES: Final = 1_000_000
+# More bytes than any character adds to the estimate: a control character is six, which counts twice, and a backslash.
+_CHARACTER_BYTES: Final = 20
 # What an object has besides its items, generously.
 _OBJECT_BYTES: Final = 4_000
 # `{"name":,"value":-100},` and, since the API server notes in managedFields who owns each item of the list,
@@ -75,7 +76,7 @@ def to_score_value(score: float) -> tuple[int, bool]:
 
 
 def build_items(
-    results: Iterable[Result],
+    results: Iterable[tuple[Mapping[str, str], float]],
     fmt: str,
     cluster: str,
     score_name: str,
@@ -89,26 +90,28 @@ def build_items(
     as it is. A result is refused (empty_dimension) when no format gives it a name. Raises ScoreObjectTooLargeError
     when one object could not hold them.
     """
-    dimensions = [DimensionFormat(one, cluster, score_name) for one in (fmt, *more)]
-    by_format: list[dict[str, float]] = [{} for _ in dimensions]
     refused: Counter[str] = Counter()
+    finite: list[tuple[Mapping[str, str], float]] = []
+    for one in results:
+        if math.isfinite(one[1]):
+            finite.append(one)
+        else:
+            refused[RefusalReason.NAN if math.isnan(one[1]) else RefusalReason.INFINITE] += 1
+    latest: dict[str, float] = {}
     accepted = 0
-    for labels, score in results:
-        if not math.isfinite(score):
-            refused[RefusalReason.NAN if math.isnan(score) else RefusalReason.INFINITE] += 1
-            continue
-        named = 0
-        for dimension, own in zip(dimensions, by_format, strict=True):
-            if name := dimension.render(labels):
-                own[name] = score
-                named += 1
-        if not named:
-            refused[RefusalReason.EMPTY_DIMENSION] += 1
-        accepted += named
-    latest = by_format[0]
-    for own in by_format[1:]:
-        for name, score in own.items():
+    nameless: Sequence[int] = range(len(finite))
+    for one_format in (fmt, *more):
+        render = DimensionFormat(one_format, cluster, score_name).render
+        names = [render(labels) for labels, _ in finite]
+        own = dict(zip(names, [score for _, score in finite], strict=True))
+        own.pop("", None)
+        accepted += len(names) - names.count("")
+        nameless = [number for number in nameless if not names[number]]
+        for name, score in own.items() if latest else ():
             latest.setdefault(name, score)
+        latest = latest or own
+    if nameless:
+        refused[RefusalReason.EMPTY_DIMENSION] += len(nameless)
     _check_size(latest, max_bytes)
     values = [(name, to_score_value(score)) for name, score in latest.items()]
     return Items(
@@ -128,6 +131,9 @@ def object_bytes(names: Collection[str]) -> int:
 
 
 def _check_size(names: Collection[str], max_bytes: int) -> None:
+    if _OBJECT_BYTES + _CHARACTER_BYTES * len("".join(names)) + 2 * _ITEM_BYTES * len(names) <= max_bytes:
+        # However its names are escaped.
+        return
     size = object_bytes(names)
     if size > max_bytes:
         raise ScoreObjectTooLargeError(

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import dsf.log
 from dsf.api.meta import rfc3339
-from dsf.backends.files import dump, read_yaml, write_text
+from dsf.backends.files import read_yaml, write_text
+from dsf.backends.plainyaml import dump
 from dsf.backends.protocol import EventType, ObjectKey
 from dsf.errors import BackendError
 

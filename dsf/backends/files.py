@@ -13,21 +13,12 @@ import yaml
 
 from dsf.errors import BackendError
 
-_Dumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_WIDTH = 120
 # Names of temporary files.
 _PROCESS, _NUMBERS = secrets.token_hex(8), itertools.count()
 
 #: Time of the last change, size and inode of a file.
 Stamp = tuple[int, int, int]
-
-
-class _PlainDumper(_Dumper):  # type: ignore[misc, valid-type]
-    """No anchors and aliases: people read these files."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 class _PlainLoader(_Loader):  # type: ignore[misc, valid-type]
@@ -38,12 +29,6 @@ _PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in _Loader.yaml_implicit_resolvers.items()
 }
-
-
-def dump(data: Any) -> str:
-    """Plain data as YAML, keys in their order."""
-    text: str = yaml.dump(data, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
-    return text
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from dsf.backends.filecache import FileCache
-from dsf.backends.files import dump, read_yaml, remove, write_text
+from dsf.backends.files import read_yaml, remove, write_text
+from dsf.backends.plainyaml import dump
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, SettingsError
 from dsf.keys import is_name

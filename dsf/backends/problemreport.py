@@ -10,7 +10,8 @@ from typing import Any
 import dsf.log
 from dsf.api.manifest import Problem
 from dsf.backends.eventlog import EventLog
-from dsf.backends.files import dump, write_text
+from dsf.backends.files import write_text
+from dsf.backends.plainyaml import dump
 from dsf.errors import BackendError
 
 log = dsf.log.get(__name__)

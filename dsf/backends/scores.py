@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from dsf.api.meta import rfc3339
 from dsf.backends.filecache import FileCache
-from dsf.backends.files import dump, read_yaml
+from dsf.backends.files import read_yaml
 from dsf.backends.outfolder import OutFolder
+from dsf.backends.plainyaml import dump
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.errors import ObjectNotFoundError
 

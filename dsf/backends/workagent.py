@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dsf.api.meta import Condition
-from dsf.backends.files import dump, read_yaml
+from dsf.backends.files import read_yaml
 from dsf.backends.outfolder import OutFolder
+from dsf.backends.plainyaml import dump
 from dsf.backends.protocol import Manifest
 from dsf.errors import BackendError
 from dsf.keys import is_name

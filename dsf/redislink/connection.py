@@ -60,6 +60,9 @@ def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | 
     return error.verify_message
 
 
+_NUMBERS: Final = (int, float)
+
+
 class _Packer(_Hiredis):  # type: ignore[misc]
     """Commands as bytes, with their numbers as texts.
 
@@ -69,7 +72,7 @@ class _Packer(_Hiredis):  # type: ignore[misc]
 
     def pack(self, *args: Any) -> list[bytes]:
         """One command."""
-        packed: list[bytes] = super().pack(*(repr(one) if isinstance(one, int | float) else one for one in args))
+        packed: list[bytes] = super().pack(*[repr(one) if isinstance(one, _NUMBERS) else one for one in args])
         return packed
 
 

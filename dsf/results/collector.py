@@ -24,7 +24,7 @@ from dsf.store.mail import Mail
 from dsf.throttle import Throttle
 
 #: Seconds between two looks at all mailboxes.
-SWEEP_EVERY = 2.0
+SWEEP_EVERY = 5.0
 #: Seconds after which another worker collects in place of one that died.
 LEASE = 3.0
 _RENEW_EVERY = 1.0
@@ -37,7 +37,7 @@ _ROOM = 2
 #: Time from one collection to the next, in seconds: results that come soon after each other are taken in together, for
 #: most of a result's cost is that of its collection and its task. One that comes alone does not wait. The longer time
 #: holds until a task is full, while no mailbox fills.
-PACE, QUIET_PACE = 0.03, 0.1
+PACE, QUIET_PACE = 0.03, 0.3
 #: Slots of one mailbox with something in them from which on it counts as one that fills.
 _FILLING = 3
 # Bells that are heard before what they say is collected.

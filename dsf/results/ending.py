@@ -13,12 +13,11 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from dsf.api.aggregate import aggregated
 from dsf.api.score import Item, build_items
 from dsf.api.scoring import REFUSALS
-from dsf.api.scoring import Result as Scored
 from dsf.api.types import USED_LABELS
 from dsf.api.validity import valid_until
 from dsf.errors import CycleError, ScoreObjectTooLargeError
@@ -31,7 +30,11 @@ from dsf.store.pairs import SUCCESSES, Failure, Score
 from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Ending, GivenWay
 
+# Labels that mean something, and the score as the API gave it.
+_Kept = tuple[dict[str, str], float]
+
 _WORD = re.compile(r"[a-z0-9_]{1,64}")
+_USED: Final = frozenset(USED_LABELS)
 _STAGES = ("fetch", "score", "publish")
 # Longer than any stage may take; an absurd number must not spoil a sum for ever.
 _LONGEST_STAGE = 86_400.0
@@ -42,8 +45,7 @@ CLOCK_SKEW = "clock_skew"
 STALE = "stale"
 
 
-@dataclass(frozen=True)
-class _Scored:
+class _Scored(NamedTuple):
     """A result that brings a score."""
 
     outcome: str
@@ -158,18 +160,19 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_r
         score_name=scorer.score_name,
         at=min(result.at, now),
         valid_until=until,
-        results=[(labels, value) for labels, value in kept],
+        results=kept,
         items=list(items),
     )
     return _Scored(outcome, score, refused, clamped)
 
 
-def _kept(results: Sequence[tuple[dict[str, str], float]]) -> list[Scored]:
+def _kept(results: Sequence[_Kept]) -> list[_Kept]:
     """Results with the labels that mean something; of two with the same ones the later, as in the agent's metrics."""
-    latest: dict[tuple[str, ...], Scored] = {}
+    latest: dict[frozenset[tuple[str, str]], _Kept] = {}
     for labels, value in results:
-        used = {name: labels[name] for name in USED_LABELS if labels.get(name)}
-        latest[tuple([used.get(name, "") for name in USED_LABELS])] = Scored(used, value)
+        is_clean = _USED.issuperset(labels) and all(labels.values())
+        used = labels if is_clean else {name: labels[name] for name in USED_LABELS if labels.get(name)}
+        latest[frozenset(used.items())] = used, value
     return list(latest.values())
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsf import keys, wire
 from dsf.messages import INGEST_TASK, PACKING
@@ -19,8 +18,7 @@ ITEMS = "items"
 _LONGEST_TEXT = 200
 
 
-@dataclass(frozen=True)
-class Letter:
+class Letter(NamedTuple):
     """One call of the ingest task, with one envelope."""
 
     #: JSON text of the envelope, which may be anything.
@@ -80,7 +78,7 @@ class Letter:
             "body": self.body,
         }
         # As short as it came: it must be within the limit at the second look, too.
-        return json.dumps(element, ensure_ascii=False, separators=(",", ":"))
+        return wire.packed(element)
 
 
 def message_of(letters: Sequence[Letter]) -> dict[str, Any]:

@@ -30,6 +30,9 @@ _LEAST_SECRET = 16
 #: Seconds after which what an agent uses is noted again: Redis may have lost it.
 _NOTE_AGAIN = 30.0
 
+# Version of an agent's messages and of its software, and whether it sends by mailbox.
+_Said = tuple[int, str, bool]
+
 log = dsf.log.get(__name__)
 
 
@@ -58,7 +61,7 @@ class Ingest:
         self._agents = Agents(client)
         # Cluster -> newest key id that it signed with, what its agent speaks, and until when that need not be noted
         # again.
-        self._noted: dict[str, tuple[int, AgentRecord, float]] = {}
+        self._noted: dict[str, tuple[int, _Said, float]] = {}
 
     def handle(self, envelope: object) -> str:
         """Take in one envelope and say what became of it.
@@ -84,7 +87,7 @@ class Ingest:
         endings: dict[int, Ending] = {}
         given_way: list[GivenWay] = []
         refused: Counter[str] = Counter()
-        news: dict[str, tuple[AgentRecord, int]] = {}
+        news: dict[str, tuple[_Said, int]] = {}
         for number, envelope in enumerate(envelopes):
             try:
                 result, scorer = self._examine(envelope, news)
@@ -121,47 +124,50 @@ class Ingest:
         """Count a result that is dropped without being taken in. Raises redis.RedisError."""
         self._runs.refuse({reason: 1})
 
-    def _examine(self, envelope: object, news: dict[str, tuple[AgentRecord, int]]) -> tuple[Result, ScorerRecord]:
+    def _examine(self, envelope: object, news: dict[str, tuple[_Said, int]]) -> tuple[Result, ScorerRecord]:
         """The result and its scorer; `news` gets what is to be noted of its sender. Raises MessageRejectedError."""
         try:
             result = verify(envelope, self._secret, limit=self._settings.max_result_message_bytes)
         except SchemaMismatchError as error:
             # It is named to people: they would else look for a network that loses results.
-            agent = AgentRecord(schema_version=error.schema_version, version=error.version)
-            self._sender(error.cluster, error.key_id, agent, news)
+            self._sender(error.cluster, error.key_id, (error.schema_version, error.version, False), news)
             raise
         except (ValueError, RecursionError) as error:
             # Half a character or a document nested too deeply for the parser.
             raise MessageRejectedError("malformed", f"not readable: {type(error).__name__}") from None
         key_id = envelope["kid"] if isinstance(envelope, dict) else 0
-        agent = AgentRecord(schema_version=result.v, version=result.version, mail=result.mail)
-        self._sender(result.cluster, key_id, agent, news)
+        self._sender(result.cluster, key_id, (result.v, result.version, result.mail), news)
         scorer = self._registry.scorer(result.scorer)
         if scorer is None:
             # Its scorer went while it was on its way. The sweeper forgets the run with it.
             raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
         return result, scorer
 
-    def _sender(self, name: str, key_id: int, agent: AgentRecord, news: dict[str, tuple[AgentRecord, int]]) -> None:
+    def _sender(self, name: str, key_id: int, said: _Said, news: dict[str, tuple[_Said, int]]) -> None:
         """Check that a cluster may send with this key; what it uses is `news`. Raises MessageRejectedError."""
         cluster = self._registry.cluster(name)
         if cluster is None:
             raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {name}")
         if key_id not in cluster.key_ids:
             raise MessageRejectedError("bad_signature", f"signed with the withdrawn key {key_id} of {name}")
-        noted_id, noted_agent, until = self._noted.get(name, (0, None, 0.0))
-        if key_id <= noted_id and agent == noted_agent and time.monotonic() < until:
+        noted_id, noted, until = self._noted.get(name, (0, None, 0.0))
+        if key_id <= noted_id and said == noted and time.monotonic() < until:
             return
         # A rotation waits for the new key; a result that was signed before it may come after.
-        news[name] = agent, max(key_id, noted_id, news[name][1] if name in news else 0)
+        news[name] = said, max(key_id, noted_id, news[name][1] if name in news else 0)
 
-    def _note(self, news: dict[str, tuple[AgentRecord, int]]) -> None:
+    def _note(self, news: dict[str, tuple[_Said, int]]) -> None:
         """Tell the hub what clusters use."""
         if not news:
             return
-        self._agents.note_all(news)
+        self._agents.note_all(
+            {
+                name: (AgentRecord(schema_version=schema, version=version, mail=mail), key_id)
+                for name, ((schema, version, mail), key_id) in news.items()
+            }
+        )
         until = time.monotonic() + _NOTE_AGAIN
-        self._noted |= {name: (key_id, agent, until) for name, (agent, key_id) in news.items()}
+        self._noted |= {name: (key_id, said, until) for name, (said, key_id) in news.items()}
 
     def _log(self, reason: str, envelope: object, why: str, **context: str) -> None:
         not_logged = self._throttle.take(reason)

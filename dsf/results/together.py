@@ -8,7 +8,7 @@ import time
 from dsf.store.writes import BURST, Finish, Writes
 
 # Pairs whose end is noted in one round trip, and for how many seconds the first of them waits for others at most.
-_FINISHED = 8
+_FINISHED = 32
 _WITHIN = 0.5
 # Turns that are waited for together, one less than the burst: who comes a little late has lost none. And for how many
 # seconds they are.

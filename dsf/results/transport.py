@@ -13,7 +13,6 @@ from typing import Any
 import redis
 from kombu.transport import redis as base
 from kombu.transport import virtual
-from kombu.utils.json import dumps
 
 import dsf.log
 from dsf import keys, wire
@@ -27,7 +26,7 @@ from dsf.throttle import Throttle
 
 # A result that was there within so many seconds of asking for it had waited, or came with a collection, which are this
 # far from each other where results never cease; there may be more.
-_AT_ONCE = 0.15
+_AT_ONCE = 0.45
 # Seconds between two looks while Redis refuses to wait.
 _FULL_PAUSE = 0.5
 # Bytes of a note, well below what Redis takes as one value (`proto-max-bulk-len`, 16 MB): what cannot be noted would be
@@ -51,7 +50,7 @@ _throttle = Throttle()
 
 def _note(kept: dict[str, Any], exchange: str, routing_key: str) -> bytes:
     """What kombu reads again to put a message back; in UTF-8, for escapes make a letter thrice as long."""
-    text = dumps([kept, exchange, routing_key], ensure_ascii=False, separators=(",", ":"))
+    text = wire.packed([kept, exchange, routing_key])
     # Half of a character (a lone surrogate), which UTF-8 does not have, becomes an escape of JSON; only that one.
     return text.encode("utf-8", "backslashreplace")
 

@@ -35,7 +35,7 @@ LEASE = 30.0
 LONGEST_SLEEP = 0.5
 # Shortest time from one look with something to do to the next, so that a stream of changes is taken in batches: a look
 # has five round trips whatever it finds. A change that comes alone does not wait.
-_PACE = 0.1
+_PACE = 0.3
 # Seconds between two times at which this writer offers to audit.
 _OFFER_EVERY = 1.0
 _BATCH = 32
@@ -46,6 +46,8 @@ _AT_ONCE, _ALONE = 4, 0.1
 # While results wait, writing takes a fourth of the CPU of this process: for each second that a batch took, the rest of
 # the worker has so many before the next one, or what it can get in so long.
 _OTHERS, _LONGEST_YIELD = 3.0, 2.0
+# So many results wait now and then without any being late.
+_FEW = 32
 _YIELD_STEP = 0.1
 # Seconds between two audits in the whole fleet of writers.
 _AUDIT_EVERY = 30.0
@@ -82,8 +84,7 @@ class Writer:
         self._clock = clock
         self._writes = Writes(client)
         self._registry = Registry(client)
-        # So many results wait now and then without any being late.
-        self._few = min(settings.results_group, settings.results_queue_limit // 2)
+        self._few = min(_FEW, settings.results_queue_limit // 2)
         self._attempts: dict[str, int] = {}
         self._factor = 1.0
         self._throttle = Throttle(_LOG_EVERY)

@@ -27,13 +27,17 @@ from dsf.ticks import TickFactory, run_deadline
 
 log = dsf.log.get(__name__)
 
+# Pairs that a script can name to one command.
+_MOST_TOGETHER = 2000
+# What look.lua has to know of names.
+_NAMES = (keys.ENTRIES, keys.OVERRIDES, keys.spoke_queue(""), keys.MAIL_PREFIX, keys.MAIL_SLOTS - 1)
 _SEND, _DEFER, _DROP = "send", "defer", "drop"
 #: Seconds after which a pair that cannot be read or decided is tried again: a newer hub may have written its entry.
 _UNREADABLE_RETRY = 60.0
 #: Seconds between two looks at the schedule while ticks are being sent. With 1,000 ticks a second something is due at
 #: every moment; going for each one alone would cost a core, and this costs at most so much lag. Most of a look's cost
 #: are its three round trips, so ticks are cheap when there are many of them.
-_COALESCE = 0.05
+_COALESCE = 0.1
 #: Seconds between two log lines about pairs that cannot be decided.
 _COMPLAIN_INTERVAL = 1.0
 #: Seconds between two cleanings of the rate limiter.
@@ -87,10 +91,11 @@ class Dispatcher:
         """`batch` pairs per round trip, `queue_limit` messages per queue, `spread_rate` late pairs per second."""
         self._redis = client
         self._ticks = ticks
-        self._batch = batch
+        self._batch = min(batch, _MOST_TOGETHER)
         self._queue_limit = queue_limit
         self._gap = 1 / spread_rate
         self._clock = clock
+        self._look: Any = client.register_script(lua("look"))
         self._commit = client.register_script(lua("dispatch"))
         self._limiter = RateLimiter()
         self._prune_at = 0.0
@@ -159,17 +164,9 @@ class Dispatcher:
         names = [keys.split_pair(pair) for pair in pairs]
         targets = [*pairs, *{scorer_target(scorer) for _, scorer in names}]
         clusters = list({cluster for cluster, _ in names})
-        queues = [keys.spoke_queue(cluster) for cluster in clusters]
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hmget(keys.ENTRIES, pairs)
-            pipe.hmget(keys.OVERRIDES, targets)
-            for queue in queues:
-                pipe.llen(queue)
-            for cluster in clusters:
-                # A mailbox is full when all of its slots are; a look at one says that most are not.
-                pipe.exists(keys.mail_slots(cluster)[-1])
-            texts, said, *numbers = pipe.execute()
-        lengths, last = numbers[: len(clusters)], numbers[len(clusters) :]
+        # A script: two commands for each cluster cost beat more than deciding. A mailbox is full when all of its slots
+        # are; a look at one says that most are not.
+        texts, said, lengths, last = self._look(args=[*_NAMES, len(pairs), len(targets), *pairs, *targets, *clusters])
         maybe = [cluster for cluster, is_taken in zip(clusters, last, strict=True) if is_taken]
         overrides = {target: read(Override, target, text) for target, text in zip(targets, said, strict=True) if text}
         return _Batch(
@@ -177,7 +174,7 @@ class Dispatcher:
             due=due,
             entries=dict(zip(pairs, texts, strict=True)),
             overrides={target: override for target, override in overrides.items() if override is not None},
-            waiting=dict(zip(queues, lengths, strict=True)),
+            waiting=dict(zip(map(keys.spoke_queue, clusters), lengths, strict=True)),
             full=self._full(maybe),
         )
 

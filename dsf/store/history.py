@@ -23,6 +23,7 @@ _STAGES: Final = ("fetch", "score", "publish")
 # Their places are in what is stored: new ones go last.
 _COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_TWO_DIGITS: Final = tuple(first + second for first in _DIGITS for second in _DIGITS)
 _MICRO: Final = 1_000_000
 # Fields before the message, which alone may have spaces.
 _BEFORE_MESSAGE: Final = 7
@@ -119,7 +120,7 @@ def _others(counts: Mapping[str, int]) -> list[str]:
 def _packed(number: int) -> str:
     """To the base 36, which `int` reads."""
     text = ""
-    while number >= 36:
-        number, digit = divmod(number, 36)
-        text = _DIGITS[digit] + text
-    return _DIGITS[number] + text
+    while number >= 1296:
+        number, digits = divmod(number, 1296)
+        text = _TWO_DIGITS[digits] + text
+    return (_TWO_DIGITS[number] if number >= 36 else _DIGITS[number]) + text

@@ -7,11 +7,10 @@ steps, a message that arrives twice or a second worker never unbalance the books
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import redis
-from redis.commands.core import Script
 
 import dsf.log
 from dsf import keys
@@ -27,14 +26,25 @@ _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").re
 _SWEEP_BATCH = 500
 # Likewise for pairs.
 _FORGET_BATCH = 500
+# Likewise for results.
+_INGEST_BATCH = 64
+_INGEST_KEYS = (
+    keys.OPEN_RUNS,
+    keys.LOST_RUNS,
+    keys.ENTRIES,
+    keys.WRITES,
+    keys.WRITTEN,
+    keys.REJECTED,
+    keys.HUB_CHANGED,
+    keys.HUB_WAKE,
+)
 
 _Argument = str | int
 
 log = dsf.log.get(__name__)
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(NamedTuple):
     """What one result says about its run, ready for the books."""
 
     cluster: str
@@ -56,11 +66,10 @@ class Ending:
     #: Whether the score is to be written as an object.
     written: bool = True
     #: Counters of the pair hash (names without spaces) and how much to add.
-    counters: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, float] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class GivenWay:
+class GivenWay(NamedTuple):
     """A run whose result gave way to a newer one before the hub took it, and how the history has it."""
 
     cluster: str
@@ -93,40 +102,35 @@ class Runs:
 
         Then those of the runs that gave way, as skipped ones; it is a hub that is behind that has them, so they are
         nearly free. `refused` are results that were refused before it was known which run they belong to, by reason;
-        they are only counted. All of it is one round trip, and one more if there are any of these. Returns for each of
-        `endings` its outcome; `late` when it had been declared lost (its score counts, the books stay); `replayed` or
-        `stale` when it was refused; `removed` when the pair no longer exists; and whether a writer has to look at the
-        pair now. An error that Redis has with one of them is in its place, and says nothing of the others.
+        they are only counted. One round trip for many endings, and one for each of the other kinds if there are any.
+
+        Returns for each of `endings` its outcome; `late` when it had been declared lost (its score counts, the books
+        stay); `replayed` or `stale` when it was refused; `removed` when the pair no longer exists; and whether a writer
+        has to look at the pair now. An error that Redis has with one of them is in its place, and says nothing of the
+        others.
         """
-        calls = [(self._ingest, *_call(ending, now, history_length)) for ending in endings]
-        calls += [
-            (self._superseded, [keys.OPEN_RUNS, keys.ENTRIES], _rows(batch, history_length))
-            for batch in batched(given_way, _SWEEP_BATCH)
-        ]
-        with self._redis.pipeline(transaction=False) as pipe:
-            for script, names, values in calls:
-                pipe.evalsha(script.sha, len(names), *names, *values)
-            answers = pipe.execute(raise_on_error=False) if calls else []
-        ended = [self._ended(call, answer) for call, answer in zip(calls, answers, strict=True)]
-        for error in ended[len(endings) :]:
-            if isinstance(error, redis.ResponseError):
+        ended = [one for batch in batched(endings, _INGEST_BATCH) for one in self._end(batch, now, history_length)]
+        for rows in batched(given_way, _SWEEP_BATCH):
+            try:
+                self._superseded(keys=[keys.OPEN_RUNS, keys.ENTRIES], args=_rows(rows, history_length))
+            except redis.ResponseError as error:
                 # They are declared lost in time.
                 log.warning("the books of runs that gave way cannot be closed", error=str(error)[:500])
         # Rarely any, so a round trip of its own.
         self.refuse(refused)
-        return [one if isinstance(one, redis.ResponseError) else _answer(one) for one in ended[: len(endings)]]
+        return ended
 
-    def _ended(self, call: tuple[Script, list[str], list[_Argument]], answer: Any) -> Any:
-        """What Redis says, or has against this call."""
-        if isinstance(answer, redis.exceptions.NoScriptError):
-            # Redis was restarted, or this is the first: the client loads it.
-            try:
-                return call[0](keys=call[1], args=call[2])
-            except redis.ResponseError as error:
-                return error
-        if isinstance(answer, Exception) and not isinstance(answer, redis.ResponseError):
-            raise answer
-        return answer
+    def _end(
+        self, endings: Sequence[Ending], now: float, history_length: int
+    ) -> list[tuple[str, bool] | redis.ResponseError]:
+        arguments: list[_Argument] = [_number(now), history_length, _PREFIXES[1], EXPIRED_THRESHOLD]
+        for ending in endings:
+            arguments += _row(ending)
+        try:
+            answers: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
+        except redis.ResponseError as error:
+            return [error] * len(endings)
+        return [one if isinstance(one, redis.ResponseError) else (str(one[0]), one[1] == 1) for one in answers]
 
     def refuse(self, refused: Mapping[str, int]) -> None:
         """Count results that are refused before it is known which run they belong to, by reason."""
@@ -204,27 +208,13 @@ class Runs:
         return int(str(answer))
 
 
-def _call(ending: Ending, now: float, history_length: int) -> tuple[list[str], list[_Argument]]:
-    """Keys and arguments of the script."""
-    score, failure = ending.score, ending.failure
-    counters = " ".join(f"{name} {_number(amount)}" for name, amount in ending.counters.items())
-    names = [
-        keys.pair_key(ending.cluster, ending.scorer),
-        keys.history_key(ending.cluster, ending.scorer),
-        keys.OPEN_RUNS,
-        keys.LOST_RUNS,
-        keys.ENTRIES,
-        keys.WRITES,
-        keys.WRITTEN,
-        keys.REJECTED,
-        keys.HUB_CHANGED,
-        keys.HUB_WAKE,
-    ]
-    values: list[_Argument] = [
+def _row(ending: Ending) -> Iterable[_Argument]:
+    """Arguments of the script for one result."""
+    score, failure, history = ending.score, ending.failure, ending.history
+    return (
         keys.pair(ending.cluster, ending.scorer),
         ending.scorer,
         ending.run,
-        _number(now),
         ending.outcome,
         ending.refusal,
         failure.model_dump_json() if failure is not None else "",
@@ -232,18 +222,15 @@ def _call(ending: Ending, now: float, history_length: int) -> tuple[list[str], l
         ending.digest,
         _number(score.at) if score is not None else "",
         _number(score.valid_until) if score is not None else "",
-        ending.history.row(),
-        history_length,
+        history.row(),
         ending.failure_threshold,
         "1" if ending.written else "0",
-        counters,
-        "1" if ending.outcome == "skipped" and ending.history.reason == EXPIRED else "0",
-        EXPIRED_THRESHOLD,
+        " ".join([f"{name} {_number(amount)}" for name, amount in ending.counters.items()]),
+        "1" if ending.outcome == "skipped" and history.reason == EXPIRED else "0",
         # What goes to metrics only has results and no items.
         len(score.items if ending.written else score.results) if score is not None else 0,
-        "" if ending.history.value is None else f"{ending.history.value:.6g}",
-    ]
-    return names, values
+        "" if history.value is None else f"{history.value:.6g}",
+    )
 
 
 def _rows(given_way: Iterable[GivenWay], history_length: int) -> list[_Argument]:
@@ -252,10 +239,6 @@ def _rows(given_way: Iterable[GivenWay], history_length: int) -> list[_Argument]
     for one in given_way:
         values += [keys.pair(one.cluster, one.scorer), one.history.run, one.history.row()]
     return values
-
-
-def _answer(answer: list[object]) -> tuple[str, bool]:
-    return str(answer[0]), answer[1] == 1
 
 
 def _number(value: float) -> str:

@@ -17,6 +17,10 @@ local now, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local sent, left, lag_sum = 0, 0, 0
 local reasons, lags, lags_of = {}, {}, {}
 local key = 5
+local bounds = {}
+for b = 1, n do
+  bounds[b] = tonumber(ARGV[2 + b])
+end
 
 -- Beat may only count in the pair's hash, so a number is set by adding what it lacks.
 local function set(hash, field, value)
@@ -46,9 +50,9 @@ for i = 3 + n, #ARGV, 7 do
       sent = sent + 1
       local lag = math.max(0, now - tonumber(due))
       local bucket = '+Inf'
-      for b = 3, 2 + n do
-        if lag <= tonumber(ARGV[b]) then
-          bucket = ARGV[b]
+      for b = 1, n do
+        if lag <= bounds[b] then
+          bucket = ARGV[2 + b]
           break
         end
       end

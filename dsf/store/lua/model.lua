@@ -85,10 +85,11 @@ end
 -- Puts a pair where it belongs at `now`, by what its hash says.
 -- is_paused and until (unix seconds or nil): whether it shall run; is_paused nil: as it was.
 -- touched: readers want to hear of it although its state may be the same.
+-- f: what its hash says, if the caller knows.
 -- Returns its state.
-local function model_place(cluster, scorer, now, is_paused, until_, touched)
+local function model_place(cluster, scorer, now, is_paused, until_, touched, f)
     local pair = cluster .. '/' .. scorer
-    local f = redis.call('HMGET', PAIR .. pair, 'failing', 'expired', 'last_success', 'valid_until', 'items', 'skips',
+    f = f or redis.call('HMGET', PAIR .. pair, 'failing', 'expired', 'last_success', 'valid_until', 'items', 'skips',
         'value', 'failure')
     local index = MODEL .. 'states:' .. scorer
     local old = tonumber(redis.call('ZSCORE', index, cluster) or nil)

@@ -12,13 +12,25 @@ for number, item in ipairs(held) do
         return {unpack(held, 1, number - 1)}
     end
 end
+local taken = {}
 for number = #held + 1, most do
-    -- Before it is moved: what is in the list must fit into one note.
-    local item = redis.call('LRANGE', KEYS[1], -1, -1)[1]
-    if not item or (number > 1 and bytes + #item > most_bytes) then
+    local item = redis.call('LMOVE', KEYS[1], KEYS[2], 'RIGHT', 'LEFT')
+    if not item then
         break
     end
-    redis.call('LMOVE', KEYS[1], KEYS[2], 'RIGHT', 'LEFT')
     bytes = bytes + #item
+    if number > 1 and bytes > most_bytes then
+        -- What is in the list must fit into one note.
+        redis.call('LMOVE', KEYS[2], KEYS[1], 'LEFT', 'RIGHT')
+        break
+    end
+    taken[#taken + 1] = item
 end
-return redis.call('LRANGE', KEYS[2], 0, -1)
+local found = {}
+for i = #taken, 1, -1 do
+    found[#found + 1] = taken[i]
+end
+for _, item in ipairs(held) do
+    found[#found + 1] = item
+end
+return found

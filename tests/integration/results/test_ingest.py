@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import redis
+
 from dsf import keys
 from dsf.fleet.verdict import verdict
 from tests.integration.results.bed import START, Bed
@@ -148,3 +150,35 @@ def test_a_run_in_a_row_of_an_earlier_version_has_ended(bed: Bed) -> None:
     bed.client.lset(history, 0, row)
     assert bed.send(run, outcome="skipped", reason="overlap") == "replayed"
     assert [entry.run for entry in bed.history()] == [run]
+
+
+def test_what_redis_has_against_one_of_many_says_nothing_of_the_others(bed: Bed) -> None:
+    """More than one call takes. The result of a pair whose history is no list is left, and nothing of it is done."""
+    bed.add()
+    bed.add("c2", "s2")
+    bed.client.set(keys.history_key("c2", "s2"), "no list")
+    envelopes = bed.backlog(150)
+    bad = bed.open("c2", "s2")
+    envelopes.insert(70, bed.envelope(bad, "c2", "s2"))
+    answers = bed.ingest.handle_all(envelopes)
+    error = answers.pop(70)
+    assert isinstance(error, redis.ResponseError)
+    assert str(error).startswith("WRONGTYPE")
+    assert answers == ["ok"] * 150
+    assert bed.state().count("ok") == 150
+    assert bed.state("c2", "s2").count("ok") == 0
+    assert bed.client.zrange(keys.OPEN_RUNS, 0, -1) == [keys.run_member("c2", "s2", bad)]
+
+
+def test_what_redis_has_against_all_of_them_is_said_of_each(bed: Bed) -> None:
+    # What its agent speaks is noted, so that nothing else is written later.
+    assert bed.cycle() == "ok"
+    envelopes = [bed.envelope(bed.open()) for _ in range(3)]
+    bed.client.config_set("min-replicas-to-write", 1)
+    try:
+        answers = bed.ingest.handle_all(envelopes)
+    finally:
+        bed.client.config_set("min-replicas-to-write", 0)
+    assert all(isinstance(answer, redis.ResponseError) for answer in answers)
+    assert [str(answer).partition(" ")[0] for answer in answers] == ["NOREPLICAS"] * 3
+    assert bed.ingest.handle_all(envelopes) == ["ok"] * 3

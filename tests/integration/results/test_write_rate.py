@@ -95,7 +95,7 @@ def test_results_that_wait_go_before_scores(bed: Bed, monkeypatch: pytest.Monkey
     monkeypatch.setattr(writer_module, "_OTHERS", 1e9)
     monkeypatch.setattr(writer_module, "_LONGEST_YIELD", 600.0)
     fill(bed, 40, write_rate=100_000.0)
-    bed.client.lpush(keys.RESULTS_QUEUE, *range(bed.settings.results_group + 1))
+    bed.client.lpush(keys.RESULTS_QUEUE, *range(writer_module._FEW + 1))
     writer = bed.writer()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(writer.step)

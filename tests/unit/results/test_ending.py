@@ -54,6 +54,13 @@ def test_unused_and_empty_labels_are_dropped_and_of_twins_the_later_stands() -> 
     assert ending.score.results == [({"node": "a"}, 3.0), ({"node": "b"}, 2.0)]
 
 
+def test_twins_may_name_their_labels_in_any_order() -> None:
+    results = [({"node": "a", "pod": "p"}, 1.0), ({"pod": "a", "node": "p"}, 2.0), ({"pod": "p", "node": "a"}, 3.0)]
+    ending = ending_of(result(results=results), record(), now=NOW, settings=SETTINGS)
+    assert ending.score is not None
+    assert ending.score.results == [({"node": "a", "pod": "p"}, 3.0), ({"node": "p", "pod": "a"}, 2.0)]
+
+
 def test_an_error_without_words() -> None:
     ending = ending_of(result(outcome="error"), record(), now=NOW, settings=SETTINGS)
     assert ending.failure is not None
