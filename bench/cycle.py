@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from dsf import keys
 from dsf.messages import derive_key, new_run_id
 from dsf.settings import Settings
 from dsf.ticks import TickFactory
-from tests.support.mail import Sent
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
@@ -90,13 +89,15 @@ class Broker:
         self, redis_server: RedisServer, agent: subprocess.Popen[bytes], worker: subprocess.Popen[bytes], done: Path
     ) -> None:
         self.redis: redis.Redis = redis_server.client()
-        self.sent = Sent(self.redis, CLUSTER)
         self.agent = psutil.Process(agent.pid)
         self._worker = psutil.Process(worker.pid)
         self._plain = plain(redis_server.url)
         self.server = psutil.Process(redis_server.pid)
         self._done = done
         self._ticks = TickFactory()
+        #: What the agent rings when it has put a result in: somebody listens, as a results worker does.
+        self._bell = self.redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        self._bell.subscribe(keys.mail_bell(CLUSTER))
 
     def cpu(self) -> float:
         """CPU seconds of agent, worker and Redis: one of the first two rests while the other one works."""
@@ -110,13 +111,21 @@ class Broker:
     def cycles(self, scorers: list[str], pace: float = PACE) -> int:
         """One cycle of each scorer, so many a second; bytes of a result."""
         expires = time.time() + 300
-        for scorer in self._paced(scorers, pace):
+        sent: list[Any] = []
+
+        def collect(seconds: float) -> int:
+            """Take out of the mailbox what comes within so many seconds; how many results there are."""
+            until = time.monotonic() + seconds
+            while message := self._bell.get_message(timeout=max(0.0, until - time.monotonic())):
+                letter = self.redis.getdel(keys.mail_slots(CLUSTER)[int(message["data"])])
+                sent.extend([letter] if letter else [])
+            return len(sent)
+
+        for scorer in self._paced(scorers, pace, collect):
             tick = self._ticks.message(CLUSTER, scorer, new_run_id(), expires)
             self.redis.lpush(keys.spoke_queue(CLUSTER), tick)
-        wait_for(lambda: self.sent.count() == len(scorers), 60, "the results", interval=0.05)
-        first = self.sent.take()
-        self.redis.delete(keys.RESULTS_QUEUE, *keys.mail_slots(CLUSTER))
-        envelope = json.loads(json.loads(str(first))["body"])[0][0]
+        wait_for(lambda: collect(0.05) == len(scorers), 60, "the results", interval=0)
+        envelope = json.loads(json.loads(sent[-1])["body"])[0][0]
         assert '"outcome":"ok"' in envelope["body"], envelope["body"]
         return len(envelope["body"])
 
@@ -129,11 +138,13 @@ class Broker:
             chain(*(task.si(*arguments) for task in tasks)).apply_async(expires=300)
         wait_for(lambda: self._done.stat().st_size == wanted, 60, "the chains", interval=0.05)
 
-    def _paced(self, scorers: list[str], pace: float = PACE) -> Iterator[str]:
+    def _paced(
+        self, scorers: list[str], pace: float = PACE, wait: Callable[[float], object] = time.sleep
+    ) -> Iterator[str]:
         """As beat sends them: every scorer has its own moment."""
         started = time.monotonic()
         for number, scorer in enumerate(scorers):
-            time.sleep(max(0.0, started + number / pace - time.monotonic()))
+            wait(max(0.0, started + number / pace - time.monotonic()))
             yield scorer
 
 

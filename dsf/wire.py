@@ -1,6 +1,6 @@
 """Celery messages (task protocol 2), made and taken apart without Celery.
 
-A tick, a result and the next stage of a cycle are calls of one task with a few arguments. `apply_async` would make such
+A tick and a result are calls of one task with a few arguments. `apply_async` would make such
 a message with five times the CPU and half as many bytes again.
 
 What was pushed into a queue is not trusted. A Celery message can carry more than a task: a chain or callbacks that a
@@ -42,7 +42,6 @@ def message(
     root_id: str | None = None,
     parent_id: str | None = None,
     expires: str | None = None,
-    retries: int = 0,
     origin: str = _ORIGIN,
     redelivered: bool = False,
     delivery_tag: str | None = None,
@@ -63,7 +62,7 @@ def message(
             "task": task,
             "id": task_id,
             "expires": expires,
-            "retries": retries,
+            "retries": 0,
             "root_id": root_id or task_id,
             "parent_id": parent_id,
             "argsrepr": argsrepr,

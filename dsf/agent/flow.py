@@ -1,7 +1,7 @@
 """The stages as Celery tasks: how they begin, are tried again, fail, and hand on to the next one.
 
 Every cycle ends with exactly one result to the hub, unless the agent dies; then the hub declares it lost. The next
-stage, and another try of this one, is a message to this worker itself (`dsf.agent.handover`).
+stage, and another try of this one, is a call for this worker itself (`dsf.agent.handover`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, NoReturn
 
 from celery import Task
 from celery.exceptions import Retry
 
 import dsf.log
-from dsf import wire
+from dsf.agent.call import StageCall
 from dsf.agent.config import ConfigSource
 from dsf.agent.cycles import Cycles
 from dsf.agent.ending import is_ending
@@ -31,7 +30,6 @@ from dsf.keys import spoke_queue
 from dsf.messages import PUBLISH_TASK, SCORE_TASK, Outcome, Result, Stage, new_run_id, run_time
 from dsf.reasons import FailureReason
 from dsf.settings import Settings
-from dsf.ticks import iso
 
 log = dsf.log.get(__name__)
 
@@ -99,7 +97,7 @@ class Flow:
             if cycle.response is None:
                 self._cycles.score(cycle)
             outcome = self._publish(cycle)
-            self._on_success(scorer, _interval(cycle, _expires(task)))
+            self._on_success(scorer, _interval(cycle, _expires(task.request)))
             return outcome
 
         return self._stage(task, "publish", scorer, run_id, work)
@@ -127,8 +125,11 @@ class Flow:
         summary = self._config.get(scorer)
         if summary is None:
             self._unknown(task, stage, scorer, run_id)
+        # Celery looks for it in the thread each time.
+        request = task.request
+        expires = _expires(request)
         try:
-            cycle = self._cycles.enter(run_id, summary, _expires(task))
+            cycle = self._cycles.enter(run_id, summary, expires)
         except OverlapError:
             self._skip(scorer, run_id, summary)
             return "skipped: overlap"
@@ -143,18 +144,15 @@ class Flow:
             self._cycles.rest(cycle)
         if then is not None:
             # fetch -> score -> publish: each is a task of this same worker.
-            expires = task.request.expires or iso(self._hub_time() + max(cycle.deadline - time.monotonic(), 0.0))
-            self._hand_over(then, task, scorer, run_id, parent_id=task.request.id, expires=expires)
+            if expires is None:
+                expires = self._hub_time() + max(cycle.deadline - time.monotonic(), 0.0)
+            self._handover.follow(self._call(then, request, scorer, run_id, parent_id=request.id, expires=expires))
         return said
 
-    def _hand_over(
-        self, name: str, by: AnyTask, scorer: str, run_id: str, *, delay: float = 0.0, **options: Any
-    ) -> None:
-        """Have this worker run the task `name` for this cycle, in so many seconds."""
-        names = (scorer, run_id)
+    def _call(self, name: str, by: Any, scorer: str, run_id: str, **options: Any) -> StageCall:
+        """A call of the task `name` for this cycle, by the request of another one."""
         queue = spoke_queue(self._settings.cluster)
-        message = wire.message(name, names, queue, argsrepr=repr(names), root_id=by.request.root_id, **options)
-        self._handover.give(message, delay)
+        return StageCall(name, (scorer, run_id), queue, root_id=by.root_id, **options)
 
     def _try(self, task: AnyTask, cycle: Cycle, stage: Stage, work: Callable[[Cycle], str]) -> str:
         try:
@@ -206,18 +204,18 @@ class Flow:
     def _again(self, task: AnyTask, scorer: str, run_id: str, delay: float, failure: CycleError) -> NoReturn:
         """As `task.retry`, which would go through Redis. Flower shows the same task again, and how often."""
         request = task.request
-        self._hand_over(
+        call = self._call(
             task.name,
-            task,
+            request,
             scorer,
             # A fetch by hand came without one.
             run_id,
-            delay=delay,
             task_id=request.id,
             parent_id=request.parent_id,
-            expires=request.expires,
+            expires=_expires(request),
             retries=request.retries + 1,
         )
+        self._handover.give(call, delay)
         raise Retry(exc=failure, when=delay)  # type: ignore[arg-type]
 
     def _unknown(self, task: AnyTask, stage: Stage, scorer: str, run_id: str) -> NoReturn:
@@ -225,7 +223,7 @@ class Flow:
             stage, "unknown_scorer", f"scorer {scorer!r} is not in the configuration that was delivered to this cluster"
         )
         if stage == "fetch" and task.request.retries < _UNKNOWN_TRIES:
-            expires = _expires(task)
+            expires = _expires(task.request)
             if expires is None or self._hub_time() + _UNKNOWN_WAIT + _SHORTEST_TRY < expires:
                 self._again(task, scorer, run_id, _UNKNOWN_WAIT, failure)
         self._cycles.leave(scorer, run_id)
@@ -269,13 +267,7 @@ def _interval(cycle: Cycle, expires: float | None) -> float:
     return says if expires is None else max(says, expires - run_time(cycle.run_id))
 
 
-def _expires(task: AnyTask) -> float | None:
-    """When the message expires, in unix seconds."""
-    expires: Any = task.request.expires
-    if expires is None:
-        return None
-    try:
-        moment = expires if isinstance(expires, datetime) else datetime.fromisoformat(str(expires))
-        return moment.timestamp()
-    except (ValueError, OverflowError):
-        return None
+def _expires(request: Any) -> float | None:
+    """When the call expires, in unix seconds."""
+    expires = request.expires
+    return None if expires is None else float(expires.timestamp())

@@ -1,9 +1,10 @@
 """The way from one stage of a cycle to the next: inside this worker, not through Redis.
 
-A stage that has ended gives the message for the next one to this worker's own consumer, which treats it as one that it
-took from its queue: the task is received, waits for a thread, and Flower shows it. So a cycle costs one pop and one
-push however far away Redis is, and an agent needs no right to write to its queue. What is here when the process dies is
-lost, as a whole cycle; the next tick comes.
+A stage that has ended well has the next one follow in its own thread; one that is tried again later, or that waits for
+its turn under a rate limit, comes back by way of the main loop. Either goes to this worker's own consumer, as what came
+from Redis does: the task is received, runs, and Flower shows it. So a cycle costs one pop and one push however far away
+Redis is, and an agent needs no right to write to its queue. What is here when the process dies is lost, as a whole
+cycle; the next tick comes.
 """
 
 from __future__ import annotations
@@ -12,29 +13,39 @@ import heapq
 import itertools
 import threading
 import time
+from functools import partial
 from typing import Any
 
-from kombu.message import Message
-
+from dsf.agent.call import StageCall
 from dsf.agent.ending import is_ending
 
 
 class HandOver:
-    """Messages for this worker from itself. `give` is for any thread, all else for the worker's main loop."""
+    """Calls for this worker from itself. `give` is for any thread, `follow` for one of the pool, all else for the
+    worker's main loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._order = itertools.count()
-        #: When it is due (time.monotonic()), its number, the message.
-        self._waiting: list[tuple[float, int, dict[str, Any]]] = []
+        #: When it is due (time.monotonic()), its number, the call.
+        self._waiting: list[tuple[float, int, StageCall]] = []
         self._consumer: Any = None
         #: Until when the main loop's timer sleeps.
         self._alarm = float("inf")
 
-    def give(self, message: dict[str, Any], delay: float = 0.0) -> None:
-        """Have this message (`dsf.wire.message`) received in so many seconds; at once when the agent is to end."""
+    def follow(self, call: StageCall) -> None:
+        """Have it run in this thread, after the task that runs there now."""
+        consumer = self._consumer
+        if consumer.task_buckets[call.task] is None:
+            consumer.pool.follow(partial(_receive, consumer, call))
+        else:
+            # It waits for its turn, and turns are the main loop's.
+            self.give(call)
+
+    def give(self, call: StageCall, delay: float = 0.0) -> None:
+        """Have it received in so many seconds; at once when the agent is to end."""
         with self._lock:
-            heapq.heappush(self._waiting, (time.monotonic() + delay, next(self._order), message))
+            heapq.heappush(self._waiting, (time.monotonic() + delay, next(self._order), call))
         self.wake()
 
     def wake(self) -> None:
@@ -49,6 +60,10 @@ class HandOver:
         self._alarm = float("inf")
         self.wake()
 
+    def receive(self, call: StageCall) -> None:
+        """Have the consumer receive it."""
+        _receive(self._consumer, call)
+
     def deliver(self) -> bool:
         """Hand over what is due; says whether something still waits."""
         now = float("inf") if is_ending() else time.monotonic()
@@ -59,9 +74,9 @@ class HandOver:
                 if not self._waiting:
                     return False
                 due = self._waiting[0][0]
-                message = heapq.heappop(self._waiting)[-1] if due <= now else None
-            if message is not None:
-                _receive(self._consumer, message)
+                call = heapq.heappop(self._waiting)[-1] if due <= now else None
+            if call is not None:
+                self.receive(call)
             else:
                 if due < self._alarm:
                     self._alarm = due
@@ -69,18 +84,9 @@ class HandOver:
                 return True
 
 
-def _receive(consumer: Any, message: dict[str, Any]) -> None:
-    """As the consumer's own handler of messages that came from Redis; there is nothing to acknowledge."""
-    received = Message(
-        body=message["body"],
-        content_type=message["content-type"],
-        content_encoding=message["content-encoding"],
-        headers=message["headers"],
-        properties=message["properties"],
-        delivery_info=message["properties"]["delivery_info"],
-    )
-    strategy = consumer.strategies[message["headers"]["task"]]
-    strategy(received, None, _nothing, _nothing, consumer.on_task_message)
+def _receive(consumer: Any, call: StageCall) -> None:
+    """As the consumer's own handler of messages from Redis, without one; there is nothing to acknowledge."""
+    consumer.strategies[call.task](call, None, _nothing, _nothing, consumer.on_task_message)
 
 
 def _nothing(*_: Any) -> None:

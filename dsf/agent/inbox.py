@@ -2,7 +2,7 @@
 
 Who holds an agent's credential, or a right to start tasks, may push anything there, and one malformed message would end
 the worker. So only these parts are taken, each of them checked: which task, which scorer, which run, when it expires,
-how often it was tried, and its ids. Everything else is dropped, and the message is made anew.
+how often it was tried, and its ids. Everything else is dropped, and the call is made anew.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from dsf import wire
+from dsf.agent.call import StageCall
 from dsf.keys import is_name
 from dsf.messages import FETCH_TASK, PUBLISH_TASK, SCORE_TASK, is_run_id
-from dsf.ticks import iso
 
 #: An agent of an earlier version put the later stages of a cycle into the queue, too.
 _TASKS = (FETCH_TASK, SCORE_TASK, PUBLISH_TASK)
@@ -20,8 +20,8 @@ _TASKS = (FETCH_TASK, SCORE_TASK, PUBLISH_TASK)
 _LONGEST = 16_384
 
 
-def accept(item: bytes, queue: str) -> dict[str, Any]:
-    """The message for Celery that `item`, an element of `queue`, calls for.
+def accept(item: bytes, queue: str) -> StageCall:
+    """The call for Celery that `item`, an element of `queue`, calls for.
 
     Raises MessageRejectedError when it is no call of a stage with the name of a scorer and a run id. Only a fetch may
     come without a run id, as people send it.
@@ -32,15 +32,14 @@ def accept(item: bytes, queue: str) -> dict[str, Any]:
     names = _names(*call.arguments())
     if len(names) == 1 and call.task != FETCH_TASK:
         raise wire.malformed("no run id")
-    return wire.message(
+    return StageCall(
         call.task,
         names,
         queue,
-        argsrepr=repr(names),
         task_id=call.id,
         root_id=call.root_id,
         parent_id=call.parent_id,
-        expires=None if call.expires is None else iso(call.expires),
+        expires=call.expires,
         retries=call.retries,
     )
 

@@ -50,14 +50,6 @@ def _own(config: Settings) -> Settings:
     return dsf.settings.settings()
 
 
-def _log_no_successes() -> None:
-    """Two lines for each task would be a fifth of a cycle's CPU; failures and other tries are still logged."""
-    from celery.app import trace
-
-    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
-    logging.getLogger(trace.__name__).addFilter(lambda record: record.msg is not trace.LOG_SUCCESS)
-
-
 def _run(config: Settings) -> int:
     # Only now: importing it makes the application, for the role that the settings say.
     from celery import signals
@@ -71,7 +63,8 @@ def _run(config: Settings) -> int:
             agent.flow.expired(request)
 
     if config.log_level != "DEBUG":
-        _log_no_successes()
+        # Two lines for each task, one here and one in `dsf.agent.tracer`, would be a fifth of a cycle's CPU.
+        logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
     memory.share_heap()
     memory.give_back_large_blocks()
     agent = runtime.Runtime(config)

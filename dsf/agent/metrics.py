@@ -59,6 +59,7 @@ class AgentMetrics(Observer):
             buckets=names.STAGE_BUCKETS,
             registry=self.registry,
         )
+        self._timers: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         ProcessCollector(registry=self.registry)
         self.registry.register(_Scores(self, cluster, config, clock))
         self._clock = clock
@@ -88,8 +89,13 @@ class AgentMetrics(Observer):
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
         """One stage, or one try of it, took this long."""
-        self._seconds[stage].labels(score_name).inc(seconds)
-        self._stages.labels(score_name, stage).observe(seconds)
+        # To find them again by their labels would take as long as to count.
+        timer = self._timers.get((score_name, stage))
+        if timer is None:
+            timer = self._seconds[stage].labels(score_name), self._stages.labels(score_name, stage)
+            self._timers[score_name, stage] = timer
+        timer[0].inc(seconds)
+        timer[1].observe(seconds)
 
     def current(self, config: ConfigSource) -> list[_Published]:
         """Results that may still be used, of scorers that are still there; the others are forgotten."""

@@ -1,4 +1,4 @@
-"""The threads in which the stages run."""
+"""The threads in which the stages run: those of one cycle in the same one, as long as each follows the one before."""
 
 from __future__ import annotations
 
@@ -19,6 +19,18 @@ log = dsf.log.get(__name__)
 _LOOK = 0.05
 
 
+_Work = tuple[Any, ...]
+
+
+class _Own(threading.local):
+    """What belongs to one thread."""
+
+    #: What is to be called after the work that is being done, whether that goes on, and what it gave.
+    receive: Callable[[], object] | None = None
+    receives = False
+    next: _Work | None = None
+
+
 class StagePool(BasePool):
     """`limit` threads that take what is to be run in the order in which it came; one that hangs is replaced."""
 
@@ -31,7 +43,8 @@ class StagePool(BasePool):
         self.on_room: Callable[[], object] = lambda: None
         #: Whether something is still to come although no thread runs it; asked when the worker ends.
         self.is_more_to_come: Callable[[], bool] = lambda: False
-        self._work: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._own = _Own()
         self._lock = threading.Lock()
         #: What was given to the pool and has not ended.
         self._unfinished = 0
@@ -70,10 +83,21 @@ class StagePool(BasePool):
         accept_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> None:
-        """Run it as soon as a thread is free."""
+        """Run it as soon as a thread is free; what follows, in its own."""
+        work = (target, args, kwargs, callback, accept_callback)
+        if self._own.receives:
+            self._own.next = work
+            return
         with self._lock:
             self._unfinished += 1
-        self._work.put((target, args, kwargs, callback, accept_callback))
+        self._work.put(work)
+
+    def follow(self, receive: Callable[[], object]) -> None:
+        """Call `receive` in this thread, one of the pool's, after what runs there now; what it applies runs there next.
+
+        So it waits for no other thread and for no turn of the worker's main loop.
+        """
+        self._own.receive = receive
 
     def on_stop(self) -> None:
         """Wait until all is done that has begun, with all that follows from it."""
@@ -93,13 +117,10 @@ class StagePool(BasePool):
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             try:
-                apply_target(*work)
-            except Exception:
-                # Celery itself failed at what it does around a task.
-                log.exception("stage not finished")
-            finally:
                 # Not kept until the next one comes: it has the payload of this one.
-                del work
+                while work is not None:
+                    work = self._do(work)
+            finally:
                 with self._lock:
                     self._unfinished -= 1
                     has_made_room = self._unfinished - self._hanging == self.limit - 1
@@ -109,3 +130,22 @@ class StagePool(BasePool):
                     self.on_room()
             if is_too_many:
                 return
+
+    def _do(self, work: _Work) -> _Work | None:
+        """Do it, and say what follows."""
+        own = self._own
+        try:
+            apply_target(*work)
+        except Exception:
+            # Celery itself failed at what it does around a task.
+            log.exception("stage not finished")
+        receive, own.receive, own.next = own.receive, None, None
+        if receive is not None:
+            own.receives = True
+            try:
+                receive()
+            except Exception:
+                log.exception("stage not begun")
+            finally:
+                own.receives = False
+        return own.next

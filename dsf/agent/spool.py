@@ -1,4 +1,6 @@
-"""Payloads between two stages, on the agent's own disk: what travels through Redis is only the run id.
+"""Payloads between two stages, on the agent's own disk: what one stage hands to the next is only the run id.
+
+Small ones stay in memory while there is room for them: a file that is made and removed costs ten times the copy.
 
 A spool belongs to one process. Nothing in it outlives the process: it is emptied at the start, because after a crash
 no cycle waits for what is left, and a cycle whose payload is gone fetches again.
@@ -10,8 +12,9 @@ import contextlib
 import os
 import stat
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dsf.errors import SettingsError
@@ -19,6 +22,8 @@ from dsf.messages import is_run_id
 
 #: Files up to this many bytes are read as a whole; larger ones are sent in pieces of this size.
 _PIECE_BYTES = 256 * 1024
+#: Bytes of payloads up to that size that are in memory, all together.
+_MOST_KEPT = 2 * 1024 * 1024
 #: How the name of an unfinished file ends.
 _UNFINISHED = ".part"
 
@@ -42,10 +47,15 @@ class SpooledFile:
 
 
 class Spool:
-    """Files named by run id in a folder that only this user can read."""
+    """What is kept in memory, and files named by run id in a folder that only this user can read. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock = threading.Lock()
+        # Run id -> the payload, and when it came (unix seconds).
+        self._kept: dict[str, tuple[bytes, float]] = {}
+        self._room = _MOST_KEPT
+        self._in_files: set[str] = set()
 
     @property
     def folder(self) -> Path:
@@ -69,9 +79,12 @@ class Spool:
         except OSError as error:
             raise SettingsError(f"DSF_AGENT_SPOOL_DIR: cannot use {self._folder}: {error.strerror}") from None
 
-    def write(self, run_id: str, pieces: Iterable[bytes | memoryview]) -> None:
+    def write(self, run_id: str, pieces: Sequence[bytes | memoryview]) -> None:
         """Store a payload; it is there as a whole or not at all. Raises OSError (a full disk) and ValueError."""
         path = self._path(run_id)
+        self._drop(run_id)
+        if self._keep(run_id, pieces):
+            return
         unfinished = path.with_name(path.name + _UNFINISHED)
         try:
             descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
@@ -80,6 +93,7 @@ class Spool:
                     _write_all(descriptor, piece)
             finally:
                 os.close(descriptor)
+            self._in_files.add(run_id)
             unfinished.rename(path)
         except OSError:
             unfinished.unlink(missing_ok=True)
@@ -87,6 +101,8 @@ class Spool:
 
     def read(self, run_id: str) -> bytes | SpooledFile | None:
         """The payload, or None when there is none (any more). Raises ValueError for what is no run id."""
+        if (kept := self._kept.get(run_id)) is not None:
+            return kept[0]
         path = self._path(run_id)
         try:
             size = path.stat().st_size
@@ -96,19 +112,40 @@ class Spool:
 
     def remove(self, run_id: str) -> None:
         """Remove a payload, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            self._path(run_id).unlink()
+        self._drop(run_id)
+        if run_id in self._in_files:
+            self._in_files.discard(run_id)
+            with contextlib.suppress(FileNotFoundError):
+                self._path(run_id).unlink()
 
     def sweep(self, max_age: float) -> int:
-        """Remove files older than `max_age` seconds, whose cycle ended without anyone noticing; says how many."""
+        """Remove payloads older than `max_age` seconds, whose cycle ended without anyone noticing; says how many."""
         oldest = time.time() - max_age
-        removed = 0
+        removed = sum(self._drop(run_id) for run_id, (_, at) in list(self._kept.items()) if at <= oldest)
         for entry in os.scandir(self._folder):
             with contextlib.suppress(FileNotFoundError):
                 if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime <= oldest:
                     Path(entry.path).unlink()
+                    self._in_files.discard(entry.name)
                     removed += 1
         return removed
+
+    def _keep(self, run_id: str, pieces: Sequence[bytes | memoryview]) -> bool:
+        """Keep it in memory if it is small and there is room."""
+        size = sum(map(len, pieces))
+        with self._lock:
+            if size > min(_PIECE_BYTES, self._room):
+                return False
+            self._kept[run_id] = b"".join(pieces), time.time()
+            self._room -= size
+        return True
+
+    def _drop(self, run_id: str) -> bool:
+        """Forget it, if it is in memory."""
+        with self._lock:
+            kept = self._kept.pop(run_id, None)
+            self._room += 0 if kept is None else len(kept[0])
+        return kept is not None
 
     def _path(self, run_id: str) -> Path:
         # It came through Redis and becomes a file name.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
 
 from dsf.agent import runtime
 from dsf.agent.ending import is_ending
+from dsf.agent.tracer import tracer
+from dsf.messages import FETCH_TASK, PUBLISH_TASK, SCORE_TASK
 
 #: Seconds between two looks for stages that hang and for scorers that were removed.
 _LOOK_EVERY = 1.0
@@ -32,10 +36,16 @@ class AgentStep(bootsteps.StartStopStep):
         agent = runtime.current()
         pool, channel = consumer.pool, consumer.task_consumer.channel
         channel.room = pool.room
+        channel.on_call = agent.handover.receive
         channel.on_refused = agent.metrics.refused_message
         pool.on_room = agent.handover.wake
         pool.is_more_to_come = agent.handover.deliver
         agent.handover.attach(consumer)
+        # Celery's own logs each task that ended well.
+        if not logging.getLogger().isEnabledFor(logging.DEBUG):
+            for name in (FETCH_TASK, SCORE_TASK, PUBLISH_TASK):
+                task = consumer.app.tasks[name]
+                task.__trace__ = tracer(task)
         self._look = consumer.timer.call_repeatedly(
             _LOOK_EVERY, lambda: pool.replace(agent.cycles.look(agent.config.summaries()))
         )
@@ -79,7 +89,7 @@ class EventBatches(bootsteps.StartStopStep):
         dispatcher = consumer.event_dispatcher
         if dispatcher is not None:
             self._end, self._is_some = threading.Event(), threading.Event()
-            dispatcher.on_send_buffered = self._is_some.set
+            dispatcher.on_send_buffered = partial(_set, self._is_some)
             dispatcher.buffer_limit = _MOST_EVENTS
             threading.Thread(
                 target=_send_batches, args=(dispatcher, self._is_some, self._end), name="dsf-events", daemon=True
@@ -97,6 +107,12 @@ class EventBatches(bootsteps.StartStopStep):
         self._is_some.set()
         if consumer.event_dispatcher is not None:
             consumer.event_dispatcher.flush()
+
+
+def _set(event: threading.Event) -> None:
+    # To set it again would cost more than the event for Flower does.
+    if not event.is_set():
+        event.set()
 
 
 def _send_batches(dispatcher: Any, is_some: threading.Event, end: threading.Event) -> None:

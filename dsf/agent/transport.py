@@ -1,7 +1,8 @@
 """How ticks leave the cluster's queue: one at a time, while a thread is free, and taken apart before Celery sees them.
 
 At most once: what was popped is gone from Redis, and nothing is ever put back, so that an agent needs no right to write
-to its queue. What cannot be read is counted and dropped.
+to its queue. What cannot be read is counted and dropped, and what can is given to the worker without kombu's way of a
+message to its consumer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kombu.transport import virtual
 
 import dsf.log
 from dsf.agent import inbox
+from dsf.agent.call import StageCall
 from dsf.errors import MessageRejectedError
 from dsf.redislink import transport as link
 from dsf.throttle import Throttle
@@ -35,27 +37,20 @@ _throttle = Throttle()
 
 
 class QoS(_BaseQoS):  # type: ignore[misc]
-    """Knows what was taken and not begun, and asks for more only while there is room for it."""
-
-    #: What was taken runs in this process whatever becomes of the connection.
-    restore_at_shutdown = False
+    """Asks for more only while there is room for it. What was taken runs, whatever becomes of the connection."""
 
     def can_consume(self) -> bool:
         """Whether one more tick may be taken."""
-        return bool(super().can_consume() and self.channel.room() > 0)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Forget a message; the next tick takes its place."""
-        del requeue
-        super().reject(delivery_tag)
+        return bool(self.channel.room() > 0)
 
 
 class Channel(_BaseChannel):  # type: ignore[misc]
     """A channel that lets nothing into the worker but calls of its stages."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: How many threads are free, and who counts what is refused; set by the worker.
+        #: How many threads are free, who takes a call, and who counts what is refused; set by the worker.
         self.room: Callable[[], int] = lambda: 1
+        self.on_call: Callable[[StageCall], object] = lambda _: None
         self.on_refused: Callable[[], None] = lambda: None
         # Pops that Redis has not answered; it takes the next one up as soon as it has answered the one before.
         self._asked = 0
@@ -107,13 +102,13 @@ class Channel(_BaseChannel):  # type: ignore[misc]
     def _take(self, key: bytes, item: bytes) -> None:
         queue = key.decode()
         try:
-            message = inbox.accept(item, queue)
+            call = inbox.accept(item, queue)
         except MessageRejectedError as error:
             self.on_refused()
             if (not_logged := _throttle.take(error.reason)) is not None:
                 log.warning("message refused", queue=queue, why=str(error), not_logged=not_logged)
             return
-        self.connection._deliver(message, queue)
+        self.on_call(call)
 
     def stop_taking(self) -> None:
         """Take no more ticks. One that is here already is handed to the worker.

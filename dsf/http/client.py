@@ -9,10 +9,9 @@ from typing import Any, NamedTuple, Protocol
 
 import requests
 import urllib3.exceptions
-from requests.adapters import HTTPAdapter
 
 from dsf.errors import HttpError
-from dsf.http import addresses, coding, failures, proxies, transport
+from dsf.http import addresses, coding, failures, proxies, transport, urls
 from dsf.http.access import PLAIN, Access
 from dsf.http.deadline import Exchange, watchdog
 
@@ -188,9 +187,9 @@ class _Request:
     def _run(
         self,
         exchange: Exchange,
-        adapter: HTTPAdapter,
+        adapter: transport.Adapter,
         prepared: requests.PreparedRequest,
-        read: Callable[[requests.Response], bytes],
+        read: Callable[[transport.Response], bytes],
     ) -> Answer:
         started = time.monotonic()
         seconds = self.deadline - started
@@ -202,15 +201,7 @@ class _Request:
             if self.proxy is not None:
                 addresses.check(str(prepared.url), exchange)
                 hops = dict.fromkeys(proxies.PORTS, self.proxy.url)
-            response = adapter.send(
-                prepared,
-                stream=True,
-                timeout=(min(addresses.CONNECT_TIMEOUT, seconds), seconds),
-                verify=True,
-                proxies=hops,
-            )
-            # Closes the connection unless the answer was read to its end.
-            with response:
+            with adapter.ask(prepared, (min(addresses.CONNECT_TIMEOUT, seconds), seconds), hops) as response:
                 found = Answer(response.status_code, read(response), response.headers.get("Content-Type", ""))
         except HttpError:
             if exchange.expired:
@@ -238,8 +229,12 @@ class _Request:
             # No auth: requests would look for user information in the URL.
             prepared.prepare_method(self.method)
             params = [*(content.get("params") or {}).items(), *self.access.params]
-            prepared.prepare_url(self.url, params)
-            prepared.prepare_headers(sent)
+            prepared.url = urls.with_params(urls.ready(self.url), params)
+            if self.access.headers or self.access.sign is not None:
+                prepared.prepare_headers(sent)
+            else:
+                # Our own alone: nothing in them is to be looked at, and each is there once.
+                prepared.headers = sent  # type: ignore[assignment]
         except (requests.RequestException, ValueError):
             raise HttpError("connection_failed", f"{self.where}: not a URL that can be asked") from None
         prepared.body = content.get("data")
@@ -247,20 +242,20 @@ class _Request:
             self.access.sign(prepared)
         if not self.access.is_direct:
             own = self.access.proxy
-            self.proxy = transport.proxy_for(str(prepared.url), has_token=self.access.is_secret, own=own)
+            self.proxy = transport.proxy_for(urls.ready(self.url), has_token=self.access.is_secret, own=own)
         return prepared
 
-    def _body_of_good(self, response: requests.Response) -> bytes:
+    def _body_of_good(self, response: transport.Response) -> bytes:
         if response.status_code != _OK:
             raise self._refusal(response)
         return self._body(response)
 
-    def _body_of_any(self, response: requests.Response) -> bytes:
+    def _body_of_any(self, response: transport.Response) -> bytes:
         if response.status_code in _REDIRECTS:
             raise self._refusal(response)
         return self._body(response)
 
-    def _refusal(self, response: requests.Response) -> HttpError:
+    def _refusal(self, response: transport.Response) -> HttpError:
         head = bytearray()
         try:
             for piece in self._pieces(response, _REFUSAL_BYTES):
@@ -280,7 +275,7 @@ class _Request:
             may_hold_token=self.may_hold_token,
         )
 
-    def _body(self, response: requests.Response) -> bytes:
+    def _body(self, response: transport.Response) -> bytes:
         length = response.raw.length_remaining
         if length is not None and length > self.max_bytes:
             raise failures.too_large(self.where, self.max_bytes, f"has {length} bytes")
@@ -297,14 +292,22 @@ class _Request:
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _pieces(self, response: requests.Response, size: int) -> Iterator[bytes]:
+    def _pieces(self, response: transport.Response, size: int) -> Iterator[bytes]:
         """The body, decompressed; in pieces of `size` bytes when it is not compressed."""
-        raw: urllib3.HTTPResponse = response.raw
+        raw = response.raw
         encoding = raw.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding in ("", "identity"):
-            return iter(partial(raw.read, size, decode_content=False), b"")
+            return _plain(raw, size)
         if encoding not in coding.KNOWN:
             raise HttpError(
                 "bad_answer", f"{self.where}: the answer's Content-Encoding is one that was not asked for, send gzip"
             )
         return coding.inflated(iter(partial(raw.read, _READ_COMPRESSED, decode_content=False), b""))
+
+
+def _plain(raw: urllib3.BaseHTTPResponse, size: int) -> Iterator[bytes]:
+    while piece := raw.read(size, decode_content=False):
+        yield piece
+        if raw.length_remaining == 0:
+            # To read once more would say so.
+            return

@@ -11,10 +11,12 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, cast
 from urllib.parse import urlsplit
 
+import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
@@ -34,17 +36,18 @@ _OWN_SECONDS = 600.0
 class _Local(threading.local):
     """What belongs to one thread: requests does not promise that its objects may be shared."""
 
-    adapter: _Adapter | None = None
+    adapter: Adapter | None = None
     exchange: Exchange | None = None
     tls: Tls | None = None
 
     def __init__(self) -> None:
         #: Way of TLS -> its connections, and when they were used last; that one is the last one of them.
-        self.own: dict[Tls, tuple[_Adapter, float]] = {}
+        self.own: dict[Tls, tuple[Adapter, float]] = {}
 
 
 _local = _Local()
 
+_split = lru_cache(maxsize=1024)(urlsplit)
 
 #: `name:port` of a URL -> host and port to connect to instead.
 _aliases: dict[str, tuple[str, int]] = {}
@@ -69,8 +72,8 @@ def proxy_for(url: str, *, has_token: bool, own: str | None = None) -> proxies.P
     """The proxy for a request to this URL, None for a direct one; `own` is one that is named. Raises HttpError."""
     if own is not None:
         return proxies.named(own)
-    parts = urlsplit(url)
-    if f"{parts.hostname}:{parts.port or proxies.PORTS[parts.scheme]}" in _aliases:
+    parts = _split(url)
+    if _aliases and f"{parts.hostname}:{parts.port or proxies.PORTS[parts.scheme]}" in _aliases:
         return None
     return proxies.proxy_for(parts, has_token=has_token)
 
@@ -170,9 +173,63 @@ class _HTTPSPool(HTTPSConnectionPool):
 _POOL_CLASSES = {"http": _HTTPPool, "https": _HTTPSPool}
 
 
-class _Adapter(HTTPAdapter):
+class Response:
+    """An answer whose body is still to be read. Leaving it closes the connection, unless all of it was read.
+
+    That of requests looks for cookies and an encoding, which costs as much as to read the headers.
+    """
+
+    def __init__(self, raw: urllib3.BaseHTTPResponse) -> None:
+        self.raw = raw
+        self.status_code = raw.status
+        self.headers = raw.headers
+
+    def __enter__(self) -> Response:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.raw.close()
+        self.raw.release_conn()
+
+
+class Adapter(HTTPAdapter):
+    """Connections to several servers."""
+
     def __init__(self) -> None:
         super().__init__(pool_connections=_POOLS, pool_maxsize=1, max_retries=0)
+        # `scheme://server` -> its connection. To find it again takes urllib3 as long as to read the headers.
+        self._direct: dict[str, Any] = {}
+
+    def ask(
+        self, request: requests.PreparedRequest, timeout: tuple[float, float], hops: dict[str, str] | None
+    ) -> Response:
+        """Send a request, through the proxies `hops` by scheme. Raises what requests and urllib3 raise."""
+        return cast("Response", self.send(request, stream=True, timeout=timeout, verify=True, proxies=hops))
+
+    def build_response(self, _: Any, resp: urllib3.BaseHTTPResponse) -> Any:
+        """Our own."""
+        return Response(resp)
+
+    def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:
+        """What is asked for: path and query, or the whole URL where a proxy is asked."""
+        if proxies:
+            return super().request_url(request, proxies)
+        return "/" + str(request.url).split("/", 3)[3]
+
+    def get_connection_with_tls_context(
+        self, request: requests.PreparedRequest, verify: Any, proxies: Any = None, cert: Any = None
+    ) -> Any:
+        """The pool of the request's server or proxy."""
+        if proxies:
+            return super().get_connection_with_tls_context(request, verify, proxies, cert)
+        server = "/".join(str(request.url).split("/", 3)[:3])
+        found = self._direct.get(server)
+        # urllib3 closes the one that it has not given for longest.
+        if found is None or found.pool is None:
+            if len(self._direct) >= _POOLS:
+                self._direct.clear()
+            found = self._direct[server] = super().get_connection_with_tls_context(request, verify, proxies, cert)
+        return found
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
@@ -184,21 +241,21 @@ class _Adapter(HTTPAdapter):
         return manager
 
 
-def begin(exchange: Exchange, tls: Tls | None = None) -> HTTPAdapter:
+def begin(exchange: Exchange, tls: Tls | None = None) -> Adapter:
     """This thread's adapter for this way of TLS; the next request through it belongs to `exchange`."""
     _local.exchange, _local.tls = exchange, tls
     if tls is not None:
         return _own(tls)
     if _local.adapter is None:
-        _local.adapter = _Adapter()
+        _local.adapter = Adapter()
     return _local.adapter
 
 
 @contextlib.contextmanager
-def begin_anew(exchange: Exchange, tls: Tls | None = None) -> Iterator[HTTPAdapter]:
+def begin_anew(exchange: Exchange, tls: Tls | None = None) -> Iterator[Adapter]:
     """An adapter without connections for one request, which belongs to `exchange`."""
     _local.exchange, _local.tls = exchange, tls
-    adapter = _Adapter()
+    adapter = Adapter()
     try:
         yield adapter
     finally:
@@ -215,7 +272,7 @@ def close() -> None:
     _local.own.clear()
 
 
-def _own(tls: Tls) -> _Adapter:
+def _own(tls: Tls) -> Adapter:
     """Connections that were made with one certificate or CA serve no exchange of another."""
     now = time.monotonic()
     found = _local.own.pop(tls, None)
@@ -225,6 +282,6 @@ def _own(tls: Tls) -> _Adapter:
             if now - used > _OWN_SECONDS or len(_local.own) >= _OWN_POOLS:
                 adapter.close()
                 del _local.own[old]
-    made = found[0] if found is not None else _Adapter()
+    made = found[0] if found is not None else Adapter()
     _local.own[tls] = made, now
     return made

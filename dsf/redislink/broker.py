@@ -12,22 +12,26 @@ import kombu
 import redis
 from celery.app import amqp, events
 from celery.events.dispatcher import EventDispatcher
-from kombu.exceptions import EncodeError
-from kombu.utils import json
+from kombu import serialization
+from kombu.utils.json import JSONEncoder
 
 import dsf.log
 from dsf.redislink.link import Link
 
 log = dsf.log.get(__name__)
 
+#: As kombu writes JSON, and its name for what is written so already.
+_encode = JSONEncoder().encode
+_WRITTEN: Final = "written-json"
+serialization.register(_WRITTEN, str, None, "application/json", "utf-8")
+
 #: The first wait and what is added after each further try, in seconds; both are the longest of what is drawn.
 _FIRST = 1.0
 _STEP = 1.0
 #: Bytes of one message of events. Flower takes no larger one: everybody with a cluster's credential can publish.
 MOST_EVENT_BYTES: Final = 64 * 1024
-#: Bytes of the events in it, which grow by a third on their way (base64), and as many events as surely fit.
+#: Bytes of the events in it, which grow by a third on their way (base64).
 _MOST_BODY_BYTES: Final = 40_000
-_FEW_EVENTS: Final = 8
 #: Messages of events that are kept while they cannot be sent: some 20 MB at worst. The oldest go first.
 MOST_KEPT: Final = 100
 
@@ -85,7 +89,8 @@ class PromptDispatcher(_Dispatcher):  # type: ignore[misc]
         super().__init__(*args, **options)
         # An error is for us: what is kept is said here.
         self.buffer_while_offline = False
-        self._outbound_buffer: deque[tuple[Any, str]] = deque(maxlen=MOST_KEPT)
+        #: Messages, in JSON, and their routing keys.
+        self._outbound_buffer: deque[tuple[str, str]] = deque(maxlen=MOST_KEPT)
         self._has_told = False
 
     def flush(self, errors: bool = True, groups: bool = True) -> None:
@@ -114,21 +119,41 @@ class PromptDispatcher(_Dispatcher):  # type: ignore[misc]
             self._send_kept(producer)
 
     def _keep(self, event: Any, routing_key: str) -> None:
-        messages = _divided(event) if isinstance(event, list) else [event]
+        texts = [text for one in (event if isinstance(event, list) else [event]) if (text := self._text(one))]
+        messages = _together(texts) if isinstance(event, list) else texts
         self._outbound_buffer.extend((message, routing_key) for message in messages)
+
+    def _text(self, event: Any) -> str:
+        """In JSON; empty for what cannot be written so."""
+        try:
+            return _encode(event)
+        except (TypeError, ValueError) as error:
+            self._tell(error)
+            return ""
+
+    def _tell(self, error: Exception) -> None:
+        # Another try would end in the same way.
+        if not self._has_told:
+            log.warning("events for Flower are refused and dropped", error=str(error))
+        self._has_told = True
 
     def _send_kept(self, producer: Any) -> None:
         while self._outbound_buffer:
-            event, routing_key = self._outbound_buffer[0]
+            message, routing_key = self._outbound_buffer[0]
             try:
-                super()._publish(event, producer, routing_key)
+                producer.publish(
+                    message,
+                    routing_key=routing_key,
+                    exchange=self.exchange.name,
+                    declare=[self.exchange],
+                    serializer=_WRITTEN,
+                    headers=self.headers,
+                    delivery_mode=self.delivery_mode,
+                )
             except Exception as error:  # noqa: BLE001 (whatever it is, events hold nothing up)
-                if not isinstance(error, redis.ResponseError | EncodeError):
+                if not isinstance(error, redis.ResponseError):
                     return
-                # Another try would end in the same way.
-                if not self._has_told:
-                    log.warning("events for Flower are refused and dropped", error=str(error))
-                self._has_told = True
+                self._tell(error)
             self._outbound_buffer.popleft()
 
 
@@ -138,23 +163,18 @@ class Events(events.Events):
     dispatcher_cls = f"{__name__}:{PromptDispatcher.__name__}"
 
 
-def _divided(events: Iterable[Any]) -> Iterator[list[Any]]:
+def _together(events: Iterable[str]) -> Iterator[str]:
     """These events, in their order, in lists of which each fits into a message."""
-    events = list(events)
-    if 0 < len(events) <= _FEW_EVENTS:
-        yield events
-        return
-    part: list[Any] = []
+    part: list[str] = []
     size = 0
     for event in events:
-        own = len(json.dumps(event))
-        if part and size + own > _MOST_BODY_BYTES:
-            yield part
+        if part and size + len(event) > _MOST_BODY_BYTES:
+            yield f"[{','.join(part)}]"
             part, size = [], 0
         part.append(event)
-        size += own
+        size += len(event)
     if part:
-        yield part
+        yield f"[{','.join(part)}]"
 
 
 def _drawn() -> float:

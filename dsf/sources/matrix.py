@@ -18,12 +18,9 @@ _MARK_JSON = json.dumps(_MARK).encode()
 
 # Quotes within a JSON string are escaped, so this is a key wherever it stands.
 _RESULT = re.compile(rb'"result"\s*:\s*\[')
-# How Go writes a series, the first and every other one. Only the labels of a series are an object of that name: within
-# a string or as a label's name these bytes cannot occur.
-_LABELS = b'"metric":{'
+# How Go writes a series, the first and every other one, each with the two braces that open in it.
 _FIRST = b'{"metric":{'
-_NEXT = b',{"metric":{'
-_AFTER = b"}" + _NEXT
+_AFTER = b"}," + _FIRST
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
 
@@ -64,10 +61,6 @@ def _compact(body: bytes, start: int) -> tuple[int, int] | None:
         return start, 0
     if not body.startswith(_FIRST, start):
         return None
-    series = 1 + body.count(_NEXT, start)
-    if body.count(_LABELS, start) != series:
-        # Series that look otherwise, or series outside of this array.
-        return None
     last = body.rfind(_FIRST)
     if len(body) - last > _MAX_PARSED:
         return None
@@ -82,8 +75,10 @@ def _compact(body: bytes, start: int) -> tuple[int, int] | None:
     end = last + stop
     if not body.startswith(b"]", end):
         return None
-    if body.count(_AFTER, start, end) != series - 1 or body.count(b"{", start, end) != 2 * series:
-        # Something stands between them, or in one of them, that is no such series.
+    series = 1 + body.count(_AFTER, start, end)
+    if body.count(b"{", start, end) != 2 * series:
+        # A brace that opens no such series: something stands between them or in one of them, or not all of them are of
+        # this array.
         return None
     return end, series
 

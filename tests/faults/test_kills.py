@@ -57,6 +57,9 @@ def hold(fleet: Fleet, stage: str) -> str:
         gate = Gate(matrix(SERIES))
         fleet.source.script(gate, path="/held")
     else:
+        if stage == "score":
+            # More than the agent keeps in memory between two stages.
+            fleet.source.script(matrix(*[SERIES] * 4000), path="/held")
         gate = Gate(scores(77))
         fleet.api.script(gate, path="/held")
     run = send_now(fleet.redis, "c1", "held", 60, queue_limit=100)

@@ -181,6 +181,9 @@ def test_killed_in_any_stage_the_next_tick_scores(
     agent.configure(summary("sample", source.url, scorer.url))
     agent.start()
     gate = Gate(matrix(SERIES) if stage == "fetch" else answer(RESULTS))
+    if stage == "score":
+        # More than is kept in memory between two stages.
+        source.script(matrix(*[SERIES] * 4000))
     if stage == "publish":
         # Redis keeps the message of publish from being taken: the agent dies between score and publish.
         scorer.script(gate)

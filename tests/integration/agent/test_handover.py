@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from ast import literal_eval
 from collections import Counter
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 
 import redis
 
@@ -38,6 +42,54 @@ def test_a_cycle_costs_one_pop_and_one_push(agent: Agent, redis_client: redis.Re
     assert sum(count for command, count in seen.items() if command.startswith("LPUSH")) == 1
     # The other one is a result in the mailbox.
     assert sum(count for command, count in seen.items() if command.startswith("SET hub.mail.")) == 1
+
+
+def test_each_stage_is_a_task_for_whoever_listens(
+    agent: Agent, scorer: ScriptedServer, redis_client: redis.Redis
+) -> None:
+    scorer.script(answer(RESULTS), answer("no", 404))
+    with redis_client.pubsub() as listener:
+        listener.psubscribe("/0.celeryev/task.*")
+        runs = []
+        for outcome in ("ok", "error"):
+            runs.append(agent.tick("sample"))
+            assert agent.result().outcome == outcome
+        events = _events(listener, 15)
+    whole, failed = ([event for event in events if event["run"] == run] for run in runs)
+    stages = [
+        (f"task-{what}", f"dsf.{name}")
+        for name in ("fetch", "score", "publish")
+        for what in ("received", "started", "succeeded")
+    ]
+    assert [(event["type"], event["name"]) for event in whole] == stages
+    assert [(event["type"], event["name"]) for event in failed] == [*stages[:5], ("task-failed", "dsf.score")]
+    received = [event for event in whole if event["type"] == "task-received"]
+    ids = [event["uuid"] for event in received]
+    assert len(set(ids)) == 3
+    assert [event["root_id"] for event in received] == [ids[0]] * 3
+    assert [event["parent_id"] for event in received] == [None, *ids[:2]]
+    assert {event["hostname"] for event in events} == {f"spoke@{CLUSTER}"}
+    ended = [event for event in whole if event["type"] == "task-succeeded"]
+    assert [event["result"] for event in ended] == [ANY, "'1 results'", "'ok'"]
+    assert all(event["runtime"] > 0 for event in ended)
+    assert "404" in failed[-1]["exception"]
+
+
+def _events(listener: Any, number: int) -> list[dict[str, Any]]:
+    """So many events of tasks in the order in which they were made, each with the name and the run of its task."""
+    found: list[dict[str, Any]] = []
+
+    def heard() -> bool:
+        message = listener.get_message(ignore_subscribe_messages=True)
+        found.extend(json.loads(json.loads(message["data"])["body"]) if message else ())
+        return len(found) >= number
+
+    wait_for(heard, 30, "the last event")
+    tasks = {event["uuid"]: event for event in found if event["type"] == "task-received"}
+    for event in found:
+        task = tasks[event["uuid"]]
+        event |= {"name": task["name"], "run": literal_eval(task["args"])[1]}
+    return found
 
 
 def test_another_try_does_not_go_through_redis(agent: Agent, source: ScriptedServer) -> None:
@@ -95,6 +147,8 @@ def test_a_cycle_goes_on_after_a_restart_of_redis(make_agent: AgentFactory, scor
         server.kill()
         gate.opened.set()
         wait_for(lambda: "Cannot connect to" in agent.log(), 30, "the agent to miss Redis")
+        # The next stage waits for nothing, and its result for Redis.
+        wait_for(lambda: scorer.requests, 30, "the scoring request")
         server.restart()
         result = agent.result(60)
         assert (result.run, result.outcome) == (run_id, "ok")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.agent import inbox
+from dsf.agent.call import StageCall
 from dsf.errors import MessageRejectedError
 from dsf.messages import is_run_id
 from dsf.ticks import TickFactory
@@ -32,24 +34,24 @@ def message(body: object = None, task: object = "dsf.fetch", **headers: object) 
     }
 
 
-def accept(document: object) -> dict[str, Any]:
+def accept(document: object) -> StageCall:
     return inbox.accept(json.dumps(document).encode(), QUEUE)
 
 
 def called(document: object) -> tuple[str, Any]:
     """Task and arguments of what is accepted; nothing comes along."""
     accepted = accept(document)
-    args, kwargs, embed = json.loads(accepted["body"])
+    args, kwargs, embed = accepted.payload
     assert (kwargs, any(embed.values())) == ({}, False)
-    assert accepted["properties"]["delivery_info"] == {"exchange": "", "routing_key": QUEUE}
-    return accepted["headers"]["task"], args
+    assert accepted.delivery_info == {"exchange": "", "routing_key": QUEUE}
+    return accepted.task, list(args)
 
 
 def test_a_tick() -> None:
     tick = json.loads(TickFactory().message("c1", "sample", RUN, 4102444800.0))
-    headers = accept(tick)["headers"]
+    headers = accept(tick).headers
     assert called(tick) == ("dsf.fetch", ARGS)
-    assert headers["expires"] == "2100-01-01T00:00:00.000+00:00"
+    assert headers["expires"] == datetime(2100, 1, 1, tzinfo=UTC)
     assert headers["id"] == tick["headers"]["id"]
     assert headers["argsrepr"] == f"('sample', '{RUN}')"
 
@@ -80,7 +82,7 @@ def test_a_fetch_by_hand(args: list[object], kwargs: dict[str, object]) -> None:
 @pytest.mark.parametrize("task", ["dsf.score", "dsf.publish"])
 def test_a_stage_that_an_older_agent_put_there(task: str) -> None:
     assert called(message(None, task, retries=2)) == (task, ARGS)
-    assert accept(message(None, task, retries=2))["headers"]["retries"] == 2
+    assert accept(message(None, task, retries=2)).headers["retries"] == 2
 
 
 def test_everything_else_goes() -> None:
@@ -99,11 +101,11 @@ def test_everything_else_goes() -> None:
     )
     accepted = accept(pushed)
     assert called(pushed) == ("dsf.fetch", ARGS)
-    assert not accepted["headers"].keys() & {"eta", "group", "shadow", "timelimit", "reply_to", "compression"}
-    assert len(accepted["headers"]["id"]) == 36
-    assert accepted["headers"]["root_id"] == accepted["headers"]["id"]
-    assert accepted["headers"]["parent_id"] is None
-    assert accepted["properties"]["delivery_tag"] != "mine"
+    assert not accepted.headers.keys() & {"eta", "group", "shadow", "timelimit", "reply_to", "compression"}
+    assert len(accepted.headers["id"]) == 36
+    assert accepted.headers["root_id"] == accepted.headers["id"]
+    assert accepted.headers["parent_id"] is None
+    assert "mine" not in accepted.properties.values()
 
 
 @pytest.mark.parametrize(

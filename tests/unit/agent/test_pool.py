@@ -59,6 +59,48 @@ def test_a_thread_that_hangs_is_replaced_until_it_returns(pool: StagePool) -> No
     wait_for(lambda: threads() <= before, 20, "the threads that replaced them to go")
 
 
+def test_what_follows_runs_in_the_same_thread_before_all_that_waits(pool: StagePool) -> None:
+    gate, done = threading.Event(), threading.Semaphore(0)
+    ran: list[tuple[str, threading.Thread]] = []
+
+    def first() -> None:
+        pool.follow(lambda: run(pool, second))
+        ran.append(("first", threading.current_thread()))
+        # It may fail in what Celery does around it.
+        raise RuntimeError
+
+    def second() -> None:
+        ran.append(("second", threading.current_thread()))
+        # Nothing comes of it, as of a task that has expired.
+        pool.follow(lambda: None)
+        done.release()
+
+    def other() -> None:
+        ran.append(("other", threading.current_thread()))
+        done.release()
+
+    run(pool, gate.wait)
+    run(pool, first)
+    run(pool, other)
+    for _ in range(2):
+        assert done.acquire(timeout=60)
+    assert [name for name, _ in ran] == ["first", "second", "other"]
+    assert len({thread for _, thread in ran}) == 1
+    gate.set()
+    wait_for(lambda: pool.room() == 2, 20, "both threads to be free")
+
+
+def test_what_cannot_be_received_ends_no_thread(pool: StagePool) -> None:
+    def fail() -> None:
+        raise RuntimeError("a mistake of Celery")
+
+    done = threading.Event()
+    for _ in range(4):
+        run(pool, lambda: pool.follow(fail))
+    run(pool, done.set)
+    assert done.wait(60)
+
+
 def test_an_error_around_a_task_ends_no_thread(pool: StagePool) -> None:
     def fail() -> None:
         raise RuntimeError("a mistake of Celery")

@@ -1,4 +1,4 @@
-"""The spool: whole files or none, only ours, empty after a start."""
+"""The spool: whole payloads or none, small ones in memory, large ones in files that are only ours and go at a start."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import pytest
 from dsf.agent.spool import Spool, SpooledFile, own_folder
 from dsf.errors import SettingsError
 from dsf.messages import new_run_id
+
+#: What is too large for memory.
+LARGE = (b"x" * 300_000,)
 
 
 @pytest.fixture
@@ -37,11 +40,27 @@ def test_small_payloads_come_back_as_bytes_and_large_ones_in_pieces(spool: Spool
     assert b"".join(bytes(piece) for piece in stored) == b"".join(pieces)
 
 
-def test_what_is_not_there_is_none(spool: Spool) -> None:
+def test_small_ones_are_in_memory_while_there_is_room(spool: Spool) -> None:
+    runs = [new_run_id() for _ in range(20)]
+    for run_id in (*runs, *runs):
+        spool.write(run_id, (b"x" * 250_000,))
+    # 2 MiB of them.
+    assert {path.name for path in spool.folder.iterdir()} == set(runs[8:])
+    for run_id in runs:
+        body = spool.read(run_id)
+        assert isinstance(body, bytes)
+        assert len(body) == 250_000
+        spool.remove(run_id)
+    spool.write(runs[-1], (b"x" * 250_000,))
+    assert list(spool.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("payload", [(b"x",), LARGE])
+def test_what_is_not_there_is_none(spool: Spool, payload: tuple[bytes, ...]) -> None:
     run_id = new_run_id()
     assert spool.read(run_id) is None
     spool.remove(run_id)
-    spool.write(run_id, (b"x",))
+    spool.write(run_id, payload)
     spool.remove(run_id)
     assert spool.read(run_id) is None
     assert list(spool.folder.iterdir()) == []
@@ -49,14 +68,15 @@ def test_what_is_not_there_is_none(spool: Spool) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "/etc/passwd", "1718600000000-0000000G", "1718600000000-0000000\n"])
 def test_only_run_ids_name_files(spool: Spool, name: str) -> None:
-    for work in (spool.read, spool.remove, lambda run_id: spool.write(run_id, (b"x",))):
+    spool.remove(name)
+    for work in (spool.read, lambda run_id: spool.write(run_id, (b"x",))):
         with pytest.raises(ValueError, match="not a run id"):
             work(name)
 
 
 def test_files_and_folder_are_private(spool: Spool) -> None:
     run_id = new_run_id()
-    spool.write(run_id, (b"x",))
+    spool.write(run_id, LARGE)
     assert (spool.folder / run_id).stat().st_mode & 0o777 == 0o600
     assert spool.folder.stat().st_mode & 0o777 == 0o700
 
@@ -67,7 +87,7 @@ def test_a_link_is_not_followed(spool: Spool, tmp_path: Path) -> None:
     target.write_text("mine")
     (spool.folder / f"{run_id}.part").symlink_to(target)
     with pytest.raises(OSError, match="symbolic"):
-        spool.write(run_id, (b"x",))
+        spool.write(run_id, LARGE)
     assert target.read_text() == "mine"
 
 
@@ -76,12 +96,12 @@ def test_a_failed_write_leaves_nothing(spool: Spool) -> None:
     folder = spool.folder
     (folder / run_id).mkdir()
     with pytest.raises(OSError, match="directory"):
-        spool.write(run_id, (b"x",))
+        spool.write(run_id, LARGE)
     assert [path.name for path in folder.iterdir()] == [run_id]
 
 
 def test_a_start_empties_it(spool: Spool) -> None:
-    spool.write(new_run_id(), (b"x",))
+    spool.write(new_run_id(), LARGE)
     (spool.folder / "anything.part").write_text("x")
     spool.folder.chmod(0o755)
     assert spool.prepare() == 2
@@ -89,14 +109,19 @@ def test_a_start_empties_it(spool: Spool) -> None:
     assert spool.folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_old_files_are_swept(spool: Spool) -> None:
+@pytest.mark.parametrize("payload", [(b"x",), LARGE])
+def test_old_ones_are_swept(spool: Spool, payload: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = new_run_id(), new_run_id()
-    spool.write(old, (b"x",))
-    spool.write(new, (b"x",))
-    os.utime(spool.folder / old, (time.time() - 100, time.time() - 100))
+    now = time.time()
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: now - 100)
+        spool.write(old, payload)
+    spool.write(new, payload)
+    if payload is LARGE:
+        os.utime(spool.folder / old, (now - 100, now - 100))
     assert spool.sweep(50) == 1
     assert spool.read(old) is None
-    assert spool.read(new) == b"x"
+    assert spool.read(new) is not None
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -138,8 +163,8 @@ def _use(mount: Path) -> int:
     try:
         spool, run_id = Spool(own_folder(mount, "c1")), new_run_id()
         spool.prepare()
-        spool.write(run_id, (b"x",))
-        return 0 if spool.read(run_id) == b"x" and spool.prepare() == 1 else 1
+        spool.write(run_id, LARGE)
+        return 0 if isinstance(spool.read(run_id), SpooledFile) and spool.prepare() == 1 else 1
     except (OSError, SettingsError):
         traceback.print_exc()
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import kombu
@@ -83,7 +84,8 @@ class Line:
         self.tries += 1
         if self.error is not None:
             raise self.error
-        self.taken += message if isinstance(message, list) else [message]
+        events = json.loads(message)
+        self.taken += events if isinstance(events, list) else [events]
 
 
 def a_dispatcher(settings_factory: SettingsFactory, line: Line) -> broker.PromptDispatcher:
@@ -125,6 +127,16 @@ def test_events_that_are_refused_are_not_kept(settings_factory: SettingsFactory)
         dispatcher.flush()
         dispatcher.send("worker-heartbeat")
     assert not dispatcher._outbound_buffer
+
+
+def test_an_event_that_is_no_json_is_dropped_alone(settings_factory: SettingsFactory) -> None:
+    line = Line()
+    dispatcher = a_dispatcher(settings_factory, line)
+    for number, value in enumerate([1, object(), {(1, 2): 3}, "\ud800"]):
+        dispatcher.send("task-received", uuid=number, value=value)
+    dispatcher.send("worker-heartbeat", value=object())
+    dispatcher.flush()
+    assert [event["uuid"] for event in line.taken] == [0, 3]
 
 
 def test_of_events_that_cannot_be_sent_the_newest_are_kept(settings_factory: SettingsFactory) -> None:
