@@ -148,6 +148,8 @@ class World:
         #: Where the `dir` backend has its objects.
         self.out = self._fleet.folder / "_out"
         self._workers = workers
+        # First runs and writes are 100 a second at most.
+        self._patience = max(_PATIENCE, clusters * SCORERS / 25)
         self.pairs = [(name, f"scorer-{number}") for name in self.clusters for number in range(SCORERS)]
         self._player: Player | None = None
         self._stopped = threading.Event()
@@ -227,10 +229,10 @@ class World:
         )
 
     def _until(self, is_so: Any, what: str) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + self._patience
         while not is_so():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{what} did not come in {_PATIENCE:.0f} s")
+                raise TimeoutError(f"{what} did not come in {self._patience:.0f} s")
             time.sleep(0.5)
 
     # --- looking ---------------------------------------------------------------------------------------------------

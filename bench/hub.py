@@ -44,13 +44,15 @@ class ScoringApi(BaseHTTPRequestHandler):
     """Healthy; `/<name>/config` is the configuration of the scorer of that name."""
 
     protocol_version = "HTTP/1.1"
+    #: Seconds between two cycles of every scorer.
+    interval = 30
 
     def do_GET(self) -> None:
         """Health and configuration."""
         name = self.path.strip("/").partition("/")[0]
         source = {"type": "Prometheus", "host": "http://prometheus.test:9090"}
         source["params"] = {"query": "up", "range": 600, "step": 60}
-        scoring = {"params": {"name": name, "interval": 30}}
+        scoring = {"params": {"name": name, "interval": self.interval}}
         body = json.dumps({"name": name, "source": source, "scoring": scoring}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

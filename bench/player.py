@@ -1,6 +1,6 @@
 """Plays the agents of a whole fleet in one light process: what Redis and the hub see of them, and no cycle behind it.
 
-    python -m bench.player --clusters N [--changing PERCENT] [--flood CLUSTER --rate N]
+    python -m bench.player --clusters N [--first NUMBER] [--changing PERCENT] [--flood CLUSTER --rate N]
 
 Each cluster has two connections, as far as Redis can tell those of an agent: one blocks in a pop of its queue, the
 other puts the signed result of each tick at once into its scorer's slot of the mailbox and rings. One that the hub has
@@ -27,7 +27,7 @@ import selectors
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from urllib.parse import urlsplit
 
@@ -55,7 +55,7 @@ _AT_ONCE = 100
 class Player:
     """All of them."""
 
-    def __init__(self, clusters: int, changing: float, flood: str, rate: int) -> None:
+    def __init__(self, clusters: Iterable[int], changing: float, flood: str, rate: int) -> None:
         config = settings()
         parts = urlsplit(config.resolved_redis_url())
         self._address = parts.hostname or "", parts.port or 6379, parts.password or ""
@@ -75,7 +75,7 @@ class Player:
         self._followed: dict[str, tuple[str, float]] = {}
         self._said = b""
         master = bytes.fromhex(config.resolved_signing_secret() or "")
-        names = [f"cluster-{number:04}" for number in range(clusters)]
+        names = [f"cluster-{number:04}" for number in clusters]
         self._agents = {name: Agent(self, name, messages.derive_key(master, name, 1)) for name in names}
         for agent in self._agents.values():
             self._take(agent)
@@ -260,11 +260,13 @@ def main() -> int:
     """Play."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", type=int, required=True)
+    parser.add_argument("--first", type=int, default=0, help="number of the first of them")
     parser.add_argument("--changing", type=float, default=5.0, help="percent of the results")
     parser.add_argument("--flood", default="", metavar="CLUSTER")
     parser.add_argument("--rate", type=int, default=10_000, help="messages of the flood per second")
     arguments = parser.parse_args()
-    Player(arguments.clusters, arguments.changing / 100, arguments.flood, arguments.rate).run()
+    clusters = range(arguments.first, arguments.first + arguments.clusters)
+    Player(clusters, arguments.changing / 100, arguments.flood, arguments.rate).run()
     return 0
 
 

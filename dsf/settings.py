@@ -12,12 +12,13 @@ import os
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings import PydanticBaseSettingsSource as _Source
 
+from dsf.cells import Cell, Cells, check
 from dsf.errors import SettingsError
 
 ENV_PREFIX = "DSF_"
@@ -56,7 +57,7 @@ class Settings(BaseSettings):
     api_url: str = Field(
         default="",
         description="Where commands that only look ask instead of Redis: URL of the exporter or the page, such as "
-        "http://localhost:8080; empty: Redis.",
+        "http://localhost:8080; with cells one of each, separated by spaces. Empty: Redis.",
     )
     api_token_file: Path | None = Field(
         default=None, description="File with the Bearer token for api_url, where it asks for one."
@@ -158,6 +159,24 @@ class Settings(BaseSettings):
     signing_secret_file: Path | None = Field(default=None, description="File that holds the hub's master secret.")
     clock_tolerance: float = Field(
         default=30.0, ge=0, description="How far an agent's clock may be off before its results are refused."
+    )
+
+    # --- cells -------------------------------------------------------------------------------------------------
+    cell: str = Field(
+        default="",
+        description="Name of the cell that this process is of, one of DSF_CELLS. Empty: one hub serves all clusters.",
+    )
+    cells: list[Cell] = Field(
+        default=[],
+        description="JSON array of all cells, the same in each: "
+        '[{"name": "a", "clusterSets": ["gpu"]}, {"name": "b"}]. Clusters of a ManagedClusterSet go to the cell that '
+        "lists it, all others are divided among those that list none. The first one writes sums into statuses.",
+    )
+    agent_redis_url: str = Field(
+        default="",
+        description="URL of Redis as agents reach it, without user and password; the hub controller delivers it with "
+        "the scorers, and it wins over an agent's own DSF_REDIS_URL. Required with DSF_CELL on Kubernetes. Empty: "
+        "agents have their own.",
     )
 
     # --- agent -------------------------------------------------------------------------------------------------
@@ -480,6 +499,16 @@ class Settings(BaseSettings):
         description="File that holds a token for it, whose holder may `get` the nonResourceURL /debug/placements/*.",
     )
 
+    @model_validator(mode="after")
+    def _cells_are_a_rule(self) -> Self:
+        check(self.cell, self.cells)
+        return self
+
+    @property
+    def division(self) -> Cells:
+        """Which cell serves which clusters, seen by this one."""
+        return Cells(self.cell, tuple(self.cells))
+
     def with_redis(self, url: str) -> Self:
         """The same for the Redis at `url`: user and password of the one that is set here must not reach it."""
         return self.model_copy(
@@ -615,5 +644,5 @@ def child_environment(**values: object) -> dict[str, str]:
         if value is None:
             environment.pop(variable, None)
         else:
-            environment[variable] = str(value)
+            environment[variable] = json.dumps(value) if isinstance(value, list | dict) else str(value)
     return environment

@@ -7,21 +7,30 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import dsf.log
 from dsf.agent.files import WatchedFile
 from dsf.api import kubeyaml
 from dsf.api.summary import ScorerSummary, parse_summaries
-from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
+from dsf.api.types import CONFIGMAP_NAME, REDIS_URL_KEY, SUMMARIES_KEY
 from dsf.errors import ManifestError
 
 log = dsf.log.get(__name__)
 
 Summaries = Mapping[str, ScorerSummary]
 
+
+class Delivery(NamedTuple):
+    """What a ConfigMap says."""
+
+    summaries: Summaries
+    #: Where this cluster's Redis is; empty where the hub does not say.
+    redis_url: str = ""
+
+
 #: No scorers.
-NONE: Final[Summaries] = MappingProxyType({})
+NONE: Final = Delivery(MappingProxyType({}))
 #: A ConfigMap has at most 1 MiB.
 _MAX_BYTES = 4 * 1024 * 1024
 #: Seconds between two looks at the file.
@@ -52,6 +61,9 @@ class Watching(ConfigSource, Protocol):
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
         """Call this with the summaries each time they change, by the thread that sees it."""
 
+    def on_redis(self, listener: Callable[[str], None]) -> None:
+        """Call this with the URL of this cluster's Redis when it is first said and each time it changes."""
+
     def start(self) -> None:
         """Begin to watch."""
 
@@ -66,21 +78,29 @@ class InForce:
         """`place` says in logs where deliveries come from."""
         self._place = place
         self._lock = threading.Lock()
-        self.current = NONE
+        self.current = NONE.summaries
         self.problem = ""
         self.loaded_at = 0.0
         self.listeners: list[Callable[[Summaries], None]] = []
+        self.redis_listeners: list[Callable[[str], None]] = []
+        self._redis_url = ""
 
-    def accept(self, found: Summaries) -> None:
+    def accept(self, delivery: Delivery) -> None:
         """This delivery is in force from now on; listeners hear of it if it differs from the one before."""
+        found = delivery.summaries
         with self._lock:
             before, self.current = self.current, found
             self.problem = ""
             self.loaded_at = time.time()
+            has_moved = delivery.redis_url not in ("", self._redis_url)
+            self._redis_url = delivery.redis_url or self._redis_url
         if before != found:
             log.info("configuration loaded", scorers=sorted(found), **self._place)
             for listener in self.listeners:
                 listener(found)
+        if has_moved:
+            for redis_listener in self.redis_listeners:
+                redis_listener(delivery.redis_url)
 
     def refuse(self, problem: str) -> None:
         """The newest delivery cannot be used."""
@@ -124,12 +144,15 @@ class FileConfig:
         except (ManifestError, OSError, ValueError) as error:
             self._in_force.refuse(str(error))
             return self._in_force.current
-        if found is not self._in_force.current or self.problem:
+        if found.summaries is not self._in_force.current or self.problem:
             self._in_force.accept(found)
-        return found
+        return found.summaries
 
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
         self._in_force.listeners.append(listener)
+
+    def on_redis(self, listener: Callable[[str], None]) -> None:
+        self._in_force.redis_listeners.append(listener)
 
     def start(self) -> None:
         """Watch the file, so that changes and mistakes are reported when they happen."""
@@ -150,7 +173,7 @@ class FileConfig:
             self._stop.wait(_LOOK_EVERY)
 
 
-def _parse(data: bytes) -> Summaries:
+def _parse(data: bytes) -> Delivery:
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -160,18 +183,18 @@ def _parse(data: bytes) -> Summaries:
             return from_configmap(kubeyaml.load(text))
         except kubeyaml.YamlError as error:
             raise ManifestError(f"{error}") from None
-    return _by_name(text)
+    return Delivery(_by_name(text))
 
 
-def from_configmap(manifest: object) -> Summaries:
-    """The summaries in a ConfigMap. Raises ManifestError."""
+def from_configmap(manifest: object) -> Delivery:
+    """What a ConfigMap says. Raises ManifestError."""
     data = manifest.get("data") if isinstance(manifest, dict) else None
     text = data.get(SUMMARIES_KEY) if isinstance(data, dict) else None
     if not isinstance(text, str):
         raise ManifestError(
             f"neither a JSON array of summaries nor a ConfigMap {CONFIGMAP_NAME} with a text in data.{SUMMARIES_KEY}"
         )
-    return _by_name(text)
+    return Delivery(_by_name(text), str(data.get(REDIS_URL_KEY) or "") if isinstance(data, dict) else "")
 
 
 def _by_name(text: str) -> Summaries:

@@ -137,6 +137,10 @@ class KubeConfig(_Watched):
         """Call this with the summaries each time they change."""
         self._in_force.listeners.append(listener)
 
+    def on_redis(self, listener: Callable[[str], None]) -> None:
+        """Call this with the URL of this cluster's Redis when it is first said and each time it changes."""
+        self._in_force.redis_listeners.append(listener)
+
     def start(self) -> None:
         """Begin to watch."""
         self.reflector.start()

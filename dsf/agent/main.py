@@ -45,7 +45,9 @@ def _own(config: Settings) -> Settings:
         if isinstance(value, SecretStr):
             value = value.get_secret_value()
         if value is not None:
-            os.environ[ENV_PREFIX + name.upper()] = json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+            if isinstance(value, dict | list):
+                value = json.dumps(config.model_dump(mode="json", include={name})[name])
+            os.environ[ENV_PREFIX + name.upper()] = str(value)
     dsf.settings.settings.cache_clear()
     return dsf.settings.settings()
 
@@ -56,6 +58,7 @@ def _run(config: Settings) -> int:
 
     from dsf import memory, workerprobes
     from dsf.agent import consumer, pool, runtime, steps
+    from dsf.agent.moving import Moving
     from dsf.celery import app
 
     def _on_revoked(request: Any, *, expired: bool = False, **_: Any) -> None:
@@ -68,6 +71,8 @@ def _run(config: Settings) -> int:
     memory.share_heap()
     memory.give_back_large_blocks()
     agent = runtime.Runtime(config)
+    moving = Moving(config)
+    agent.config.on_redis(moving.heard)
     agent.start()
     runtime.install(agent)
 
@@ -95,4 +100,5 @@ def _run(config: Settings) -> int:
         worker.start()
     finally:
         agent.stop()
+    moving.go()
     return int(worker.exitcode or 0)

@@ -30,6 +30,8 @@ MANIFESTWORK_NAME: Final = "dynamic-scoring-config-manifestwork"
 CONFIGMAP_NAME: Final = "dynamic-scoring-config"
 #: Key of the ConfigMap that holds the JSON array of ScorerSummary.
 SUMMARIES_KEY: Final = "summaries"
+#: And the one with the URL of the agent's Redis, where the hub says it.
+REDIS_URL_KEY: Final = "redis-url"
 
 #: The Secret that brings an agent its own credentials, its ManifestWork, and the key that signs results.
 CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
@@ -62,6 +64,8 @@ MAX_SECONDS: Final = 2**31 - 1
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "dynamic-scoring-framework"
 SCORER_NAME_LABEL: Final = "dynamic-scoring.open-cluster-management.io/scorer-name"
+#: And those that cells write: the name of the cell.
+CELL_LABEL: Final = "dynamic-scoring.open-cluster-management.io/cell"
 
 #: Label of a ManagedCluster: the ManagedClusterSet that it is in.
 CLUSTER_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"

@@ -8,6 +8,7 @@ import secrets
 from typing import Final
 
 from dsf.api.types import (
+    CELL_LABEL,
     CREDENTIALS_KEY,
     CREDENTIALS_NAME,
     CREDENTIALS_WORK_NAME,
@@ -60,8 +61,9 @@ class KubeCredentials:
             return _read(self._session.get(path))
 
 
-def credentials_work(cluster: str, agent_namespace: str, credentials: Credentials) -> Manifest:
-    """The ManifestWork that carries an agent's Secrets; it also remembers which credentials are valid."""
+def credentials_work(cluster: str, agent_namespace: str, credentials: Credentials, cell: str = "") -> Manifest:
+    """The ManifestWork that carries an agent's Secrets; it also remembers which credentials are valid, and whose cell
+    the cluster is."""
     data = {CREDENTIALS_KEY: _encoded(credentials.signing_key)}
     if credentials.redis_password:
         data[REDIS_PASSWORD_KEY] = _encoded(credentials.redis_password)
@@ -78,7 +80,7 @@ def credentials_work(cluster: str, agent_namespace: str, credentials: Credential
         "metadata": {
             "name": CREDENTIALS_WORK_NAME,
             "namespace": cluster,
-            "labels": _LABELS,
+            "labels": _LABELS | ({CELL_LABEL: cell} if cell else {}),
             "annotations": {KEY_IDS_ANNOTATION: credentials.key_ids.dump()},
         },
         "spec": {"workload": {"manifests": manifests}},

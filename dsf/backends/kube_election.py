@@ -33,7 +33,8 @@ class KubeElection(LeaderElector):
         # A host name may come again, when a pod is restarted in place; a process does not.
         identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         calls = {"on_started": on_started, "on_lost": on_lost}
-        super().__init__(session, settings.namespace, LEASE_NAME, identity, **calls, times=times)
+        lease = f"{LEASE_NAME}-{settings.cell}" if settings.cell else LEASE_NAME
+        super().__init__(session, settings.namespace, lease, identity, **calls, times=times)
 
     def stop(self) -> None:
         """Hand the lease over. Call it after all work has stopped."""

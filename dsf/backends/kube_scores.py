@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import dsf.log
+from dsf.api.types import CELL_LABEL
 from dsf.backends.kube_kinds import FIELD_MANAGER
 from dsf.backends.protocol import Manifest
+from dsf.cells import Cells
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.kube.session import Session
@@ -17,8 +19,9 @@ log = dsf.log.get(__name__)
 class KubeScoreBackend:
     """See `dsf.backends.protocol.ScoreBackend`. One request for a score that is there, three for a new one."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, cells: Cells = Cells()) -> None:  # noqa: B008
         self._session = session
+        self._cells = cells
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> None:
         """Write the status; make the object when it is not there or belongs to a cluster of the past."""
@@ -36,9 +39,16 @@ class KubeScoreBackend:
                 self._apply(manifest)
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the object if it is there."""
+        """Remove the object if it is there, and not another cell's by now."""
+        path = ADDON_PLACEMENT_SCORES.path(namespace, name)
         try:
-            self._session.delete(ADDON_PLACEMENT_SCORES.path(namespace, name))
+            uid = ""
+            if self._cells.own:
+                metadata = self._session.get(path)["metadata"]
+                if self._cells.is_other(str((metadata.get("labels") or {}).get(CELL_LABEL, ""))):
+                    return
+                uid = metadata["uid"]
+            self._session.delete(path, uid=uid)
         except ObjectNotFoundError:
             log.debug("score already gone", namespace=namespace, name=name)
 
@@ -52,11 +62,19 @@ class KubeScoreBackend:
         self._session.apply(path, manifest, field_manager=FIELD_MANAGER)
 
 
-def apply_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:
+def apply_status(
+    session: Session,
+    resource: Resource,
+    namespace: str,
+    name: str,
+    status: Manifest,
+    cells: Cells = Cells(),  # noqa: B008
+) -> Manifest:
     """Make this the whole status; returns the object.
 
     Server-side apply takes away only what it brought. What another manager added takes a second request, which comes
-    after the first: ours are the values then, and removing the rest leaves them without an owner.
+    after the first: ours are the values then, and removing the rest leaves them without an owner. Of several cells the
+    first one does so; the parts of those that there are stay.
     """
     body = {
         "apiVersion": resource.api_version,
@@ -65,9 +83,15 @@ def apply_status(session: Session, resource: Resource, namespace: str, name: str
         "status": status,
     }
     path = resource.path(namespace, name, "status")
-    answer = session.apply(path, body, field_manager=FIELD_MANAGER)
-    surplus = _surplus(answer.get("status") or {}, status)
-    return session.merge(path, {"status": surplus}, field_manager=FIELD_MANAGER) if surplus else answer
+    manager = f"{FIELD_MANAGER}-{cells.own}" if cells.own else FIELD_MANAGER
+    answer = session.apply(path, body, field_manager=manager)
+    if not cells.is_first:
+        return answer
+    actual = answer.get("status") or {}
+    if cells.own and "cells" in actual:
+        status = {**status, "cells": [one for one in actual["cells"] if one["name"] in cells.names]}
+    surplus = _surplus(actual, status)
+    return session.merge(path, {"status": surplus}, field_manager=manager) if surplus else answer
 
 
 def _surplus(actual: Manifest, wanted: Manifest) -> Manifest:

@@ -11,7 +11,8 @@
     problems.yaml, events.yaml              for people
     .hub/                                   the hub's own: lock and master secret
 
-An object of another namespace than the hub's has it in its file name: `<namespace>_<name>.yaml`.
+An object of another namespace than the hub's has it in its file name: `<namespace>_<name>.yaml`. Of several cells each
+has such a folder, named as the cell, in the one that a hub alone would have.
 """
 
 from __future__ import annotations
@@ -47,9 +48,11 @@ _SUFFIX: Final = ".yaml"
 class OutFolder:
     """Reads and writes objects. Methods raise BackendError when a file cannot be read or written."""
 
-    def __init__(self, root: Path, namespace: str) -> None:
+    def __init__(self, root: Path, namespace: str, cell: str = "") -> None:
         """`namespace` is the hub's own, which file names do not mention."""
-        self.root = root
+        #: Where all cells write.
+        self.of_all_cells = root
+        self.root = root / cell
         #: Of what the hub brings to clusters. Objects that others write are read anew each time.
         self.delivered = FileCache()
         self._namespace = namespace
@@ -65,7 +68,7 @@ class OutFolder:
             raise SettingsError(
                 f"DSF_OUT_DIR: {root} is or contains the folder of manifests; choose one inside it or elsewhere"
             )
-        return cls(root, settings.namespace)
+        return cls(root, settings.namespace, settings.cell)
 
     def path(self, key: ObjectKey) -> Path:
         """The file of an object."""

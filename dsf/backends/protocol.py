@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
 
 from dsf.api.manifest import Problem
+from dsf.cells import Cells
 from dsf.redisacl.keyids import KeyIds
 
 Manifest = dict[str, Any]
@@ -73,11 +74,15 @@ class ScoreBackend(Protocol):
         """
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the AddOnPlacementScore; it is no error when it is not there."""
+        """Remove the AddOnPlacementScore, unless another cell wrote it; it is no error when it is not there."""
 
 
 class Backend(ScoreBackend, Protocol):
     """Where the hub's objects live."""
+
+    @property
+    def shared_by(self) -> Cells:
+        """The cells that write into this same place; none where each cell has a place of its own."""
 
     def start(self, on_change: OnChange) -> None:
         """Begin to watch. Returns when every object was read once; from then on `list` and `get` know them all.
@@ -115,7 +120,10 @@ class Backend(ScoreBackend, Protocol):
         """
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
-        """Make this the object's status. Raises ObjectNotFoundError when the object is not there."""
+        """Make this the object's status. Raises ObjectNotFoundError when the object is not there.
+
+        Where cells share this place: the parts of the others in `cells` stay, and for all but the first cell all else.
+        """
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Remove an object; it is no error when it is not there."""
@@ -146,6 +154,12 @@ class Backend(ScoreBackend, Protocol):
 
     def remove_credentials(self, cluster: str) -> None:
         """Take away what `deliver_credentials` brought; it is no error when nothing is there, and costs nothing."""
+
+    def hand_over(self, cluster: str, cell: str) -> None:
+        """Leave what was delivered to a cluster to this other cell, which takes it over or has done so.
+
+        Where cells have places of their own it goes: the other cell cannot find it here.
+        """
 
 
 class Election(Protocol):

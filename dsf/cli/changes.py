@@ -45,11 +45,11 @@ def changes(
     start = None if since is None else past(since)
     with looking() as fleet:
         found = fleet.changes(scorer, cluster, since=start, limit=table_limit(limit, output))
-    emit(found, output, lambda: _render(found))
-    if output is Format.TABLE and found.continue_:
-        typer.echo(
-            f"dsf: the newest {len(found.changes)}; --limit 0 shows all, --since or a scorer's name fewer", err=True
-        )
+        emit(found, output, lambda: _render(found))
+        if output is Format.TABLE and found.continue_:
+            typer.echo(
+                f"dsf: the newest {len(found.changes)}; --limit 0 shows all, --since or a scorer's name fewer", err=True
+            )
 
 
 def _render(found: ChangeList) -> RenderableType:

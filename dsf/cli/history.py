@@ -30,7 +30,7 @@ def history(
 
     with looking() as fleet:
         found = fleet.history(cluster, scorer)
-    emit(found, output, lambda: _render(found))
+        emit(found, output, lambda: _render(found))
 
 
 def _render(found: HistoryList) -> RenderableType:

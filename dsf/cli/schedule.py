@@ -50,8 +50,7 @@ def list_(
     from dsf.cli.session import looking
 
     with looking() as fleet:
-        found = fleet.schedule(cluster, scorer, limit=table_limit(limit, output))
-    _show(found, output)
+        _show(fleet.schedule(cluster, scorer, limit=table_limit(limit, output)), output)
 
 
 @app.command("set", cls=FleetCommand)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import redis
 
     from dsf.client import Client
+    from dsf.clients import Clients
     from dsf.fleet.reader import FleetReader
     from dsf.settings import Settings
 
@@ -101,8 +102,8 @@ def agent_settings(cluster: str) -> Settings:
 def out_dir(settings: Settings) -> Path | None:
     """The folder that a hub on a folder writes; None when there is no such hub."""
     if settings.out_dir is not None:
-        return settings.out_dir
-    return settings.manifests / "_out" if settings.manifests is not None else None
+        return settings.out_dir / settings.cell
+    return settings.manifests / "_out" / settings.cell if settings.manifests is not None else None
 
 
 @contextmanager
@@ -120,13 +121,17 @@ def session() -> Iterator[Session]:
 
 
 @contextmanager
-def looking() -> Iterator[Client | FleetReader]:
-    """Where a command that only looks asks: the JSON API of DSF_API_URL, else Redis."""
+def looking() -> Iterator[Client | Clients | FleetReader]:
+    """Where a command that only looks asks: the JSON API of DSF_API_URL, else Redis.
+
+    The command ends with exit code 1 when a cell has not answered.
+    """
     from dsf.settings import Settings
 
     settings = Settings.load()
     if asks_api(settings):
-        yield api_client(settings)
+        with api_client(settings) as client:
+            yield client
         return
     from dsf.fleet.reader import FleetReader
 
@@ -139,13 +144,23 @@ def asks_api(settings: Settings) -> bool:
     return bool(settings.api_url) and context.wanted() is None
 
 
-def api_client(settings: Settings) -> Client:
-    """The client for DSF_API_URL. Raises SettingsError when the token cannot be read."""
+@contextmanager
+def api_client(settings: Settings) -> Iterator[Client | Clients]:
+    """The client for DSF_API_URL, or for all of them. Raises SettingsError when the token cannot be read."""
     import dsf.log
     from dsf.client import Client
+    from dsf.clients import Clients
 
     dsf.log.prepare(for_a_person(settings))
-    return Client(settings.api_url, token=settings.resolved_api_token())
+    token = settings.resolved_api_token()
+    clients = {url: Client(url, token=token) for url in settings.api_url.split()}
+    if len(clients) < 2:
+        yield from clients.values()
+        return
+    found = Clients(clients, lambda text: typer.echo(f"dsf: {flat(text)}", err=True))
+    yield found
+    if found.silent:
+        raise typer.Exit(1)
 
 
 def redis_hint(error: Exception) -> str:

@@ -29,23 +29,30 @@ def status(
     Example: dsf status sample-scorer
     """
     from dsf.cli.session import api_client, asks_api, session
-    from dsf.cli.statusreport import ask_report, read_report
+    from dsf.cli.statusreport import ask_report, ask_reports, read_report
+    from dsf.client import Client
     from dsf.settings import Settings
 
     settings = Settings.load()
     if asks_api(settings):
-        report = ask_report(api_client(settings), scorer)
+        with api_client(settings) as client:
+            report = ask_report(client, scorer) if isinstance(client, Client) else ask_reports(client, scorer)
+            _show(report, scorer, output)
     else:
         with session() as opened:
             report = read_report(opened.redis, opened.settings, scorer)
+        _show(report, scorer, output)
+    if not report.ok:
+        raise typer.Exit(BAD)
+
+
+def _show(report: StatusReport, scorer: str | None, output: Format) -> None:
     emit(report, output, lambda: _render(report, scorer))
     if report.scores is not None and len(report.scores) < report.scores_total:
         typer.echo(
             f"dsf: the worst {len(report.scores)} of {report.scores_total} clusters; `dsf scores {scorer}` shows more",
             err=True,
         )
-    if not report.ok:
-        raise typer.Exit(BAD)
 
 
 def _render(report: StatusReport, named: str | None) -> RenderableType:

@@ -19,6 +19,7 @@ from dsf.store.notices import Notices
 
 if TYPE_CHECKING:
     from dsf.client import Client
+    from dsf.clients import Clients
 
 
 class StatusReport(View):
@@ -61,6 +62,26 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
             found = fleet.scorers().model_copy(update={"scorers": []})
     problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in Agents(client).problems().items()]
     return _report(found, scores, total, conditions, problems)
+
+
+def ask_reports(clients: Clients, named: str | None) -> StatusReport:
+    """The same from the JSON APIs of several cells. Raises what `ask_report` raises where no cell has an answer."""
+    from dsf.clients import together, worst_first
+
+    reports = clients.ask(lambda client: ask_report(client, named))
+    found = together([ScorerList(at=one.at, scorers=one.scorers) for one in reports])
+    scores = worst_first(score for one in reports for score in one.scores or ())[:TABLE_PAIRS]
+    total = sum(one.scores_total for one in reports)
+    running = [{scorer.name for scorer in one.scorers if scorer.clusters.desired} for one in reports]
+    # A cell that has no clusters for a scorer has no say about where it runs, while another one has some.
+    conditions = [
+        condition
+        for one, own in zip(reports, running, strict=True)
+        for condition in one.conditions
+        if condition.type != _DISTRIBUTED or condition.scorer in own or condition.scorer not in set().union(*running)
+    ]
+    conditions = list(dict.fromkeys(conditions))
+    return _report(found, None if named is None else scores, total, conditions, [])
 
 
 def ask_report(client: Client, named: str | None) -> StatusReport:
@@ -113,6 +134,7 @@ def _scores(fleet: FleetReader | Client, scorer: str) -> tuple[list[ScoreView], 
 
 
 _BAD = ("unhealthy", "failing", "expired")
+_DISTRIBUTED = "Distributed"
 
 
 def state_of(scorer: ScorerView) -> str:

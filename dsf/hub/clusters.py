@@ -11,7 +11,7 @@ import redis
 
 import dsf.log
 from dsf.api.summary import ScorerSummary, dump_summaries
-from dsf.api.types import MANIFESTWORK_NAME
+from dsf.api.types import CELL_LABEL, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, DsfError
 from dsf.hub.credentials import AgentCredentials
@@ -40,13 +40,16 @@ class ClusterReconciler:
         *,
         credentials: AgentCredentials,
         agent_namespace: str,
+        redis_url: str = "",
         on_distributed: Callable[[frozenset[str]], None],
     ) -> None:
-        """`on_distributed` gets the names of the scorers that arrived on a cluster or left it."""
+        """`on_distributed` gets the names of the scorers that arrived on a cluster or left it; `redis_url` is what
+        agents are told of where Redis is."""
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
         self._agent_namespace = agent_namespace
+        self._redis_url = redis_url
         self._credentials = credentials
         self._on_distributed = on_distributed
         self._lock = threading.Lock()
@@ -62,6 +65,8 @@ class ClusterReconciler:
         self._unsettled: set[str] = set()
         # Cluster -> until when (monotonic clock) its new entries wait.
         self._held: dict[str, float] = {}
+        # Clusters that this process has served: another cell that takes one over since then has read a newer rule.
+        self._served: set[str] = set()
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; one does not keep the other's work from being done."""
@@ -71,10 +76,12 @@ class ClusterReconciler:
             self._unsettled.add(key.name)
         try:
             look: float | None = None
-            if key.name in plan.clusters:
+            elsewhere = self._elsewhere(key.name, plan)
+            if key.name in plan.clusters and not elsewhere:
                 look = self._serve(key.name, plan)
+                self._served.add(key.name)
             else:
-                self._leave(key.name)
+                self._leave(key.name, elsewhere)
             with self._lock:
                 self._unsettled.discard(key.name)
             return look
@@ -170,18 +177,43 @@ class ClusterReconciler:
             # Why the agent cannot be told is what people must know.
             log.warning("changes wait for redis", cluster=cluster, error=str(error))
 
-    def _leave(self, cluster: str) -> None:
-        """The cluster is gone or not accepted: take away all that was made for it."""
+    def _elsewhere(self, cluster: str, plan: Plan) -> str:
+        """The other cell that has this cluster; empty where it is ours."""
+        if cluster in plan.elsewhere:
+            self._served.discard(cluster)
+            return plan.elsewhere[cluster]
+        # The newest deliverer of credentials has it. Without that, two cells that read different rules, because one of
+        # them was not started anew yet, would take it from each other again and again.
+        label = self._label(cluster, CREDENTIALS_WORK_NAME)
+        if cluster in plan.clusters:
+            return label if cluster in self._served else ""
+        return label or self._label(cluster, MANIFESTWORK_NAME)
+
+    def _label(self, cluster: str, name: str) -> str:
+        """The other cell that a ManifestWork says it is of; empty where it says none."""
+        work = self._backend.get(Kind.WORK, cluster, name)
+        label = str((work["metadata"].get("labels") or {}).get(CELL_LABEL, "")) if work is not None else ""
+        return label if self._desired.cells.is_other(label) else ""
+
+    def _leave(self, cluster: str, elsewhere: str = "") -> None:
+        """The cluster is gone or not accepted: take away all that was made for it. One that is another cell's is
+        forgotten here, and what it has is left to that cell.
+        """
         unreachable: redis.RedisError | None = None
         try:
+            if elsewhere:
+                self._registrar.leave_scores(cluster)
             self._credentials.withdraw(cluster)
             self._registrar.remove_cluster(cluster)
             self._registrar.notices.forget_cluster(cluster)
         except redis.RedisError as error:
             unreachable = error
         self._held.pop(cluster, None)
-        self._delete_work(cluster)
-        self._backend.remove_credentials(cluster)
+        if elsewhere:
+            self._backend.hand_over(cluster, elsewhere)
+        else:
+            self._delete_work(cluster)
+            self._backend.remove_credentials(cluster)
         self._note(cluster, None)
         if unreachable is not None:
             raise unreachable
@@ -228,6 +260,8 @@ class ClusterReconciler:
             frozenset().union(*(summary.references for summary in told)),
             uses_account=any(summary.uses_account for summary in told),
             secrets=self._secrets(plan.delivered(cluster)),
+            redis_url=self._redis_url,
+            cell=self._desired.cells.own,
         )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         if work is None or not carries(work, wanted):

@@ -13,7 +13,7 @@ from typing import Final
 import redis
 
 from dsf.api.scoringconfig import DynamicScoringConfig
-from dsf.api.types import GROUP, MANIFESTWORK_NAME
+from dsf.api.types import CELL_LABEL, GROUP, MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import config_status, ignored_config_status
@@ -22,7 +22,8 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.scores import ScoreReconciler
 from dsf.hub.statuses import write_status
 
-#: Keeps the object until what was distributed is removed, where objects can be kept.
+#: Keeps the object until what was distributed is removed, where objects can be kept. Cells have one each:
+#: `<this>-<cell>`.
 FINALIZER: Final = f"{GROUP}/cleanup"
 #: Seconds between two looks at whether everything is removed.
 CLEANUP_LOOK: Final = 0.5
@@ -44,6 +45,8 @@ class ConfigReconciler:
         self._desired = desired
         self._clusters = clusters
         self._scores = scores
+        own = desired.cells.own
+        self._finalizer = f"{FINALIZER}-{own}" if own else FINALIZER
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
@@ -58,8 +61,8 @@ class ConfigReconciler:
         if not counts:
             status = ignored_config_status(config, self._desired.config_key.namespace, now=now)
         else:
-            if FINALIZER not in config.metadata.finalizers:
-                self._backend.add_finalizer(*key, FINALIZER)
+            if self._finalizer not in config.metadata.finalizers:
+                self._backend.add_finalizer(*key, self._finalizer)
             if config.status.conditions and not self._clusters.have_looked_at(plan.clusters):
                 # After a start: what was true before is not yet known to be different. The last look comes back here.
                 return None
@@ -85,19 +88,31 @@ class ConfigReconciler:
 
     def _end(self, key: ObjectKey, config: DynamicScoringConfig, *, counts: bool) -> float | None:
         """It is being deleted: let it go once everything that was made because of it is removed."""
-        if FINALIZER not in config.metadata.finalizers:
+        ours = self._finalizers(config)
+        if not ours:
             return None
         if counts and not self._is_clean():
             return CLEANUP_LOOK
-        self._backend.remove_finalizer(*key, FINALIZER)
+        for finalizer in ours:
+            self._backend.remove_finalizer(*key, finalizer)
         return None
+
+    def _finalizers(self, config: DynamicScoringConfig) -> list[str]:
+        """Those of the object that are for this hub to take off: its own, and for the first of several cells also those
+        of a hub without cells and of cells that are not there any more."""
+        others = {f"{FINALIZER}-{name}" for name in self._desired.cells.names if name != self._desired.cells.own}
+        found = [one for one in config.metadata.finalizers if one.startswith(FINALIZER) and one not in others]
+        return found if self._desired.cells.is_first else [one for one in found if one == self._finalizer]
 
     def _is_clean(self) -> bool:
         # A work that is being deleted waits for its cluster, which may be away for a long time.
         works = (
             work
             for work in self._backend.list(Kind.WORK)
-            if work["metadata"]["name"] == MANIFESTWORK_NAME and not work["metadata"].get("deletionTimestamp")
+            if work["metadata"]["name"] == MANIFESTWORK_NAME
+            and not work["metadata"].get("deletionTimestamp")
+            and work["metadata"]["namespace"] not in self._desired.plan.elsewhere
+            and not self._desired.cells.is_other((work["metadata"].get("labels") or {}).get(CELL_LABEL, ""))
         )
         if next(works, None) is not None or self._registrar.has_entries():
             return False

@@ -24,6 +24,7 @@ from dsf.api.types import ADDON_NAME, CONFIG_NAME
 from dsf.api.variants import Memory
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import SettingsError
+from dsf.hub.cellstatus import own
 from dsf.hub.health import Health
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.hub.summaries import INTERNAL_ERROR, Differences, Obstacle, Plan, differences, make_plan
@@ -59,6 +60,8 @@ class DesiredState:
             raise SettingsError(f"DSF_TOKEN_HOSTS: {error}") from None
         self._backend = backend
         self._settings = settings
+        #: Which clusters are this hub's.
+        self.cells = settings.division
         self._health = health
         self._on_new = on_new
         self._lock = threading.RLock()
@@ -136,6 +139,9 @@ class DesiredState:
         counted = (scorer for scorer in self._all(Kind.SCORER, DynamicScorer) if self.counts(scorer.metadata.namespace))
         scorers = [self._in_force(scorer) for scorer in counted]
         clusters = self._all(Kind.CLUSTER, ManagedCluster)
+        cells = {one.metadata.name: self.cells.of(one.metadata.name, one.metadata.labels) for one in clusters}
+        elsewhere = {name: cell for name, cell in cells.items() if cell != self.cells.own}
+        clusters = [cluster for cluster in clusters if cluster.metadata.name not in elsewhere]
         without_addon = 0
         if self._settings.addon_mode:
             having = {
@@ -158,7 +164,7 @@ class DesiredState:
             self._memory,
         )
         unreadable = frozenset(key.name for key, _ in self._mistakes(Kind.SCORER) if self.counts(key.namespace))
-        plan = replace(plan, without_addon=without_addon, unreadable=unreadable)
+        plan = replace(plan, without_addon=without_addon, unreadable=unreadable, elsewhere=elsewhere)
         self._report(plan)
         return plan
 
@@ -221,6 +227,8 @@ class DesiredState:
                 manifest, unknown = known(manifest, model)
             self._tell_ignored(key, unknown)
             parsed = read(manifest, model)
+            if isinstance(parsed, DynamicScorer | DynamicScoringConfig):
+                parsed = parsed.model_copy(update={"status": own(parsed.status, self._backend.shared_by)})
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)

@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from typing import Final
 
 from dsf.api.authentication import CaKind, Reference
-from dsf.api.types import AGENT_ACCOUNT, CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME, SUMMARIES_KEY
+from dsf.api.types import (
+    AGENT_ACCOUNT,
+    CELL_LABEL,
+    CONFIGMAP_NAME,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    MANIFESTWORK_NAME,
+    REDIS_URL_KEY,
+    SUMMARIES_KEY,
+)
 from dsf.backends.compare import covers
 from dsf.backends.protocol import Kind, Manifest
 
@@ -25,23 +34,30 @@ def manifest_work(
     *,
     uses_account: bool = False,
     secrets: Iterable[Manifest] = (),
+    redis_url: str = "",
+    cell: str = "",
 ) -> Manifest:
     """The ManifestWork with the ConfigMap that the cluster's agent reads. `summaries` are from `dump_summaries`.
 
     `references` are the Secrets and ConfigMaps that these name: a Role lets the agent read them, and no others.
-    `uses_account` lets it ask for tokens of its own account. `secrets` go to the cluster beside it.
+    `uses_account` lets it ask for tokens of its own account. `secrets` go to the cluster beside it. `redis_url` is
+    where the agent finds its Redis, `cell` is the one that delivers this; empty where there is nothing to say.
     """
     labels = {MANAGED_BY_LABEL: MANAGED_BY}
     config_map = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": CONFIGMAP_NAME, "namespace": agent_namespace, "labels": labels},
-        "data": {SUMMARIES_KEY: summaries},
+        "data": {SUMMARIES_KEY: summaries} | ({REDIS_URL_KEY: redis_url} if redis_url else {}),
     }
     return {
         "apiVersion": _WORK_API_VERSION,
         "kind": Kind.WORK.value,
-        "metadata": {"name": MANIFESTWORK_NAME, "namespace": cluster, "labels": labels},
+        "metadata": {
+            "name": MANIFESTWORK_NAME,
+            "namespace": cluster,
+            "labels": labels | ({CELL_LABEL: cell} if cell else {}),
+        },
         "spec": {
             "workload": {"manifests": [config_map, *_rights(agent_namespace, references, uses_account), *secrets]}
         },

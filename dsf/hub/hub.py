@@ -14,6 +14,7 @@ import dsf.log
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.http import addresses, trust
+from dsf.hub.cellstatus import others
 from dsf.hub.changes import ChangeTeller
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
@@ -27,6 +28,7 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.scorers import ScorerReconciler
 from dsf.hub.scores import ScoreReconciler
 from dsf.hub.summaries import Differences, Plan
+from dsf.redislink import address
 from dsf.settings import Settings
 from dsf.store.client import connect
 
@@ -48,6 +50,12 @@ class Hub:
 
     def __init__(self, settings: Settings, backend: Backend, *, resync: float | None = None) -> None:
         """`resync` in seconds, else as the settings say. Raises SettingsError."""
+        if settings.cell and settings.backend == "kube" and not settings.agent_redis_url:
+            raise SettingsError("DSF_AGENT_REDIS_URL: required with DSF_CELL: agents must know whose Redis is theirs")
+        if settings.agent_redis_url:
+            said = address.parse(settings.agent_redis_url)
+            if said.username or said.password:
+                raise SettingsError("DSF_AGENT_REDIS_URL: without user and password, which are each agent's own")
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
         addresses.allow_link_local(settings.allow_link_local)
@@ -142,6 +150,7 @@ class Hub:
             self._desired,
             credentials=self._credentials,
             agent_namespace=self._settings.agent_namespace,
+            redis_url=self._settings.agent_redis_url,
             on_distributed=self._on_distributed,
         )
         self._unsettled = clusters.unsettled
@@ -203,7 +212,10 @@ class Hub:
             return True
         metadata = manifest["metadata"]
         fields = ("uid", "generation", "annotations", "deletionTimestamp", "finalizers")
-        now = tuple(metadata.get(name) for name in fields)
+        cells = self._backend.shared_by
+        # The first cell makes sums of what the others write.
+        parts = others(manifest.get("status") or {}, cells) if cells.is_first else None
+        now = (*(metadata.get(name) for name in fields), parts)
         before, self._seen[key] = self._seen.get(key), now
         return before != now
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import dsf.log
-from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
+from dsf.api.types import CELL_LABEL, CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube import lists
 from dsf.kube.resources import DEPLOYMENTS, MANIFEST_WORKS, PODS
@@ -41,7 +41,7 @@ def run(settings: Settings) -> int:
     dsf.log.setup(settings)
     session = Session.load(settings.kubeconfig)
     try:
-        left = leave(session, settings.namespace)
+        left = leave(session, settings.namespace, cell=settings.cell)
     finally:
         session.close()
     for cluster in left:
@@ -49,15 +49,18 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def leave(session: Session, namespace: str, patience: float = _PATIENCE) -> list[str]:
-    """End the controller, delete what it delivered and wait until it is gone; the clusters where it is not yet."""
+def leave(session: Session, namespace: str, patience: float = _PATIENCE, *, cell: str = "") -> list[str]:
+    """End the controller, delete what it delivered and wait until it is gone; the clusters where it is not yet.
+
+    Of a cell what says that it is this cell's.
+    """
     if not _until(lambda: _has_ended(session, namespace), patience):
         log.warning("the hub controller has not ended yet", namespace=namespace)
     works: list[dict[str, Any]] = []
     asked: set[str] = set()
 
     def have_looked() -> bool:
-        works[:] = _works(session)
+        works[:] = _works(session, cell)
         return True
 
     def are_gone() -> bool:
@@ -105,9 +108,9 @@ def _delete(session: Session, metadata: dict[str, Any]) -> None:
         log.info("gone already", cluster=metadata["namespace"], name=metadata["name"])
 
 
-def _works(session: Session) -> list[dict[str, Any]]:
+def _works(session: Session, cell: str) -> list[dict[str, Any]]:
     # Only what names them: thousands of summaries need not be held.
-    found = lists.objects(session, MANIFEST_WORKS, labels=_OURS)
+    found = lists.objects(session, MANIFEST_WORKS, labels=f"{_OURS},{CELL_LABEL}={cell}" if cell else _OURS)
     return [{"metadata": work["metadata"]} for work in found if work["metadata"]["name"] in _DELIVERED]
 
 

@@ -209,6 +209,10 @@ class Registrar:
                 self._registry.remove_cluster(cluster)
                 del self._clusters[cluster]
 
+    def leave_scores(self, cluster: str) -> None:
+        """Have the scores of a cluster stay until they expire although its entries go: another cell has it now."""
+        self._writes.leave((cluster, scorer) for scorer in self.present(cluster))
+
     def rewrite_score(self, cluster: str, scorer: str) -> None:
         """Have the writer write a pair's score whatever it remembers of it: it was changed or removed."""
         self._ensure_read()

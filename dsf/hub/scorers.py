@@ -13,6 +13,7 @@ from dsf.api.types import Location
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.errors import DsfError
 from dsf.http.access import DIRECT, PLAIN, Access
+from dsf.hub.cellstatus import own as own_status
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import (
     Spread,
@@ -131,7 +132,8 @@ class ScorerReconciler:
         if not mistake or manifest is None or not self._desired.counts(key.namespace):
             return
         try:
-            known = DynamicScorerStatus.model_validate(manifest.get("status") or {}, by_alias=True).conditions
+            stored = DynamicScorerStatus.model_validate(manifest.get("status") or {}, by_alias=True)
+            known = own_status(stored, self._backend.shared_by).conditions
         except ValidationError:
             known = []
         generation = manifest["metadata"].get("generation") or 0

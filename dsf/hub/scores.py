@@ -12,7 +12,7 @@ from typing import Final
 import dsf.log
 from dsf.api.conflicts import CONFLICT_REASON
 from dsf.api.naming import label_value, sanitize_resource_name
-from dsf.api.types import SCORER_NAME_LABEL
+from dsf.api.types import CELL_LABEL, SCORER_NAME_LABEL
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
@@ -39,6 +39,8 @@ class ScoreReconciler:
         """Raises BackendError and redis.RedisError."""
         plan = self._desired.update()
         manifest = self._backend.get(*key)
+        if self._is_others(key, manifest, plan):
+            return None
         owner = _Owners(plan).of(key, manifest)
         if owner is not None:
             self._registrar.rewrite_score(key.namespace, owner.name)
@@ -52,9 +54,11 @@ class ScoreReconciler:
         owners = _Owners(plan)
         for key in self._backend.keys(Kind.SCORE):
             # Most are known by their name: only the others are read.
-            if owners.of(key, None) is None:
+            if key.namespace not in plan.elsewhere and owners.of(key, None) is None:
                 manifest = self._backend.get(*key)
-                if manifest is not None and not _is_going(manifest) and owners.of(key, manifest) is None:
+                if manifest is None or _is_going(manifest) or self._is_others(key, manifest, plan):
+                    continue
+                if owners.of(key, manifest) is None:
                     yield key
 
     def remove_all(self) -> bool:
@@ -62,12 +66,13 @@ class ScoreReconciler:
 
         Raises BackendError; a refusal only after the others were tried.
         """
+        plan = self._desired.update()
         tried = 0
         failure: BackendError | None = None
         # What could not be removed comes last the next time: it must not take the places of all others.
         for key in sorted(self._backend.keys(Kind.SCORE), key=self._refused.__contains__):
             manifest = self._backend.get(*key)
-            if manifest is None or _is_going(manifest):
+            if manifest is None or _is_going(manifest) or self._is_others(key, manifest, plan):
                 continue
             tried += 1
             try:
@@ -85,9 +90,14 @@ class ScoreReconciler:
         self._refused.clear()
         return tried > 0
 
+    def _is_others(self, key: ObjectKey, manifest: Manifest | None, plan: Plan) -> bool:
+        """Whether a score is another cell's: by its cluster, or by its label, while that cell still lets it expire."""
+        label = _label(manifest, CELL_LABEL) if manifest is not None else ""
+        return key.namespace in plan.elsewhere or self._desired.cells.is_other(label)
+
     def _is_writers(self, key: ObjectKey, manifest: Manifest) -> bool:
         """Whether the writer knows of this score, and so will remove it."""
-        scorer = _label(manifest)
+        scorer = _label(manifest, SCORER_NAME_LABEL)
         return bool(scorer) and self._registrar.written_score(key.namespace, scorer) == key.name
 
 
@@ -119,7 +129,7 @@ class _Owners:
         scorer = self._by_name.get(key.name)
         if scorer is None and manifest is not None:
             # One that cannot be resolved at the moment has no score name.
-            labelled = self._by_label.get(_label(manifest))
+            labelled = self._by_label.get(_label(manifest, SCORER_NAME_LABEL))
             return labelled if labelled is not None and labelled.resolved is None else None
         if scorer is None or scorer.resolved is None:
             return None
@@ -128,9 +138,9 @@ class _Owners:
         return None if self._plan.masks.hides(key.namespace, scorer.resolved.score_name) else scorer
 
 
-def _label(manifest: Manifest) -> str:
+def _label(manifest: Manifest, name: str) -> str:
     labels = manifest["metadata"].get("labels") or {}
-    return str(labels.get(SCORER_NAME_LABEL, ""))
+    return str(labels.get(name, ""))
 
 
 def _is_going(manifest: Manifest) -> bool:

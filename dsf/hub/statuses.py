@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from pydantic import ValidationError
+
 from dsf.api.meta import Condition
-from dsf.api.scorer import DynamicScorerStatus
-from dsf.api.scoringconfig import DynamicScoringConfigStatus
-from dsf.backends.protocol import Backend, ObjectKey
+from dsf.backends.protocol import Backend, Manifest, ObjectKey
 from dsf.errors import ObjectNotFoundError
+from dsf.hub.cellstatus import Status, others, part_of, summed
 from dsf.hub.conditions import IGNORED
 
 #: Reasons of a state on the way to another one, or that another condition tells about.
@@ -18,25 +19,52 @@ _QUIET: Final = frozenset({"Distributing", "NotDistributed"})
 _BAD_WHEN_TRUE: Final = frozenset({IGNORED})
 
 
-def write_status(
-    backend: Backend,
-    key: ObjectKey,
-    before: Sequence[Condition],
-    status: DynamicScorerStatus | DynamicScoringConfigStatus,
-) -> None:
-    """Make `status` the object's status; `before` are the conditions it has now. Raises BackendError."""
+def write_status(backend: Backend, key: ObjectKey, before: Sequence[Condition], status: Status) -> None:
+    """Make `status` the object's status, or this cell's part of it; `before` are the conditions that it has now.
+
+    Raises BackendError.
+    """
     stored = backend.get(*key)
-    written = status.to_manifest()
-    if stored is None or stored.get("status") == written:
+    if stored is None:
         return
-    try:
-        backend.update_status(*key, written)
-    except ObjectNotFoundError:
-        # Gone since it was read; that is told as a change of its own.
+    cells = backend.shared_by
+    found = stored.get("status") or {}
+    if cells.own and not cells.is_first:
+        # What people are told by events is the first cell's to say.
+        _write(backend, key, found, {"cells": [part_of(status, cells.own).to_manifest()]}, part=cells.own)
         return
-    known = {condition.type: (condition.status, condition.reason) for condition in before}
+    if cells.own:
+        known = _read(found, status)
+        before, status = known.conditions, summed(status, known, cells)
+        listed = {"cells": [one for one in found.get("cells") or () if one not in others(found, cells)]}
+        found = {**found, **listed}
+    if not _write(backend, key, found, status.to_manifest()):
+        return
+    told = {condition.type: (condition.status, condition.reason) for condition in before}
     for condition in status.conditions:
-        is_news = known.get(condition.type) != (condition.status, condition.reason)
+        is_news = told.get(condition.type) != (condition.status, condition.reason)
         if is_news and condition.status != "Unknown" and condition.reason not in _QUIET:
             is_good = (condition.status == "True") != (condition.type in _BAD_WHEN_TRUE)
             backend.event(key, "Normal" if is_good else "Warning", condition.reason, condition.message)
+
+
+def _write(backend: Backend, key: ObjectKey, found: Manifest, wanted: Manifest, *, part: str = "") -> bool:
+    """Whether there was something to write; of a `part` only that is looked at."""
+    if part:
+        found = {"cells": [one for one in found.get("cells") or () if one.get("name") == part]}
+    if found == wanted:
+        return False
+    try:
+        backend.update_status(*key, wanted)
+    except ObjectNotFoundError:
+        # Gone since it was read; that is told as a change of its own.
+        return False
+    return True
+
+
+def _read(found: Manifest, like: Status) -> Status:
+    try:
+        return type(like).model_validate(found, by_alias=True)
+    except ValidationError:
+        # Edited, or of another version: as if nothing were there.
+        return type(like)()

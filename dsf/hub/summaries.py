@@ -210,6 +210,8 @@ class Plan:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Names of DynamicScorers that are there and cannot be read.
     unreadable: frozenset[str] = frozenset()
+    #: Clusters that other cells serve, and which.
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def running(self, cluster: str) -> list[ScorerPlan]:
         """The scorers that run on a cluster, sorted by name."""

@@ -37,9 +37,10 @@ class ScoreObject:
         text = repr((self.name, self.scorer.name, self.cluster.uid, sorted(self.items)))
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
-    def manifest(self) -> dict[str, Any]:
-        """The object without its status."""
-        return score_body(self.cluster.name, self.scorer.name, self.scorer.score_name, owner_uid=self.cluster.uid)
+    def manifest(self, cell: str = "") -> dict[str, Any]:
+        """The object without its status, as this cell writes it."""
+        names = self.cluster.name, self.scorer.name, self.scorer.score_name
+        return score_body(*names, owner_uid=self.cluster.uid, cell=cell)
 
     def status(self, since: float) -> dict[str, Any]:
         """Its status; `since` is when it was first there (unix seconds)."""

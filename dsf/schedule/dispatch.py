@@ -86,9 +86,11 @@ class Dispatcher:
         batch: int,
         queue_limit: int,
         spread_rate: float,
+        cells: int = 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`batch` pairs per round trip, `queue_limit` messages per queue, `spread_rate` late pairs per second."""
+        """`batch` pairs per round trip, `queue_limit` messages per queue, `spread_rate` late pairs per second; of so
+        many `cells` each has an equal share of the rates of scorers."""
         self._redis = client
         self._ticks = ticks
         self._batch = min(batch, _MOST_TOGETHER)
@@ -97,7 +99,8 @@ class Dispatcher:
         self._clock = clock
         self._look: Any = client.register_script(lua("look"))
         self._commit = client.register_script(lua("dispatch"))
-        self._limiter = RateLimiter()
+        self._cells = cells
+        self._limiter = RateLimiter(cells)
         self._prune_at = 0.0
         self._stray_at = 0.0
         self._complain_at = 0.0
@@ -142,7 +145,7 @@ class Dispatcher:
         if moved:
             log.warning("pairs were due far in the future, as after a wrong clock: they are due again", pairs=moved)
             # What was noted by that clock.
-            self._limiter, self._prune_at, self._late_free = RateLimiter(), 0.0, 0.0
+            self._limiter, self._prune_at, self._late_free = RateLimiter(self._cells), 0.0, 0.0
 
     def _strays(self, now: float, far: list[tuple[str, float]]) -> list[_Row]:
         if not far:

@@ -53,6 +53,8 @@ class WrittenRecord(BaseModel):
     written_at: float
     #: Since when the object says that scores are up to date.
     since: float
+    #: The cluster went to another cell, which may have written it since; what is there stays until it expires.
+    left: bool = False
 
     @property
     def renew_at(self) -> float:
@@ -150,6 +152,18 @@ class Writes:
             if forget_written:
                 commands.insert(0, ("HSET", keys.WRITTEN, *(part for member in batch for part in (member, forgotten))))
             at_once(self._redis, *commands)
+
+    def leave(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Another cell has these pairs from now on: their objects stay until they expire."""
+        members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
+        for batch in batched(members, _CHUNK):
+            texts: list[str | None] = self._redis.hmget(keys.WRITTEN, batch)  # type: ignore[assignment]
+            stored = zip(batch, texts, strict=True)
+            records = {member: record for member, text in stored if (record := _written(text)) is not None}
+            if records:
+                left = {one: record.model_copy(update={"left": True}) for one, record in records.items()}
+                fields = (part for one, record in left.items() for part in (one, record.model_dump_json()))
+                at_once(self._redis, ("HSET", keys.WRITTEN, *fields))
 
     def claim(self, now: float, lease_seconds: float, limit: int) -> tuple[list[Claim], float | None]:
         """At most `limit` due pairs, longest waiting first, and the seconds until the next one is due (None: none)."""
@@ -274,13 +288,6 @@ def _facts(
     written: str | None,
 ) -> Facts:
     score, failing, changes, unwritten = fields
-    record = None
-    if written:
-        try:
-            record = WrittenRecord.model_validate_json(written)
-        except ValidationError:
-            # Of another version: as good as not known, the object is written again.
-            record = None
     return Facts(
         scorer=read_record(ScorerRecord, claim.scorer, scorer),
         cluster=read_record(ClusterRecord, claim.cluster, cluster),
@@ -290,8 +297,16 @@ def _facts(
         changes=int(changes or 0),
         refusal=unwritten or "",
         written_text=written or "",
-        written=record,
+        written=_written(written),
     )
+
+
+def _written(text: str | None) -> WrittenRecord | None:
+    try:
+        return WrittenRecord.model_validate_json(text) if text else None
+    except ValidationError:
+        # Of another version: as good as not known, the object is written again.
+        return None
 
 
 def _time(moment: float) -> str:

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from dsf.backends.protocol import Backend, Kind, ObjectKey
+from dsf.cells import Cells
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.desiredstate import DesiredState
@@ -78,6 +79,7 @@ def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: 
     credentials.ensure.return_value = None
     desired = Mock(spec=DesiredState)
     desired.update.return_value = plan
+    desired.cells = Cells()
     reconcile = ClusterReconciler(
         backend,
         registrar,

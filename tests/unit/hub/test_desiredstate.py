@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.cells import Cells
 from dsf.hub.desiredstate import DesiredState
 from dsf.settings import Settings
 from tests.unit.hub.builders import cluster, config, scorer
@@ -13,6 +14,8 @@ from tests.unit.hub.builders import cluster, config, scorer
 
 class Place:
     """A backend with these objects."""
+
+    shared_by = Cells()
 
     def __init__(self) -> None:
         self.objects: dict[Kind, Manifest] = {}

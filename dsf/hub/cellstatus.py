@@ -1,0 +1,111 @@
+"""Statuses where several cells write them: what each finds on its clusters, and the sums. Pure functions.
+
+Each cell writes its own part, `status.cells` by name; the first one of the rule writes all else, made of its own part
+and those of the others as they stand in the object. So there is one writer for each field, and cells need no way to
+each other but the API server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from dsf.api.meta import Condition, set_condition
+from dsf.api.scorer import MAX_FAILURES, CellStatus, ClusterCounts, DynamicScorerStatus
+from dsf.api.scoringconfig import ConfigCellStatus, DynamicScoringConfigStatus
+from dsf.api.types import ConditionType
+from dsf.cells import Cells
+
+Status = TypeVar("Status", DynamicScorerStatus, DynamicScoringConfigStatus)
+Part = CellStatus | ConfigCellStatus
+
+_PARTS: Final[dict[type, type[Part]]] = {
+    DynamicScorerStatus: CellStatus,
+    DynamicScoringConfigStatus: ConfigCellStatus,
+}
+#: Those that say nothing of a cell that has no clusters for the scorer, while another one has.
+_ABOUT_CLUSTERS: Final = (ConditionType.Distributed, ConditionType.Scoring)
+_WORST_FIRST: Final = ("False", "Unknown", "True")
+
+
+def own(status: Status, cells: Cells) -> Status:
+    """A stored status as this cell knows it: its own part in the place of the sums."""
+    if not cells.own:
+        return status
+    kind = _PARTS[type(status)]
+    found = next((one for one in status.cells or () if one.name == cells.own), kind(name=cells.own))
+    return status.model_copy(update={**_fields(kind, found), "cells": None})
+
+
+def part_of(status: Status, name: str) -> Part:
+    """What the cell of this name says of its clusters."""
+    kind = _PARTS[type(status)]
+    return kind(name=name, **_fields(kind, status))
+
+
+def others(status: dict[str, Any], cells: Cells) -> list[dict[str, Any]]:
+    """The parts of the other cells in the stored status of an object."""
+    listed = status.get("cells")
+    return [one for one in listed if cells.is_other(one.get("name", ""))] if isinstance(listed, list) else []
+
+
+def summed(status: Status, known: Status, cells: Cells) -> Status:
+    """The whole status as the first cell writes it; `status` is its own, `known` is what is stored."""
+    mine = part_of(status, cells.own)
+    listed: Iterable[Part] = known.cells or ()
+    rest: list[Part] = [one for one in listed if cells.is_other(one.name)]
+    parts: list[Part] = [mine, *sorted(rest, key=lambda one: cells.names.index(one.name))]
+    update: dict[str, Any] = {"cells": [mine], "conditions": _conditions(parts, known.conditions)}
+    if isinstance(status, DynamicScorerStatus):
+        found = [one for one in parts if isinstance(one, CellStatus)]
+        counts = {name: sum(getattr(one.clusters, name) for one in found) for name in ClusterCounts.model_fields}
+        failures = sorted(
+            (failure for one in found for failure in one.failures), key=lambda one: one.time, reverse=True
+        )
+        update |= {
+            "clusters": ClusterCounts(**counts),
+            "clusters_with_other_interval": sum(one.clusters_with_other_interval for one in found),
+            "failures": failures[:MAX_FAILURES],
+        }
+    else:
+        told = [one for one in parts if isinstance(one, ConfigCellStatus)]
+        update |= {
+            "clusters": sum(one.clusters for one in told),
+            "masked": sum(one.masked for one in told),
+            # Most run in every cell: which are counted twice is not known.
+            "scorers": max(one.scorers for one in told),
+        }
+    return status.model_copy(update=update)
+
+
+def _fields(kind: type[Part], found: object) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in kind.model_fields if name != "name"}
+
+
+def _conditions(parts: Sequence[Part], known: Iterable[Condition]) -> list[Condition]:
+    types = dict.fromkeys(condition.type for one in parts for condition in one.conditions)
+    result = [condition for condition in known if condition.type in types]
+    for kind in types:
+        concerned = [one for one in parts if _has_clusters(one)] if kind in _ABOUT_CLUSTERS else []
+        said = [
+            (one.name, condition)
+            for one in concerned or parts
+            for condition in one.conditions
+            if condition.type == kind
+        ]
+        if said:
+            result = set_condition(result, _together(said))
+    return result
+
+
+def _together(said: Sequence[tuple[str, Condition]]) -> Condition:
+    """What cells say of one thing: the worst, and which of them say it where they do not all say the same."""
+    worst = min((condition for _, condition in said), key=lambda one: _WORST_FIRST.index(one.status))
+    same = [(name, one) for name, one in said if one.status == worst.status]
+    if len(same) == len(said) and len({one.message for _, one in same}) == 1:
+        return worst
+    return worst.model_copy(update={"message": "; ".join(f"cell {name}: {one.message}" for name, one in same)})
+
+
+def _has_clusters(part: Part) -> bool:
+    return bool(part.clusters.desired if isinstance(part, CellStatus) else part.clusters)
