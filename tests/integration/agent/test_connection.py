@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -121,7 +122,7 @@ def test_an_event_without_a_connection_is_kept_and_not_waited_for(
         sending.start()
         sending.join(60)
         assert not sending.is_alive()
-        assert [event["type"] for event, _ in dispatcher._outbound_buffer] == ["worker-heartbeat"]
+        assert [json.loads(event)["type"] for event, _ in dispatcher._outbound_buffer] == ["worker-heartbeat"]
         server.restart()
         dispatcher.flush()
         assert not dispatcher._outbound_buffer
