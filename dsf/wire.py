@@ -1,7 +1,7 @@
 """Celery messages (task protocol 2), made and taken apart without Celery.
 
-A tick and a result are calls of one task with a few arguments. `apply_async` would make such
-a message with five times the CPU and half as many bytes again.
+A tick and a result are calls of one task with a few arguments. `apply_async` would make such a message with five times
+the CPU and half as many bytes again.
 
 What was pushed into a queue is not trusted. A Celery message can carry more than a task: a chain or callbacks that a
 worker would send on with its own rights, a time at which to run that keeps it in memory, a place to which it is put

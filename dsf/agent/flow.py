@@ -103,7 +103,8 @@ class Flow:
         return self._stage(task, "publish", scorer, run_id, work)
 
     def expired(self, request: Any) -> None:
-        """Celery dropped a message of ours because it was too old. Called in the worker's main loop."""
+        """Celery dropped a call of ours because it was too old. Called in the worker's main loop, or by a thread of
+        the pool; neither waits for Redis."""
         if len(request.args) < 2:
             # A fetch by hand, which has no cycle yet.
             return

@@ -6,7 +6,6 @@ from datetime import UTC
 from typing import Any, Literal
 
 from celery import Task
-from celery.worker import state
 from celery.worker.request import Request
 
 from dsf.agent import runtime
@@ -22,18 +21,13 @@ class StageRequest(_Request):  # type: ignore[misc]
     _tzlocal = UTC
 
     def revoked(self) -> bool:
-        """As Celery's own, which asks twice for each and looks for more reasons."""
-        if self.maybe_expire() or self._already_revoked or self.id in state.revoked:
-            return bool(super().revoked())
-        return False
+        """As Celery's own, which asks twice for each and looks for more reasons. Called in any thread."""
+        return (self._already_revoked or self.maybe_expire() is not None) and bool(super().revoked())
 
     def maybe_expire(self) -> Literal[True] | None:
-        """As Celery's own, which looks at the agent's clock only. Called in the worker's main loop."""
+        """As Celery's own, which looks at the agent's clock only, and keeps the id of each that has expired."""
         expires: Any = self._expires
-        if not expires or runtime.current().clock.now() <= expires.timestamp():
-            return None
-        state.revoked.add(self.id)
-        return True
+        return True if expires and runtime.current().clock.now() > expires.timestamp() else None
 
 
 class StageTask(Task):  # type: ignore[type-arg]

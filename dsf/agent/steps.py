@@ -82,13 +82,14 @@ class EventBatches(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._end = threading.Event()
+        #: The same for all connections: a task that began under an earlier one speaks to its dispatcher.
         self._is_some = threading.Event()
 
     def start(self, consumer: Any) -> None:
         """There is a new connection, and with it a new dispatcher."""
         dispatcher = consumer.event_dispatcher
         if dispatcher is not None:
-            self._end, self._is_some = threading.Event(), threading.Event()
+            self._end = threading.Event()
             dispatcher.on_send_buffered = partial(_set, self._is_some)
             dispatcher.buffer_limit = _MOST_EVENTS
             threading.Thread(

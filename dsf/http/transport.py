@@ -206,6 +206,11 @@ class Adapter(HTTPAdapter):
         """Send a request, through the proxies `hops` by scheme. Raises what requests and urllib3 raise."""
         return cast("Response", self.send(request, stream=True, timeout=timeout, verify=True, proxies=hops))
 
+    def close(self) -> None:
+        """Close all connections; urllib3 closes those that nobody holds."""
+        self._direct.clear()
+        super().close()
+
     def build_response(self, _: Any, resp: urllib3.BaseHTTPResponse) -> Any:
         """Our own."""
         return Response(resp)
@@ -224,8 +229,7 @@ class Adapter(HTTPAdapter):
             return super().get_connection_with_tls_context(request, verify, proxies, cert)
         server = "/".join(str(request.url).split("/", 3)[:3])
         found = self._direct.get(server)
-        # urllib3 closes the one that it has not given for longest.
-        if found is None or found.pool is None:
+        if found is None:
             if len(self._direct) >= _POOLS:
                 self._direct.clear()
             found = self._direct[server] = super().get_connection_with_tls_context(request, verify, proxies, cert)

@@ -85,6 +85,9 @@ class PromptDispatcher(_Dispatcher):  # type: ignore[misc]
     without bound what cannot be sent, and tries each of it where the first one has waited for a silent Redis already.
     """
 
+    #: What has come together, by group.
+    _group_buffer: dict[str, list[Any]]
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # An error is for us: what is kept is said here.
@@ -106,11 +109,20 @@ class PromptDispatcher(_Dispatcher):  # type: ignore[misc]
                 del waiting[: len(batch)]
             self._send_kept(self.producer)
 
+    def disable(self) -> None:
+        """Close it for the one that takes over: what tasks say from now on waits for that one."""
+        super().disable()
+        self.enabled = True
+
     def extend_buffer(self, other: Any) -> None:
-        """Take over what another one has not sent; Celery leaves behind what tasks said while Redis was away."""
+        """Take over what another one has not sent, and what tasks still say to it: their threads know no other.
+
+        Celery drops what they say between the end of one connection and the worker's first look at the next one.
+        """
         super().extend_buffer(other)
-        for group, waiting in other._group_buffer.items():
-            self._group_buffer[group][:0] = waiting
+        for group, waiting in self._group_buffer.items():
+            other._group_buffer[group] += waiting
+        self._group_buffer = other._group_buffer
 
     def _publish(self, event: Any, producer: Any, routing_key: str, *_: Any, **__: Any) -> None:
         # The mutex is held.

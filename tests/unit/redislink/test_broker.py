@@ -151,13 +151,17 @@ def test_of_events_that_cannot_be_sent_the_newest_are_kept(settings_factory: Set
     assert [event["number"] for event in line.taken] == list(range(1000 - broker.MOST_KEPT, 1000))
 
 
-def test_what_tasks_said_while_redis_was_away_goes_with_the_next_connection(settings_factory: SettingsFactory) -> None:
+def test_what_tasks_say_from_one_connection_to_the_next_is_sent(settings_factory: SettingsFactory) -> None:
     line = Line()
     old, new = (a_dispatcher(settings_factory, line) for _ in range(2))
     some_tasks(old, range(3))
     old.disable()
-    some_tasks(new, range(3, 5))
+    # A stage ends, and the next one begins in its thread.
+    some_tasks(old, range(3, 5))
     # As Celery does with each new connection.
     new.extend_buffer(old)
+    some_tasks(old, range(5, 7))
+    some_tasks(new, range(7, 9))
     new.flush()
-    assert [event["uuid"] for event in line.taken] == [0, 1, 2, 3, 4]
+    old.flush()
+    assert [event["uuid"] for event in line.taken] == list(range(9))

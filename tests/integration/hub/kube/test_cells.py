@@ -15,7 +15,7 @@ import redis
 
 from dsf.api.types import CELL_LABEL, CLUSTER_SET_LABEL, CREDENTIALS_WORK_NAME
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
-from tests.integration.kube.hubworld import HubWorld
+from tests.integration.hub.kube.hubworld import HubWorld
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer
