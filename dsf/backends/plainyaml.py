@@ -1,4 +1,5 @@
-"""Plain data as YAML, as PyYAML writes it, in a tenth of its time: a hub writes thousands of files at once.
+"""Plain data as YAML, as PyYAML writes it, in a tenth of its time: a hub writes thousands of files at once. A text that
+kubectl would take for something else is in quotes as well.
 
 Only what most objects are: mappings and lists of short texts and whole numbers. PyYAML itself says how each text is
 written, once, for nearly all of them come again.
@@ -18,6 +19,12 @@ WIDTH: Final = 120
 _LONGEST_TEXT: Final = 100
 _UUID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIME: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+# Texts that are a number or a truth value to kubectl and others of YAML 1.2, beyond those that PyYAML takes for one.
+_GO_NUMBER: Final = re.compile(
+    r"[-+]?(?:0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+"
+    r"|(?:\.[0-9_]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9_]+)?)\Z"
+)
+_GO_TRUTH: Final = re.compile(r"[yYnN]\Z")
 
 
 class _OtherError(Exception):
@@ -29,6 +36,10 @@ class _PlainDumper(_Dumper):  # type: ignore[misc, valid-type]
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+_PlainDumper.add_implicit_resolver("tag:yaml.org,2002:float", _GO_NUMBER, [*"-+.0123456789"])
+_PlainDumper.add_implicit_resolver("tag:yaml.org,2002:bool", _GO_TRUTH, [*"yYnN"])
 
 
 def dump(data: Any) -> str:
@@ -57,11 +68,11 @@ def _mapping(data: dict[Any, Any], indent: str, head: str, lines: list[str]) -> 
         key = f"{head}{_text(name)}:"
         head = indent
         if type(value) is dict and value:
-            lines.append(key)
+            _add(key, lines)
             deeper = indent + "  "
             _mapping(value, deeper, deeper, lines)
         elif type(value) is list and value:
-            lines.append(key)
+            _add(key, lines)
             _sequence(value, indent, lines)
         else:
             _add(f"{key} {_leaf(value)}", lines)
