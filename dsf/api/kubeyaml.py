@@ -112,6 +112,8 @@ for _tag, _pattern, _first in (
     ("float", _FLOAT, "-+.0123456789"),
 ):
     _Loader.add_implicit_resolver(f"{_TAG}{_tag}", re.compile(rf"(?:{_pattern.pattern})\Z"), list(_first))
+#: What a text without quotes is, by its first character: kinds and their patterns. For who writes YAML.
+RESOLVERS: Final = _Loader.yaml_implicit_resolvers
 _Loader.yaml_constructors = {
     f"{_TAG}null": lambda *_: None,
     f"{_TAG}bool": _bool,

@@ -13,18 +13,14 @@ from typing import Any, Final
 
 import yaml
 
+from dsf.api import kubeyaml
+
 _Dumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 #: Characters of a line; a longer one is divided.
 WIDTH: Final = 120
 _LONGEST_TEXT: Final = 100
 _UUID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIME: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-# Texts that are a number or a truth value to kubectl and others of YAML 1.2, beyond those that PyYAML takes for one.
-_GO_NUMBER: Final = re.compile(
-    r"[-+]?(?:0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+"
-    r"|(?:\.[0-9_]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9_]+)?)\Z"
-)
-_GO_TRUTH: Final = re.compile(r"[yYnN]\Z")
 
 
 class _OtherError(Exception):
@@ -38,8 +34,9 @@ class _PlainDumper(_Dumper):  # type: ignore[misc, valid-type]
         return True
 
 
-_PlainDumper.add_implicit_resolver("tag:yaml.org,2002:float", _GO_NUMBER, [*"-+.0123456789"])
-_PlainDumper.add_implicit_resolver("tag:yaml.org,2002:bool", _GO_TRUTH, [*"yYnN"])
+for _first, _kinds in kubeyaml.RESOLVERS.items():
+    for _tag, _pattern in _kinds:
+        _PlainDumper.add_implicit_resolver(_tag, _pattern, [_first])
 
 
 def dump(data: Any) -> str:

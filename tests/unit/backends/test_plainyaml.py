@@ -6,8 +6,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+import yaml
+from hypothesis import strategies
 
+from dsf.api import kubeyaml
 from dsf.backends.files import read_yaml
 from dsf.backends.plainyaml import WIDTH, _dumped, dump
 
@@ -68,3 +72,22 @@ def test_a_text_is_a_text_to_kubectl_too(text: str, tmp_path: Path) -> None:
         assert written.count(f"'{text}'") == 3
     (tmp_path / "file.yaml").write_text(dump(data))
     assert read_yaml(tmp_path / "file.yaml") == data
+
+
+# Of what can be a name or a text, with all that YAML has a meaning for.
+_PARTS = strategies.sampled_from([*_TEXTS[:75], *_OTHERS_TO_KUBECTL, *"01-+_.:eExoyn #\"'\\\t"])
+_ANY_TEXT = strategies.lists(_PARTS, max_size=8).map("".join) | strategies.text(
+    strategies.characters(exclude_categories=["Cs"]), max_size=130
+)
+_ANY_DATA = strategies.recursive(
+    _ANY_TEXT | strategies.none() | strategies.booleans() | strategies.integers(-(10**18), 10**18),
+    lambda inner: strategies.lists(inner, max_size=3) | strategies.dictionaries(_ANY_TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@hypothesis.given(strategies.dictionaries(_ANY_TEXT, _ANY_DATA, min_size=1, max_size=3))
+def test_whoever_reads_it_finds_what_was_written(data: dict[str, Any]) -> None:
+    text = dump(data)
+    assert text == _dumped(data, WIDTH)
+    assert kubeyaml.load(text) == yaml.safe_load(text) == data
