@@ -112,8 +112,6 @@ for _tag, _pattern, _first in (
     ("float", _FLOAT, "-+.0123456789"),
 ):
     _Loader.add_implicit_resolver(f"{_TAG}{_tag}", re.compile(rf"(?:{_pattern.pattern})\Z"), list(_first))
-#: What a text without quotes is, by its first character: kinds and their patterns. For who writes YAML.
-RESOLVERS: Final = _Loader.yaml_implicit_resolvers
 _Loader.yaml_constructors = {
     f"{_TAG}null": lambda *_: None,
     f"{_TAG}bool": _bool,
@@ -125,6 +123,15 @@ _Loader.yaml_constructors = {
     f"{_TAG}map": _Base.construct_yaml_map,
     None: _Base.construct_undefined,
 }
+
+
+class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Writes in quotes also what is text to PyYAML and not to Kubernetes, such as `1e3`, `08` and `y`."""
+
+
+for _first, _kinds in _Loader.yaml_implicit_resolvers.items():
+    for _kind, _form in _kinds:
+        Dumper.add_implicit_resolver(_kind, _form, [_first])
 
 
 def load(text: str) -> Any:

@@ -15,7 +15,6 @@ import yaml
 
 from dsf.api import kubeyaml
 
-_Dumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 #: Characters of a line; a longer one is divided.
 WIDTH: Final = 120
 _LONGEST_TEXT: Final = 100
@@ -27,16 +26,11 @@ class _OtherError(Exception):
     """There is something in it that is not written here."""
 
 
-class _PlainDumper(_Dumper):  # type: ignore[misc, valid-type]
+class _PlainDumper(kubeyaml.Dumper):
     """No anchors and aliases: people read these files."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
-
-
-for _first, _kinds in kubeyaml.RESOLVERS.items():
-    for _tag, _pattern in _kinds:
-        _PlainDumper.add_implicit_resolver(_tag, _pattern, [_first])
 
 
 def dump(data: Any) -> str:
