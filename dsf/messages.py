@@ -216,7 +216,8 @@ def verify(envelope: object, master_secret: bytes, *, limit: int) -> Result:
     body, signature = envelope.get("body"), envelope.get("sig")
     if not isinstance(version, int):
         raise MessageRejectedError("malformed", f"schema version {version!r} is no number")
-    if not (isinstance(kid, int) and kid >= 1 and isinstance(cluster, str) and is_name(cluster)):
+    # Not `true`: it equals 1, so the key derived for it would be remembered as the first one.
+    if not (type(kid) is int and kid >= 1 and isinstance(cluster, str) and is_name(cluster)):
         raise MessageRejectedError("malformed", "key id or cluster name missing or wrong")
     if not (isinstance(body, str) and isinstance(signature, str)):
         raise MessageRejectedError("malformed", "body or signature missing")

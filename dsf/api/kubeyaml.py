@@ -125,6 +125,15 @@ _Loader.yaml_constructors = {
 }
 
 
+class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Writes in quotes also what is text to PyYAML and not to Kubernetes, such as `1e3`, `08` and `y`."""
+
+
+for _first, _kinds in _Loader.yaml_implicit_resolvers.items():
+    for _kind, _form in _kinds:
+        Dumper.add_implicit_resolver(_kind, _form, [_first])
+
+
 def load(text: str) -> Any:
     """The one document in `text`; None when there is none. Raises YamlError."""
     root = compose(text)

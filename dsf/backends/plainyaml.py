@@ -1,4 +1,5 @@
-"""Plain data as YAML, as PyYAML writes it, in a tenth of its time: a hub writes thousands of files at once.
+"""Plain data as YAML, as PyYAML writes it, in a tenth of its time: a hub writes thousands of files at once. A text that
+kubectl would take for something else is in quotes as well.
 
 Only what most objects are: mappings and lists of short texts and whole numbers. PyYAML itself says how each text is
 written, once, for nearly all of them come again.
@@ -12,7 +13,8 @@ from typing import Any, Final
 
 import yaml
 
-_Dumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+from dsf.api import kubeyaml
+
 #: Characters of a line; a longer one is divided.
 WIDTH: Final = 120
 _LONGEST_TEXT: Final = 100
@@ -24,7 +26,7 @@ class _OtherError(Exception):
     """There is something in it that is not written here."""
 
 
-class _PlainDumper(_Dumper):  # type: ignore[misc, valid-type]
+class _PlainDumper(kubeyaml.Dumper):
     """No anchors and aliases: people read these files."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -57,11 +59,11 @@ def _mapping(data: dict[Any, Any], indent: str, head: str, lines: list[str]) -> 
         key = f"{head}{_text(name)}:"
         head = indent
         if type(value) is dict and value:
-            lines.append(key)
+            _add(key, lines)
             deeper = indent + "  "
             _mapping(value, deeper, deeper, lines)
         elif type(value) is list and value:
-            lines.append(key)
+            _add(key, lines)
             _sequence(value, indent, lines)
         else:
             _add(f"{key} {_leaf(value)}", lines)

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 
+from dsf.api import kubeyaml
 from dsf.api.types import GROUP, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.kube.resources import PLACEMENT_BINDINGS, PLACEMENTS, POLICIES, Resource
 from dsf.optimizer.model import Current
@@ -129,7 +130,7 @@ def current_places(plan: PlanView) -> dict[str, list[Current]]:
 
 def dump(manifests: Sequence[Manifest]) -> str:
     """The objects as YAML documents."""
-    text: str = yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=True) if manifests else ""
+    text: str = yaml.dump_all(manifests, Dumper=kubeyaml.Dumper, sort_keys=False, explicit_start=True)
     return text
 
 

@@ -30,6 +30,16 @@ def test_what_is_no_reason(reason: str) -> None:
         _sent(reason)
 
 
+def test_a_key_id_that_is_no_number_spoils_no_key() -> None:
+    """Derived keys are remembered, and `true` equals 1: one cluster could have kept out another one's results."""
+    result = Result(cluster="c", scorer="s", run=RUN, at=1.0, outcome="ok")
+    good = sign(result, derive_key(MASTER, "c", 1))
+    derive_key.cache_clear()
+    with pytest.raises(MessageRejectedError, match="key id"):
+        verify({**good, "kid": True}, MASTER, limit=10_000)
+    assert verify(good, MASTER, limit=10_000) == result
+
+
 def test_what_cannot_be_seen_does_not_arrive() -> None:
     result = Result.model_construct(
         cluster="c",

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
+from hypothesis import strategies
 
-from dsf.backends.plainyaml import WIDTH, dump
+from dsf.api import kubeyaml
+from dsf.backends.files import read_yaml
+from dsf.backends.plainyaml import WIDTH, _dumped, dump
 
 _TEXTS = (
     "", " ", "a", "node1", "a b", " a", "a ", "-", "- a", "?", ": a", "a: b", "a:b", "a #b", "a#b", "#", "'",
@@ -22,20 +27,19 @@ _TEXTS = (
 )  # fmt: skip
 
 
-class _Whole(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+# What kubectl 1.32 read as a number or a truth value where it stood without quotes, as PyYAML writes it.
+_OTHERS_TO_KUBECTL = (
+    "1e3", "1E3", "0o7", "-0o7", "0O7", "0o_7", "1e-3", "1e+3", "+1e3", ".1e3", "1.e3", "1_e3", "12e03", "08", "+08",
+    "0_8", "08_1", "+.5", "0B1", "0X1", "y", "Y", "n", "N",
+)  # fmt: skip
+_LONG_NAMES = ("日" * 50, "é" * 70, "😀" * 33, "a" * 129)
 
 
-def _pyyaml(data: Any) -> str:
-    text: str = yaml.dump(data, Dumper=_Whole, sort_keys=False, allow_unicode=True, width=WIDTH)
-    return text
-
-
-@pytest.mark.parametrize("text", _TEXTS)
+@pytest.mark.parametrize("text", _TEXTS + _LONG_NAMES)
 def test_a_text_is_written_as_by_pyyaml(text: str) -> None:
-    for data in ({"key": text}, {text: 1}, {"a": {"b": [text, {"c": text}]}}, {"a": [{text: text}]}, text, [text]):
-        assert dump(data) == _pyyaml(data)
+    nested = {"a": {"b": [text, {"c": text}]}}, {"a": [{text: text}]}
+    for data in ({"key": text}, {text: 1}, {text: [1]}, *nested, text, [text]):
+        assert dump(data) == _dumped(data, WIDTH)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -58,4 +62,32 @@ def test_any_plain_data_is_written_as_by_pyyaml(seed: int) -> None:
 
     for _ in range(50):
         data = {f"key{number}": anything(4) for number in range(draw.randrange(1, 5))}
-        assert dump(data) == _pyyaml(data)
+        assert dump(data) == _dumped(data, WIDTH)
+
+
+@pytest.mark.parametrize("text", _OTHERS_TO_KUBECTL)
+def test_a_text_is_a_text_to_kubectl_too(text: str, tmp_path: Path) -> None:
+    data = {"name": text, "labels": {text: [text, 1.5, 10**400, 1e300, True]}}
+    for written in (dump(data), dump({"key": data | {"long": "word " * 40}})):
+        assert written.count(f"'{text}'") == 3
+    (tmp_path / "file.yaml").write_text(dump(data))
+    assert read_yaml(tmp_path / "file.yaml") == data
+
+
+# Of what can be a name or a text, with all that YAML has a meaning for.
+_PARTS = strategies.sampled_from([*_TEXTS[:75], *_OTHERS_TO_KUBECTL, *"01-+_.:eExoyn #\"'\\\t"])
+_ANY_TEXT = strategies.lists(_PARTS, max_size=8).map("".join) | strategies.text(
+    strategies.characters(exclude_categories=["Cs"]), max_size=130
+)
+_ANY_DATA = strategies.recursive(
+    _ANY_TEXT | strategies.none() | strategies.booleans() | strategies.integers(-(10**18), 10**18),
+    lambda inner: strategies.lists(inner, max_size=3) | strategies.dictionaries(_ANY_TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@hypothesis.given(strategies.dictionaries(_ANY_TEXT, _ANY_DATA, min_size=1, max_size=3))
+def test_whoever_reads_it_finds_what_was_written(data: dict[str, Any]) -> None:
+    text = dump(data)
+    assert text == _dumped(data, WIDTH)
+    assert kubeyaml.load(text) == yaml.safe_load(text) == data

@@ -6,6 +6,7 @@ import json
 
 import yaml
 
+from dsf.api import kubeyaml
 from dsf.optimizer.manifests import (
     ASSIGNMENTS,
     CONFIGURATION,
@@ -106,3 +107,10 @@ def test_owned_fields_are_those_of_our_applies() -> None:
         "spec": {"predicates": [{"x": 1}], "numberOfClusters": 1},
     }
     assert owned(json.loads(json.dumps(manifest | {"metadata": {"name": "n"}}))) == {}
+
+
+def test_kubectl_reads_what_was_planned() -> None:
+    """A namespace may be named so; PyYAML by itself writes it without quotes, and kubectl refuses a number."""
+    placement = {"kind": "Placement", "metadata": {"name": "08", "namespace": "1e3", "labels": {"y": "n"}}}
+    assert kubeyaml.load(dump([placement])) == placement
+    assert dump([]) == ""
