@@ -16,7 +16,7 @@ import redis
 from dsf.api.types import CELL_LABEL, CLUSTER_SET_LABEL, CREDENTIALS_WORK_NAME
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
-from tests.integration.kube.hubworld import HubWorld
+from tests.integration.hub.kube.hubworld import HubWorld
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer
@@ -40,7 +40,7 @@ class Cells(NamedTuple):
 
 
 @pytest.fixture
-def cells(world: HubWorld, scorer_api: ScriptedServer, control_plane: ControlPlane, tmp_path: Path) -> Iterator[Cells]:
+def cells(world: HubWorld, api: ScriptedServer, control_plane: ControlPlane, tmp_path: Path) -> Iterator[Cells]:
     logs = tmp_path / "b"
     logs.mkdir()
     with contextlib.ExitStack() as stack:
@@ -52,7 +52,7 @@ def cells(world: HubWorld, scorer_api: ScriptedServer, control_plane: ControlPla
         other.settings["namespace"] = world.namespace
         for name, cell in (("a", world), ("b", other)):
             cell.settings |= {"cell": name, "cells": RULE, "agent_redis_url": f"redis://{name}.test:6379/0"}
-        world.setup(scorer_api.url)
+        world.setup(api.url)
         yield Cells(world, other)
 
 
