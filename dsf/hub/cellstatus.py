@@ -29,12 +29,21 @@ _WORST_FIRST: Final = ("False", "Unknown", "True")
 
 
 def own(status: Status, cells: Cells) -> Status:
-    """A stored status as this cell knows it: its own part in the place of the sums."""
+    """A stored status as this cell knows it: its own part in the place of the sums.
+
+    Without one the whole is what the first cell knows, which a hub alone was before. Any other one begins with the
+    health that is known, or what it serves would run nowhere until its first check has ended.
+    """
     if not cells.own:
         return status
     kind = _PARTS[type(status)]
-    found = next((one for one in status.cells or () if one.name == cells.own), kind(name=cells.own))
-    return status.model_copy(update={**_fields(kind, found), "cells": None})
+    found = next((one for one in status.cells or () if one.name == cells.own), None)
+    known: dict[str, Any] = {"cells": None}
+    if found is not None or not cells.is_first:
+        known |= _fields(kind, found or kind(name=cells.own))
+    if found is None and isinstance(status, DynamicScorerStatus):
+        known["health_status"] = status.health_status
+    return status.model_copy(update=known)
 
 
 def part_of(status: Status, name: str) -> Part:

@@ -15,11 +15,11 @@ import redis
 
 from dsf.api.types import CELL_LABEL, CLUSTER_SET_LABEL, CREDENTIALS_WORK_NAME
 from dsf.errors import ObjectNotFoundError
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
 from tests.integration.hub.kube.hubworld import HubWorld
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
-from tests.support.httpserver import ScriptedServer
+from tests.support.httpserver import ScriptedServer, answer, hang
 from tests.support.redisserver import RedisServer
 
 RULE = [{"name": "a"}, {"name": "b", "clusterSets": ["late"]}]
@@ -240,3 +240,52 @@ def test_a_cluster_that_is_not_accepted_any_more_loses_what_its_own_cell_made(ce
         b.session.get(MANIFEST_WORKS.path(late, CREDENTIALS_WORK_NAME))
     assert a.pairs() == [f"{early}/cpu-scorer"]
     assert a.told(early) == ["cpu-scorer"]
+
+
+def test_a_hub_that_becomes_the_first_cell_takes_nothing_from_its_clusters(cells: Cells, api: ScriptedServer) -> None:
+    a, _ = cells
+    name = _cluster(a)
+    alone = a.hub(cell="", cells=[], agent_redis_url="")
+    a.until(lambda: a.told(name) == ["cpu-scorer"], 20)
+    a.deliver(name)
+    a.until(lambda: a.pairs() == [f"{name}/cpu-scorer"], 10)
+    a.until(lambda: a.condition("Healthy") == ("True", "HealthCheckPassed"), 10)
+    since = _since(a, "Healthy")
+    alone.signal(signal.SIGTERM)
+    assert alone.wait() == 0
+    # What the hub found is what the cell knows until its own first check has ended.
+    api.script(hang, path="/healthz")
+    a.hub()
+    told: list[object] = []
+    a.until(lambda: told.append(a.told(name)) or _owner(a, name) == "a", 30)
+    for _ in range(20):
+        told.append(a.told(name))
+        time.sleep(0.1)
+    assert {str(one) for one in told} == {"['cpu-scorer']"}
+    assert a.schedule.entries() and not next(iter(a.schedule.entries())).suspended
+    api.script(answer("ok"), path="/healthz")
+    a.until(lambda: [part["name"] for part in a.status().get("cells", ())] == ["a"], 20)
+    assert _since(a, "Healthy") == since
+
+
+def _since(cell: HubWorld, kind: str) -> str:
+    return next(str(one["lastTransitionTime"]) for one in cell.status()["conditions"] if one["type"] == kind)
+
+
+@pytest.mark.parametrize("older", [{"cell": "", "cells": [], "agent_redis_url": ""}, {"cells": [{"name": "a"}]}])
+def test_a_cell_that_is_not_in_the_first_ones_list_yet_is_no_reason_to_fight(
+    cells: Cells, older: dict[str, object]
+) -> None:
+    a, b = cells
+    late = _cluster(a, "late")
+    a.hub(**older)
+    a.until(lambda: a.told(late) == ["cpu-scorer"], 20)
+    b.hub()
+    a.until(lambda: len((a.config() or {})["metadata"]["finalizers"]) == 2, 20)
+    time.sleep(3)
+    path = DYNAMIC_SCORERS.path(a.namespace, "cpu-scorer")
+    seen = set()
+    for _ in range(30):
+        seen.add(a.session.get(path)["metadata"]["resourceVersion"])
+        time.sleep(0.1)
+    assert len(seen) < 4
