@@ -42,7 +42,6 @@ class KubeBackend(KubeScoreBackend):
         super().__init__(session, settings.division)
         #: See the protocol.
         self.shared_by = settings.division
-        self._removed_parts: set[tuple[str, str]] = set()
         self._credentials = KubeCredentials(session, settings.namespace)
         self._agent_namespace = settings.agent_namespace
         self._events = EventRecorder(session, socket.gethostname())
@@ -120,8 +119,8 @@ class KubeBackend(KubeScoreBackend):
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
         """See the protocol."""
-        about = WATCHED[kind].resource, namespace, name
-        self._observe(kind, apply_status(self._session, *about, status, self.shared_by, self._removed_parts))
+        answer = apply_status(self._session, WATCHED[kind].resource, namespace, name, status, self.shared_by)
+        self._observe(kind, answer)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """See the protocol."""

@@ -69,14 +69,12 @@ def apply_status(
     name: str,
     status: Manifest,
     cells: Cells = Cells(),  # noqa: B008
-    removed: set[tuple[str, str]] | None = None,
 ) -> Manifest:
     """Make this the whole status; returns the object.
 
     Server-side apply takes away only what it brought. What another manager added takes a second request, which comes
     after the first: ours are the values then, and removing the rest leaves them without an owner. Of several cells the
-    first one does so; the parts of those that there are stay. `removed` remembers the path and name of each part of a
-    cell that is not in the list: one that comes again is of a cell that has a newer list, and would come for ever.
+    first one does so; the parts of those that there are stay.
     """
     body = {
         "apiVersion": resource.api_version,
@@ -90,12 +88,8 @@ def apply_status(
     if not cells.is_first:
         return answer
     actual = answer.get("status") or {}
-    if removed is not None and "cells" in actual:
-        known = {(path, name) for name in cells.names} | removed
-        parts = [one for one in actual["cells"] if (path, one["name"]) in known]
-        removed |= {(path, one["name"]) for one in actual["cells"]} - known
-        if parts:
-            status = {**status, "cells": parts}
+    if cells.own and "cells" in actual:
+        status = {**status, "cells": [one for one in actual["cells"] if one["name"] in cells.names]}
     surplus = _surplus(actual, status)
     return session.merge(path, {"status": surplus}, field_manager=manager) if surplus else answer
 

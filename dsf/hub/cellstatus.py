@@ -31,15 +31,15 @@ _WORST_FIRST: Final = ("False", "Unknown", "True")
 def own(status: Status, cells: Cells) -> Status:
     """A stored status as this cell knows it: its own part in the place of the sums.
 
-    Without one the whole is what the first cell knows, which a hub alone was before. Any other one begins with the
-    health that is known, or what it serves would run nowhere until its first check has ended.
+    One that has none yet knows what the first cell knows of the scoring API, or its scorers would run nowhere until its
+    first check has ended. What a hub alone wrote is all the first cell's.
     """
     if not cells.own:
         return status
     kind = _PARTS[type(status)]
     found = next((one for one in status.cells or () if one.name == cells.own), None)
     known: dict[str, Any] = {"cells": None}
-    if found is not None or not cells.is_first:
+    if found is not None or status.cells or not cells.is_first:
         known |= _fields(kind, found or kind(name=cells.own))
     if found is None and isinstance(status, DynamicScorerStatus):
         known["health_status"] = status.health_status

@@ -8,6 +8,7 @@ from typing import Literal
 from dsf.api.meta import Condition
 from dsf.api.scorer import CellStatus, ClusterCounts, DynamicScorerStatus, Failure
 from dsf.api.scoringconfig import ConfigCellStatus, DynamicScoringConfigStatus
+from dsf.api.types import HealthStatus
 from dsf.cells import Cell, Cells
 from dsf.hub.cellstatus import own, part_of, summed
 
@@ -91,6 +92,7 @@ def test_a_cell_reads_its_own_part_again_and_not_the_sums() -> None:
     stored = DynamicScorerStatus(
         clusters=counts(8, 7, 1),
         score_name="cpu",
+        health_status=HealthStatus.Active,
         conditions=[condition("Scoring", "True", "Fine", "all")],
         cells=[part],
     )
@@ -102,8 +104,11 @@ def test_a_cell_reads_its_own_part_again_and_not_the_sums() -> None:
         None,
     )
     assert part_of(found, "b") == part
-    # One that has written nothing yet.
-    assert own(stored, A).clusters == counts(0)
+    # One that has written nothing yet, beside another one and after a hub alone.
+    assert (own(stored, A).clusters, own(stored, A).health_status) == (counts(0), "Active")
+    alone = stored.model_copy(update={"cells": None})
+    assert own(alone, A) == alone
+    assert (own(alone, B).clusters, own(alone, B).health_status) == (counts(0), "Active")
     assert own(stored, Cells()) == stored
 
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
+from dsf import keys
 from dsf.api.types import CELL_LABEL, CLUSTER_SET_LABEL, CREDENTIALS_WORK_NAME
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
 from tests.integration.hub.kube.hubworld import HubWorld
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
@@ -77,10 +78,15 @@ def _owner(cell: HubWorld, name: str) -> str:
     return str(((cell.work(name) or {}).get("metadata") or {}).get("labels", {}).get(CELL_LABEL, ""))
 
 
-def _url(cell: HubWorld, name: str) -> str:
+def _data(cell: HubWorld, name: str) -> dict[str, Any]:
     work = cell.work(name)
     assert work is not None
-    return str(work["spec"]["workload"]["manifests"][0]["data"]["redis-url"])
+    data: dict[str, Any] = work["spec"]["workload"]["manifests"][0]["data"]
+    return data
+
+
+def _url(cell: HubWorld, name: str) -> str:
+    return str(_data(cell, name)["redis-url"])
 
 
 def _works(cell: HubWorld) -> dict[tuple[str, str], tuple[str, int]]:
@@ -137,7 +143,10 @@ def test_a_cell_that_is_gone_takes_its_part_of_the_status_along(cells: Cells) ->
     # What it had is taken over by a hub alone, which has one status again.
     a.hub(cell="", cells=[], agent_redis_url="")
     a.until(lambda: "cells" not in a.status() and _counts(a)[0] == 1, 20)
+    a.deliver(late)
     a.until(lambda: f"{late}/cpu-scorer" in a.pairs(), 10)
+    # Its agent goes back to the Redis that it was installed with.
+    a.until(lambda: "redis-url" not in _data(a, late), 10)
 
 
 def test_a_cluster_moves_with_its_credentials_and_its_score_stays(cells: Cells) -> None:
@@ -174,6 +183,21 @@ def test_a_cluster_moves_with_its_credentials_and_its_score_stays(cells: Cells) 
     assert b.score(moved) == [9]
     a.push(moved, 5)
     a.until(lambda: a.score(moved) == [5], 20)
+
+
+def test_a_cluster_that_moves_forth_and_back_at_once_is_served_by_one(cells: Cells) -> None:
+    a, b = cells
+    moved = _cluster(a)
+    cells.start()
+    _delivered(a, moved)
+    for in_set, owner, other in (("late", b, a), (None, a, b)):
+        for _ in range(5):
+            _label(a, moved, None if in_set else "late")
+            _label(a, moved, in_set)
+        _delivered(owner, moved)
+        other.until(lambda other=other: other.pairs() == [])
+        other.until(lambda other=other: other.client.exists(keys.CLUSTERS) == 0)
+        assert _url(owner, moved) == f"redis://{owner.settings['cell']}.test:6379/0"
 
 
 def test_cells_that_read_different_rules_do_not_take_turns(cells: Cells) -> None:
@@ -268,22 +292,3 @@ def test_a_hub_that_becomes_the_first_cell_takes_nothing_from_its_clusters(cells
 
 def _since(cell: HubWorld, kind: str) -> str:
     return next(str(one["lastTransitionTime"]) for one in cell.status()["conditions"] if one["type"] == kind)
-
-
-@pytest.mark.parametrize("older", [{"cell": "", "cells": [], "agent_redis_url": ""}, {"cells": [{"name": "a"}]}])
-def test_a_cell_that_is_not_in_the_first_ones_list_yet_is_no_reason_to_fight(
-    cells: Cells, older: dict[str, object]
-) -> None:
-    a, b = cells
-    late = _cluster(a, "late")
-    a.hub(**older)
-    a.until(lambda: a.told(late) == ["cpu-scorer"], 20)
-    b.hub()
-    a.until(lambda: len((a.config() or {})["metadata"]["finalizers"]) == 2, 20)
-    time.sleep(3)
-    path = DYNAMIC_SCORERS.path(a.namespace, "cpu-scorer")
-    seen = set()
-    for _ in range(30):
-        seen.add(a.session.get(path)["metadata"]["resourceVersion"])
-        time.sleep(0.1)
-    assert len(seen) < 4
