@@ -15,6 +15,7 @@ from dsf.api.scorer import MAX_FAILURES, CellStatus, ClusterCounts, DynamicScore
 from dsf.api.scoringconfig import ConfigCellStatus, DynamicScoringConfigStatus
 from dsf.api.types import ConditionType
 from dsf.cells import Cells
+from dsf.hub.conditions import MESSAGE_LIMIT
 
 Status = TypeVar("Status", DynamicScorerStatus, DynamicScoringConfigStatus)
 Part = CellStatus | ConfigCellStatus
@@ -113,7 +114,8 @@ def _together(said: Sequence[tuple[str, Condition]]) -> Condition:
     same = [(name, one) for name, one in said if one.status == worst.status]
     if len(same) == len(said) and len({one.message for _, one in same}) == 1:
         return worst
-    return worst.model_copy(update={"message": "; ".join(f"cell {name}: {one.message}" for name, one in same)})
+    text = "; ".join(f"cell {name}: {one.message}" for name, one in same)
+    return worst.model_copy(update={"message": text[:MESSAGE_LIMIT]})
 
 
 def _has_clusters(part: Part) -> bool:

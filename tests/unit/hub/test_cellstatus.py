@@ -87,6 +87,13 @@ def test_all_cells_are_named_where_they_do_not_say_the_same() -> None:
     assert said.message == "cell a: 1 of 1; cell b: 2 of 2"
 
 
+def test_what_many_cells_say_is_as_long_as_the_api_server_takes() -> None:
+    mine = DynamicScorerStatus(conditions=[condition("Healthy", "False", "Bad", "x" * 20_000)])
+    part = CellStatus(name="b", conditions=[condition("Healthy", "False", "Bad", "y" * 20_000)])
+    whole = summed(mine, DynamicScorerStatus(cells=[part]), A)
+    assert DynamicScorerStatus.model_validate(whole.model_dump()).conditions == whole.conditions
+
+
 def test_a_cell_reads_its_own_part_again_and_not_the_sums() -> None:
     part = CellStatus(name="b", clusters=counts(5, 4, 1), conditions=[condition("Scoring", "True", "Fine", "b")])
     stored = DynamicScorerStatus(
