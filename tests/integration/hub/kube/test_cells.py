@@ -212,6 +212,9 @@ def test_cells_that_read_different_rules_do_not_take_turns(cells: Cells) -> None
     a.until(lambda: a.pairs() == [], 10)
     b.deliver(name)
     b.until(lambda: b.pairs() == [f"{name}/cpu-scorer"], 10)
+    # Each cluster counts once although both lists have it.
+    a.until(lambda: _counts(a)[0] == 1 and a.condition("Distributed") == ("True", "Distributed"), 10)
+    a.until(lambda: (a.config() or {})["status"]["clusters"] == 1, 10)
     before = _works(a)
     time.sleep(2)  # a fight would have hundreds of rounds
     assert (_works(a), a.pairs()) == (before, [])
