@@ -49,7 +49,7 @@ class Clients:
         does not answer."""
         self._clients = clients
         self._on_silent = on_silent
-        #: Why cells have not answered, by name.
+        #: Why cells did not answer when they were asked last, by name.
         self.silent: dict[str, str] = {}
 
     def ask(self, question: Callable[[Client], _Answer]) -> list[_Answer]:
@@ -72,6 +72,8 @@ class Clients:
                 if name not in self.silent:
                     self._on_silent(f"cell {name} does not answer, its clusters are missing: {error}")
                 self.silent[name] = str(error)
+            else:
+                self.silent.pop(name, None)
         if not answers:
             raise (unknown or errors)[0]
         return answers

@@ -537,6 +537,11 @@ class Settings(BaseSettings):
         """
         return _secret(self.redis_url, self.redis_url_file, "REDIS_URL") or ""
 
+    def current_redis_url(self) -> str:
+        """Where Redis is: for an agent what the hub said last, which keeps its own user and password. Raises as
+        `resolved_redis_url`."""
+        return (self.agent_redis_url if self.role == "agent" else "") or self.resolved_redis_url()
+
     def resolved_api_token(self) -> str | None:
         """The token for `api_url`, or None. Raises SettingsError when its file cannot be read."""
         return _secret(None, self.api_token_file, "API_TOKEN")

@@ -25,8 +25,8 @@ class Delivery(NamedTuple):
     """What a ConfigMap says."""
 
     summaries: Summaries
-    #: Where this cluster's Redis is; empty where the hub does not say.
-    redis_url: str = ""
+    #: Where this cluster's Redis is; empty where the hub does not say, None where there is no word of the hub.
+    redis_url: str | None = None
 
 
 #: No scorers.
@@ -62,7 +62,8 @@ class Watching(ConfigSource, Protocol):
         """Call this with the summaries each time they change, by the thread that sees it."""
 
     def on_redis(self, listener: Callable[[str], None]) -> None:
-        """Call this with the URL of this cluster's Redis when it is first said and each time it changes."""
+        """Call this with the URL of this cluster's Redis with the first delivery and each time it changes; it is empty
+        where the hub does not say."""
 
     def start(self) -> None:
         """Begin to watch."""
@@ -83,7 +84,7 @@ class InForce:
         self.loaded_at = 0.0
         self.listeners: list[Callable[[Summaries], None]] = []
         self.redis_listeners: list[Callable[[str], None]] = []
-        self._redis_url = ""
+        self._redis_url: str | None = None
 
     def accept(self, delivery: Delivery) -> None:
         """This delivery is in force from now on; listeners hear of it if it differs from the one before."""
@@ -92,15 +93,15 @@ class InForce:
             before, self.current = self.current, found
             self.problem = ""
             self.loaded_at = time.time()
-            has_moved = delivery.redis_url not in ("", self._redis_url)
-            self._redis_url = delivery.redis_url or self._redis_url
+            url, known = delivery.redis_url, self._redis_url
+            self._redis_url = known if url is None else url
         if before != found:
             log.info("configuration loaded", scorers=sorted(found), **self._place)
             for listener in self.listeners:
                 listener(found)
-        if has_moved:
+        if url is not None and url != known:
             for redis_listener in self.redis_listeners:
-                redis_listener(delivery.redis_url)
+                redis_listener(url)
 
     def refuse(self, problem: str) -> None:
         """The newest delivery cannot be used."""

@@ -138,7 +138,7 @@ class KubeConfig(_Watched):
         self._in_force.listeners.append(listener)
 
     def on_redis(self, listener: Callable[[str], None]) -> None:
-        """Call this with the URL of this cluster's Redis when it is first said and each time it changes."""
+        """See Watching."""
         self._in_force.redis_listeners.append(listener)
 
     def start(self) -> None:

@@ -28,13 +28,14 @@ class Moving:
     """Follows what the hub says of where Redis is."""
 
     def __init__(self, settings: Settings) -> None:
-        self._used = str(address.parse(settings.resolved_redis_url()))
+        self._own = settings.resolved_redis_url()
+        self._used = str(address.parse(settings.current_redis_url()))
         self._url = ""
 
     def heard(self, url: str) -> None:
-        """The hub says that Redis is there. Called by any thread."""
+        """The hub says that Redis is there; empty: where the agent's own settings say. Called by any thread."""
         try:
-            said = str(address.parse(url))
+            said = str(address.parse(url or self._own))
         except SettingsError as error:
             log.error("where Redis is cannot be read, the agent stays", problem=str(error))
             return
@@ -48,8 +49,7 @@ class Moving:
         """Begin anew if that is why the worker ended; returns if it is not."""
         if _codes.should_stop != _MOVING:
             return
-        os.environ.pop(f"{ENV_PREFIX}REDIS_URL_FILE", None)
-        os.environ[f"{ENV_PREFIX}REDIS_URL"] = self._url
+        os.environ[f"{ENV_PREFIX}AGENT_REDIS_URL"] = self._url
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, "-m", "dsf.agent"])  # noqa: S606 (nothing of it is anybody's text)

@@ -33,7 +33,8 @@ class KubeElection(LeaderElector):
         # A host name may come again, when a pod is restarted in place; a process does not.
         identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         calls = {"on_started": on_started, "on_lost": on_lost}
-        lease = f"{LEASE_NAME}-{settings.cell}" if settings.cell else LEASE_NAME
+        # The first cell's is that of a hub without cells, which it was or will be: both at once would fight.
+        lease = LEASE_NAME if settings.division.is_first else f"{LEASE_NAME}-{settings.cell}"
         super().__init__(session, settings.namespace, lease, identity, **calls, times=times)
 
     def stop(self) -> None:

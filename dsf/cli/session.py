@@ -141,7 +141,7 @@ def looking() -> Iterator[Client | Clients | FleetReader]:
 
 def asks_api(settings: Settings) -> bool:
     """Whether to use the JSON API of DSF_API_URL; not if --context selects a demo."""
-    return bool(settings.api_url) and context.wanted() is None
+    return bool(settings.api_url.strip()) and context.wanted() is None
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dsf.api.scorer import MAX_FAILURES, CellStatus, ClusterCounts, DynamicScore
 from dsf.api.scoringconfig import ConfigCellStatus, DynamicScoringConfigStatus
 from dsf.api.types import ConditionType
 from dsf.cells import Cells
+from dsf.hub.conditions import MESSAGE_LIMIT
 
 Status = TypeVar("Status", DynamicScorerStatus, DynamicScoringConfigStatus)
 Part = CellStatus | ConfigCellStatus
@@ -29,12 +30,21 @@ _WORST_FIRST: Final = ("False", "Unknown", "True")
 
 
 def own(status: Status, cells: Cells) -> Status:
-    """A stored status as this cell knows it: its own part in the place of the sums."""
+    """A stored status as this cell knows it: its own part in the place of the sums.
+
+    One that has none yet knows what the first cell knows of the scoring API, or its scorers would run nowhere until its
+    first check has ended. What a hub alone wrote is all the first cell's.
+    """
     if not cells.own:
         return status
     kind = _PARTS[type(status)]
-    found = next((one for one in status.cells or () if one.name == cells.own), kind(name=cells.own))
-    return status.model_copy(update={**_fields(kind, found), "cells": None})
+    found = next((one for one in status.cells or () if one.name == cells.own), None)
+    known: dict[str, Any] = {"cells": None}
+    if found is not None or status.cells or not cells.is_first:
+        known |= _fields(kind, found or kind(name=cells.own))
+    if found is None and isinstance(status, DynamicScorerStatus):
+        known["health_status"] = status.health_status
+    return status.model_copy(update=known)
 
 
 def part_of(status: Status, name: str) -> Part:
@@ -104,7 +114,8 @@ def _together(said: Sequence[tuple[str, Condition]]) -> Condition:
     same = [(name, one) for name, one in said if one.status == worst.status]
     if len(same) == len(said) and len({one.message for _, one in same}) == 1:
         return worst
-    return worst.model_copy(update={"message": "; ".join(f"cell {name}: {one.message}" for name, one in same)})
+    text = "; ".join(f"cell {name}: {one.message}" for name, one in same)
+    return worst.model_copy(update={"message": text[:MESSAGE_LIMIT]})
 
 
 def _has_clusters(part: Part) -> bool:

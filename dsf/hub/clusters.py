@@ -67,6 +67,8 @@ class ClusterReconciler:
         self._held: dict[str, float] = {}
         # Clusters that this process has served: another cell that takes one over since then has read a newer rule.
         self._served: set[str] = set()
+        # Clusters of the plan that another cell has taken over.
+        self._let_go: set[str] = set()
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; one does not keep the other's work from being done."""
@@ -77,6 +79,8 @@ class ClusterReconciler:
         try:
             look: float | None = None
             elsewhere = self._elsewhere(key.name, plan)
+            with self._lock:
+                (self._let_go.add if elsewhere and key.name in plan.clusters else self._let_go.discard)(key.name)
             if key.name in plan.clusters and not elsewhere:
                 look = self._serve(key.name, plan)
                 self._served.add(key.name)
@@ -102,6 +106,11 @@ class ClusterReconciler:
         """On how many clusters the agent was told of this scorer."""
         with self._lock:
             return sum(scorer in names for names in self._distributed.values())
+
+    def kept(self, clusters: Iterable[str]) -> list[str]:
+        """Without those that another cell took over, whose list is a newer one: they count there."""
+        with self._lock:
+            return [name for name in clusters if name not in self._let_go]
 
     def have_looked_at(self, clusters: Iterable[str]) -> bool:
         """Whether the numbers tell about all of these clusters; after a start they do not at first."""

@@ -26,7 +26,7 @@ NOT_CHECKED_YET: Final = "NotCheckedYet"
 INVALID: Final = "Invalid"
 _OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, ConditionType.Scoring)
 #: Characters that the CRD takes.
-_MESSAGE_LIMIT: Final = 32768
+MESSAGE_LIMIT: Final = 32768
 _NO_CONFIG: Final = "NoScoringConfig"
 _DISTRIBUTING: Final = "Distributing"
 
@@ -161,7 +161,7 @@ def _condition(kind: str, statement: Statement, generation: int, now: datetime) 
         type=str(kind),
         status=statement.status,
         reason=statement.reason,
-        message=statement.message[:_MESSAGE_LIMIT],
+        message=statement.message[:MESSAGE_LIMIT],
         last_transition_time=now,
         observed_generation=generation,
     )

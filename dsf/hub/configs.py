@@ -68,7 +68,7 @@ class ConfigReconciler:
                 return None
             status = config_status(
                 config,
-                clusters=len(plan.clusters),
+                clusters=len(self._clusters.kept(plan.clusters)),
                 distributed=self._clusters.up_to_date(),
                 scorers=sum(bool(plan.clusters_of(scorer)) for scorer in plan.scorers.values()),
                 masked=plan.masked_pairs(),

@@ -98,13 +98,12 @@ def _rights(namespace: str, references: Iterable[Reference], uses_account: bool)
 
 
 def carries(work: Manifest, wanted: Manifest) -> bool:
-    """Whether this ManifestWork is as wanted. A key that a Secret has beyond that was taken away on the hub."""
-    return covers(work, wanted) and _secret_data(work) == _secret_data(wanted)
+    """Whether this ManifestWork is as wanted. A key of data beyond that was taken away on the hub."""
+    return covers(work, wanted) and _data(work) == _data(wanted)
 
 
-def _secret_data(work: Manifest) -> list[object]:
-    manifests = work["spec"]["workload"]["manifests"]
-    return [one.get("data") for one in manifests if one.get("kind") == "Secret"]
+def _data(work: Manifest) -> list[object]:
+    return [one.get("data") for one in work["spec"]["workload"]["manifests"]]
 
 
 def is_applied(work: Manifest) -> bool:

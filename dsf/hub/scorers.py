@@ -167,11 +167,11 @@ class ScorerReconciler:
 
     def _spread(self, plan: Plan, own: ScorerPlan) -> Spread:
         config = self._desired.config_key
-        clusters = plan.clusters_of(own)
+        clusters = self._clusters.kept(plan.clusters_of(own))
         desired = len(clusters)
         problem, is_refused = self._clusters.problem(clusters)
         return Spread(
-            clusters=len(plan.clusters),
+            clusters=len(self._clusters.kept(plan.clusters)),
             desired=desired,
             distributed=min(self._clusters.distributed(own.name), desired),
             config=f"{config.namespace}/{config.name}",

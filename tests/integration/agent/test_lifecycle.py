@@ -262,6 +262,31 @@ def test_an_agent_follows_its_cluster_to_another_redis_and_back(
         deliver(redis_url)
         agent.tick("sample")
         assert agent.result().outcome == "ok"
+        # A hub that says nothing any more, as one without cells: back to where its own settings say.
+        deliver(server.url)
+        there.tick("sample")
+        assert there.result().outcome == "ok"
+        deliver("")
+        agent.tick("sample")
+        assert agent.result().outcome == "ok"
         assert process.is_running
         assert agent.stop() == 0
+        there.redis.close()
+
+
+def test_an_agent_whose_redis_is_gone_follows_its_cluster(
+    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    said = json.dumps([summary("sample", source.url, scorer.url)])
+    with RedisServer() as gone:
+        nowhere = gone.url
+    with RedisServer() as server:
+        data = {"summaries": said, "redis-url": server.url}
+        replace(config, yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "data": data}))
+        agent = make_agent(agent_config=config, redis_url=nowhere)
+        there = Agent(tmp_path, server.url)
+        with agent:
+            there.tick("sample")
+            assert there.result().outcome == "ok"
         there.redis.close()

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
 from tests.integration.docs import helm
-from tests.integration.docs.pages import ROOT, Command
+from tests.integration.docs.pages import ROOT, Block, Command
 from tests.support.controlplane import ControlPlane, find
 from tests.support.stack import pass_time
 
@@ -92,6 +94,12 @@ class Clusters:
         if found:
             self.variables["HUB_IP"] = value.removesuffix('"')
         return done.stdout
+
+    def write_files(self, blocks: Iterable[Block]) -> None:
+        """What a page shows as a file, named in its first line."""
+        for block in blocks:
+            if found := re.match(r"# ([\w-]+\.yaml)\b", block.text):
+                (self.folder / found[1]).write_text(block.text)
 
     def install(self, *, anew: bool) -> None:
         """The chart, as `docs/install.md` does, where a page needs it to be there; `anew` forgets the last release."""

@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
         upgrade.add_argument(flag, action="store_true")
     upgrade.add_argument("--values", "-f", action="append", default=[], type=Path)
     upgrade.add_argument("--set", action="append", default=[])
+    upgrade.add_argument("--set-file", action="append", default=[])
     for name in ("uninstall", "rollback", "history"):
         commands.add_parser(name, parents=[common], allow_abbrev=False).add_argument("release")
     commands.add_parser("list", parents=[common], allow_abbrev=False)
@@ -58,7 +59,15 @@ def merged(*values: dict[str, Any]) -> dict[str, Any]:
 
 def _values(arguments: argparse.Namespace) -> dict[str, Any]:
     files = [yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in arguments.values]
-    return merged(*files, *(helm_python.parse_set_string(expression) for expression in arguments.set))
+    whole = [expression.partition("=") for expression in arguments.set_file]
+    # As --set would have it, which takes no text of several lines.
+    texts = [_at(name, Path(path).read_text(encoding="utf-8")) for name, _, path in whole]
+    return merged(*files, *(helm_python.parse_set_string(expression) for expression in arguments.set), *texts)
+
+
+def _at(name: str, value: object) -> dict[str, Any]:
+    first, _, rest = name.partition(".")
+    return {first: _at(rest, value) if rest else value}
 
 
 def _upgrade(config: helm_python.Config, arguments: argparse.Namespace) -> None:

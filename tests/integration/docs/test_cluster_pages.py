@@ -70,6 +70,7 @@ def test_the_quickstart(clusters: Clusters) -> None:
 )
 def test_a_page(clusters: Clusters, page: str) -> None:
     clusters.install(anew=page in REAL)
+    clusters.write_files(pages.blocks(pages.ROOT / page))
     clusters.variables["HUB_IP"] = HUB_IP
     for command in _commands(page):
         clusters.run(command, render=page not in REAL)

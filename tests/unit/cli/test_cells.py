@@ -6,11 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import cast
 
+from dsf.cli.session import asks_api
 from dsf.cli.statusreport import StatusReport, ask_reports
 from dsf.client import Client
 from dsf.clients import Clients
 from dsf.fleet.outfolder import ConditionView
 from dsf.fleet.views import ClusterCounts, ScorerView
+from dsf.settings import Settings
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 
@@ -56,3 +58,7 @@ def test_a_cell_without_clusters_has_no_say_about_where_a_scorer_runs() -> None:
     assert told(report(0, "Distributed"), report(0, "Distributed")) == (False, ["Distributed"])
     # What is wrong with the scorer itself is said by any, and once.
     assert told(report(2, "Healthy"), report(0, "Healthy", "Distributed")) == (False, ["Healthy"])
+
+
+def test_blanks_are_no_address() -> None:
+    assert [asks_api(Settings(api_url=text)) for text in (" ", " http://a http://b ")] == [False, True]

@@ -8,6 +8,7 @@ from typing import Literal
 from dsf.api.meta import Condition
 from dsf.api.scorer import CellStatus, ClusterCounts, DynamicScorerStatus, Failure
 from dsf.api.scoringconfig import ConfigCellStatus, DynamicScoringConfigStatus
+from dsf.api.types import HealthStatus
 from dsf.cells import Cell, Cells
 from dsf.hub.cellstatus import own, part_of, summed
 
@@ -86,11 +87,19 @@ def test_all_cells_are_named_where_they_do_not_say_the_same() -> None:
     assert said.message == "cell a: 1 of 1; cell b: 2 of 2"
 
 
+def test_what_many_cells_say_is_as_long_as_the_api_server_takes() -> None:
+    mine = DynamicScorerStatus(conditions=[condition("Healthy", "False", "Bad", "x" * 20_000)])
+    part = CellStatus(name="b", conditions=[condition("Healthy", "False", "Bad", "y" * 20_000)])
+    whole = summed(mine, DynamicScorerStatus(cells=[part]), A)
+    assert DynamicScorerStatus.model_validate(whole.model_dump()).conditions == whole.conditions
+
+
 def test_a_cell_reads_its_own_part_again_and_not_the_sums() -> None:
     part = CellStatus(name="b", clusters=counts(5, 4, 1), conditions=[condition("Scoring", "True", "Fine", "b")])
     stored = DynamicScorerStatus(
         clusters=counts(8, 7, 1),
         score_name="cpu",
+        health_status=HealthStatus.Active,
         conditions=[condition("Scoring", "True", "Fine", "all")],
         cells=[part],
     )
@@ -102,8 +111,11 @@ def test_a_cell_reads_its_own_part_again_and_not_the_sums() -> None:
         None,
     )
     assert part_of(found, "b") == part
-    # One that has written nothing yet.
-    assert own(stored, A).clusters == counts(0)
+    # One that has written nothing yet, beside another one and after a hub alone.
+    assert (own(stored, A).clusters, own(stored, A).health_status) == (counts(0), "Active")
+    alone = stored.model_copy(update={"cells": None})
+    assert own(alone, A) == alone
+    assert (own(alone, B).clusters, own(alone, B).health_status) == (counts(0), "Active")
     assert own(stored, Cells()) == stored
 
 

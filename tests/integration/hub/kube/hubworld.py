@@ -243,7 +243,7 @@ class HubWorld:
     def push(self, cluster: str, value: float, name: str = "cpu-scorer") -> None:
         """The same on its way to the results worker."""
         envelope = self._result(cluster, value, name)
-        app = make_app(self._as_settings(role="agent", cluster=cluster))
+        app = make_app(self._as_settings(role="agent", cluster=cluster, agent_redis_url=""))
         with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:
             app.send_task(messages.INGEST_TASK, args=[envelope], queue=keys.RESULTS_QUEUE, producer=producer)
         app.close()

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
+from dsf import keys
 from dsf.api.types import CELL_LABEL, CLUSTER_SET_LABEL, CREDENTIALS_WORK_NAME
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
 from tests.integration.hub.kube.hubworld import HubWorld
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
-from tests.support.httpserver import ScriptedServer
+from tests.support.httpserver import ScriptedServer, answer, hang
 from tests.support.redisserver import RedisServer
 
 RULE = [{"name": "a"}, {"name": "b", "clusterSets": ["late"]}]
@@ -39,7 +40,7 @@ class Cells(NamedTuple):
 
 
 @pytest.fixture
-def cells(world: HubWorld, scorer_api: ScriptedServer, control_plane: ControlPlane, tmp_path: Path) -> Iterator[Cells]:
+def cells(world: HubWorld, api: ScriptedServer, control_plane: ControlPlane, tmp_path: Path) -> Iterator[Cells]:
     logs = tmp_path / "b"
     logs.mkdir()
     with contextlib.ExitStack() as stack:
@@ -51,7 +52,7 @@ def cells(world: HubWorld, scorer_api: ScriptedServer, control_plane: ControlPla
         other.settings["namespace"] = world.namespace
         for name, cell in (("a", world), ("b", other)):
             cell.settings |= {"cell": name, "cells": RULE, "agent_redis_url": f"redis://{name}.test:6379/0"}
-        world.setup(scorer_api.url)
+        world.setup(api.url)
         yield Cells(world, other)
 
 
@@ -77,10 +78,15 @@ def _owner(cell: HubWorld, name: str) -> str:
     return str(((cell.work(name) or {}).get("metadata") or {}).get("labels", {}).get(CELL_LABEL, ""))
 
 
-def _url(cell: HubWorld, name: str) -> str:
+def _data(cell: HubWorld, name: str) -> dict[str, Any]:
     work = cell.work(name)
     assert work is not None
-    return str(work["spec"]["workload"]["manifests"][0]["data"]["redis-url"])
+    data: dict[str, Any] = work["spec"]["workload"]["manifests"][0]["data"]
+    return data
+
+
+def _url(cell: HubWorld, name: str) -> str:
+    return str(_data(cell, name)["redis-url"])
 
 
 def _works(cell: HubWorld) -> dict[tuple[str, str], tuple[str, int]]:
@@ -123,7 +129,7 @@ def test_each_serves_its_clusters_and_the_status_is_the_sum(cells: Cells) -> Non
     time.sleep(1.5)  # five health checks of each
     assert (a.session.get(f"{path}/dynamicscorers/cpu-scorer")["metadata"]["resourceVersion"], _works(a)) == before
     leases = [lease["metadata"]["name"] for lease in a.session.get(LEASES.path(a.namespace))["items"]]
-    assert sorted(leases) == ["dynamic-scoring-hub-a", "dynamic-scoring-hub-b"]
+    assert sorted(leases) == ["dynamic-scoring-hub", "dynamic-scoring-hub-b"]
 
 
 def test_a_cell_that_is_gone_takes_its_part_of_the_status_along(cells: Cells) -> None:
@@ -137,7 +143,10 @@ def test_a_cell_that_is_gone_takes_its_part_of_the_status_along(cells: Cells) ->
     # What it had is taken over by a hub alone, which has one status again.
     a.hub(cell="", cells=[], agent_redis_url="")
     a.until(lambda: "cells" not in a.status() and _counts(a)[0] == 1, 20)
+    a.deliver(late)
     a.until(lambda: f"{late}/cpu-scorer" in a.pairs(), 10)
+    # Its agent goes back to the Redis that it was installed with.
+    a.until(lambda: "redis-url" not in _data(a, late), 10)
 
 
 def test_a_cluster_moves_with_its_credentials_and_its_score_stays(cells: Cells) -> None:
@@ -176,6 +185,21 @@ def test_a_cluster_moves_with_its_credentials_and_its_score_stays(cells: Cells) 
     a.until(lambda: a.score(moved) == [5], 20)
 
 
+def test_a_cluster_that_moves_forth_and_back_at_once_is_served_by_one(cells: Cells) -> None:
+    a, b = cells
+    moved = _cluster(a)
+    cells.start()
+    _delivered(a, moved)
+    for in_set, owner, other in (("late", b, a), (None, a, b)):
+        for _ in range(5):
+            _label(a, moved, None if in_set else "late")
+            _label(a, moved, in_set)
+        _delivered(owner, moved)
+        other.until(lambda other=other: other.pairs() == [])
+        other.until(lambda other=other: other.client.exists(keys.CLUSTERS) == 0)
+        assert _url(owner, moved) == f"redis://{owner.settings['cell']}.test:6379/0"
+
+
 def test_cells_that_read_different_rules_do_not_take_turns(cells: Cells) -> None:
     a, b = cells
     name = _cluster(a)
@@ -188,6 +212,9 @@ def test_cells_that_read_different_rules_do_not_take_turns(cells: Cells) -> None
     a.until(lambda: a.pairs() == [], 10)
     b.deliver(name)
     b.until(lambda: b.pairs() == [f"{name}/cpu-scorer"], 10)
+    # Each cluster counts once although both lists have it.
+    a.until(lambda: _counts(a)[0] == 1 and a.condition("Distributed") == ("True", "Distributed"), 10)
+    a.until(lambda: (a.config() or {})["status"]["clusters"] == 1, 10)
     before = _works(a)
     time.sleep(2)  # a fight would have hundreds of rounds
     assert (_works(a), a.pairs()) == (before, [])
@@ -238,3 +265,37 @@ def test_a_cluster_that_is_not_accepted_any_more_loses_what_its_own_cell_made(ce
     b.until(lambda: b.object(MANIFEST_WORKS, late, CREDENTIALS_WORK_NAME) is None)
     assert a.pairs() == [f"{early}/cpu-scorer"]
     assert a.told(early) == ["cpu-scorer"]
+
+
+def test_a_hub_that_becomes_the_first_cell_takes_nothing_from_its_clusters(cells: Cells, api: ScriptedServer) -> None:
+    a, _ = cells
+    name = _cluster(a)
+    alone = a.hub(cell="", cells=[], agent_redis_url="")
+    a.until(lambda: a.told(name) == ["cpu-scorer"], 20)
+    a.deliver(name)
+    a.until(lambda: a.pairs() == [f"{name}/cpu-scorer"], 10)
+    a.until(lambda: a.condition("Healthy") == ("True", "HealthCheckPassed"), 10)
+    since = _since(a, "Healthy")
+    before = _works(a)
+    # An upgrade starts the new one first, which waits for its turn.
+    a.hub()
+    time.sleep(3)
+    assert (_works(a), _owner(a, name)) == (before, "")
+    # What the hub found is what the cell knows until its own first check has ended.
+    api.script(hang, path="/healthz")
+    alone.signal(signal.SIGTERM)
+    assert alone.wait() == 0
+    told: list[object] = []
+    a.until(lambda: told.append(a.told(name)) or _owner(a, name) == "a", 30)
+    for _ in range(20):
+        told.append(a.told(name))
+        time.sleep(0.1)
+    assert {str(one) for one in told} == {"['cpu-scorer']"}
+    assert [entry.suspended for entry in a.schedule.entries()] == [False]
+    api.script(answer("ok"), path="/healthz")
+    a.until(lambda: [part["name"] for part in a.status().get("cells", ())] == ["a"], 20)
+    assert _since(a, "Healthy") == since
+
+
+def _since(cell: HubWorld, kind: str) -> str:
+    return next(str(one["lastTransitionTime"]) for one in cell.status()["conditions"] if one["type"] == kind)
