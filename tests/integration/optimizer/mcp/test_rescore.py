@@ -43,7 +43,7 @@ def test_on_one_cluster(near: Assistant, fleet: Fleet) -> None:
     (change,) = read(fleet.redis).changes
     assert (change.action, change.scorer, change.clusters) == ("rescore", SAMPLE, ["worker01"])
     # Nobody had to show who they are.
-    assert (change.way, change.who, change.reference) == ("mcp", "anybody (claimed)", run["run_id"])
+    assert (change.way, change.who, change.reference) == ("mcp", "anonymous (claimed)", run["run_id"])
 
 
 def test_wherever_it_runs(stdio: Callable[..., Assistant], fleet: Fleet) -> None:
