@@ -6,16 +6,30 @@ import json
 from typing import Any
 
 import redis
-from celery import Celery, signals
+from celery import Celery, bootsteps, signals
 
+from dsf.agent.handover import HandOver
 from dsf.celery import configuration
 from dsf.settings import settings
-
-SEEN = "test:seen"
-REVOKED = "test:revoked"
+from dsf.ticks import iso
+from tests.integration.schedule.support import REVOKED, SEEN
 
 app = Celery("agent-under-test")
 app.conf.update(configuration(settings()))
+
+
+class _Consumer(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Joins the agent's channel with this worker, as the agent's own step does."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        handover = HandOver()
+        handover.attach(consumer)
+        consumer.task_consumer.channel.on_call = handover.receive
+
+
+app.steps["consumer"].add(_Consumer)
 client = redis.Redis.from_url(settings().resolved_redis_url())
 
 
@@ -25,7 +39,7 @@ def _say(task: Any, scorer: str, run_id: str) -> None:
         "task": task.name,
         "args": [scorer, run_id],
         "shown": request.argsrepr,
-        "expires": request.expires,
+        "expires": request.expires and iso(request.expires.timestamp()),
         "queue": request.delivery_info["routing_key"],
         "root": request.root_id,
     }

@@ -13,9 +13,8 @@ import redis
 from dsf.messages import new_run_id
 from dsf.store.schedule import ScheduleStore
 from dsf.ticks import TickFactory, iso, send_now
-from tests.integration.schedule.agentapp import REVOKED, SEEN
 from tests.integration.schedule.processes import celery
-from tests.integration.schedule.support import entry
+from tests.integration.schedule.support import REVOKED, SEEN, entry
 from tests.support.wait import wait_for
 
 

@@ -281,7 +281,7 @@ def test_a_table_for_people() -> None:
     ("arguments", "message"),
     [
         (("127.0.0.1:8000",), "is not a URL"),
-        (("http://x/config", "--skip", "healht"), "points are health"),
+        (("http://x/config", "--skip", "healht"), "items are health"),
         (("http://x/config", "--token", ""), "the token is empty"),
         (("http://x/config", "--sample", "nowhere.json"), "nowhere.json"),
     ],
