@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import redis
 from pydantic import Field
@@ -12,7 +12,9 @@ from dsf import keys
 from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.fleet.reader import score_view
 from dsf.fleet.views import ScoreView, Time, View
+from dsf.reasons import SkipReason
 from dsf.settings import Settings
+from dsf.store.history import HistoryEntry
 from dsf.store.pairs import SUCCESSES, Pairs
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore, effective
@@ -86,16 +88,21 @@ def sent(scorer: str, runs: Sequence[RunView]) -> RescoreReport:
 
 
 def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: float) -> RescoreReport:
-    """Wait until each run has ended, at most until `deadline` (time.monotonic()). Raises redis.RedisError."""
+    """Wait until each run has ended, at most until `deadline` (time.monotonic()). Raises redis.RedisError.
+
+    For a run that gave way to a newer one of its cluster, that one is waited for and reported.
+    """
     pairs = Pairs(client)
     waiting = {run.cluster: run.run_id for run in runs if run.run_id}
     ended: dict[str, RunView] = {run.cluster: run for run in runs if not run.run_id}
     while True:
         for cluster in sorted(waiting.keys() - ended.keys()):
-            for entry in pairs.history(cluster, scorer):
-                if entry.run == waiting[cluster]:
-                    cycle = entry.model_dump(exclude={"run", "at"})
-                    ended[cluster] = RunView(cluster=cluster, run_id=entry.run, **cycle)
+            run = waiting[cluster]
+            if (entry := answer(pairs.history(cluster, scorer), run)) is not None:
+                view = RunView(cluster=cluster, run_id=entry.run, **entry.model_dump(exclude={"run", "at"}))
+                why = f"run {run} gave way to this one"
+                message = view.message if entry.run == run else f"{why}: {view.message}" if view.message else why
+                ended[cluster] = view.model_copy(update={"message": message})
         if len(ended) == len(runs) or time.monotonic() >= deadline:
             break
         time.sleep(_LOOK)
@@ -104,6 +111,23 @@ def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: fl
             cluster=cluster, run_id=waiting[cluster], message=_nothing_heard(client, cluster, scorer)
         )
     return _with_scores(client, scorer, [ended[run.cluster] for run in runs])
+
+
+def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
+    """The cycle of a run, or the one after it where it gave way to a newer one; None while neither has ended."""
+    given_way = False
+    others = []
+    for entry in history:
+        if entry.reason == SkipReason.SUPERSEDED:
+            given_way = given_way or entry.run == run
+        elif entry.run == run:
+            return entry
+        else:
+            others.append(entry)
+    if not given_way:
+        return None
+    # Later runs have greater ids. They may have been written down before the one that gave way.
+    return min((entry for entry in others if entry.run > run), key=lambda entry: entry.run, default=None)
 
 
 def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> RescoreReport:

@@ -18,7 +18,7 @@ from dsf.api.types import MAX_SECONDS
 from dsf.errors import UnknownScorerError
 from dsf.fleet.actions import Actions
 from dsf.fleet.changes import Actor
-from dsf.fleet.rescore import RunView
+from dsf.fleet.rescore import RunView, answer
 from dsf.settings import Settings
 from dsf.store.entries import LATEST
 from dsf.store.history import HistoryEntry, read_row
@@ -144,7 +144,7 @@ class Acting:
         return found
 
     def _ended(self, scorer: str, runs: Sequence[Mapping[str, str]]) -> dict[str, HistoryEntry]:
-        """The cycles of the ended runs, by run id: one round trip, and no older cycle is parsed."""
+        """What came of the runs, by run id: one round trip, and as a rule no older cycle is parsed."""
         sent = [run for run in runs if run["run"]]
         with self._redis.pipeline(transaction=False) as pipe:
             for run in sent:
@@ -153,7 +153,7 @@ class Acting:
         found = {}
         for run, rows in zip(sent, histories, strict=True):
             cycles = (cycle for row in rows if (cycle := read_row(row)) is not None)
-            if (cycle := next((one for one in cycles if one.run == run["run"]), None)) is not None:
+            if (cycle := answer(cycles, run["run"])) is not None:
                 found[run["run"]] = cycle
         return found
 

@@ -81,7 +81,7 @@ def as_operator(fleet: Fleet) -> dict[str, str]:
 
 
 #: How an output looks that tells of a cycle that met another one, or had no time; not of a number of those that is 0.
-_LATE = re.compile(r'\b(overlap|deadline|timeout|expired|superseded|no complete answer)\b(?!": (0|false)\b)')
+_LATE = re.compile(r'\b(overlap|deadline|timeout|expired|no complete answer)\b(?!": (0|false)\b)')
 
 
 class WrongAnswerError(Exception):
