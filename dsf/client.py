@@ -42,6 +42,18 @@ from dsf.http.client import probe
 _MAX_BYTES: Final = 16 * 1024 * 1024
 
 _View = TypeVar("_View", bound=View)
+_Asked = str | int | list[str] | None
+
+#: Of each list: its rows, where to go on, and how many to ask for at once.
+_LISTS: Final[dict[type[View], tuple[str, str, int]]] = {
+    ChangeList: ("changes", "continue_", 200),
+    ClusterPage: ("clusters", "cursor", 200),
+    HistoryList: ("cycles", "cursor", 100),
+    PairPage: ("pairs", "cursor", 200),
+    ScheduleList: ("entries", "continue_", 10_000),
+    ScoreList: ("scores", "continue_", 10_000),
+    ScorerList: ("scorers", "cursor", 200),
+}
 
 
 class Client:
@@ -60,12 +72,7 @@ class Client:
 
     def scorers(self, scorer: str | None = None) -> ScorerList:
         """Every registered scorer and how it does, or one."""
-        found = self._get(ScorerList, "scorers", scorer=scorer)
-        scorers, cursor = list(found.scorers), found.cursor
-        while cursor is not None:
-            page = self._get(ScorerList, "scorers", scorer=scorer, cursor=cursor)
-            scorers, cursor = [*scorers, *page.scorers], page.cursor
-        return found.model_copy(update={"scorers": scorers, "cursor": None})
+        return self._gather(ScorerList, "scorers", scorer=scorer)
 
     def scorer(self, name: str) -> ScorerDetail:
         """One scorer on all its clusters."""
@@ -77,12 +84,8 @@ class Client:
 
     def all_clusters(self, cluster: str | None = None) -> Iterator[ClusterOverview]:
         """All of them, page by page."""
-        cursor = None
-        while True:
-            page = self.clusters(cluster, limit=200, cursor=cursor)
+        for page in self._pages(ClusterPage, "clusters", cluster=cluster):
             yield from page.clusters
-            if (cursor := page.cursor) is None:
-                return
 
     def cluster(self, name: str) -> ClusterDetail:
         """One cluster."""
@@ -122,15 +125,11 @@ class Client:
         reason: str | None = None,
     ) -> Iterator[PairRow]:
         """All of them, page by page."""
-        states = list(state)
-        cursor = None
-        while True:
-            page = self.pairs(
-                cluster=cluster, scorer=scorer, state=states, stage=stage, reason=reason, limit=200, cursor=cursor
-            )
+        pages = self._pages(
+            PairPage, "pairs", cluster=cluster, scorer=scorer, state=list(state), stage=stage, reason=reason
+        )
+        for page in pages:
             yield from page.pairs
-            if (cursor := page.cursor) is None:
-                return
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
         """One scorer on one cluster, with its newest cycles."""
@@ -149,11 +148,12 @@ class Client:
         after: str | None = None,
     ) -> ScoreList:
         """The newest scores, sorted by cluster and scorer; at most `limit` (None: all) after the pair `after`."""
-        return self._scores(limit, after, cluster=cluster, scorer=scorer)
+        return self._gather(ScoreList, "scores", limit, after, cluster=cluster, scorer=scorer)
 
     def worst_scores(self, scorer: str, limit: int) -> ScoreList:
         """The newest scores of a scorer, worst first."""
-        return self._scores(limit, None, scorer=scorer, state=[state.value for state in Verdict])
+        states = [state.value for state in Verdict]
+        return self._gather(ScoreList, "scores", limit, scorer=scorer, state=states)
 
     def schedule(
         self,
@@ -164,23 +164,12 @@ class Client:
         after: str | None = None,
     ) -> ScheduleList:
         """Entries of the schedule; filters and pages are those of `scores`."""
-        found = self._get(ScheduleList, "schedule", cluster=cluster, scorer=scorer, cursor=after, limit=_few(limit))
-        entries, following = list(found.entries), found.continue_
-        while following is not None and (limit is None or len(entries) < limit):
-            left = None if limit is None else _few(limit - len(entries))
-            page = self._get(ScheduleList, "schedule", cluster=cluster, scorer=scorer, cursor=following, limit=left)
-            entries, following = [*entries, *page.entries], page.continue_
-        return found.model_copy(update={"entries": entries, "continue_": following})
+        return self._gather(ScheduleList, "schedule", limit, after, cluster=cluster, scorer=scorer)
 
     def history(self, cluster: str, scorer: str) -> HistoryList:
         """The newest cycles of one pair and its books."""
         path = f"history/{quote(cluster, safe='')}/{quote(scorer, safe='')}"
-        found = self._get(HistoryList, path)
-        cycles, cursor = list(found.cycles), found.cursor
-        while cursor is not None:
-            page = self._get(HistoryList, path, cursor=cursor)
-            cycles, cursor = [*cycles, *page.cycles], page.cursor
-        return found.model_copy(update={"cycles": cycles, "cursor": None})
+        return self._gather(HistoryList, path)
 
     def changes(
         self,
@@ -193,27 +182,33 @@ class Client:
     ) -> ChangeList:
         """What people did, newest first; only the page tells it. `since` is unix seconds, pages are those of
         `scores`."""
-        asked = {"scorer": scorer, "cluster": cluster, "since": None if since is None else repr(max(0.0, since))}
-        found = self._get(ChangeList, "changes", limit=200 if limit is None else min(limit, 200), cursor=after, **asked)
-        changes, following = list(found.changes), found.continue_
-        while following is not None and (limit is None or len(changes) < limit):
-            page = self._get(ChangeList, "changes", limit=200, cursor=following, **asked)
-            changes, following = [*changes, *page.changes], page.continue_
-        if limit is not None and len(changes) > limit:
-            changes, following = changes[:limit], changes[limit - 1].id
-        return found.model_copy(update={"changes": changes, "continue_": following})
+        start = None if since is None else repr(max(0.0, since))
+        return self._gather(ChangeList, "changes", limit, after, scorer=scorer, cluster=cluster, since=start)
 
-    def _scores(self, limit: int | None, after: str | None, **asked: str | list[str] | None) -> ScoreList:
-        found = self._get(ScoreList, "scores", limit=_few(limit), cursor=after, **asked)
-        scores, following = list(found.scores), found.continue_
-        # A page may be shorter than was asked for: its scores are long.
-        while following is not None and (limit is None or len(scores) < limit):
-            left = None if limit is None else _few(limit - len(scores))
-            page = self._get(ScoreList, "scores", cursor=following, limit=left, **asked)
-            scores, following = [*scores, *page.scores], page.continue_
-        return found.model_copy(update={"scores": scores, "continue_": following})
+    def _gather(
+        self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **asked: _Asked
+    ) -> _View:
+        """The first page with the rows of the following ones, at most `limit` of them (None: all)."""
+        rows, cursor, _ = _LISTS[model]
+        pages = list(self._pages(model, path, limit, after, **asked))
+        found = [row for page in pages for row in getattr(page, rows)]
+        return pages[0].model_copy(update={rows: found, cursor: getattr(pages[-1], cursor)})
 
-    def _get(self, model: type[_View], path: str, **asked: str | int | list[str] | None) -> _View:
+    def _pages(
+        self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **asked: _Asked
+    ) -> Iterator[_View]:
+        rows, cursor, most = _LISTS[model]
+        left = float("inf") if limit is None else limit
+        while True:
+            page = self._get(model, path, cursor=after, limit=int(min(left, most)), **asked)
+            yield page
+            # It may be shorter than was asked for: its rows are long.
+            left -= len(getattr(page, rows))
+            after = getattr(page, cursor)
+            if after is None or left <= 0:
+                return
+
+    def _get(self, model: type[_View], path: str, **asked: _Asked) -> _View:
         query = urlencode({name: value for name, value in asked.items() if value not in (None, [])}, doseq=True)
         url = f"{self._base}{path}" + (f"?{query}" if query else "")
         answer = probe(url, deadline=time.monotonic() + self._timeout, max_bytes=_MAX_BYTES, access=bearer(self._token))
@@ -226,10 +221,6 @@ class Client:
                 f"{self._base}{path} does not answer as /api/v1 does ({error.error_count()} mistakes): is it the "
                 "exporter or the page, of about this version?"
             ) from None
-
-
-def _few(limit: int | None) -> int | None:
-    return None if limit is None else min(limit, 10_000)
 
 
 def _refusal(status: int, body: bytes, path: str) -> Exception:
