@@ -1,7 +1,7 @@
 """The whole hub under a whole fleet: every process, Redis included, from tick to score.
 
     python -m bench.fleet [--clusters N ...] [--seconds S] [--workers W] [--overload S] [--flood S]
-                          [--soak S] [--seed N] [--quick] [--strict] [--json FILE]
+                          [--soak S] [--seed N] [--kube] [--quick] [--strict] [--json FILE]
 
 Real hub controller, beat, results workers, exporter and Redis on a folder of manifests; the agents of all clusters are
 played by one process (`bench.player`): 10 scorers every 30 s, signed results of 10 items, of which 5 % have other
@@ -11,6 +11,9 @@ values than the ones before. Each size is brought up, left alone for one interva
 and continuing them. `--flood S` has one cluster's credential put 10,000 messages a second into its mailbox. `--soak S`
 makes faults for so long, with 3 bad scorers of the 10 (`bench.soak` says which faults, and what is judged); a line on
 standard error each minute says where it is.
+
+`--kube` has an API server in place of the folder (`bench.kubeworld`), whose own cost is a row of its own; `--soak`
+needs the folder.
 
 CPU is that of the processes (user and system, all threads that ever lived, children included); what is waited for
 depends on what else the machine does.
@@ -33,6 +36,7 @@ from typing import Any
 from bench.common import Figure, Measurement, options, report
 from bench.fleetworld import INTERVAL, World
 from bench.hub import SCORERS, ScoringApi
+from bench.kubeworld import SERVERS, KubeWorld
 from bench.line import Line
 from bench.soak import Soak
 
@@ -59,12 +63,14 @@ class Plan:
     flood: float = 0.0
     soak: float = 0.0
     seed: int = 7
+    #: On an API server.
+    kube: bool = False
 
 
 def measure_size(clusters: int, plan: Plan) -> Measurement:
     """One size, with processes of its own."""
     name = f"{clusters} x {SCORERS}"
-    with world_of(clusters, plan.workers) as world:
+    with world_of(clusters, plan.workers, kube=plan.kube) as world:
         began = time.monotonic()
         world.bring_up()
         up = time.monotonic() - began
@@ -87,6 +93,11 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
     most_cpu, most_memory = _LIMITS.get(clusters, (None, None))
     milli = {process: 1000 * share for process, share in seen.cores.items()}
     memory = {process: rss / 2**20 for process, rss in seen.memory.items()}
+    servers = [
+        f"{process} {milli.pop(process):.0f} mCPU, {memory.pop(process):.0f} MiB"
+        for process in SERVERS
+        if process in milli
+    ]
     text = ", ".join(f"{process} {value:.0f}" for process, value in milli.items())
     figures = [
         Figure(f"{name}: CPU of all processes", text, sum(milli.values()), "mCPU", most=most_cpu),
@@ -137,6 +148,11 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
             most=0,
         ),
     ]
+    if isinstance(world, KubeWorld):
+        total = sum(world.writes.values())
+        text = ", ".join(f"{resource} {number}" for resource, number in world.writes.most_common())
+        each = total / max(seen.cycles, 1)
+        figures.append(Figure(f"{name}: API server", "; ".join([*servers, text]), each, "writes a cycle"))
     if "overload" in after:
         done = after["overload"]
         figures.append(
@@ -169,14 +185,16 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
 
 
 @contextlib.contextmanager
-def world_of(clusters: int, workers: int) -> Iterator[World]:
+def world_of(clusters: int, workers: int, *, kube: bool = False) -> Iterator[World]:
     """All processes of one size; they end with the block."""
     api = ThreadingHTTPServer(("127.0.0.1", 0), ScoringApi)
     threading.Thread(target=api.serve_forever, daemon=True).start()
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
-            World(Path(folder), f"http://127.0.0.1:{api.server_address[1]}", clusters, workers) as world,
+            (KubeWorld if kube else World)(
+                Path(folder), f"http://127.0.0.1:{api.server_address[1]}", clusters, workers
+            ) as world,
         ):
             yield world
     finally:
@@ -225,10 +243,14 @@ def main() -> int:
     parser.add_argument("--flood", type=float, default=0.0, metavar="S", help="seconds with a flood")
     parser.add_argument("--soak", type=float, default=0.0, metavar="S", help="seconds with faults")
     parser.add_argument("--seed", type=int, default=7, help="which faults (default 7)")
+    parser.add_argument("--kube", action="store_true", help="on an API server")
     arguments = parser.parse_args()
+    if arguments.kube and arguments.soak:
+        parser.error("--soak has no faults for an API server; leave out --kube")
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    plan = Plan(seconds, *(getattr(arguments, name) for name in ("workers", "overload", "flood", "soak", "seed")))
+    options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube")
+    plan = Plan(seconds, *(getattr(arguments, name) for name in options_of_plan))
     return report(arguments, measure(clusters, plan))
 
 

@@ -171,12 +171,7 @@ class World:
 
     def bring_up(self) -> None:
         """Start everything; returns when every pair has its object, and one interval more has passed."""
-        self._fleet.manifests()
-        # A link, so that a fault can put another one in its place in one step.
-        objects = self.folder / "objects"
-        objects.mkdir()
-        self.out.mkdir(exist_ok=True)
-        (self.out / "clusters").symlink_to(objects)
+        self._prepare()
         self._run("beat", "dsf.beat")
         self._run("hub", "dsf.hub")
         self._run("exporter", "dsf.exporter", exporter_host="127.0.0.1", exporter_port=self._port)
@@ -189,6 +184,19 @@ class World:
         )
         self._until(lambda: self.client.hlen(keys.WRITTEN) == len(self.pairs), "every object once")
         time.sleep(INTERVAL)
+
+    def _prepare(self) -> None:
+        """Make what people write: clusters, scorers, and the configuration."""
+        self._fleet.manifests()
+        # A link, so that a fault can put another one in its place in one step.
+        objects = self.folder / "objects"
+        objects.mkdir()
+        self.out.mkdir(exist_ok=True)
+        (self.out / "clusters").symlink_to(objects)
+
+    def _backend(self) -> dict[str, object]:
+        """Settings that say where objects are."""
+        return {"backend": "dir", "manifests": self._fleet.folder}
 
     @property
     def player(self) -> Player:
@@ -222,9 +230,8 @@ class World:
         return child_environment(
             redis_url=self._server.url,
             signing_secret=SECRET,
-            backend="dir",
-            manifests=self._fleet.folder,
             log_level="WARNING",
+            **self._backend(),
             **values,
         )
 

@@ -27,6 +27,7 @@ import yaml
 
 from bench.common import Figure, Measurement, cpu, options, process, report
 from dsf import keys
+from dsf.api.types import API_VERSION
 from dsf.demo.embedded_redis import EmbeddedRedis
 from dsf.demo.ports import Ports
 from dsf.demo.supervisor import Supervisor
@@ -37,7 +38,6 @@ CLUSTERS, QUICK_CLUSTERS, SCORERS, ITEMS = 1000, 100, 10, 10
 REST, QUICK_REST = 90.0, 35.0
 #: Seconds that the hub gets until it is done with a start, and the least time without work that says so.
 _PATIENCE, _QUIET = 300.0, 3.0
-_API = "dynamic-scoring.open-cluster-management.io/v1alpha1"
 
 
 class ScoringApi(BaseHTTPRequestHandler):
@@ -79,7 +79,7 @@ class Fleet:
 
     def manifests(self) -> None:
         """What people wrote: one file for each object."""
-        self._write("config", {"apiVersion": _API, "kind": "DynamicScoringConfig", "metadata": {}, "spec": {}})
+        self._write("config", configuration())
         for name in self.clusters:
             kind = {"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster"}
             self._write(f"clusters/{name}", {**kind, "metadata": {"name": name}, "spec": {"hubAcceptsClient": True}})
@@ -88,11 +88,7 @@ class Fleet:
 
     def scorer(self, name: str, **execution: Any) -> None:
         """One scorer's manifest, new or changed."""
-        spec = {"description": "bench", "configURL": f"{self._url}/{name}/config", "configSyncMode": "Full"}
-        spec["scoreDimensionFormat"] = "${node}"
-        spec["execution"] = execution
-        manifest = {"apiVersion": _API, "kind": "DynamicScorer", "metadata": {"name": name}, "spec": spec}
-        self._write(f"scorers/{name}", manifest)
+        self._write(f"scorers/{name}", scorer(name, self._url, **execution))
 
     def scores(self) -> None:
         """What results workers leave of every pair: its state in Redis, its object in the folder."""
@@ -155,9 +151,20 @@ class Fleet:
     def _write(self, name: str, manifest: dict[str, Any]) -> None:
         path = self.folder / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not manifest["metadata"]:
-            manifest["metadata"] = {"name": "dynamic-scoring-config"}
         path.write_text(yaml.safe_dump(manifest, sort_keys=False), encoding="utf-8")
+
+
+def configuration() -> dict[str, Any]:
+    """The DynamicScoringConfig."""
+    metadata = {"name": "dynamic-scoring-config"}
+    return {"apiVersion": API_VERSION, "kind": "DynamicScoringConfig", "metadata": metadata, "spec": {}}
+
+
+def scorer(name: str, url: str, **execution: Any) -> dict[str, Any]:
+    """A DynamicScorer of the scoring API there."""
+    spec = {"description": "bench", "configURL": f"{url}/{name}/config", "configSyncMode": "Full"}
+    spec |= {"scoreDimensionFormat": "${node}", "execution": execution}
+    return {"apiVersion": API_VERSION, "kind": "DynamicScorer", "metadata": {"name": name}, "spec": spec}
 
 
 def _score(cluster: str, scorer: str) -> str:

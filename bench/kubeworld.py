@@ -1,0 +1,115 @@
+"""The fleet of `bench.fleet` on a real API server: `--kube`.
+
+ManagedClusters, DynamicScorers, ManifestWorks, Secrets and AddOnPlacementScores are objects of a kube-apiserver with an
+etcd of its own. What OCM's work agents report of each ManifestWork is reported by a thread here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.fleetworld import Seen, World
+from bench.hub import SCORERS, configuration, scorer
+from bench.kube import writes
+from dsf.api.types import MANIFESTWORK_NAME
+from dsf.errors import BackendError
+from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, MANAGED_CLUSTERS, MANIFEST_WORKS, Resource
+from tests.support.controlplane import ControlPlane
+
+_NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+_NAMESPACE = "open-cluster-management"
+#: Processes that are not the hub's.
+SERVERS = ("etcd", "kube-apiserver")
+_REPORT_EACH = 2.0
+
+
+class KubeWorld(World):
+    """As World, with an API server in place of the folder."""
+
+    def __init__(self, folder: Path, api: str, clusters: int, workers: int) -> None:
+        super().__init__(folder, api, clusters, workers)
+        self._plane = ControlPlane()
+        self._scoring_api = api
+        self._reporting = threading.Event()
+        #: Requests that wrote during `watch`, by resource.
+        self.writes: Counter[str] = Counter()
+
+    def __exit__(self, *reason: object) -> None:
+        self._reporting.set()
+        try:
+            super().__exit__(*reason)
+        finally:
+            self._plane.stop()
+
+    def _prepare(self) -> None:
+        self._plane.start()
+        for child in psutil.Process().children(recursive=True):
+            if (name := child.name()) in SERVERS:
+                self.processes.adopt(name, child.pid)
+        session = self._plane.session()
+        session.create(_NAMESPACES.path(), {"metadata": {"name": _NAMESPACE}})
+
+        def make(name: str) -> None:
+            session.create(_NAMESPACES.path(), {"metadata": {"name": name}})
+            session.create(MANAGED_CLUSTERS.path(), _body(MANAGED_CLUSTERS, name, {"hubAcceptsClient": True}))
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(make, self.clusters))
+        session.create(DYNAMIC_SCORING_CONFIGS.path(_NAMESPACE), configuration())
+        for number in range(SCORERS):
+            session.create(DYNAMIC_SCORERS.path(_NAMESPACE), scorer(f"scorer-{number}", self._scoring_api))
+        threading.Thread(target=self._report, daemon=True).start()
+
+    def _report(self) -> None:
+        """Say of each ManifestWork that it was applied, until all objects are there."""
+        session = self._plane.session()
+        query = {"fieldSelector": f"metadata.name={MANIFESTWORK_NAME}"}
+        reported: dict[str, int] = {}
+        while not self._reporting.wait(_REPORT_EACH):
+            for work in session.request("GET", MANIFEST_WORKS.path(), query=query)["items"]:
+                cluster, generation = work["metadata"]["namespace"], work["metadata"]["generation"]
+                if reported.get(cluster) == generation:
+                    continue
+                # It may have been changed meanwhile: then the next look finds it.
+                with contextlib.suppress(BackendError):
+                    path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME, "status")
+                    session.merge(path, {"status": {"conditions": [_applied(generation)]}})
+                    reported[cluster] = generation
+
+    def _backend(self) -> dict[str, object]:
+        return {"backend": "kube", "kubeconfig": self._plane.kubeconfig, "namespace": _NAMESPACE}
+
+    def bring_up(self) -> None:
+        """See World."""
+        super().bring_up()
+        self._reporting.set()
+
+    def watch(self, seconds: float) -> Seen:
+        """See World."""
+        before = writes(self._plane)
+        seen = super().watch(seconds)
+        self.writes = writes(self._plane) - before
+        return seen
+
+
+def _body(resource: Resource, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _applied(generation: int) -> dict[str, Any]:
+    return {
+        "type": "Applied",
+        "status": "True",
+        "reason": "AppliedManifestWorkComplete",
+        "message": "",
+        "observedGeneration": generation,
+        "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
