@@ -7,7 +7,6 @@ account. Results still carry the agent's own time: the hub refuses one whose clo
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Final
 import redis
 
 import dsf.log
+from dsf.agent.line import Line
 
 log = dsf.log.get(__name__)
 
@@ -32,15 +32,8 @@ _NOTABLE: Final = 1.0
 class HubClock:
     """Measures in a thread of its own; until the first measurement the agent's own clock counts."""
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        clock: Callable[[], float] = time.time,
-        line: contextlib.AbstractContextManager[object] | None = None,
-    ) -> None:
-        """`line` is held while Redis is asked, for a client whose users share one connection."""
-        self._redis = client
-        self._line = line or contextlib.nullcontext()
+    def __init__(self, line: Line, clock: Callable[[], float] = time.time) -> None:
+        self._line = line
         self._clock = clock
         self._offset = 0.0
         self._is_refused = False
@@ -69,12 +62,15 @@ class HubClock:
 
     def measure(self) -> bool:
         """Ask Redis for its time; says whether the answer was of use. Raises redis.RedisError."""
-        with self._line:
+        with self._line.lock:
             # First: a process that stands still between the two has taken that long.
             began = time.monotonic()
             asked = self._clock()
-            seconds, microseconds = self._redis.time()
+            [answer] = self._line.exchange([("TIME",)])
             took = time.monotonic() - began
+        if isinstance(answer, redis.RedisError):
+            raise answer
+        seconds, microseconds = map(int, answer)
         if took > _SLOWEST:
             return False
         before, self._offset = self._offset, seconds + microseconds / 1e6 - (asked + took / 2)

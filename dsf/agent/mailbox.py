@@ -3,23 +3,20 @@
 It is all that an agent may write. A result that the hub has not taken when its scorer has a newer one gives its slot to
 that one: while the hub is behind, what waits is the newest of each scorer and nothing else. When every slot is taken
 the agent keeps what it has. A hub of the last release has no mailboxes; its agents push into a list.
-
-Whatever wants to be sent while something is under way goes together, over the same connection: so one is enough,
-however far away the hub is.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import redis
 
 import dsf.log
 from dsf import keys
+from dsf.agent.line import Line
 
 log = dsf.log.get(__name__)
 
@@ -40,21 +37,12 @@ class Letter:
     superseded: tuple[str, ...] = ()
 
 
-@dataclass
-class _Sending:
-    """Commands that go together, and what came of them."""
-
-    commands: Sequence[tuple[Any, ...]]
-    answers: list[Any] = field(default_factory=list)
-    error: redis.RedisError | None = None
-    is_done: bool = False
-
-
 class Mailbox:
     """Puts messages where the hub takes them. Thread-safe."""
 
     def __init__(self, client: redis.Redis, cluster: str) -> None:
-        self._redis = client
+        #: The connection that is shared with whatever else this agent asks of Redis.
+        self.line = Line(client)
         self._slots = keys.mail_slots(cluster)
         self._bell = keys.mail_bell(cluster)
         self._lock = threading.Lock()
@@ -69,9 +57,6 @@ class Mailbox:
         # Until when (time.monotonic()) there is taken to be no mailbox, and no list.
         self._no_mailbox_until = 0.0
         self._no_list_until = 0.0
-        #: Held by whoever uses the connection.
-        self.line = threading.Lock()
-        self._to_send: list[_Sending] = []
 
     def put(self, letter: Letter) -> tuple[bool, tuple[str, ...]]:
         """Put a letter in: whether it is in, and which runs (`<scorer>/<run id>`) will not reach the hub because of it.
@@ -108,7 +93,7 @@ class Mailbox:
         is_put, hears = self._try(first, letter)
         if is_put:
             return True, bool(hears), ()
-        taken = self._send([("EXISTS", slot) for slot in self._slots])
+        taken = self.line.ask([("EXISTS", slot) for slot in self._slots])
         for step in range(1, keys.MAIL_SLOTS):
             number = (first + step) % keys.MAIL_SLOTS
             if not taken[number]:
@@ -136,7 +121,7 @@ class Mailbox:
         """Put it into this slot, which is in flight, in place of what may be there."""
         slot = self._slots[number]
         try:
-            was_there, _, heard = self._send(
+            was_there, _, heard = self.line.ask(
                 [("EXISTS", slot), ("SET", slot, letter.message), ("PUBLISH", self._bell, number)]
             )
             with self._lock:
@@ -154,7 +139,7 @@ class Mailbox:
                 return False, None
             self._in_flight.add(number)
         try:
-            is_put, heard = self._send(
+            is_put, heard = self.line.ask(
                 # The bell also when it is taken: the hub may not have heard the last one.
                 [("SET", self._slots[number], letter.message, "NX"), ("PUBLISH", self._bell, number)]
             )
@@ -168,47 +153,12 @@ class Mailbox:
         self._is_heard = heard > 0
         return bool(is_put), heard > 0
 
-    def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Answers to these commands, in one round trip with what other threads want to send meanwhile.
-
-        Raises redis.RedisError.
-        """
-        mine = _Sending(commands)
-        with self._lock:
-            self._to_send.append(mine)
-        with self.line:
-            if not mine.is_done:
-                with self._lock:
-                    batch, self._to_send = self._to_send, []
-                self._send_all(batch)
-        if mine.error is not None:
-            raise mine.error
-        return mine.answers
-
-    def _send_all(self, batch: Sequence[_Sending]) -> None:
-        pipe: Any = self._redis.pipeline(transaction=False)
-        try:
-            with pipe:
-                for sending in batch:
-                    for command in sending.commands:
-                        pipe.execute_command(*command)
-                answers = iter(pipe.execute(raise_on_error=False))
-            for sending in batch:
-                sending.answers = [next(answers) for _ in sending.commands]
-                sending.error = next((one for one in sending.answers if isinstance(one, redis.RedisError)), None)
-        except redis.RedisError as error:
-            for sending in batch:
-                sending.error = error
-        finally:
-            for sending in batch:
-                sending.is_done = True
-
     def _push(self, message: bytes) -> bool:
         """As the last release did; says whether the hub still allows it."""
         if time.monotonic() < self._no_list_until:
             return False
         try:
-            self._send([("LPUSH", keys.RESULTS_QUEUE, message)])
+            self.line.ask([("LPUSH", keys.RESULTS_QUEUE, message)])
         except redis.exceptions.NoPermissionError:
             self._no_list_until = time.monotonic() + _TRY_AGAIN
             return False

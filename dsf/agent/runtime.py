@@ -57,7 +57,7 @@ class Runtime:
         self.handover = HandOver()
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
         self.outbox = Outbox(self.redis, keyring, settings.cluster, settings.max_result_message_bytes)
-        self.clock = HubClock(self.redis, line=self.outbox.line)
+        self.clock = HubClock(self.outbox.line)
         #: What sources keep between cycles.
         self.sources = SourceState(settings, self.config, cluster, self.metrics.registry)
         self.cycles = Cycles(settings, secrets, self.spool, self.metrics, self.clock.now, held=self.sources.held)

@@ -69,14 +69,13 @@ class Channel(_BaseChannel):  # type: ignore[misc]
             super()._brpop_start(timeout)
             self._asked += 1
 
-    def _brpop_read(self, **options: Any) -> Any:
-        client = self.client
-        connection = client.connection
+    def _brpop_read(self, **_: Any) -> Any:
+        connection = self.client.connection
         was_taken = False
         try:
             # What has come is taken at once: nothing tells the main loop of what is in the client's buffer already.
             while True:
-                popped = client.parse_response(connection, "BRPOP", **options)
+                popped = connection.read_response()
                 self._asked -= 1
                 if popped is not None:
                     was_taken = True

@@ -249,10 +249,10 @@ def test_two_threads_never_write_to_one_slot(bed: Bed, mailbox: Mailbox) -> None
         for number, scorer in enumerate(["x", *(f"s{number}" for number in range(keys.MAIL_SLOTS - 1))]):
             assert mailbox.put(_letter(number, scorer=scorer)) == (True, ())
             bed.client.delete(*slots)
-        with mailbox.line:
+        with mailbox.line.lock:
             for waiting, thread in enumerate(threads, 1):
                 thread.start()
-                wait_for(lambda waiting=waiting: len(mailbox._to_send) == waiting, 10, "what is to be sent")  # type: ignore[misc]
+                wait_for(lambda waiting=waiting: len(mailbox.line._queue) == waiting, 10, "what is to be sent")  # type: ignore[misc]
         for thread in threads:
             thread.join(30)
     assert answers == {"x": (True, ()), "y": (True, ())}
