@@ -14,6 +14,7 @@ from dsf.errors import HttpError
 from dsf.http import addresses, coding, failures, proxies, transport, urls
 from dsf.http.access import PLAIN, Access
 from dsf.http.deadline import Exchange, watchdog
+from dsf.http.response import Response
 
 #: Bytes read at once when the length of an answer is not known, and when they are compressed.
 _READ_BYTES = 1024 * 1024
@@ -189,7 +190,7 @@ class _Request:
         exchange: Exchange,
         adapter: transport.Adapter,
         prepared: requests.PreparedRequest,
-        read: Callable[[transport.Response], bytes],
+        read: Callable[[Response], bytes],
     ) -> Answer:
         started = time.monotonic()
         seconds = self.deadline - started
@@ -245,17 +246,17 @@ class _Request:
             self.proxy = transport.proxy_for(urls.ready(self.url), has_token=self.access.is_secret, own=own)
         return prepared
 
-    def _body_of_good(self, response: transport.Response) -> bytes:
+    def _body_of_good(self, response: Response) -> bytes:
         if response.status_code != _OK:
             raise self._refusal(response)
         return self._body(response)
 
-    def _body_of_any(self, response: transport.Response) -> bytes:
+    def _body_of_any(self, response: Response) -> bytes:
         if response.status_code in _REDIRECTS:
             raise self._refusal(response)
         return self._body(response)
 
-    def _refusal(self, response: transport.Response) -> HttpError:
+    def _refusal(self, response: Response) -> HttpError:
         head = bytearray()
         try:
             for piece in self._pieces(response, _REFUSAL_BYTES):
@@ -275,8 +276,8 @@ class _Request:
             may_hold_token=self.may_hold_token,
         )
 
-    def _body(self, response: transport.Response) -> bytes:
-        length = response.raw.length_remaining
+    def _body(self, response: Response) -> bytes:
+        length = response.length_remaining
         if length is not None and length > self.max_bytes:
             raise failures.too_large(self.where, self.max_bytes, f"has {length} bytes")
         # Of a plain body of known length the first read gets everything, without a second copy.
@@ -292,22 +293,21 @@ class _Request:
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _pieces(self, response: transport.Response, size: int) -> Iterator[bytes]:
+    def _pieces(self, response: Response, size: int) -> Iterator[bytes]:
         """The body, decompressed; in pieces of `size` bytes when it is not compressed."""
-        raw = response.raw
-        encoding = raw.headers.get("Content-Encoding", "identity").strip().lower()
+        encoding = (response.header("Content-Encoding") or "").strip().lower()
         if encoding in ("", "identity"):
-            return _plain(raw, size)
+            return _plain(response, size)
         if encoding not in coding.KNOWN:
             raise HttpError(
                 "bad_answer", f"{self.where}: the answer's Content-Encoding is one that was not asked for, send gzip"
             )
-        return coding.inflated(iter(partial(raw.read, _READ_COMPRESSED, decode_content=False), b""))
+        return coding.inflated(iter(partial(response.read, _READ_COMPRESSED), b""))
 
 
-def _plain(raw: urllib3.BaseHTTPResponse, size: int) -> Iterator[bytes]:
-    while piece := raw.read(size, decode_content=False):
+def _plain(response: Response, size: int) -> Iterator[bytes]:
+    while piece := response.read(size):
         yield piece
-        if raw.length_remaining == 0:
+        if response.length_remaining == 0:
             # To read once more would say so.
             return

@@ -6,6 +6,7 @@ One pool of them per thread.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
 import ssl
 import threading
@@ -16,7 +17,6 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import requests
-import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
@@ -25,6 +25,7 @@ from dsf.http import addresses, proxies, trust
 from dsf.http.access import Tls
 from dsf.http.answer import Answer
 from dsf.http.deadline import Exchange
+from dsf.http.response import Response
 
 #: Servers to which a thread keeps a connection open. Each thread has one exchange at a time, so one each is enough.
 _POOLS = 32
@@ -115,6 +116,13 @@ def _attach(connection: HTTPConnection) -> None:
     connection.response_class = partial(Answer, exchange=exchange)  # type: ignore[assignment]
 
 
+def _response(connection: Any) -> Any:
+    """What urllib3's connection does to get an answer, with a response of our own."""
+    connection._response_options = None
+    connection.sock.settimeout(connection.timeout)
+    return Response(http.client.HTTPConnection.getresponse(connection))  # type: ignore[arg-type]
+
+
 def _exchange() -> Exchange:
     if _local.exchange is None:
         raise RuntimeError("a request is sent outside of an exchange")
@@ -136,6 +144,9 @@ class _HTTPConnection(HTTPConnection):
     def request(self, *args: Any, **kwargs: Any) -> None:
         _attach(self)
         super().request(*args, **kwargs)
+
+    def getresponse(self) -> Any:
+        return _response(self)
 
 
 class _HTTPSConnection(HTTPSConnection):
@@ -161,6 +172,9 @@ class _HTTPSConnection(HTTPSConnection):
         _attach(self)
         super().request(*args, **kwargs)
 
+    def getresponse(self) -> Any:
+        return _response(self)
+
 
 class _HTTPPool(HTTPConnectionPool):
     ConnectionCls = _HTTPConnection
@@ -171,25 +185,6 @@ class _HTTPSPool(HTTPSConnectionPool):
 
 
 _POOL_CLASSES = {"http": _HTTPPool, "https": _HTTPSPool}
-
-
-class Response:
-    """An answer whose body is still to be read. Leaving it closes the connection, unless all of it was read.
-
-    That of requests looks for cookies and an encoding, which costs as much as to read the headers.
-    """
-
-    def __init__(self, raw: urllib3.BaseHTTPResponse) -> None:
-        self.raw = raw
-        self.status_code = raw.status
-        self.headers = raw.headers
-
-    def __enter__(self) -> Response:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.raw.close()
-        self.raw.release_conn()
 
 
 class Adapter(HTTPAdapter):
@@ -211,9 +206,9 @@ class Adapter(HTTPAdapter):
         self._direct.clear()
         super().close()
 
-    def build_response(self, _: Any, resp: urllib3.BaseHTTPResponse) -> Any:
-        """Our own."""
-        return Response(resp)
+    def build_response(self, _: Any, resp: Any) -> Any:
+        """Our own, as it came."""
+        return resp
 
     def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:
         """What is asked for: path and query, or the whole URL where a proxy is asked."""
