@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import redis
@@ -44,6 +45,9 @@ class Linked:
 
 class Channel(Linked, _BaseChannel):  # type: ignore[misc]
     """A channel to one server."""
+
+    #: Kombu's property takes a lock at each look, of which there are several for each message.
+    client = cached_property(_BaseChannel.client.func)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         # Before the base class connects: that may fail.
