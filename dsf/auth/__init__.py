@@ -1,9 +1,9 @@
 """Authentication of requests to sources and scoring APIs: one file per method, loaded at first use.
 
-    secrets        where Secrets, CAs and tokens of the own account come from, and what can be wrong with them
-    authenticator  from what an agent was told to what goes along with a request
-    draft          what the methods write into
-    tokencache     tokens that are got from a server: kept until shortly before their end, got once for all
+    secrets        interface of the store of Secrets, CAs and ServiceAccount tokens, and its errors
+    authenticator  from an agent's configuration to the credentials of a request
+    draft          builder of the credentials
+    tokencache     cache of tokens from token servers: renewed before they expire, shared by all pairs
 
     bearer basic certificate headers parameters oauth2 serviceaccount aws
                    the methods; each has `add(method, draft)`

@@ -89,12 +89,12 @@ class Authenticator:
             return NO_HOSTS
         hosts = TokenHosts(told.allowed_hosts)
         if not hosts.allow(url):
-            # The hub has checked already; a faulty hub must not send Secrets elsewhere either.
+            # The hub has validated this; a faulty hub must not redirect Secrets either.
             raise SecretError(
                 f"ScoringAuthentication {told.authentication!r} is not for {place('', url).strip()}: nothing was sent",
                 "secret_refused",
             )
-        # The object's author named these, too.
+        # These are named in the object, too.
         named = (*told.methods.token_urls, *((told.proxy_url,) if told.proxy_url else ()))
         return TokenHosts([*told.allowed_hosts, *map(base_url, named)]) if named else hosts
 

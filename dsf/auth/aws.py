@@ -1,6 +1,6 @@
 """Amazon's signature of each request (SigV4), for Managed Prometheus and for scoring APIs behind API Gateway.
 
-Through botocore, which comes with the extra `aws` and is loaded when a scorer wants it: most agents never do.
+Uses botocore (extra `aws`), which is loaded only when a scorer needs it: most agents never do.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 _HASH = "X-Amz-Content-SHA256"
 
 
-#: Who the requests are of, in Amazon's own logs.
+#: Session name in the logs of AWS.
 _SESSION: Final = "dynamic-scoring-agent"
-#: What EKS sets in pods whose ServiceAccount has an association: where keys are given, and the token for them.
+#: Set by EKS in pods whose ServiceAccount has an association: the credentials endpoint and its token file.
 _POD_URL: Final = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 _POD_TOKEN: Final = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"  # noqa: S105 - the name of a variable
-#: EKS's agent on each node. Amazon's libraries take these, those of the machine itself, and no others.
+#: EKS Pod Identity Agent on each node. AWS SDKs accept these, loopback addresses, and no others.
 _POD_AGENTS: Final = frozenset({"169.254.170.23", "fd00:ec2::23"})
 _MAX_BYTES: Final = 64 * 1024
 
@@ -51,7 +51,7 @@ class _Key(NamedTuple):
     id: str
     secret: str
     token: str | None
-    #: What people see of the id.
+    #: The id as displayed.
     shown: str
 
 
@@ -73,7 +73,7 @@ def add(method: Aws, draft: Draft) -> None:
 
 
 def _of_secrets(method: Aws, draft: Draft) -> _Key:
-    # The model has both where it has no role.
+    # Without a role the model has both.
     if method.secret_access_key is None or method.access_key_id is None:
         raise TypeError
     secret = draft.text(method.secret_access_key)
@@ -90,7 +90,7 @@ def _of_role(method: Aws, role: str, draft: Draft) -> _Key:
     from botocore.config import Config
 
     def get() -> Token:
-        # Nothing of the environment: neither a profile, nor a key, nor the address of an instance's metadata.
+        # Ignores the environment: profiles, keys, and the address of the instance metadata.
         session = botocore.session.Session()
         session.set_config_variable("config_file", "/dev/null")
         session.set_config_variable("credentials_file", "/dev/null")
@@ -102,7 +102,7 @@ def _of_role(method: Aws, role: str, draft: Draft) -> _Key:
 
         def send(request: Any, **_: Any) -> AWSResponse:
             body = request.body.encode() if isinstance(request.body, str) else bytes(request.body or b"")
-            # Amazon answers those that would take JSON in JSON, and botocore reads XML.
+            # AWS answers in JSON when that is accepted, but botocore parses XML.
             headers = {name: _text(value) for name, value in request.headers.items()} | {"Accept": "text/xml"}
             answer = cloud.send(request.method, request.url, headers, body)
             return AWSResponse(request.url, 200, {}, _Raw(answer))
@@ -117,7 +117,7 @@ def _of_role(method: Aws, role: str, draft: Draft) -> _Key:
 
 
 def _of_pod(method: Aws, draft: Draft) -> _Key:
-    """The key of the role that is associated with the agent's ServiceAccount (EKS Pod Identity)."""
+    """The key of the role associated with the agent's ServiceAccount (EKS Pod Identity)."""
     url, file = os.environ.get(_POD_URL, ""), os.environ.get(_POD_TOKEN, "")
     if not url or not file:
         raise SecretError(
@@ -135,7 +135,7 @@ def _of_pod(method: Aws, draft: Draft) -> _Key:
             raise SecretError(f"aws.podIdentity: the file of {_POD_TOKEN}: {error.strerror}") from None
         token = parse_token(held, "EKS Pod Identity", _POD_TOKEN)
         access = Access((("Authorization", token),), is_direct=True, secrets=(token,))
-        # Over a connection of its own: what is kept open could serve a scorer that names the same address.
+        # Over a separate connection: a pooled one could serve a scorer that names the same address.
         try:
             answer = http.probe(url, deadline=cloud.until, max_bytes=_MAX_BYTES, access=access, is_for_keys=True)
         except HttpError as error:
@@ -187,10 +187,10 @@ class _Raw:
 def _sign(request: requests.PreparedRequest, signer: SigV4Auth) -> None:
     from botocore.awsrequest import AWSRequest
 
-    # A blank is %20 to Amazon; a plus that is meant is %2B in both.
+    # AWS encodes a space as %20; a literal plus is %2B in both.
     address, mark, query = (request.url or "").partition("?")
     request.url = f"{address}{mark}{query.replace('+', '%20')}"
-    # Of a body that is not in memory as a whole, too. No header that a proxy may change is signed.
+    # Also for a streamed body. Headers that a proxy may change are not signed.
     digest = hashlib.sha256()
     body = request.body
     pieces = [body] if isinstance(body, bytes) else cast("Iterable[bytes]", body or ())

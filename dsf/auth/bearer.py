@@ -12,7 +12,7 @@ from dsf.auth.secrets import SecretError
 from dsf.text import MASK
 
 _TOKEN: Final = re.compile(r"[!-~]+")
-#: Bytes of a token; more is some other file.
+#: Bytes; a larger file is not a token.
 MAX_BYTES: Final = 64 * 1024
 
 
@@ -28,7 +28,7 @@ def send(token: str, draft: Draft) -> None:
 
 
 def parse_token(data: bytes, name: str, key: str) -> str:
-    """The token in what a Secret holds. Raises SecretError (without the text) when it is none."""
+    """Parse a token from a Secret. Raises SecretError (without the text) when it is invalid."""
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""A client's certificate (mTLS). The private key stays in this process."""
+"""A client certificate (mTLS). The private key stays in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsf.http import identity
 
 
 def add(method: ClientCertificate, draft: Draft) -> None:
-    """Show it to the server."""
+    """Present it."""
     if not draft.url.lower().startswith("https://"):
         raise SecretError("clientCertificate: only a server with https:// can be shown a certificate", "secret_invalid")
     certificate = draft.bytes(SecretKeyRef(name=method.secret_name, key=method.certificate_key), is_sent=False)

@@ -24,26 +24,26 @@ from dsf.errors import HttpError
 from dsf.text import cleaned, masked
 
 _MAX_BYTES: Final = 256 * 1024
-#: Seconds that a token of the agent's ServiceAccount is good for; it is used once.
+#: Lifetime in seconds of a token of the agent's ServiceAccount; it is used once.
 _ACCOUNT_SECONDS: Final = 600
-#: A token's time is at most this, and this where it seems to be over.
+#: Maximum lifetime of a token; lifetime of one that seems expired.
 _MOST_SECONDS: Final = 24 * 3600.0
 _LEAST_SECONDS: Final = 300.0
-#: What the client sets itself.
+#: Set by the client itself.
 _OWN_HEADERS: Final = frozenset(
     {"host", "content-length", "content-type", "connection", "accept-encoding", "user-agent"}
 )
 
 
 class Cloud:
-    """One cloud for one request that is to be asked."""
+    """One cloud, for one request."""
 
     def __init__(self, name: str, draft: Draft, servers: Sequence[str]) -> None:
-        """`servers` are URLs of those that may be asked."""
+        """`servers` are the URLs of allowed servers."""
         self.name = name
         self._draft = draft
         self._servers = {base_url(url) for url in servers}
-        #: When the token has to be there.
+        #: Deadline for the token.
         self.until = draft.deadline
 
     def assertion(self, audience: str) -> str:
@@ -53,7 +53,7 @@ class Cloud:
         return token
 
     def get(self, key: tuple[object, ...], ask: Callable[[], Token]) -> str:
-        """The token of `key`, for which `ask` lets the library ask. Raises HttpError (auth_failed) and SecretError."""
+        """The token of `key`; `ask` gets it through the library. Raises HttpError (auth_failed) and SecretError."""
 
         def asked(until: float) -> Token:
             self.until = until
@@ -62,7 +62,7 @@ class Cloud:
             except (HttpError, SecretError):
                 raise
             except Exception as error:  # noqa: BLE001
-                # Not what it says: that may be the answer with the token.
+                # Without its text, which may quote the token's answer.
                 raise HttpError(
                     "auth_failed", f"no token from {self.name}: its answer cannot be used ({type(error).__name__})"
                 ) from None
@@ -76,7 +76,7 @@ class Cloud:
         return draft.renewable
 
     def session(self) -> requests.Session:
-        """For a library that takes one."""
+        """A session for the library."""
         session = requests.Session()
         session.trust_env = False
         for scheme in ("http://", "https://"):
@@ -84,7 +84,7 @@ class Cloud:
         return session
 
     def send(self, method: str, url: str, headers: dict[str, str], body: bytes) -> bytes:
-        """The answer with status 200. Raises HttpError (auth_failed) for all else."""
+        """The answer with status 200. Raises HttpError (auth_failed) otherwise."""
         if base_url(url) not in self._servers:
             raise HttpError(
                 "auth_failed", f"no token from {self.name}: {base_url(url)} is not the server that is named"
@@ -112,7 +112,7 @@ class Cloud:
 
 
 class _Adapter(BaseAdapter):
-    """What `requests` hands a request to."""
+    """Transport adapter for `requests`."""
 
     def __init__(self, cloud: Cloud) -> None:
         super().__init__()
@@ -131,11 +131,11 @@ class _Adapter(BaseAdapter):
         return response
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Does nothing."""
 
 
 def missing(field: str, extra: str) -> SecretError:
-    """An agent without the library of the cloud."""
+    """The cloud's library is not installed."""
     return SecretError(
         f"{field} needs the extra `{extra}` in this agent: pip install 'dynamic-scoring-framework[{extra}]'",
         "auth_unsupported",

@@ -15,7 +15,7 @@ from dsf.auth.tokencache import TokenCache
 from dsf.http.access import Access, Pairs, Tls
 from dsf.text import MASK
 
-#: Most characters of a secret that goes into a header or a URL.
+#: Maximum characters of a secret in a header or a URL.
 _MAX_VALUE = 16 * 1024
 
 
@@ -33,8 +33,8 @@ class Draft:
         refused: str | None = None,
         proxy: str | None = None,
     ) -> None:
-        """`url` is what is asked with it, `hosts` are the servers that the Secrets are bound to, `tls` is without a
-        certificate of the client. `refused` is a token that the server did not take, `proxy` one that is named."""
+        """`url` is the request's URL, `hosts` are the servers that the Secrets are bound to, `tls` has no client
+        certificate. `refused` is a token that the server rejected, `proxy` a configured proxy."""
         self.url = url
         self.deadline = deadline
         self.source = source
@@ -42,10 +42,10 @@ class Draft:
         self.refused = refused
         self.tls = tls
         self.certificate = self.key = b""
-        #: Whether it is asked without any proxy.
+        #: Whether to bypass all proxies.
         self.is_direct = False
         self.sign: Callable[[requests.PreparedRequest], None] | None = None
-        #: The token in it that can be renewed after a 401; empty where there is none.
+        #: The token that can be renewed after a 401; empty if there is none.
         self.renewable = ""
         self._hosts = hosts
         self._proxy = proxy
@@ -55,47 +55,47 @@ class Draft:
         self._shown: list[str] = []
 
     def header(self, name: str, value: str, *, shown: str) -> None:
-        """Send this header; `shown` is what people see of its value."""
+        """Send this header; `shown` is its value for display."""
         self._headers.append((name, value))
         self._shown.append(f"{name}: {shown}")
 
     def parameter(self, name: str, value: str, *, shown: str) -> None:
-        """Send this parameter of the URL."""
+        """Send this URL parameter."""
         self._params.append((name, value))
         self._shown.append(f"?{name}={shown}")
 
     def shows(self, line: str) -> None:
-        """Something else that people see."""
+        """Add a line for display."""
         self._shown.append(line)
 
     def hide(self, *secrets: str) -> None:
-        """These are in no message."""
+        """Mask these in messages."""
         self._secrets += [secret for secret in secrets if secret and secret not in self._secrets]
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """What is in no message so far."""
+        """The values masked so far."""
         return tuple(self._secrets)
 
     def to_token_server(self, headers: Pairs, *, is_direct: bool = False) -> Access:
-        """What goes along to a server that gives a token for it: that one always has to prove who it is.
+        """The Access for a token server, whose certificate is always verified.
 
-        `is_direct` is whether it is asked without any proxy.
+        `is_direct` bypasses all proxies.
         """
         tls = Tls(self.tls.ca) if self.tls.ca else None
         return Access(headers, tls=tls, proxy=self._proxy, is_direct=is_direct, secrets=self.hidden)
 
     def bytes(self, ref: SecretKeyRef, *also: str, is_sent: bool = True) -> bytes:
-        """What a Secret holds, which goes to the server, and to those of the URLs `also`. Raises SecretError."""
+        """The value of a Secret, for the server and for those of the URLs `also`. Raises SecretError."""
         urls = (self.url, *also)
-        # Over verified TLS a proxy sees nothing but the server's name; else it reads all that is sent.
+        # Over verified TLS a proxy sees only the server's name; otherwise it can read everything.
         is_hidden = self.tls.verify and all(url.lower().startswith("https://") for url in urls)
         if is_sent and self._proxy is not None and not is_hidden:
             urls = (*urls, self._proxy)
         return self.source.secret(ref.name, ref.key, Use(urls, self._hosts, is_sent))
 
     def text(self, ref: SecretKeyRef, *also: str) -> str:
-        """The same as one line of printable ASCII, without what surrounds it; it is in no message."""
+        """The same as one stripped line of printable ASCII; it is masked in messages."""
         data = self.bytes(ref, *also)
         try:
             text = data.decode("ascii").strip()
@@ -106,18 +106,18 @@ class Draft:
                 f"key {ref.key!r} of Secret {ref.name!r} cannot be sent: expected one line of printable ASCII",
                 "secret_invalid",
             ) from None
-        # Also as it stands in a form, in a URL, and in OAuth2's header.
+        # Also as encoded in a form, in a URL, and in OAuth2's header.
         self.hide(text, quote(text, safe=""), quote_plus(text))
         return text
 
     def value(self, value: OneValue, *also: str) -> tuple[str, str]:
-        """A value, and what people see of it."""
+        """A value, and its text for display."""
         if value.secret_ref is not None:
             return self.text(value.secret_ref, *also), MASK
         return value.value or "", value.value or ""
 
     def done(self, renew: Callable[[str, float], Access]) -> Access:
-        """What goes along. `renew` makes another one without the token that was refused, before a deadline."""
+        """The finished Access. `renew` makes another one without the refused token, before a deadline."""
         tls = self.tls
         if self.certificate:
             tls = Tls(tls.ca, self.certificate, self.key, tls.server_name, tls.verify)

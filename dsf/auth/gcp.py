@@ -38,7 +38,7 @@ def add(method: Gcp, draft: Draft) -> None:
         data = draft.bytes(method.key, method.server)
         credentials = _of_key(data, method.key, method, service_account)
         whom = credentials.service_account_email
-        # Another one in the Secret counts at once. Its hash: no key of the cache holds it.
+        # A changed Secret takes effect at once. Hashed: no cache key holds the secret.
         key = (method, hashlib.sha256(data).digest())
 
     def get() -> Token:
@@ -51,7 +51,7 @@ def add(method: Gcp, draft: Draft) -> None:
     draft.shows(f"token of Google for {whom}")
 
 
-# The modules are Any: the library has types for a part of it only.
+# The modules are Any: the library is only partly typed.
 def _federated(method: Gcp, cloud: Cloud, identity_pool: Any) -> Any:
     class _Supplier(identity_pool.SubjectTokenSupplier):  # type: ignore[misc]
         def get_subject_token(self, context: Any, request: Any) -> str:
@@ -74,7 +74,7 @@ def _of_key(data: bytes, ref: SecretKeyRef, method: Gcp, service_account: Any) -
     made = service_account.Credentials.from_service_account_info
     try:
         info = json.loads(data)
-        # Not the server that the key names: that of the spec, for which the Secret was released.
+        # The server of the spec, for which the Secret was released, not that of the key.
         return made({**info, "token_uri": method.server}, scopes=list(method.scopes))
     except (ValueError, TypeError, RecursionError):
         raise SecretError(

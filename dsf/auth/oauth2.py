@@ -20,13 +20,13 @@ from dsf.http.failures import place
 from dsf.text import cleaned, masked
 
 _MAX_BYTES: Final = 64 * 1024
-#: Seconds for a token whose server does not say, and the longest that one is kept.
+#: Seconds that a token without a stated lifetime is kept, and the maximum.
 _DEFAULT_SECONDS: Final = 300.0
 _MOST_SECONDS: Final = 24 * 3600.0
 
 
 def add(method: OAuth2, draft: Draft) -> None:
-    """Send a token that the server of tokens gave for this client."""
+    """Send a token that the token server issued to this client."""
     url = method.token_url
     secret = draft.text(method.client_secret, url)
     client, _ = draft.value(method.client_id, url)
@@ -38,14 +38,14 @@ def add(method: OAuth2, draft: Draft) -> None:
         fields.append(("audience", method.audience))
     headers: tuple[tuple[str, str], ...] = ()
     if method.client_authentication is ClientAuthentication.Basic:
-        # RFC 6749, 2.3.1. A blank as %20: some servers read + as itself.
+        # RFC 6749, 2.3.1. Space as %20: some servers take + literally.
         both = base64.b64encode(f"{quote(client, safe='')}:{quote(secret, safe='')}".encode()).decode()
         draft.hide(both)
         headers = (("Authorization", f"Basic {both}"),)
     else:
         fields += [("client_id", client), ("client_secret", secret)]
     body = urlencode(fields).encode()
-    # The secret is part of the key: another one in the Secret counts at once. Its hash: no key holds it.
+    # The secret is part of the key: a changed one takes effect at once. Hashed: no key holds it.
     key = ("oauth2", url, hashlib.sha256(repr((headers, body)).encode()).digest(), draft.tls)
     hidden = draft.hidden
 
@@ -80,7 +80,7 @@ def _parse(answer: http.Answer, url: str) -> Token:
         text = tokenanswer.shown(answer.status, answer.content_type, answer.body)
         raise HttpError("auth_failed", f"{where}: HTTP {answer.status}, not JSON: {text}") from None
     token = document.get("access_token") if isinstance(document, dict) else None
-    # Not shown: what is wrong with it may be all but the token.
+    # Not quoted: an invalid value may still hold the token.
     if not isinstance(token, str) or not is_header_value(token) or " " in token:
         raise HttpError("auth_failed", f"{where}: the answer has no access_token that can be sent")
     kind = document.get("token_type", "Bearer")

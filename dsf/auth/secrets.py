@@ -12,11 +12,11 @@ from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 class Use(NamedTuple):
     """Purpose of reading a Secret."""
 
-    #: The servers that get what is read, or something that is made of it: it must be released for all of them.
+    #: The servers that get the value, or one derived from it: it must be released for all of them.
     urls: Sequence[str]
     #: Servers that the owner of the binding released.
     hosts: TokenHosts = NO_HOSTS
-    #: Whether it is sent. A private key is not: it proves.
+    #: Whether the value is sent. A private key is not.
     is_sent: bool = True
 
 
@@ -24,15 +24,15 @@ class AccountToken(NamedTuple):
     """A token of the agent's own account."""
 
     value: str
-    #: For how long it is valid from now on.
+    #: Validity from now on.
     seconds: float
 
 
 class SecretSource(Protocol):
-    """Where Secrets come from. Implementations are thread-safe, and say what is there now."""
+    """Store of Secrets. Implementations are thread-safe and return current values."""
 
     def secret(self, name: str, key: str, use: Use) -> bytes:
-        """What a key of a Secret holds. Raises SecretError."""
+        """Value of a Secret's key. Raises SecretError."""
 
     def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         """The certificates, and nothing else, in a key of a ConfigMap or a Secret. Raises SecretError."""
@@ -42,7 +42,7 @@ class SecretSource(Protocol):
 
 
 class SecretError(Exception):
-    """There is no usable secret; the message names Secret and key, and never what is in them."""
+    """There is no usable secret; the message names Secret and key, never the value."""
 
     def __init__(self, message: str, reason: str = "secret_missing") -> None:
         super().__init__(message)

@@ -11,19 +11,19 @@ from typing import Final, NamedTuple
 from dsf.auth.secrets import SecretError
 from dsf.errors import HttpError
 
-#: A token is renewed when this share of its time is over, or so many seconds before its end if that is later.
+#: A token is renewed after this share of its lifetime, or this many seconds before its end if that is later.
 _SHARE: Final = 0.8
 _BEFORE: Final = 60.0
-#: Seconds between two tries while an old token is still good.
+#: Seconds between attempts while an old token is valid.
 _PAUSE: Final = 10.0
-#: Most seconds of such a try: the cycle has to ask its source, too.
+#: Maximum seconds of an attempt: the cycle must query its source, too.
 _TRY: Final = 5.0
-#: Tokens that are kept at most; those that ended go first.
+#: Maximum number of tokens; expired ones go first.
 _MOST: Final = 256
 
 
 class Token(NamedTuple):
-    """A token, and for how many seconds it is good."""
+    """A token, and its lifetime in seconds."""
 
     value: str
     seconds: float
@@ -55,9 +55,9 @@ class TokenCache:
         self._lock = threading.Lock()
 
     def token(self, key: Hashable, get: Callable[[float], Token], deadline: float, refused: str | None = None) -> str:
-        """The token of `key`, which holds all that makes it another one; `get` asks for a new one, until its deadline.
+        """The token of `key`, which covers all that the token depends on; `get` requests one until its deadline.
 
-        `refused` is one that a server did not take. Raises what `get` raises, and HttpError (timeout) when another
+        `refused` is one that a server rejected. Raises what `get` raises, and HttpError (timeout) when another
         thread waits for the token's server until the deadline.
         """
         with self._lock:
@@ -99,7 +99,7 @@ class TokenCache:
         if len(self._kept) <= _MOST:
             return
         now = time.monotonic()
-        # But the newest, which has no token yet.
+        # Not the newest: it has no token yet.
         others = list(self._kept.items())[:-1]
         ended = [key for key, kept in others if kept.ends_at < now and not kept.lock.locked()]
         for key in ended or list(self._kept)[:1]:

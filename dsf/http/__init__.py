@@ -15,7 +15,7 @@
 
 Built on requests, but below its Session: that follows redirects (with the whole body of the redirect in memory), keeps
 cookies and reads .netrc and proxies from the environment by rules of its own. None of that must happen to a request
-that carries a token. Nothing is tried again here: who retries must know the deadline of the cycle.
+that carries a token. There are no retries here: the caller knows the deadline of the cycle.
 """
 
 from dsf.errors import SettingsError
@@ -28,7 +28,7 @@ __all__ = ["Answer", "Explain", "Stream", "ask_for_token", "get", "post", "probe
 
 
 def use(settings: Settings) -> None:
-    """Whom this process trusts, which names lead elsewhere, and which addresses it may ask. Raises SettingsError."""
+    """Set this process's trusted CAs, host aliases and allowed addresses. Raises SettingsError."""
     try:
         transport.set_aliases(settings.agent_host_aliases)
     except ValueError as error:

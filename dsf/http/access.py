@@ -14,47 +14,47 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a server proves who it is, and this process to it. All files are PEM."""
+    """Server verification and client certificate. All files are PEM."""
 
-    #: CAs that are trusted besides those of all other servers.
+    #: CAs trusted in addition to those for all servers.
     ca: bytes = b""
     #: The client's certificate with its chain, and its private key; both or none.
     certificate: bytes = b""
     key: bytes = field(default=b"", repr=False)
     #: The name that the server's certificate must have; empty: the host of the URL.
     server_name: str = ""
-    #: Whether the server's certificate is looked at.
+    #: Whether the server's certificate is verified.
     verify: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What is sent with a request besides what is asked."""
+    """Credentials and connection options of a request."""
 
     headers: Pairs = field(default=(), repr=False)
     params: Pairs = field(default=(), repr=False)
     tls: Tls | None = None
-    #: The proxy to go through; None is by the variables that all programs know. Direct is without any.
+    #: URL of the proxy; None: by the usual environment variables. Direct: without any.
     proxy: str | None = None
     is_direct: bool = False
-    #: What must be in no message: all that is sent of Secrets. A renewal adds to it what the newer one sends.
+    #: To be masked in messages: all values sent from Secrets. A renewal adds the newer ones.
     secrets: Sequence[str] = field(default=(), repr=False)
-    #: For people, one line each: what is sent, with `***` for what is secret.
+    #: For display, one line each: what is sent, with `***` for secrets.
     shown: tuple[str, ...] = ()
-    #: After a 401, once: a newer one, got before the deadline (time.monotonic()). Raises HttpError.
+    #: After a 401, once: a renewed Access, by the deadline (time.monotonic()). Raises HttpError.
     renew: Callable[[float], Access] | None = field(default=None, repr=False)
-    #: Adds to the request what depends on all of it: a signature.
+    #: Adds a signature over the whole request.
     sign: Callable[[requests.PreparedRequest], None] | None = field(default=None, repr=False)
 
     @property
     def is_secret(self) -> bool:
-        """Whether something secret is sent, which no proxy may read."""
+        """Whether secrets are sent, which no proxy may read."""
         return bool(self.secrets)
 
 
-#: Nothing but the question.
+#: No credentials.
 PLAIN: Final = Access()
-#: The same to a server of the own network, which no proxy stands before.
+#: The same for a server of the local network, without a proxy.
 DIRECT: Final = Access(is_direct=True)
 
 

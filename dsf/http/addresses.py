@@ -1,8 +1,7 @@
 """Resolves and connects to hosts, except addresses at which clouds serve credentials.
 
-The author of a scorer chooses URLs, and hub and agents may reach more than they do. The check is part of connecting:
-the addresses that were looked at are those that are connected to, so a name that resolves to something else a moment
-later gains nothing.
+The author of a scorer chooses URLs, and hub and agents may reach more than the author. The check is part of connecting:
+only checked addresses are connected to, so a name that resolves differently a moment later gains nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dsf.errors import HttpError
 from dsf.http.deadline import Exchange
 from dsf.text import cleaned
 
-#: Seconds to connect to one address. A server in the same cluster takes milliseconds; the rest belongs to its work.
+#: Seconds to connect to one address. A server in the same cluster takes milliseconds; the rest is for its work.
 CONNECT_TIMEOUT: Final = 3.0
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -37,14 +36,14 @@ _METADATA: Final = tuple(
         *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
     )
 )
-#: IPv6 prefixes of 96 bits after which an IPv4 address stands: mapped, translated (SIIT, NAT64), and compatible.
+#: IPv6 prefixes of 96 bits that embed an IPv4 address: mapped, translated (SIIT, NAT64), and compatible.
 _EMBEDDING: Final = tuple(
     ipaddress.IPv6Network(f"{prefix}/96") for prefix in ("::ffff:0:0", "::ffff:0:0:0", "64:ff9b::", "::")
 )
-#: For the NAT64 of a site (RFC 8215), which makes its own prefix of 48 to 96 bits from it.
+#: For the NAT64 of a site (RFC 8215), which derives its prefix of 48 to 96 bits from it.
 _SITE_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
 
-#: Names of metadata services that may mean something to a proxy and nothing here.
+#: Names of metadata services that a proxy may resolve although this host cannot.
 _METADATA_NAMES: Final = frozenset(
     {
         *("metadata.google.internal", "metadata.goog", "metadata"),
@@ -58,13 +57,13 @@ _is_allowed = False
 
 
 def allow_link_local(allowed: bool) -> None:
-    """Whether this process may ask link-local and metadata addresses (DSF_ALLOW_LINK_LOCAL)."""
+    """Allow or refuse link-local and metadata addresses in this process (DSF_ALLOW_LINK_LOCAL)."""
     global _is_allowed  # noqa: PLW0603 - one per process, as with the CAs
     _is_allowed = allowed
 
 
 def is_refused(address: str) -> bool:
-    """Whether an IP address is link-local or a cloud's metadata service, also when IPv4 is written within IPv6."""
+    """Whether an IP address is link-local or a cloud's metadata service, also as IPv4 embedded in IPv6."""
     return any(
         one.is_link_local or any(one in network for network in _METADATA)
         for one in _meant(ipaddress.ip_address(address))
@@ -72,7 +71,7 @@ def is_refused(address: str) -> bool:
 
 
 def _meant(address: _Address) -> tuple[_Address, ...]:
-    """Which address this may lead to: itself, or IPv4 within it."""
+    """The addresses this may lead to: itself, or embedded IPv4."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     bits = int(address)
@@ -80,7 +79,7 @@ def _meant(address: _Address) -> tuple[_Address, ...]:
     if plain.sixtofour is not None:
         return (plain.sixtofour,)
     if plain in _SITE_NAT64:
-        # As RFC 6052 has it, after 96, 48, 56 or 64 bits, around the ninth octet. Which one a site took is not known.
+        # RFC 6052: after 96, 48, 56 or 64 bits, around the ninth octet. The site's choice is not known.
         around = (bits >> 64 << 56) | (bits & ((1 << 56) - 1))
         return tuple(_last_32(found) for found in (bits, around >> 40, around >> 32, around >> 24))
     if any(plain in network for network in _EMBEDDING) and bits > 1:
@@ -122,10 +121,10 @@ def connect(connection: HTTPConnection, exchange: Exchange) -> socket.socket:
 
 
 def check(url: str, exchange: Exchange) -> None:
-    """Raise HttpError (address_refused) when a proxy is about to be asked for what `connect` refuses.
+    """Raise HttpError (address_refused) for a request through a proxy that `connect` would refuse.
 
-    A name that cannot be resolved here is for the proxy to judge: where there is one, often only it can. Names of
-    metadata services and addresses, however they are written, are never left to it.
+    A name that cannot be resolved here is left to the proxy, which is often the only one that can. Names of
+    metadata services, and addresses in any notation, are never left to it.
     """
     parts = urlsplit(url)
     host = unquote(parts.hostname or "").lower().rstrip(".")
@@ -134,7 +133,7 @@ def check(url: str, exchange: Exchange) -> None:
     try:
         found = _resolve(HTTPConnection(host, parts.port or 0), host, min(CONNECT_TIMEOUT, exchange.remaining()))
     except (NameResolutionError, TimeoutError):
-        # Not where the time is over: then nothing is asked any more.
+        # After the deadline nothing is sent any more.
         exchange.check()
         return
     _refuse(host, found)
@@ -150,7 +149,7 @@ def _refuse(host: str, found: _Found) -> None:
 
 
 def _resolve(connection: HTTPConnection, host: str, seconds: float) -> _Found:
-    """The host's addresses. In a thread: a name server that does not answer would hold the caller for half a minute."""
+    """The host's addresses. In a thread: an unresponsive name server would block the caller for half a minute."""
     answers: queue.SimpleQueue[_Found | OSError | UnicodeError] = queue.SimpleQueue()
 
     def look_up() -> None:
@@ -177,7 +176,7 @@ def _resolve(connection: HTTPConnection, host: str, seconds: float) -> _Found:
 
 
 def _is_numeric(host: str) -> bool:
-    """Whether no name server is asked for it: an address, also as one number or in octal."""
+    """Whether it needs no DNS lookup: an address, also as one number or in octal."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return True

@@ -1,8 +1,8 @@
 """Strict, bounded parser of one HTTP answer.
 
-http.client takes a chunk's size from `int()`, which knows minus signs: `-1` then means everything that ever comes. It
-counts neither trailers nor interim answers. Here every byte that arrives is counted, headers and chunk lines among
-them, and what is not by the rules of RFC 9112 is an error with words of its own.
+http.client parses a chunk's size with `int()`, which accepts minus signs: `-1` then means an unlimited chunk. It
+counts neither trailers nor interim answers. Here every byte that arrives is counted, including headers and chunk lines,
+and each violation of RFC 9112 has its own error message.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _MAX_TRAILERS: Final = 100
 _FRAMING: Final = 1024 * 1024
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
 _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\xa0-\xff]*)\r?\n")
-#: Content types that the parser of email knows more of.
+#: Content types that the email parser treats specially.
 _PARTS: Final = re.compile(rb"(?i):[ \t]*(multipart|message)/")
 _WITHOUT_BODY: Final = (http.client.NO_CONTENT, http.client.NOT_MODIFIED)
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
-#: What email's parser says of a multipart body that it does not see. Of no matter here.
+#: Defects that the email parser reports because it does not see the body.
 _BENIGN: Final = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
 
 
 class NotHttpError(http.client.HTTPException):
-    """The answer breaks the rules of HTTP; the message says in which way, without quoting it."""
+    """The answer violates the rules of HTTP; the message says how, without quoting it."""
 
 
 class TooMuchError(http.client.HTTPException):
-    """More bytes arrived than an answer may have."""
+    """The answer exceeds its limit of bytes."""
 
 
 class Answer(http.client.HTTPResponse):
-    """What http.client makes of a connection's bytes, within the bounds of an exchange."""
+    """The response of http.client, within the bounds of an exchange."""
 
     def __init__(self, sock: socket.socket, *args: Any, exchange: Exchange, **options: Any) -> None:
         super().__init__(sock, *args, **options)
@@ -83,7 +83,7 @@ class Answer(http.client.HTTPResponse):
         self._wire.left += self._max_body * 2 + _FRAMING - _MAX_HEAD
 
     def read(self, amt: int | None = None) -> bytes:
-        """So many bytes of the body, fewer only at its end. Raises HTTPException."""
+        """`amt` bytes of the body, fewer only at its end. Raises HTTPException."""
         if amt is None or not self.chunked or self.fp is None:
             return super().read(amt)
         pieces: list[bytes] = []
@@ -99,7 +99,7 @@ class Answer(http.client.HTTPResponse):
         return b"".join(pieces)
 
     def _next_chunk(self) -> bool:
-        """Whether there is another one. After the last, the answer is closed."""
+        """Whether there is another chunk. Closes the answer after the last."""
         found = _CHUNK.fullmatch(self._line())
         if found is None:
             raise NotHttpError("a chunk of its body has no size")
@@ -124,9 +124,9 @@ class Answer(http.client.HTTPResponse):
 
 
 def read_headers(file: io.BufferedIOBase) -> http.client.HTTPMessage:
-    """As `http.client.parse_headers`, which has the parser of email read each line in a tenth of a millisecond.
+    """As `http.client.parse_headers`, whose email parser takes a tenth of a millisecond per line.
 
-    That one still reads what is not plain. Raises HTTPException for lines that are too long or too many.
+    That parser still reads headers that are not plain. Raises HTTPException for lines too long or too many.
     """
     lines: list[bytes] = http.client._read_headers(file)  # type: ignore[attr-defined]
     plain = [found for line in lines if (found := _HEADER.fullmatch(line))]

@@ -17,11 +17,11 @@ _SCRIPT: Final = "swagger-ui-bundle.js"
 _STYLE: Final = "swagger-ui.css"
 _START: Final = "start.js"
 _TYPES: Final = {_SCRIPT: "text/javascript", _STYLE: "text/css", _START: "text/javascript"}
-#: What the page loads, for services that ask for a token: these need none.
+#: What the page loads; needs no token in services that require one.
 ASSETS: Final = tuple(f"{PATH}/{name}" for name in _TYPES)
-#: Seconds that a browser keeps them.
+#: Seconds that browsers cache them.
 _CACHED: Final = 86_400
-# A file and not in the page: a content security policy may forbid scripts there.
+# A file: a content security policy may forbid inline scripts.
 _BEGIN: Final = b"""SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#swagger-ui",
@@ -32,7 +32,7 @@ _BEGIN: Final = b"""SwaggerUIBundle({
   presets: [SwaggerUIBundle.presets.apis, SwaggerUIBundle.SwaggerUIStandalonePreset],
 });
 """
-# Relative links, so that a proxy may serve all of it below a path. An empty icon: the default one is on the web.
+# Relative links, so that a proxy may serve all of it below a path. An empty icon: the default one is external.
 _PAGE: Final = f"""<!doctype html>
 <html lang="en">
 <head>

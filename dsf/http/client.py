@@ -1,4 +1,4 @@
-"""GET and POST of one document, within a deadline and a number of bytes."""
+"""GET and POST of one document, within a deadline and a byte limit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dsf.http.access import PLAIN, Access
 from dsf.http.deadline import Exchange, watchdog
 from dsf.http.response import Response
 
-#: Bytes read at once when the length of an answer is not known, and when they are compressed.
+#: Bytes per read of an answer of unknown length or with compression.
 _READ_BYTES = 1024 * 1024
 _READ_COMPRESSED = 64 * 1024
-#: Bytes of a refusal that are read for its message.
+#: Bytes of an error answer read for its message.
 _REFUSAL_BYTES = 16 * 1024
 _OK = 200
 _UNAUTHORIZED = 401
@@ -31,7 +31,7 @@ _ENCODING = {"Accept-Encoding": "gzip"}
 
 
 class Stream(Protocol):
-    """A request body that is not in memory as a whole: its length is known and it is read in pieces."""
+    """A streamed request body: its length is known and it is read in pieces."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[memoryview]: ...
@@ -57,7 +57,7 @@ def get(
 ) -> bytes:
     """The body of the answer to a GET, decompressed.
 
-    `deadline` is a time of time.monotonic(), `access` goes along with the question, `explain` may read the reason of a
+    `deadline` is a time of time.monotonic(), `access` has the credentials, `explain` may read the reason of a
     refusal from its body. Raises HttpError with one of the reasons connection_failed, address_refused, timeout,
     truncated, too_large, redirect, unauthorized, http_error, bad_answer, secret_invalid, or the one that `explain`
     gave.
@@ -90,7 +90,7 @@ def post(
 def ask_for_token(
     url: str, body: bytes | None, *, deadline: float, max_bytes: int, access: Access, content_type: str
 ) -> Answer:
-    """The answer with status 200 to a POST of `body`, or to a GET where it is None, of a server of tokens.
+    """A token server's answer with status 200 to a POST of `body`, or to a GET where it is None.
 
     No error quotes the answer (dsf.http.tokenanswer). Arguments and errors as for `get`.
     """
@@ -101,7 +101,7 @@ def ask_for_token(
 
 
 def _renewed(send: Callable[[Access], bytes], access: Access, deadline: float) -> bytes:
-    """The answer; where the server does not take what is renewable, that of one more try with a newer one."""
+    """The answer; if the server rejects a renewable token, that of one retry with a newer one."""
     try:
         return send(access)
     except HttpError as error:
@@ -130,10 +130,10 @@ def probe(
     access: Access = PLAIN,
     is_for_keys: bool = False,
 ) -> Answer:
-    """The answer to a GET, or to a POST of `body`, whatever its status. `is_for_keys` is of dsf.http.deadline.Exchange.
+    """The answer to a GET, or to a POST of `body`, whatever its status. `is_for_keys`: see dsf.http.deadline.Exchange.
 
-    Over a new connection: a kept one says nothing of a server's health. Arguments and errors as for `get`, without
-    those that a status makes; a redirect is still one.
+    Over a new connection: a pooled one says nothing about health. Arguments and errors as for `get`, without
+    those for a status; a redirect is still an error.
     """
     headers = _ENCODING | {"Connection": "close"}
     if body is None:
@@ -143,7 +143,7 @@ def probe(
 
 
 class _Request:
-    """One request: what all steps of the exchange need to know."""
+    """One request: the state shared by all steps of the exchange."""
 
     __slots__ = ("access", "deadline", "explain", "max_bytes", "may_hold_token", "method", "proxy", "url")
 
@@ -179,7 +179,7 @@ class _Request:
         return self._run(exchange, transport.begin(exchange, self.access.tls), prepared, self._body_of_good)
 
     def probe(self, headers: Mapping[str, str], is_for_keys: bool, **content: Any) -> Answer:
-        """The answer with any status but a redirect, over a connection of its own."""
+        """The answer with any status but a redirect, over a separate connection."""
         prepared = self._prepare(headers, content)
         exchange = Exchange(self.deadline, self.max_bytes, is_for_keys=is_for_keys)
         with transport.begin_anew(exchange, self.access.tls) as adapter:
@@ -209,14 +209,14 @@ class _Request:
                 raise failures.timeout(self.where, seconds) from None
             raise
         except (requests.RequestException, urllib3.exceptions.HTTPError, coding.CodingError, OSError) as error:
-            # from None: what these libraries say may hold the whole URL.
+            # from None: the library's text may hold the whole URL.
             if exchange.expired or failures.is_timeout(error):
                 raise failures.timeout(self.where, time.monotonic() - started) from None
             raise failures.broken(self.where, error, self.max_bytes) from None
         finally:
             exchange.finish()
         if exchange.expired:
-            # To http.client an end of file within the headers, or in a body without a length, is a complete answer.
+            # http.client takes EOF within the headers, or in a body without a length, for a complete answer.
             raise failures.timeout(self.where, seconds)
         return found
 
@@ -234,7 +234,7 @@ class _Request:
             if self.access.headers or self.access.sign is not None:
                 prepared.prepare_headers(sent)
             else:
-                # Our own alone: nothing in them is to be looked at, and each is there once.
+                # Only our own: they need no validation, and each occurs once.
                 prepared.headers = sent  # type: ignore[assignment]
         except (requests.RequestException, ValueError):
             raise HttpError("connection_failed", f"{self.where}: not a URL that can be asked") from None
@@ -280,7 +280,7 @@ class _Request:
         length = response.length_remaining
         if length is not None and length > self.max_bytes:
             raise failures.too_large(self.where, self.max_bytes, f"has {length} bytes")
-        # Of a plain body of known length the first read gets everything, without a second copy.
+        # The first read gets all of a plain body of known length, without a second copy.
         pieces: list[bytes] = []
         total = 0
         for piece in self._pieces(response, length or _READ_BYTES):
@@ -288,7 +288,7 @@ class _Request:
             if total > self.max_bytes:
                 raise failures.too_large(self.where, self.max_bytes)
             if time.monotonic() >= self.deadline:
-                # Decompression waits for no socket.
+                # Decompression is not socket I/O.
                 raise TimeoutError
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,7 +1,7 @@
 """Decompresses an answer in bounded steps.
 
-A few bytes can stand for a thousand times as many, and an answer can be made of many small compressed pieces each of
-which costs a copy of the rest. So no step makes more than a fixed number of bytes, and the pieces are counted.
+A few bytes can expand a thousandfold, and an answer can consist of many small compressed members, each of which costs
+a copy of the rest. So the output of each step is bounded, and the members are counted.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-#: gzip or zlib, whichever the first bytes say.
+#: gzip or zlib, detected by the first bytes.
 _EITHER: Final = 32 + zlib.MAX_WBITS
-#: Most bytes that one step makes.
+#: Output bytes per step.
 _STEP: Final = 1024 * 1024
 #: Members of one gzip answer; servers send one.
 _MAX_MEMBERS: Final = 64
@@ -22,7 +22,7 @@ KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
 
 
 class CodingError(ValueError):
-    """The compressed data are not what they say; the message says in which way."""
+    """The compressed data are invalid; the message says how."""
 
 
 class UnfinishedError(CodingError):
@@ -30,9 +30,9 @@ class UnfinishedError(CodingError):
 
 
 def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The decompressed data, at most a MiB at a time; of no pieces, nothing. Raises CodingError.
+    """The decompressed data, at most a MiB at a time; nothing for no pieces. Raises CodingError.
 
-    What follows the last member and is none is ignored, as gzip does.
+    Trailing data after the last member are ignored, as gzip does.
     """
     inflater = zlib.decompressobj(_EITHER)
     members = 0

@@ -1,6 +1,6 @@
 """Ends exchanges at their deadline.
 
-A socket timeout is per read: a server that sends one byte now and then never meets it. So one thread of the process
+A socket timeout is per read: a server that sends one byte now and then never hits it. So one thread of the process
 shuts down the sockets of exchanges whose deadline has passed, which wakes the thread that reads or writes there.
 """
 
@@ -18,14 +18,14 @@ _thread = threading.local()
 
 
 class Timed(Protocol):
-    """What exchanges are made for. Its deadline may come earlier than it was."""
+    """The owner of exchanges. Its deadline may become earlier."""
 
     deadline: float
 
 
 @contextlib.contextmanager
 def made_for(owner: Timed) -> Iterator[None]:
-    """Exchanges that this thread begins meanwhile are `owner`'s: none lasts longer, and `Watchdog.cut` ends them."""
+    """Exchanges begun in this thread belong to `owner`: its deadline bounds them, and `Watchdog.cut` ends them."""
     _thread.owner = owner
     try:
         yield
@@ -39,7 +39,7 @@ class Exchange:
     __slots__ = ("_lock", "_over", "_socket", "deadline", "expired", "is_for_keys", "max_bytes", "owner")
 
     def __init__(self, deadline: float, max_bytes: int, *, is_for_keys: bool = False) -> None:
-        """`is_for_keys` lets it lead to a metadata address: who made it says which one, and no author of a scorer."""
+        """`is_for_keys` allows a metadata address: the caller chooses it, not the author of a scorer."""
         self.is_for_keys = is_for_keys
         self.owner: Timed | None = getattr(_thread, "owner", None)
         self.deadline = deadline if self.owner is None else min(deadline, self.owner.deadline)
@@ -51,16 +51,16 @@ class Exchange:
         self._socket: socket.socket | None = None
 
     def remaining(self) -> float:
-        """Seconds that are left; at least a little, because 0 would mean a non-blocking socket."""
+        """Seconds left; always positive, because 0 would mean a non-blocking socket."""
         return max(self.deadline - time.monotonic(), 0.001)
 
     def check(self) -> None:
-        """Raises TimeoutError when the deadline has passed. For work that waits for no socket."""
+        """Raises TimeoutError when the deadline has passed. For work without socket I/O."""
         if time.monotonic() >= self.deadline:
             raise TimeoutError
 
     def attach(self, connection: socket.socket) -> None:
-        """Say which socket serves this exchange. Raises TimeoutError when the deadline has passed."""
+        """Set the socket that serves the exchange. Raises TimeoutError when the deadline has passed."""
         with self._lock:
             if self.expired:
                 raise TimeoutError
@@ -72,20 +72,20 @@ class Exchange:
         return self._over
 
     def finish(self) -> None:
-        """The exchange is over: from now on its socket may serve another one."""
+        """End the exchange: its socket may serve another one from now on."""
         with self._lock:
             self._over = True
             self._socket = None
 
     def expire(self) -> None:
-        """Called at the deadline: the thread that waits for the socket is woken with an end of file or an error."""
+        """Called at the deadline: wakes the thread that waits for the socket, with EOF or an error."""
         with self._lock:
             if self._over:
                 return
             self.expired = True
             if self._socket is not None:
                 with contextlib.suppress(OSError):
-                    # Not SSLSocket.shutdown: that takes the TLS object away from the thread that reads.
+                    # Not SSLSocket.shutdown: that removes the TLS object from the thread that reads.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
@@ -98,7 +98,7 @@ class Watchdog:
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._watched: list[Exchange] = []
-        #: When the thread looks next.
+        #: Time of the next check.
         self._next_look = math.inf
         self._thread: threading.Thread | None = None
 
@@ -114,7 +114,7 @@ class Watchdog:
                 self._thread.start()
 
     def cut(self, owner: Timed) -> None:
-        """The deadline of `owner` is earlier than it was: what goes on for it ends by then."""
+        """Apply an earlier deadline of `owner` to its running exchanges."""
         with self._condition:
             found = [exchange for exchange in self._watched if exchange.owner is owner]
             for exchange in found:

@@ -19,26 +19,26 @@ from dsf.http.answer import NotHttpError, TooMuchError
 from dsf.http.coding import CodingError, UnfinishedError
 from dsf.text import cleaned, masked
 
-#: Characters of a foreign answer that are shown in a message; of Prometheus' own words; of a URL.
+#: Characters shown in a message: of a foreign answer; of Prometheus' error text; of a URL.
 EXCERPT = 200
 _EXPLAINED = 1000
 _PLACE_LIMIT = 500
-#: Seconds between a server's clock and this one from which on a refusal says so: more than an answer takes, and no more
-#: than what a token or signature may be off (a minute for tokens, five for Amazon).
+#: Clock skew in seconds from which a refusal mentions it: more than an answer takes, and no more than the tolerance of
+#: tokens and signatures (a minute for tokens, five for AWS).
 _SKEW = 30.0
-#: The status of those that do not take who asks: 400 is that of servers of tokens.
+#: Statuses for rejected credentials: 400 is that of token servers.
 _REFUSES_WHO = frozenset({400, 401, 403})
 #: Seconds; a longer Retry-After is cut to this. No cycle waits that long.
 MAX_RETRY_AFTER = 600.0
 
 _CLOSED = "the server closed the connection"
 _RETRYABLE = frozenset({429, 502, 503, 504})
-#: What is said of a server whose certificate is not taken, or who does not take that of the client.
+#: Message for a rejected certificate, of the server or of the client.
 TLS_FAILED = "TLS failed"
-#: How http.client says that a proxy opened no tunnel.
+#: http.client's message when a proxy opens no tunnel.
 _NO_TUNNEL = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
 
-#: Looks at the status and the first bytes of a refusal; returns (reason, text) when it knows better than the status.
+#: Takes status and first bytes of a refusal; returns (reason, text) when they are more specific than the status.
 Explain = Callable[[int, bytes], tuple[str, str] | None]
 
 
@@ -47,7 +47,7 @@ def place(method: str, url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        # Where its parts begin and end cannot be told, so none is shown.
+        # Its parts cannot be told apart, so none is shown.
         return f"{method} (not a URL)"
     return cleaned(f"{method} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", _PLACE_LIMIT)
 
@@ -67,10 +67,10 @@ def refusal(
     *,
     may_hold_token: bool = False,
 ) -> HttpError:
-    """An answer with another status than 200. `body` is its head, `secrets` are those that were sent."""
+    """The error for a status other than 200. `body` is its head, `secrets` are those sent."""
     known = explain(status, body) if explain is not None else None
     if known is not None:
-        # What it found was decoded: only now a secret in it looks like one.
+        # The text was decoded: only now can a secret in it be found.
         reason, text = known[0], cleaned(masked(known[1], *secrets), _EXPLAINED)
     elif 300 <= status < 400:
         reason, text = "redirect", "redirects are not followed; give the final URL"
@@ -94,13 +94,13 @@ def refusal(
 
 
 def _challenge(headers: Mapping[str, str], secrets: Iterable[str]) -> str:
-    """What a server says of a token in the place that RFC 6750 has for it; it often says it nowhere else."""
+    """The server's error about a token in WWW-Authenticate (RFC 6750), often the only place for it."""
     said = headers.get("WWW-Authenticate", "")
     return excerpt(said.encode(errors="replace"), secrets) if "error" in said else ""
 
 
 def _skew(date: str | None) -> str:
-    """How far the server's clock is from this one, where that may be why it takes no token and no signature."""
+    """The server's clock skew, where it may be why a token or signature is rejected."""
     try:
         seconds = _seconds_until(date or "")
     except (ValueError, OverflowError):
@@ -114,7 +114,7 @@ def _skew(date: str | None) -> str:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds to wait from a Retry-After header: a number or an HTTP date. None when there is none or it is wrong."""
+    """Seconds to wait from a Retry-After header: a number or an HTTP date. None when absent or invalid."""
     if value is None:
         return None
     value = value.strip()
@@ -129,27 +129,27 @@ def retry_after(value: str | None) -> float | None:
 
 
 def _seconds_until(date: str) -> float:
-    """From now to an HTTP date. ValueError or OverflowError if it is none."""
+    """Seconds until an HTTP date. ValueError or OverflowError if invalid."""
     found = email.utils.parsedate_to_datetime(date)
-    # HTTP's dates are GMT (RFC 9110, 5.6.7); of one without a zone Python would take this machine's.
+    # HTTP dates are GMT (RFC 9110, 5.6.7); without a zone Python would use this machine's.
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
 def timeout(where: str, seconds: float) -> HttpError:
-    """No whole answer in time. The same request may be faster later; whether there is time for it, the caller knows."""
+    """No complete answer in time. A retry may be faster; the caller knows whether there is time for it."""
     shown = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
     return HttpError("timeout", f"{where}: no complete answer within {shown} s", retryable=True)
 
 
 def too_large(where: str, max_bytes: int, what: str = "is longer") -> HttpError:
-    """An answer that would need more memory than it may."""
+    """An answer that would exceed its memory limit."""
     return HttpError("too_large", f"{where}: the answer {what}, more than the {max_bytes} bytes allowed")
 
 
 def broken(where: str, error: Exception, max_bytes: int) -> HttpError:
     """The exchange ended with an exception of ours, requests, urllib3 or the operating system other than a timeout.
 
-    A server that breaks the rules of HTTP will do so again; one that went away may come back.
+    A server that violates HTTP will do so again; one that disconnected may recover.
     """
     causes = list(_causes(error))
     for cause in causes:
@@ -177,7 +177,7 @@ def _known(where: str, cause: BaseException, max_bytes: int) -> HttpError | None
         case urllib3.exceptions.LocationParseError():
             return HttpError("connection_failed", f"{where}: the host name is no name that a host can have")
         case urllib3.exceptions.SSLError():
-            # A certificate does not get better within a cycle.
+            # A retry within the cycle would fail as well.
             return HttpError("connection_failed", f"{where}: {TLS_FAILED}: {cleaned(str(cause), EXCERPT)}")
     if found := _NO_TUNNEL.fullmatch(str(cause)):
         code, said = int(found[1]), cleaned(found[2], EXCERPT)
@@ -190,7 +190,7 @@ def _known(where: str, cause: BaseException, max_bytes: int) -> HttpError | None
 
 
 def _broken_rule(cause: BaseException) -> str:
-    """The rule of HTTP that an answer breaks; empty for another error. http.client's own texts quote the answer."""
+    """The rule of HTTP that an answer violates; empty for other errors. http.client's texts quote the answer."""
     match cause:
         case CodingError() | NotHttpError():
             return str(cause)
@@ -216,7 +216,7 @@ def is_timeout(error: Exception) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and the errors it was made from: libraries put them into args, `reason`, `__cause__`, `__context__`."""
+    """The error and the errors that caused it: libraries put them into args, `reason`, `__cause__`, `__context__`."""
     seen: set[int] = set()
     waiting: list[object] = [error]
     while waiting:

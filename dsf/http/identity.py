@@ -15,23 +15,23 @@ from typing import Final, NamedTuple
 from dsf.errors import HttpError
 
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
-#: Tags of ASN.1 that are looked at.
+#: The ASN.1 tags that are used.
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 
 
 class Period(NamedTuple):
-    """When a certificate is valid."""
+    """Validity of a certificate."""
 
     begin: datetime
     end: datetime
 
 
 def load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Have the context show this certificate. Raises HttpError (secret_invalid)."""
+    """Load this certificate into the context. Raises HttpError (secret_invalid)."""
     with _as_file(certificate + b"\n" + key) as path:
         try:
-            # A key with a password would else be asked for on the terminal.
+            # Otherwise a key's password is asked for on the terminal.
             context.load_cert_chain(path, password=lambda: b"")
         except ssl.SSLError as error:
             why = error.reason or "it is no PEM"
@@ -45,7 +45,7 @@ def load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 
 def period(certificate: bytes) -> Period:
-    """When the first certificate in PEM is valid. Raises ValueError when there is none."""
+    """Validity of the first PEM certificate. Raises ValueError when there is none."""
     found = _PEM.search(certificate)
     if found is None:
         raise ValueError("no certificate in PEM")
@@ -71,7 +71,7 @@ def _period(data: bytes) -> Period:
 
 
 def _element(data: bytes) -> tuple[int, bytes, bytes]:
-    """Tag and content of the first element of DER, and what follows it."""
+    """Tag and content of the first DER element, and the rest."""
     tag, length, start = data[0], data[1], 2
     if length & 0x80:
         start += length & 0x7F
@@ -84,14 +84,14 @@ def _element(data: bytes) -> tuple[int, bytes, bytes]:
 def _time(tag: int, text: bytes) -> datetime:
     shown = text.decode("ascii")
     if tag == _UTC_TIME:
-        # Two digits of the year, by the rule of X.509.
+        # Two-digit year, by the rule of X.509.
         shown = ("19" if int(shown[:2]) >= 50 else "20") + shown
     return datetime.strptime(shown, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """A path at which OpenSSL, which takes nothing else, can read this; in memory where the system can do that."""
+    """The data as a file, as OpenSSL requires; in memory where the system supports that."""
     if hasattr(os, "memfd_create"):
         descriptor, path = os.memfd_create("dsf-certificate"), ""
     else:

@@ -1,6 +1,6 @@
 """uvicorn's HTTP protocol with a timeout for the header of each request.
 
-uvicorn waits for ever for the rest of a head; a few hundred half-sent ones hold as many connections and files.
+uvicorn waits forever for the rest of a header; a few hundred partial ones hold as many connections and files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Seconds for the head of a request, from the connection or from its first byte on.
+#: Seconds for the header of a request, from the connection or its first byte on.
 HEAD_SECONDS: Final = 10.0
 
 
@@ -20,12 +20,12 @@ class PatientProtocol(H11Protocol):
     _head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """As it was; the first head has its time from here on."""
+        """Also starts the timeout of the first header."""
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """As it was; a head that has begun has its time, and one that is whole needs none."""
+        """Also starts the timeout at a new header, and cancels it when complete."""
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:

@@ -4,7 +4,7 @@ HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply, in upper or lower case; OCM sets the
 requests never use a proxy:
 
 - addresses and names of this machine and of this cluster, which no proxy outside of it can reach;
-- tokens over plain http, which the proxy could read. Over https a proxy sees nothing but the name of the server.
+- tokens over plain http, which the proxy could read. Over https a proxy sees only the name of the server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 from dsf.errors import HttpError
 
 PORTS: Final = {"http": 80, "https": 443}
-#: Ends of the names that Kubernetes gives to Services and pods.
+#: DNS suffixes of Kubernetes Services and pods, and localhost.
 _OF_CLUSTER: Final = ("svc", "cluster.local", "localhost")
 
 
@@ -30,7 +30,7 @@ class Proxy(NamedTuple):
 
 
 class _Exception(NamedTuple):
-    """An entry of NO_PROXY: a network or a name, and a port that None leaves open."""
+    """An entry of NO_PROXY: a network or a name, and a port (None: any)."""
 
     network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
     name: str
@@ -45,14 +45,14 @@ def proxy_for(parts: SplitResult, *, has_token: bool) -> Proxy | None:
     variable, value = _variable(f"{scheme}_proxy")
     if not value or _is_direct(parts):
         return None
-    # As curl and Go have it, a name and a port are enough.
+    # As in curl and Go, a name and a port are enough.
     return _proxy(variable, value if "://" in value else f"http://{value}")
 
 
 def named(url: str) -> Proxy:
-    """A proxy that is configured for this server. Raises HttpError.
+    """The proxy configured for this server. Raises HttpError.
 
-    What is read from Secrets comes here only where they are released for a proxy that could read it.
+    Secrets are sent through it only if released for a proxy that could read them.
     """
     return _proxy("proxyURL", url)
 
@@ -99,7 +99,7 @@ def _matches(
         return False
     if entry.network is not None:
         return address is not None and address in entry.network
-    # `.example.com` is what is below it, `example.com` is itself as well, `*` is everything.
+    # `.example.com` matches subdomains, `example.com` itself as well, `*` everything.
     return entry.name == "*" or host == entry.name or host.endswith(f".{entry.name.removeprefix('.')}")
 
 
@@ -111,7 +111,7 @@ def _exceptions(value: str) -> tuple[_Exception, ...]:
 def _exception(entry: str) -> _Exception:
     name, port = entry, None
     head, colon, tail = entry.rpartition(":")
-    # The colons of an IPv6 address are no port's, unless it is in brackets.
+    # An IPv6 address is followed by a port only if it is in brackets.
     if colon and tail.isdigit() and (":" not in head or head.endswith("]")):
         name, port = head, int(tail)
     name = name.strip("[]").rstrip(".")

@@ -15,19 +15,19 @@ _BACKLOG = 128
 
 
 class Server(Protocol):
-    """A uvicorn.Server, as far as it matters here: this module is loaded where uvicorn is not."""
+    """The part of uvicorn.Server that is used here: this module is also loaded without uvicorn."""
 
     should_exit: bool
 
 
 def listen(host: str, port: int, variable: str) -> socket.socket:
-    """A socket that listens. Raises SettingsError naming `variable`, by which the port is set.
+    """A listening socket. Raises SettingsError naming `variable`, which sets the port.
 
-    Here and not in uvicorn, which ends the process with its own words when the port is in use.
+    Not by uvicorn, which exits with its own message when the port is in use.
     """
     try:
         family, host = family_of(host)
-        # With the protocol named: asyncio switches off Nagle's delay, 40 ms of every answer, for such sockets only.
+        # With an explicit protocol: only then does asyncio disable Nagle's delay, 40 ms of every answer.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             prepare(listener)
@@ -46,8 +46,8 @@ def listen(host: str, port: int, variable: str) -> socket.socket:
 def end_on_signals(server: Server) -> None:
     """End the server on SIGTERM and SIGINT.
 
-    It has handlers of its own while it runs. These are for a signal before that; and at its end it raises the signal
-    once more, which would otherwise kill the process before its caller could clean up.
+    It has its own handlers while it runs. These handle a signal before that, and the one that it raises again at its
+    end, which would otherwise kill the process before its caller could clean up.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from dsf.text import cleaned, masked
 
-#: Characters of an error's own words that are shown.
+#: Characters of an error's text that are shown.
 _MOST: Final = 500
 _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,60}")
-#: The fields of an error: RFC 6749, 5.2; then those of clouds, for some within `error`. Amazon writes XML.
+#: The fields of an error: RFC 6749, 5.2; then those of clouds, for some within `error`. AWS sends XML.
 _FIELDS: Final = ("error", "error_description", "code", "message")
 _XML_FIELDS: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
 

@@ -1,6 +1,6 @@
-"""Connections that know the exchange they serve: its deadline, its bounds, and the addresses they may lead to.
+"""Connections bound to the exchange they serve: its deadline, its limits, and its allowed addresses.
 
-One pool of them per thread.
+One pool per thread.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from dsf.http.response import Response
 
 #: Servers to which a thread keeps a connection open. Each thread has one exchange at a time, so one each is enough.
 _POOLS = 32
-#: Ways of TLS of their own for which a thread keeps connections, and seconds for which it does so without a request.
+#: Separate TLS configurations for which a thread keeps connections, and seconds until idle ones are closed.
 _OWN_POOLS = 32
 _OWN_SECONDS = 600.0
 
 
 class _Local(threading.local):
-    """What belongs to one thread: requests does not promise that its objects may be shared."""
+    """State of one thread: requests does not guarantee that its objects are thread-safe."""
 
     adapter: Adapter | None = None
     exchange: Exchange | None = None
     tls: Tls | None = None
 
     def __init__(self) -> None:
-        #: Way of TLS -> its connections, and when they were used last; that one is the last one of them.
+        #: TLS configuration -> its connections and their last use, in this order.
         self.own: dict[Tls, tuple[Adapter, float]] = {}
 
 
@@ -57,7 +57,7 @@ _aliases: dict[str, tuple[str, int]] = {}
 def set_aliases(aliases: Mapping[str, str]) -> None:
     """Connect to `address:port` where a URL says `name:port`, for the whole process, as with a pod's hostAliases.
 
-    Host header and certificate check stay with the name. Raises ValueError for a value that is no `address:port`.
+    Host header and certificate check use the name. Raises ValueError for a value that is not `address:port`.
     """
     parsed: dict[str, tuple[str, int]] = {}
     for name, target in aliases.items():
@@ -70,7 +70,7 @@ def set_aliases(aliases: Mapping[str, str]) -> None:
 
 
 def proxy_for(url: str, *, has_token: bool, own: str | None = None) -> proxies.Proxy | None:
-    """The proxy for a request to this URL, None for a direct one; `own` is one that is named. Raises HttpError."""
+    """The proxy for a request to this URL, None for a direct one; `own` is a configured one. Raises HttpError."""
     if own is not None:
         return proxies.named(own)
     parts = _split(url)
@@ -80,7 +80,7 @@ def proxy_for(url: str, *, has_token: bool, own: str | None = None) -> proxies.P
 
 
 def _connected(connection: HTTPConnection) -> socket.socket:
-    """A socket to the connection's server, or to the alias of it, or to its proxy."""
+    """A socket to the connection's server, its alias or its proxy."""
     named = connection.host, connection.port
     connection.host, connection.port = _aliases.get(f"{named[0]}:{named[1]}", named)
     exchange = _exchange()
@@ -88,10 +88,10 @@ def _connected(connection: HTTPConnection) -> socket.socket:
         made = addresses.connect(connection, exchange)
     finally:
         connection.host, connection.port = named
-    # A busy server may take its time for a handshake, and a proxy to reach the server.
+    # A busy server may be slow to handshake, and a proxy to reach the server.
     made.settimeout(exchange.remaining())
     if connection.proxy is not None:
-        # What a proxy says before it opens a tunnel is bounded, too.
+        # A proxy's answer to CONNECT is bounded, too.
         connection.response_class = partial(Answer, exchange=exchange)  # type: ignore[assignment]
     try:
         exchange.attach(made)
@@ -104,7 +104,7 @@ def _connected(connection: HTTPConnection) -> socket.socket:
 def _attach(connection: HTTPConnection) -> None:
     """Give the connection's socket to this thread's exchange, connecting first if needed.
 
-    urllib3 knows a timeout for connecting and one for reading; while a request is sent, the former would count, and a
+    urllib3 has a connect timeout and a read timeout; the former would apply while a request is sent, and a
     scorer that is busy for three seconds must not look like a broken one.
     """
     exchange = _exchange()
@@ -130,7 +130,7 @@ def _exchange() -> Exchange:
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """Serves its exchange from the handshake on: it took the place of the socket that was connected."""
+    """Serves its exchange from the handshake on: it replaces the connected socket."""
 
     def do_handshake(self, block: bool = False) -> None:
         _exchange().attach(self)
@@ -154,7 +154,7 @@ class _HTTPSConnection(HTTPSConnection):
         tls = _local.tls
         self.ssl_context = trust.context(tls)
         self.ssl_context.sslsocket_class = _TlsSocket
-        # Those are in it already.
+        # The context has those.
         self.ca_certs = None
         if tls is not None:
             self.server_hostname = tls.server_name or None
@@ -162,7 +162,7 @@ class _HTTPSConnection(HTTPSConnection):
                 self.cert_reqs = ssl.CERT_NONE
                 self.assert_hostname = False
         super().connect()
-        # Said where people look, as a condition of the DynamicScorer; urllib3 would warn at each request.
+        # Reported as a condition of the DynamicScorer; urllib3 would warn at each request.
         self.is_verified = True
 
     def _new_conn(self) -> socket.socket:
@@ -192,7 +192,7 @@ class Adapter(HTTPAdapter):
 
     def __init__(self) -> None:
         super().__init__(pool_connections=_POOLS, pool_maxsize=1, max_retries=0)
-        # `scheme://server` -> its connection. To find it again takes urllib3 as long as to read the headers.
+        # `scheme://server` -> its connection. Its lookup in urllib3 takes as long as reading the headers.
         self._direct: dict[str, Any] = {}
 
     def ask(
@@ -202,7 +202,7 @@ class Adapter(HTTPAdapter):
         return cast("Response", self.send(request, stream=True, timeout=timeout, verify=True, proxies=hops))
 
     def close(self) -> None:
-        """Close all connections; urllib3 closes those that nobody holds."""
+        """Close all connections; urllib3 closes those not in use."""
         self._direct.clear()
         super().close()
 
@@ -211,7 +211,7 @@ class Adapter(HTTPAdapter):
         return resp
 
     def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:
-        """What is asked for: path and query, or the whole URL where a proxy is asked."""
+        """The request target: path and query, or the whole URL for a proxy."""
         if proxies:
             return super().request_url(request, proxies)
         return "/" + str(request.url).split("/", 3)[3]
@@ -241,7 +241,7 @@ class Adapter(HTTPAdapter):
 
 
 def begin(exchange: Exchange, tls: Tls | None = None) -> Adapter:
-    """This thread's adapter for this way of TLS; the next request through it belongs to `exchange`."""
+    """This thread's adapter for `tls`; the next request through it belongs to `exchange`."""
     _local.exchange, _local.tls = exchange, tls
     if tls is not None:
         return _own(tls)
@@ -272,11 +272,11 @@ def close() -> None:
 
 
 def _own(tls: Tls) -> Adapter:
-    """Connections that were made with one certificate or CA serve no exchange of another."""
+    """Connections made with one certificate or CA are not used with another."""
     now = time.monotonic()
     found = _local.own.pop(tls, None)
     if found is None:
-        # A certificate that was replaced is never asked for again.
+        # A replaced certificate is never used again.
         for old, (adapter, used) in list(_local.own.items()):
             if now - used > _OWN_SECONDS or len(_local.own) >= _OWN_POOLS:
                 adapter.close()

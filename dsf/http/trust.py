@@ -2,8 +2,8 @@
 
 The union of: certifi's, the system's store, the files and folders that the usual environment variables name, OCM's
 `proxyConfig.caBundle`, and the folder DSF_TRUSTED_CA_DIR. Like Go's programs, and unlike OpenSSL, every file of a
-folder is read, whatever its name: a CA that a pod mounts into /etc/ssl/certs is trusted. A request may bring CAs of its
-own on top of them, for its server alone, and a client's certificate.
+folder is read, whatever its name: a CA that a pod mounts into /etc/ssl/certs is trusted. A request may add CAs for
+its server alone, and a client certificate.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTI
 
 
 class _Place(NamedTuple):
-    """A file or a folder. What is wrong with one of the operator's is said."""
+    """A file or a folder. Errors are logged if it is named."""
 
     path: Path
     is_named: bool
 
 
 class _Made(NamedTuple):
-    """A context, and what its files were when it was made."""
+    """A context, and the state of its files at creation."""
 
     seen: tuple[object, ...]
     context: ssl.SSLContext
@@ -59,11 +59,11 @@ class _Made(NamedTuple):
 _folder: Path | None = None
 _lock = threading.Lock()
 _made: _Made | None = None
-#: For servers with something of their own; the one that was asked for last is the last one.
+#: For servers with their own TLS configuration, in order of last use.
 _own: dict[Tls, ssl.SSLContext] = {}
-#: Most of them; each has all CAs, which are some hundred kB.
+#: Maximum; each has all CAs, which are some hundred kB.
 _MOST_OWN: Final = 16
-#: Files that were said to be of no use, so that each is said once.
+#: Unusable files that were logged, so that each is logged once.
 _said: set[tuple[Path, str]] = set()
 
 
@@ -89,9 +89,9 @@ def use_folder(folder: Path | None) -> None:
 
 
 def context(tls: Tls | None = None) -> ssl.SSLContext:
-    """For a connection that is made now; `tls` is what its server has for itself.
+    """The context for a new connection; `tls` is specific to its server.
 
-    Made anew when a file has changed: a mounted ConfigMap does so while the process runs. A file that is of no use is
+    Rebuilt when a file has changed: a mounted ConfigMap does so while the process runs. An unusable file is
     logged and left out. Raises HttpError (secret_invalid) for a certificate of `tls` that cannot be used.
     """
     global _made  # noqa: PLW0603 - as above
@@ -143,7 +143,7 @@ def _places() -> Iterator[_Place]:
 
 
 def _state(place: _Place) -> object:
-    """What differs when a place has changed. Of the system's folders only themselves: they have hundreds of files."""
+    """Differs when a place has changed. System folders are not listed: they have hundreds of files."""
     path = place.path
     try:
         paths = [path, *(_files(path) if place.is_named and path.is_dir() else ())]
@@ -164,7 +164,7 @@ def _context(places: tuple[_Place, ...]) -> ssl.SSLContext:
                 _say(path, error.strerror or str(error))
         for file in files:
             try:
-                # The stores have the same CAs, Debian's thrice, and OpenSSL takes a millisecond for each.
+                # The stores repeat CAs, Debian's three times, and OpenSSL takes a millisecond for each.
                 found = _CERTIFICATE.findall(file.read_bytes())
                 if new := [one for one in dict.fromkeys(found) if one not in loaded]:
                     made.load_verify_locations(cadata=b"\n".join(new).decode("ascii"))

@@ -1,4 +1,4 @@
-"""URLs as they are sent, as requests makes them; of the same ones again and again only the parameters differ."""
+"""URLs quoted as requests does it; cached, because only the parameters differ between requests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import requests
 
 @lru_cache(maxsize=1024)
 def ready(url: str) -> str:
-    """The URL with everything quoted that must be, and without its fragment, which is not sent.
+    """The URL quoted where needed, and without its fragment, which is not sent.
 
-    Raises requests.RequestException and ValueError for what is no URL.
+    Raises requests.RequestException and ValueError for an invalid URL.
     """
     prepared = requests.PreparedRequest()
     prepared.prepare_url(url, None)
@@ -21,5 +21,5 @@ def ready(url: str) -> str:
 
 
 def with_params(url: str, params: Sequence[tuple[str, str | int]]) -> str:
-    """The URL, which is ready, with these parameters after those that it has."""
+    """A URL from `ready`, with these parameters appended."""
     return f"{url}{'&' if '?' in url else '?'}{urlencode(params)}" if params else url
