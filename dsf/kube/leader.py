@@ -1,8 +1,8 @@
-"""Leader election on a Lease: one hub controller works, the others wait.
+"""Leader election on a Lease: one active hub controller, the others standby.
 
-Times as in client-go: lease 15 s, renewed every 2 s, given up after 10 s without a renewal. All waiting is measured
-on the monotonic clock of this process; the clocks of two hubs are never compared, a standby times how long it saw no
-change. A watchdog thread keeps the deadline, because a request to a stalled API server may outlast it.
+Times as in client-go: lease 15 s, renewed every 2 s, given up after 10 s without a renewal. All times are measured on
+the monotonic clock of this process; clocks of two hubs are never compared, a standby measures how long it saw no
+change. A watchdog thread enforces the deadline, because a request to a stalled API server may outlast it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dsf.kube.session import Session
 
 log = dsf.log.get(__name__)
 
-#: Seconds of one request: connect, read. Well below the renew deadline, so that one stalled request is not the end.
+#: Seconds of one request: connect, read. Well below the renew deadline, to survive one stalled request.
 _TIMEOUT: Final = (2.0, 4.0)
-#: Seconds between two looks of the watchdog.
+#: Seconds between two watchdog checks.
 _WATCHDOG: Final = 0.25
 
 
@@ -41,8 +41,8 @@ class LeaderElector:
     """Campaigns for one Lease in a thread of its own. `identity` must differ between any two processes.
 
     `on_started` is called in that thread when this process leads and must return soon; `on_lost` when it lost the lease
-    against its will, after which nothing may be written any more: the caller ends the process. There are then
-    `lease - renew_deadline` seconds left until another process may begin.
+    involuntarily, after which it must not write any more: the caller ends the process. There are then
+    `lease - renew_deadline` seconds left until another process may start.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class LeaderElector:
         self._on_started, self._on_lost = on_started, on_lost
         self._times = times or Times()
         self._stop = threading.Event()
-        # Guards the change from leading to not leading and back: watchdog and campaign must agree.
+        # Guards the leading state, which watchdog and campaign both change.
         self._lock = threading.Lock()
         self._is_leading = self._is_lost = False
         #: Monotonic time of the newest renewal that succeeded, and of the newest attempt.
         self._renewed = self._wrote = 0.0
-        #: The last version of the lease in another one's hands, and when (monotonic) it was first seen.
+        #: The last version of the lease held by another process, and when (monotonic) it was first seen.
         self._seen: tuple[str, float] = ("", 0.0)
-        #: The lease as it was read or written last.
+        #: The lease as last read or written.
         self._lease: dict[str, Any] = {}
         self._said = ""
         self._thread = threading.Thread(target=self._campaign, name="leader", daemon=True)
@@ -82,25 +82,25 @@ class LeaderElector:
 
     @property
     def campaigning(self) -> bool:
-        """Whether its threads run."""
+        """Whether threads run."""
         return self._thread.is_alive() and self._watchdog.is_alive()
 
     def start(self) -> None:
-        """Begin to campaign."""
+        """Start to campaign."""
         self._thread.start()
         self._watchdog.start()
 
     def release(self) -> None:
-        """Stop campaigning and hand the lease back, so that another process begins at once.
+        """Stop campaigning and release the lease, so that another process starts at once.
 
-        Call it after all work has stopped. An API server that does not answer delays it by a few seconds.
+        Call it after all work has stopped. An unresponsive API server delays it by a few seconds.
         """
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=sum(_TIMEOUT))
         with self._lock:
             self._is_leading = False
-        # Not `if leading`: the lease may have come to us while we were told to stop. Not after a loss: work may go on.
+        # Not `if leading`: the lease may have been acquired during the stop. Not after a loss: work may go on.
         if self._is_lost or (self._lease.get("spec") or {}).get("holderIdentity") != self._identity:
             return
         spec = dict(self._lease["spec"], holderIdentity="", leaseDurationSeconds=1, renewTime=_now())
@@ -108,7 +108,7 @@ class LeaderElector:
             self._session.request("PUT", self._path, body=dict(self._lease, spec=spec), timeout=_TIMEOUT)
             log.info("released the lease", lease=self._name, identity=self._identity)
         except BackendError as error:
-            # The lease then simply runs out.
+            # The lease then expires.
             log.warning("cannot release the lease", lease=self._name, error=str(error))
         self._lease = {}
 
@@ -122,7 +122,7 @@ class LeaderElector:
                 holds = None
                 self._say(str(error))
             except Exception as error:  # noqa: BLE001
-                # A Lease with unexpected content: campaigning must go on all the same.
+                # A Lease with unexpected content must not end campaigning.
                 holds = None
                 self._say(f"{type(error).__name__}: {error}")
             if holds:
@@ -139,7 +139,7 @@ class LeaderElector:
 
     def _hold(self, since: float) -> None:
         with self._lock:
-            # A renewal may come back after the watchdog gave up; this process then does not begin again.
+            # A renewal may succeed after the watchdog gave up; this process then does not lead again.
             if self._stop.is_set():
                 return
             self._renewed = since
@@ -150,7 +150,7 @@ class LeaderElector:
 
     def _lose(self, why: str, *, if_late: bool = False) -> None:
         with self._lock:
-            # Compared once more: a renewal may have come back since.
+            # Checked again: a renewal may have succeeded since.
             if not self._is_leading or (if_late and not self._is_late()):
                 return
             self._is_leading, self._is_lost = False, True
@@ -167,7 +167,7 @@ class LeaderElector:
         return time.monotonic() - self._renewed > self._times.renew_deadline - _WATCHDOG
 
     def _try(self) -> bool | None:
-        """True: held and renewed. False: another one holds it. None: another one was faster, look again."""
+        """True: held and renewed. False: held by another process. None: write conflict, read again."""
         now = _now()
         if self._is_leading and self._renew(now):
             return True
@@ -192,9 +192,9 @@ class LeaderElector:
         return self._write("PUT", self._path, dict(lease, spec=self._spec(now, now, transitions)))
 
     def _renew(self, now: str) -> bool:
-        """Renew what was held a moment ago, in one request; False when it has changed since and has to be read.
+        """Renew a held lease in one request; False when it has changed since and has to be read.
 
-        With an API server that takes seconds for each request, two requests would not fit into the renew deadline.
+        With an API server that takes seconds per request, two requests would exceed the renew deadline.
         """
         spec = self._lease["spec"]
         body = dict(self._lease, spec=self._spec(spec["acquireTime"], now, spec["leaseTransitions"]))
@@ -213,12 +213,12 @@ class LeaderElector:
         return self._until_lapse() <= 0
 
     def _until_lapse(self) -> float:
-        """Seconds until the lease of the other one lapses if it is not renewed."""
+        """Seconds until the other process's lease lapses without a renewal."""
         duration = float(self._lease["spec"].get("leaseDurationSeconds") or self._times.lease)
         return max(0.0, self._seen[1] + duration - time.monotonic())
 
     def _write(self, method: str, path: str, body: dict[str, Any]) -> bool | None:
-        # Counted from before the request: that is the earliest moment at which others start to count.
+        # Taken before the request: the earliest moment at which other processes start to count.
         self._wrote = time.monotonic()
         try:
             self._lease = self._session.request(method, path, body=body, timeout=_TIMEOUT)

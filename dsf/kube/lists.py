@@ -10,14 +10,14 @@ from dsf.kube.resources import Resource
 from dsf.kube.session import ExpiredError, Session
 
 _PAGE: Final = 500
-#: A list whose place expired between two pages is begun anew, so often.
+#: Attempts for a list whose continue token expires between pages.
 _ATTEMPTS: Final = 3
 
 
 def objects(
     session: Session, resource: Resource, namespace: str = "", *, labels: str = "", name: str = ""
 ) -> list[dict[str, Any]]:
-    """All of one namespace or of all, filtered by a label selector and by name.
+    """All objects of one or all namespaces, by label selector and by name.
 
     A kind that the API server does not have has no objects. Raises BackendError.
     """

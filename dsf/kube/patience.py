@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from dsf.kube.session import ApiError, Session
 
-#: Seconds for which a request is repeated that the API server has no time for, and seconds between two attempts when it
-#: does not say how many.
+#: Seconds for which a request is repeated while the API server is overloaded, and seconds between two attempts without
+#: a Retry-After.
 _BUSY: Final = 10.0
 _PAUSE: Final = 1.0
 _TOO_MANY_REQUESTS: Final = 429
 
 
 def request_with_retry(session: Session, method: str, path: str, **options: Any) -> dict[str, Any]:
-    """See `Session.request`. What is answered with 429 was not looked at, so that it can be sent again."""
+    """See `Session.request`. A request answered with 429 was not processed, so it can be sent again."""
     deadline = time.monotonic() + _BUSY
     while True:
         try:

@@ -1,7 +1,7 @@
 """A local copy of one kind, kept up to date by a list and a watch.
 
 The rules are those of every Kubernetes client: never watch without the list's resourceVersion; list in pages; take
-bookmarks; on 410 list again and report what vanished meanwhile as deleted; treat silence as a broken connection, which
+bookmarks; on 410 list again and report missing objects as deleted; treat silence as a broken connection, which
 costs one request a minute where nothing ever happens; back off with jitter on everything else. Handlers only enqueue
 a key.
 """
@@ -24,31 +24,31 @@ from dsf.kube.store import Key, Object, Store, key_of, version_of
 
 log = dsf.log.get(__name__)
 
-#: (key, what was there before or None, what is there now or None). Called by the reflector's thread.
+#: (key, old object or None, new object or None). Called by the reflector's thread.
 Handler = Callable[[Key, Object | None, Object | None], None]
 
-#: Objects of one answer of a list.
+#: Objects per page of a list.
 PAGE: Final = 500
 #: Seconds after which the server ends a watch; spread, so that not all watches of a hub reconnect together.
 _WATCH_SECONDS: Final = (240, 480)
-#: Longest silence of a watch in seconds. The server sends a bookmark about once a minute, except of a kind of which it
-#: has seen no change since it started; such a watch is opened again and again, at the same place.
+#: Longest silence of a watch in seconds. The server sends a bookmark about once a minute, except for a kind that has
+#: not changed since it started; such a watch is reopened again and again, at the same version.
 SILENCE: Final = 75.0
-#: Seconds before the second attempt in a row that failed, and the longest; the first one comes almost at once.
+#: Seconds of backoff after the second failure in a row, and the maximum; the first retry comes almost at once.
 _BACKOFF: Final = (0.8, 30.0)
-#: The longest that is waited because the server asked for it: a proxy in front of it may ask for hours.
+#: Maximum wait that the server may ask for: a proxy in front of it may ask for hours.
 _LONGEST_ASKED: Final = 60.0
-#: The longest while no server answers: an attempt costs little, and changes are not seen for that long after.
+#: Maximum while no server answers: an attempt costs little, and changes go unseen for that long afterwards.
 _BACKOFF_AWAY: Final = 4.0
 _FIRST_PAUSE: Final = 0.2
-#: A watch that lived this long in seconds, or that delivered anything, was a good one.
+#: A watch that lasted this many seconds, or delivered anything, counts as successful.
 _SETTLED: Final = 5.0
 #: Seconds to wait for the thread after `stop`; it may be in a request that the server does not answer.
 _JOIN: Final = 5.0
 
 
 def without_managed_fields(obj: Object) -> Object:
-    """The object without the record of who owns which field, which may be larger than the rest and is not used."""
+    """The object without `managedFields`, which may be larger than the rest and are not used."""
     obj["metadata"].pop("managedFields", None)
     return obj
 
@@ -75,7 +75,7 @@ class Reflector:
         self.resource = resource
         self.store = Store()
         self.synced = threading.Event()
-        #: Why the copy is not up to date, for people; None while it is.
+        #: Why the copy is out of date, for display; None while it is not.
         self.error: str | None = None
         self._session = session
         self._handler = handler
@@ -86,11 +86,11 @@ class Reflector:
         self._transform = transform
         #: The newest resourceVersion seen; None: list before the next watch.
         self._version: str | None = None
-        #: The same as a number, kept when it is forgotten: a list that is older comes from a backup.
+        #: The same as a number, never reset to None: an older list comes from a restored backup.
         self._highest = 0
-        #: What the handler has still to be told, and what was there before. It raised, or its turn has not come.
+        #: Changes not handled yet, with the old object: the handler raised, or its turn has not come.
         self._untold: dict[Key, Object | None] = {}
-        #: Attempts in a row that failed, and whether the last one got no answer.
+        #: Failed attempts in a row, and whether the last one got no answer.
         self._failures = 0
         self._is_away = False
         #: When (monotonic) the server accepted the watch, and whether anything came through it.
@@ -102,11 +102,11 @@ class Reflector:
         self._thread = threading.Thread(target=self._run, name=f"reflector-{resource}", daemon=True)
 
     def start(self) -> None:
-        """Begin to list and watch, in a thread of its own."""
+        """Start to list and watch in a separate thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the watch. The handler is not called any more once this returned, unless the server stalls a list."""
+        """End the watch. The handler is not called after this returns, unless the server stalls a list."""
         self._stop.set()
         with self._lock:
             watch = self._watch
@@ -121,7 +121,7 @@ class Reflector:
         return self._stop.is_set()
 
     def observe(self, obj: Object) -> None:
-        """Take in the answer to a write of our own at once, so that the next reconcile acts on it."""
+        """Store the answer to an own write at once, so that the next reconcile acts on it."""
         self.store.observe(self._transform(obj))
 
     def _run(self) -> None:
@@ -137,30 +137,30 @@ class Reflector:
                 pause = self._pause()
             except BackendError as error:
                 if not isinstance(error, UnreachableError) and getattr(error, "status", 0) != 429:
-                    # What the server said may mean that this version is of no use; a broken connection does not.
+                    # The server's error may mean that this version is invalid; a broken connection does not.
                     self._version = None
                 pause = self._pause_after(error)
                 self._note(error)
             except Exception:
-                # An unexpected object must not end the copy for good.
+                # An unexpected object must not end the reflector.
                 log.exception("cannot read objects", resource=str(self.resource))
                 self.error = "an object cannot be read, see the log"
                 self._version = None
                 pause = self._pause()
             else:
-                # The server ended the watch. One that ends at once again and again must not be asked in a tight loop.
+                # The server ended the watch. One that always ends at once must not be reopened in a tight loop.
                 pause = 0.0 if self._is_settled() else self._pause()
             self._stop.wait(pause)
 
     def _is_settled(self) -> bool:
-        """Whether the watch that just ended was a good one; then failures are counted anew."""
+        """Whether the watch that just ended was successful; this resets the failure count."""
         if self._delivered or time.monotonic() - self._accepted >= _SETTLED:
             self._failures = 0
             return True
         return False
 
     def _pause_after(self, error: BackendError) -> float:
-        """Seconds to wait after an error. A server that is back, if only with excuses, is not one that was away."""
+        """Seconds to wait after an error. The first answer after an outage, even an error, resets the backoff."""
         was_away, self._is_away = self._is_away, isinstance(error, UnreachableError)
         if was_away and not self._is_away:
             self._failures = min(self._failures, 1)
@@ -168,7 +168,7 @@ class Reflector:
         return min(pause, _BACKOFF_AWAY * random.uniform(0.8, 1.2)) if self._is_away else pause  # noqa: S311
 
     def _pause(self, asked: float | None = None) -> float:
-        """Seconds to wait before the next attempt, at least what the server asked for within reason."""
+        """Seconds to wait before the next attempt, at least what the server asked for, up to a limit."""
         self._is_settled()
         self._failures += 1
         if self._failures == 1:
@@ -183,7 +183,7 @@ class Reflector:
         if self._stop.is_set():
             return
         if self.synced.is_set() and self._failures == 1 and isinstance(error, UnreachableError):
-            # A broken connection is daily life; it is worth a word when the next attempt fails too.
+            # A broken connection is routine; it is logged only when the next attempt fails too.
             return
         text = str(error)
         if text != self.error:
@@ -223,8 +223,8 @@ class Reflector:
         return version
 
     def _tell(self, found: Mapping[Key, Object], failed_before: frozenset[Key]) -> None:
-        """Tell all that is untold. What fails is told once more after another list, and no more after that: one object
-        must not keep all others from being watched. Raises the first error of those that come once more."""
+        """Handle all pending changes. A failed one is retried once, after another list: one object
+        must not keep all others from being watched. Raises the first error of those to be retried."""
         failure: Exception | None = None
         for key, old in [*self._untold.items()]:
             try:
@@ -239,12 +239,12 @@ class Reflector:
             raise failure
 
     def _see(self, version: str) -> None:
-        """Take note of a version that the server said."""
+        """Record a version that the server sent."""
         if version.isdecimal():
             self._highest = max(self._highest, int(version))
 
     def _follow(self, version: str) -> None:
-        """Watch from `version` on until the server ends the watch or something goes wrong."""
+        """Watch from `version` on until the server ends the watch or an error occurs."""
         query = dict(
             self._query,
             watch="1",
@@ -262,7 +262,7 @@ class Reflector:
             log.info("watching again", resource=str(self.resource))
             self.error = None
         try:
-            # Closed here and not when it is collected: an error that is kept keeps its connection with it.
+            # Closed here, not by garbage collection: a stored error keeps its connection open.
             with contextlib.closing(iter(watch)) as events:
                 for event in events:
                     self._take(event["type"], event["object"])
@@ -289,11 +289,11 @@ class Reflector:
         elif kind == "DELETED":
             key = key_of(obj)
             self._change(key, self.store.remove(key) or obj, None)
-        # Only now: after an event that could not be handled everything is listed.
+        # Only now: after an event that could not be handled, a new list is needed.
         self._version = version
 
     def _change(self, key: Key, old: Object | None, new: Object | None) -> None:
-        # If it raises, the store has the change already: only by this does it come again after the next list.
+        # If it raises, the store has the change already: this entry repeats it after the next list.
         self._untold[key] = old
         self._handler(key, old, new)
         del self._untold[key]

@@ -61,7 +61,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 
-# Of the optimiser.
+# Optimiser only.
 PLACEMENTS = Resource("cluster.open-cluster-management.io", "v1beta1", "placements", "Placement")
 PLACEMENT_DECISIONS = Resource(
     "cluster.open-cluster-management.io", "v1beta1", "placementdecisions", "PlacementDecision"

@@ -1,7 +1,7 @@
 """Requests to an API server: the official client's configuration and connection pools, plain dicts in and out.
 
 Two pools: one for requests and one for watches, so that watches, which hold their connection for minutes, never starve
-writers. urllib3's own retries are off: each caller says what it wants repeated.
+writers. urllib3's own retries are off: each caller decides what to retry.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, S
 _TIMEOUT = (5.0, 30.0)
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
-#: Bytes of an error body that are looked at, and that are read from a watch at once.
+#: Bytes of an error body that are used, and bytes per read from a watch.
 _ERROR_LIMIT = 64 * 1024
-#: Statuses that call for nothing but another attempt: timeout, gone, too many requests.
+#: Statuses that only call for a retry: timeout, gone, too many requests.
 _PASSING = frozenset({408, 410, 429})
-# Those of a server that has no time: too many requests, unavailable.
+# Statuses of a busy server: too many requests, unavailable.
 _BUSY = frozenset({429, 503})
 _CHUNK = 64 * 1024
 
@@ -57,11 +57,11 @@ class UnreachableError(BackendError):
 
 
 class TooLargeError(BackendError):
-    """The answer is larger than the caller takes."""
+    """The answer exceeds the caller's limit."""
 
 
 class Watch:
-    """One open watch. Iterating gives its events until the server ends it, it is closed, or it breaks off."""
+    """One open watch. Iterates over its events until the server ends it, it is closed, or it breaks off."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, path: str) -> None:
         self._response = response
@@ -69,9 +69,9 @@ class Watch:
         self._is_closed = False
 
     def __iter__(self) -> Generator[dict[str, Any], None, None]:
-        """One event per line. Raises UnreachableError when the connection breaks, or is silent for too long.
+        """One event per line. Raises UnreachableError when the connection breaks or is silent too long.
 
-        Closing it closes the connection. Half a line before the end is dropped: its event comes again with the next
+        Closing it closes the connection. A partial last line is dropped: its event comes again with the next
         watch.
         """
         buffer = b""
@@ -91,9 +91,9 @@ class Watch:
             self._response.close()
 
     def close(self) -> None:
-        """End it; from another thread than the one that iterates."""
+        """End it, from a thread other than the iterating one."""
         self._is_closed = True
-        # Wakes the read. It has no socket any more when it has just ended by itself.
+        # Wakes the read. There is no socket any more if it has just ended by itself.
         with contextlib.suppress(ValueError, RuntimeError, OSError):
             self._response.shutdown()
 
@@ -133,7 +133,7 @@ class Session:
         return cls(configuration, **options)
 
     def close(self) -> None:
-        """Close all idle connections. What is still being read goes on: close watches themselves."""
+        """Close all idle connections. Open reads continue: close watches separately."""
         self._client.close()  # type: ignore[no-untyped-call]
         self._watch_client.close()  # type: ignore[no-untyped-call]
 
@@ -166,7 +166,7 @@ class Session:
     def read(
         self, path: str, query: Mapping[str, str], *, max_bytes: int, deadline: float
     ) -> tuple[dict[str, Any], int]:
-        """GET of an answer that may be large: it, and its bytes. `deadline` is on the clock of time.monotonic().
+        """GET of a large answer: the answer, and its bytes. `deadline` is on the clock of time.monotonic().
 
         Raises TooLargeError beyond `max_bytes`, UnreachableError after `deadline`, and as `request` does.
         """
@@ -183,7 +183,7 @@ class Session:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnreachableError(f"GET {path}: the answer of {self.host} broke off: {_cause(error)}") from None
         except BackendError:
-            response.close()  # What is left of it is not for the next request.
+            response.close()  # The next request must not read the rest.
             raise
         finally:
             response.release_conn()
@@ -197,7 +197,7 @@ class Session:
         except (ValueError, RecursionError):
             parsed = None
         if not isinstance(parsed, dict):
-            # A proxy in front of the API server, or not an API server at all.
+            # A proxy in front of the API server, or no API server.
             raise ApiError(f"{method} {path}: {self.host} answered something that is not a JSON object", status)
         return parsed
 
@@ -222,7 +222,7 @@ class Session:
         return self.request("POST", path, body=body, timeout=timeout)
 
     def replace(self, path: str, body: object) -> dict[str, Any]:
-        """Replace an object; with a resourceVersion in it, only if it was not changed since."""
+        """Replace an object; with a resourceVersion in it, only if unchanged since."""
         return self.request("PUT", path, body=body)
 
     def merge(
@@ -233,7 +233,7 @@ class Session:
         return self.request("PATCH", path, query=query, body=body, content_type=_MERGE_PATCH, timeout=timeout)
 
     def apply(self, path: str, body: object, *, field_manager: str, force: bool = True) -> dict[str, Any]:
-        """Server-side apply: our fields only; what others own stays."""
+        """Server-side apply: own fields only; those of others stay."""
         query = {"fieldManager": field_manager, "force": "true" if force else "false"}
         return self.request("PATCH", path, query=query, body=body, content_type=_APPLY_PATCH)
 

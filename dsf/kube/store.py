@@ -12,7 +12,7 @@ Key = tuple[str, str]
 
 
 class Store:
-    """Filled by a reflector's list and watch, and ahead of them by the answers to writes of our own.
+    """Filled by a reflector's list and watch, and ahead of them by the answers to own writes.
 
     Objects in it are shared: they are replaced, never changed.
     """
@@ -37,9 +37,9 @@ class Store:
             return tuple(self._objects)
 
     def replace(self, found: Mapping[Key, Object], *, is_restored: bool = False) -> dict[Key, Object]:
-        """Hold what a list found; returns what was held before.
+        """Store the result of a list; returns the previous objects.
 
-        `is_restored`: the server went back to a backup, so that versions before and now cannot be compared.
+        `is_restored`: the server was restored from a backup, so that old and new versions cannot be compared.
         """
         with self._lock:
             before = self._objects
@@ -48,7 +48,7 @@ class Store:
         return before
 
     def put(self, obj: Object) -> Object | None:
-        """Hold what a watch said; returns what was held before. A later state, observed before, stays."""
+        """Store an object of a watch; returns the previous one. A later state, already observed, stays."""
         key = key_of(obj)
         with self._lock:
             before = self._objects.get(key)
@@ -56,14 +56,14 @@ class Store:
         return before
 
     def remove(self, key: Key) -> Object | None:
-        """Hold it no more; returns what was held before."""
+        """Remove an object; returns the previous one."""
         with self._lock:
             return self._objects.pop(key, None)
 
     def observe(self, obj: Object) -> None:
-        """Hold the answer to a write, unless what is held is later.
+        """Store the answer to a write, unless the stored state is later.
 
-        An object that is not held stays unknown: it may have been deleted meanwhile, and only the watch knows.
+        An unknown object is not added: it may have been deleted meanwhile, and only the watch knows.
         """
         key = key_of(obj)
         with self._lock:
@@ -73,7 +73,7 @@ class Store:
 
 
 def key_of(obj: Object) -> Key:
-    """What names the object among those of its kind."""
+    """Namespace and name of the object."""
     metadata = obj["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 
@@ -86,7 +86,7 @@ def version_of(obj: Object) -> str:
 def _newest(held: Object | None, obj: Object) -> Object:
     """`held` when it is a later state of the same object, else `obj`.
 
-    resourceVersions of one kind are numbers that only grow; others cannot be compared, and then the watch is believed.
+    resourceVersions of one kind are growing numbers; others cannot be compared, and then the watch wins.
     """
     if held is None or held["metadata"]["uid"] != obj["metadata"]["uid"]:
         return obj

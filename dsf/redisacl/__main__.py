@@ -24,7 +24,7 @@ from dsf.errors import SettingsError
 from dsf.redisacl.rules import HUB_ROLES, HubRole
 from dsf.redisacl.users import acl_template, hub_users, render_acl_file
 
-#: Without these nothing works; the others may have no user.
+#: Required roles; the others may have no user.
 _NEEDED: Final[tuple[HubRole, ...]] = ("hub", "beat", "results", "exporter")
 #: Redis may run as another user of the same group.
 _MODE: Final = 0o640
@@ -32,7 +32,7 @@ _SHORTEST: Final = 16
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run with these arguments; returns the exit code, 2 when they are of no use."""
+    """Run with these arguments; returns the exit code, 2 for invalid arguments."""
     parser = argparse.ArgumentParser(prog="python -m dsf.redisacl", description="Write Redis' ACL file.")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--passwords", type=Path, help="folder with a file per role")

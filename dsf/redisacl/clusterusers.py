@@ -18,7 +18,7 @@ from dsf.store.agents import Agents
 
 log = dsf.log.get(__name__)
 
-#: Users made or removed per round trip.
+#: Users set or removed per round trip.
 _BATCH = 200
 
 
@@ -37,8 +37,8 @@ class Changes:
 class ClusterUsers:
     """The users of managed clusters in one Redis server. Thread-safe.
 
-    Passwords come from the master secret, so nothing is stored and a server that lost everything is put right by the
-    next `sync`. Methods raise redis.RedisError; repeating them is always right. The client's user must be allowed to
+    Passwords come from the master secret, so nothing is stored and the next `sync` repairs a server that lost
+    everything. Methods raise redis.RedisError; all are idempotent. The client's user must be allowed to
     manage users (`dsf-hub`), or be the default user of a server without ACLs of ours.
     """
 
@@ -46,13 +46,13 @@ class ClusterUsers:
         self._redis = client
         self._secret = master_secret
         self._lock = threading.Lock()
-        # User -> (what it was set to, how the server wrote that down), to see at a glance whether it is still so.
+        # User -> (what it was set to, its line in the server's ACL list), to detect changes quickly.
         self._known: dict[str, tuple[User, str]] = {}
         self._can_save = True
-        # Whether all users were looked at once: one that is not known since then is a new one.
+        # Whether all users were read once: one that is not known since then is new.
         self._is_synced = False
         self._agents = Agents(client)
-        # Clusters whose agents send by mailbox, as of the last look: they need no right on a list.
+        # Clusters whose agents send by mailbox, as last read: they need no right on a list.
         self._by_mail: frozenset[str] = frozenset()
 
     def password(self, cluster: str, key_id: int) -> str:
@@ -60,12 +60,12 @@ class ClusterUsers:
         return derive_password(self._secret, cluster, key_id)
 
     def ensure(self, cluster: str, key_ids: Iterable[int]) -> bool:
-        """Make the cluster's user be there with the passwords of exactly these key ids; says whether it changed.
+        """Set the cluster's user with the passwords of exactly these key ids; returns whether it changed.
 
-        Costs no round trip when this object has done so before: what others do to a user is found by `sync`.
+        Costs no round trip when this object has done so before: `sync` detects other changes to a user.
 
-        When a password is no longer valid, the user's connections are cut: a password is only asked for at the
-        beginning of one. An agent with a valid password is back within a second and loses nothing.
+        When a password is no longer valid, the user's connections are cut: Redis only checks a password when one
+        begins. An agent with a valid password is back within a second and loses nothing.
         Raises ValueError for a wrong name or without a key id.
         """
         user = self._user(cluster, key_ids)
@@ -79,13 +79,13 @@ class ClusterUsers:
         return bool(self._apply({cluster: user}, remove=()))
 
     def remove(self, cluster: str) -> bool:
-        """Remove the cluster's user, which cuts its connections; says whether it was there."""
+        """Remove the cluster's user, which cuts its connections; returns whether it existed."""
         return bool(self._apply({}, remove=[cluster]))
 
     def sync(self, wanted: Mapping[str, Iterable[int]]) -> Changes:
-        """Make the users be those of these clusters (name -> valid key ids), and no others.
+        """Set the users of exactly these clusters (name -> valid key ids), and no others.
 
-        Three round trips when nothing is to be done, whatever the number of clusters.
+        Three round trips when nothing changes, whatever the number of clusters.
         """
         self._by_mail = frozenset(cluster for cluster, agent in self._agents.all().items() if agent.mail)
         users = {cluster: self._user(cluster, key_ids) for cluster, key_ids in wanted.items()}
@@ -119,7 +119,7 @@ class ClusterUsers:
             self._save()
             after = self._lines()
             self._known |= {user.name: (user, after[user.name]) for user in todo if user.name in after}
-            # What was as wanted before, only not known to this process, is no change.
+            # A user that was correct, only not known to this process, is unchanged.
             changes.changed = [c for c in changes.changed if lines[cluster_user(c)] != after.get(cluster_user(c))]
         if changes:
             log.info(
@@ -131,15 +131,15 @@ class ClusterUsers:
         return changes
 
     def _make(self, user: User, before: User | None) -> None:
-        """Make a user without looking at all of them, of which there may be thousands. The lock is held.
+        """Set a user without reading all of them, which may be thousands. The lock is held.
 
-        The next `sync` has the server save it; that a password is no longer valid is saved at once.
+        The next `sync` has the server save it; a withdrawn password is saved at once.
         """
         is_withdrawn = before is not None and not set(before.hashes) <= set(user.hashes)
         pipe: Any = self._redis.pipeline(transaction=False)
         with pipe:
             pipe.execute_command("ACL SETUSER", user.name, *user.setuser())
-            # Should there be one of this name already that is not known.
+            # In case an unknown user of this name exists.
             if is_withdrawn or before is None:
                 pipe.execute_command("CLIENT KILL", "USER", user.name)
             pipe.execute()
@@ -171,7 +171,7 @@ class ClusterUsers:
                 self._known.pop(name, None)
 
     def _save(self) -> None:
-        """Have the server write its ACL file. Without one, users are made again after a restart of the server."""
+        """Have the server write its ACL file. Without one, users are set again after a restart of the server."""
         if not self._can_save:
             return
         try:
@@ -186,10 +186,10 @@ def _hashes(line: str) -> set[str]:
 
 
 def keys_used(client: redis.Redis) -> dict[str, int]:
-    """Cluster -> key id with which its newest result was signed: what a rotation waits for."""
+    """Cluster -> key id that signed its newest result, which a rotation waits for."""
     return {str(cluster): int(key_id) for cluster, key_id in client.hgetall(keys.KEYS_USED).items()}
 
 
 def forget_keys_used(client: redis.Redis, cluster: str) -> None:
-    """Forget that of a cluster that is gone."""
+    """Forget that of a removed cluster."""
     client.hdel(keys.KEYS_USED, cluster)

@@ -16,10 +16,10 @@ log = dsf.log.get(__name__)
 
 
 class UsersEverywhere:
-    """`ClusterUsers` for Redis behind Sentinel; without Sentinel it is the same as for one server.
+    """`ClusterUsers` for Redis behind Sentinel; without Sentinel the same as for one server.
 
-    Redis does not replicate users, and any replica may become the server at any moment: with its users there already,
-    agents are let in without waiting for the hub. What cannot be done on a replica now is done by the next `sync`.
+    Redis does not replicate users, and any replica may become the primary at any moment: with users on it already,
+    agents can log in without waiting for the hub. Failures on a replica are repaired by the next `sync`.
     """
 
     def __init__(self, client: redis.Redis, settings: Settings, master_secret: bytes) -> None:
@@ -35,7 +35,7 @@ class UsersEverywhere:
         return self._main.password(cluster, key_id)
 
     def ensure(self, cluster: str, key_ids: Iterable[int]) -> bool:
-        """As `ClusterUsers.ensure`. Raises redis.RedisError when it cannot be done on the server."""
+        """As `ClusterUsers.ensure`. Raises redis.RedisError when it fails on the server."""
         ids = tuple(key_ids)
         changed = self._main.ensure(cluster, ids)
         if changed:

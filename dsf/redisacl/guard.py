@@ -1,7 +1,7 @@
 """Limits that Redis' rules cannot express: connections of a cluster's user, and size of its queue.
 
-Looking costs little while nothing grows: the connections are listed only when there are clearly more than at the last
-time, or not many more are possible.
+A check costs little while nothing grows: connections are listed only when there are clearly more than at the last
+check, or when few more are possible.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from dsf.store.looping import repeat
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two looks.
+#: Seconds between checks.
 EVERY: Final = 5.0
-#: Seconds within which a new connection has to say whose it is.
+#: Seconds within which a new connection must authenticate.
 _NAMELESS: Final = 10
 #: Bytes of a tick with what Redis needs for it; a tick has less than 1 KB.
 _TICK_BYTES: Final = 16 * 1024
-# More connections than at the last time before they are listed: so many, or this share.
+# Growth since the last check from which connections are listed: number, or share.
 _MORE, _MORE_SHARE = 50, 0.1
-# Share of `maxclients` from which on they are always listed.
+# Share of `maxclients` from which they are always listed.
 _NEARLY_FULL = 0.75
-# Clusters that one script looks at: Redis answers no other client meanwhile.
+# Clusters per script: Redis answers no other client meanwhile.
 _BATCH = 500
 
 
 class Guard:
-    """Looks in a thread of its own until it is stopped.
+    """Checks in a separate thread until it is stopped.
 
-    `clusters` gives the names of those that there are. A user may have `connections`, a queue hold `ticks`.
+    `clusters` returns the names of all clusters. A user may have `connections`, a queue hold `ticks`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Guard:
         self._thread = threading.Thread(target=self._run, name="redis-guard", daemon=True)
 
     def start(self) -> None:
-        """Begin to look, every few seconds."""
+        """Start to check every few seconds."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -66,7 +66,7 @@ class Guard:
             self._thread.join()
 
     def look(self) -> None:
-        """Look once and cut what is too much. Raises redis.RedisError."""
+        """Check once and cut any excess. Raises redis.RedisError."""
         self._bound_queues()
         self._bound_connections()
 
@@ -103,7 +103,7 @@ class Guard:
         self._settled = now - len(surplus)
 
     def _surplus(self) -> list[int]:
-        """Ids of connections to be cut: the newest ones of a user that has too many, and those that say no name."""
+        """Ids of connections to be cut: the newest of a user with too many, and unauthenticated ones."""
         connections: dict[str, list[int]] = defaultdict(list)
         nameless = []
         for one in self._redis.client_list():
@@ -123,13 +123,13 @@ class Guard:
         return found
 
     def _is_default_off(self) -> bool:
-        """Whether the default user is off: else its connections are not ours to cut."""
+        """Whether the default user is off: otherwise its connections stay."""
         off = DEFAULT_OFF.split()[:3]
         return any(str(line).split()[:3] == off for line in self._redis.acl_list())
 
 
 def missing_limits(client: redis.Redis) -> list[str]:
-    """What of Redis' own limits is not as it should be, as far as it says so. Raises redis.RedisError."""
+    """Redis' own limits that are missing or wrong, as far as it reports them. Raises redis.RedisError."""
     memory: dict[str, Any] = client.info("memory")
     problems = []
     if int(memory.get("maxmemory", 0)) == 0:

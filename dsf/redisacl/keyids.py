@@ -1,7 +1,7 @@
 """Valid credentials of a cluster, including rotations. Pure functions.
 
 A key id names one set of credentials: the signing key and the password in Redis. Both are derived from the master
-secret and travel in one Secret. A rotation goes on to the next id: `rotated`, then deliver the new set, and once its
+secret and delivered in one Secret. A rotation moves to the next id: `rotated`, then deliver the new set, and once the
 agent has it (or the grace time is over) `settled`, after which the old set is refused everywhere.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
-#: Seconds for which the old credentials stay valid when nothing is heard of the agent. OCM delivers in seconds; a
-#: cluster that is away gets the new Secret when it is back, whether or not the old one is still valid.
+#: Seconds for which the old credentials stay valid without a result of the agent. OCM delivers in seconds; a
+#: disconnected cluster gets the new Secret when it is back, whether or not the old one is still valid.
 GRACE = 3600.0
 
 
@@ -30,18 +30,18 @@ class KeyIds:
         return (self.current,) if self.previous is None else (self.current, self.previous)
 
     def rotated(self, now: float) -> KeyIds:
-        """Begin a rotation. One that is still under way ends with it: at most two ids are valid."""
+        """Start a rotation. It ends one that is still under way: at most two ids are valid."""
         return KeyIds(self.current + 1, self.current, now)
 
     def revoked(self, now: float) -> KeyIds:
-        """Go on to new credentials without an overlap: the old ones are in wrong hands."""
+        """Switch to new credentials without an overlap: the old ones are compromised."""
         return KeyIds(self.current + 1, None, now)
 
     def settled(self, now: float, used: int | None, *, least: float = 0.0, grace: float = GRACE) -> KeyIds:
         """End the overlap when the agent has signed with the current key (`used`) or the grace time is over.
 
         Not before `least` seconds: an agent may have its new signing key before its new password, which is a file that
-        Kubernetes renews in its own time.
+        Kubernetes updates later.
         """
         age = now - self.since
         if self.previous is not None and ((used == self.current and age >= least) or age >= max(grace, least)):
@@ -49,7 +49,7 @@ class KeyIds:
         return self
 
     def dump(self) -> str:
-        """The text that `parse` reads. No secret."""
+        """The text for `parse`. Has no secret."""
         return json.dumps(asdict(self))
 
     @classmethod

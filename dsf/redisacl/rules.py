@@ -1,8 +1,8 @@
 """Redis ACL rules of each user, built from the names in `dsf.keys`.
 
-A rule of Redis' ACL either belongs to the user or stands in a *selector*, written in parentheses. A command is allowed
-when one of them allows the command and all of its keys; so each selector here joins some commands with just the keys
-that they are for. Rules are made for Redis 7.0 and later (selectors, `%R~` and `%W~`), and Valkey.
+A rule of Redis' ACL either belongs to the user or is part of a *selector*, written in parentheses. A command is allowed
+when one of them allows the command and all of its keys; so each selector here joins some commands with only the keys
+that they need. Rules are made for Redis 7.0 and later (selectors, `%R~` and `%W~`), and Valkey.
 
 A script needs `evalsha` on all of its keys in one selector, and then every command inside it is checked again. No
 user gets KEYS, SCAN, EVAL, CONFIG or SELECT, which are not limited to keys. Everything is in database 0.
@@ -34,12 +34,12 @@ HubRole = Literal[
 ]
 HUB_ROLES: Final[tuple[HubRole, ...]] = get_args(HubRole)
 
-#: Channels of the events that workers send and Flower shows. Published to by name, subscribed to as this pattern.
+#: Channels of the events that workers send and Flower shows. Published by name, subscribed to by this pattern.
 EVENTS: Final = "/0.celeryev/*"
-#: The events that a worker of ours sends, as Celery names them. Nothing in a channel's name says whose they are.
+#: The events that our workers send, as Celery names them. A channel's name does not identify the sender.
 _EVENT_KINDS: Final = (
     *("worker.online", "worker.heartbeat", "worker.offline"),
-    # Events of tasks come together in one message.
+    # Task events are batched in one message.
     "task.multi",
     *(
         "task.received",
@@ -51,7 +51,7 @@ _EVENT_KINDS: Final = (
         "task.rejected",
     ),
 )
-#: Where Sentinels find each other.
+#: Channel for Sentinel discovery.
 _SENTINELS: Final = "__sentinel__:hello"
 
 _NOTHING: Final = ("resetkeys", "resetchannels", "clearselectors", "-@all")
@@ -85,10 +85,10 @@ def cluster_of_user(user: str) -> str | None:
 def cluster_rules(cluster: str, *, by_mail: bool = True) -> list[str]:
     """Rules of a managed cluster's user, for ACL SETUSER.
 
-    Take ticks from its own queue, put results into its own mailbox, publish events, compare clocks. No script, no
-    transaction, no subscription, nothing of another cluster, and no list to fill: all that it can make Redis hold are
+    Take ticks from its own queue, put results into its own mailbox, publish events, compare clocks. No scripts, no
+    transactions, no subscriptions, no access to other clusters, and no list to fill: it can only store data in
     its slots. With `by_mail` False also what an agent of the last release needs: push results, and its own chain's next
-    step. Raises ValueError for what is no cluster's name.
+    step. Raises ValueError for an invalid cluster name.
     """
     if not keys.is_name(cluster):
         raise ValueError(f"not the name of a cluster: {cluster!r}")
@@ -182,7 +182,7 @@ _BEAT: Final = [
     # Counters only: beat cannot write a score or a state.
     _selector("hincrby", rw=[_PAIRS]),
     _selector("hincrby hincrbyfloat hgetall", rw=[keys.BEAT_STATS]),
-    # It says which pairs readers have to hear of, and judges none.
+    # Marks pairs as changed for readers, without a verdict.
     _selector("hincrby", rw=[keys.BEAT_LAGS, keys.MODEL_MARKED]),
     _selector("lpush llen", w=[_SPOKES]),
     _selector("exists", r=[_MAIL]),
@@ -197,7 +197,7 @@ _RESULTS: Final = [
     *_CLIENT,
     *_SCRIPTS,
     *_TRANSACTIONS,
-    # No write to any agent's queue: whatever a cluster puts into a result cannot become a tick.
+    # No write to any agent's queue: the content of a result cannot become a tick.
     _selector(
         "evalsha",
         rw=[
@@ -227,7 +227,7 @@ _RESULTS: Final = [
             _MODEL,
         ],
     ),
-    # The read model. Overrides only say what is paused.
+    # The read model. Overrides only tell what is paused.
     _selector(
         "get set incr incrby exists del hget hset hdel hkeys hincrby hrandfield sadd srem smembers zadd zincrby zrem"
         " zscore zrange zrangebyscore",
@@ -235,14 +235,14 @@ _RESULTS: Final = [
     ),
     _selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
     _selector("hkeys hdel", rw=[keys.BEAT_LAGS]),
-    # What is left of pairs that are not in the schedule any more.
+    # Leftovers of pairs that are not in the schedule any more.
     _selector("smembers sadd srem", rw=[keys.KNOWN_PAIRS]),
     _selector("del", w=[_PAIRS, _HISTORIES]),
     _selector("blmove lmove lpush rpush lpop llen lrange", rw=[keys.RESULTS_QUEUE, _TAKEN]),
     _selector("hset hget hdel hlen watch", rw=[keys.UNACKED]),
     _selector("zadd zrem zrange zrangebyscore", rw=[keys.UNACKED_INDEX, keys.TAKERS]),
     _selector("set get del", rw=[keys.UNACKED_MUTEX]),
-    # Out of the mailboxes into the queue.
+    # From the mailboxes to the queue.
     _selector("psubscribe punsubscribe", channels=[keys.mail_bell("*")]),
     _selector("exists strlen getdel del", rw=[_MAIL]),
     _selector("memory|usage", r=[keys.RESULTS_QUEUE]),
@@ -288,12 +288,12 @@ _HUB: Final = [
     _selector("hget hgetall hdel watch", rw=[keys.KEY_REQUESTS]),
     _selector("hgetall hdel", rw=[keys.AGENTS]),
     _selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
-    # What people did becomes Events.
+    # User actions become Events.
     _selector("xrange", r=[keys.CHANGES]),
     _selector("get set", rw=[keys.CHANGES_TOLD]),
-    # The users of the clusters. Who may make users may make any: this user is an admin of Redis in effect.
+    # The users of the clusters. ACL SETUSER cannot be limited: in effect this user is an admin of Redis.
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
-    # What these users may not take too much of: connections and the memory of their queues.
+    # Resources of these users that are limited: connections and memory of queues.
     *_commands("info client|list"),
     _selector("evalsha"),
     _selector("memory|usage del", rw=[_SPOKES]),
@@ -308,7 +308,7 @@ _SEND_NOW: Final = [
     _selector("lpush llen", w=[_SPOKES]),
 ]
 
-#: What `dsf.fleet.changes.record` does: write down what a person did, and say so to the hub controller.
+#: What `dsf.fleet.changes.record` does: record a user's action, and notify the hub controller.
 _RECORD: Final = [
     _selector("evalsha", rw=[keys.CHANGES, keys.HUB_WAKE]),
     _selector("xadd", w=[keys.CHANGES]),
@@ -338,7 +338,7 @@ _OPERATOR: Final = [
     *_OVERRIDE,
     # `dsf fleet rebuild`
     _selector("del", w=[keys.MODEL_VERSION]),
-    # `dsf credentials`: it asks the hub controller, and learns no secret.
+    # `dsf credentials`: it asks the hub controller and sees no secret.
     _selector("hgetall", r=[keys.KEYS_USED]),
     _selector("evalsha", rw=[keys.KEY_REQUESTS, keys.HUB_WAKE]),
     _selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
@@ -348,7 +348,7 @@ _OPERATOR: Final = [
     *_SEND_NOW,
 ]
 
-#: It acts for people who may; what it remembers of them is its own.
+#: Acts for authorised users; their sessions are its own keys.
 _WEB: Final = [
     *_CLIENT,
     *_SCRIPTS,
@@ -359,11 +359,11 @@ _WEB: Final = [
     _selector("get set del", rw=[keys.web_session("*"), keys.web_outcome("*")]),
 ]
 
-#: It sends ticks and looks for the scores among the hub's objects: no score, book or history is its to read here.
+#: Sends ticks and reads the scores from the hub's objects: it may not read scores, books or history here.
 _OPTIMIZER: Final = [
     *_CLIENT,
     *_SCRIPTS,
-    # What there is, also to name it when something else was asked for; and how long a run may take.
+    # Existing names, also for messages about unknown ones; and how long a run may take.
     _selector("hget hgetall", r=[keys.SCORERS, keys.CLUSTERS, keys.ENTRIES, keys.OVERRIDES]),
     *_SEND_NOW,
     *_RECORD,
@@ -375,7 +375,7 @@ _FLOWER: Final = [
     *_TRANSACTIONS,
     _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
     _selector("psubscribe punsubscribe", channels=[EVENTS]),
-    # Events of what is no cluster are dropped.
+    # Events of unknown clusters are dropped.
     _selector("hkeys", r=[keys.CLUSTERS]),
     # Kombu asks for the length of its subscription as if it were a queue, and removes it; it is never there.
     _selector("llen del", rw=["celeryev.*"]),

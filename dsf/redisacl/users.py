@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_of_user, cluster_rules, cluster_user, hub_rules, hub_user
 
-#: Off and without a password: no client gets in without a name. It keeps its rights all the same, because Redis
-#: reads its append-only file as this user, and versions without the fix of redis/redis#14541 (7.0.15, for one) silently
-#: drop what it "may not" do in a transaction or a script, which is nearly all that there is.
+#: Off and without a password: no client connects without a name. It keeps its rights, because Redis
+#: reads its append-only file as this user, and versions without the fix of redis/redis#14541 (such as 7.0.15) silently
+#: drop what it "may not" do in a transaction or a script, which is nearly all of the data.
 DEFAULT_OFF = "user default off resetpass ~* &* +@all"
 
 
@@ -21,7 +21,7 @@ def password_hash(password: str) -> str:
 
 @dataclass(frozen=True)
 class User:
-    """One user. `hashes` are those of the passwords that it may come with; none: it needs no password."""
+    """One user. `hashes` are those of its valid passwords; none: it needs no password."""
 
     name: str
     rules: tuple[str, ...]
@@ -29,7 +29,7 @@ class User:
 
     @classmethod
     def of_hub(cls, role: HubRole, *passwords: str) -> User:
-        """The user of a role on the hub. Raises ValueError when it would need no password; only `probe` may not."""
+        """The user of a role on the hub. Raises ValueError without a password, except for `probe`."""
         if not passwords and role != "probe":
             raise ValueError(f"user {hub_user(role)} needs a password")
         return cls(hub_user(role), tuple(hub_rules(role)), tuple(password_hash(text) for text in passwords))
@@ -38,7 +38,7 @@ class User:
     def of_cluster(cls, cluster: str, *passwords: str, by_mail: bool = True) -> User:
         """The user of a managed cluster; `by_mail` as for `cluster_rules`.
 
-        Raises ValueError for a wrong name or without a password.
+        Raises ValueError for an invalid name or no password.
         """
         if not passwords:
             raise ValueError(f"user {cluster_user(cluster)} needs a password")
@@ -46,7 +46,7 @@ class User:
         return cls(cluster_user(cluster), rules, tuple(map(password_hash, passwords)))
 
     def setuser(self) -> list[str]:
-        """Arguments for ACL SETUSER after the name: they replace whatever the user was before."""
+        """Arguments for ACL SETUSER after the name: they replace all previous rules."""
         return ["reset", "on", *self._secrets(), *self.rules]
 
     def line(self) -> str:
@@ -58,7 +58,7 @@ class User:
 
 
 def hub_users(passwords: Mapping[HubRole, str]) -> list[User]:
-    """The users of the hub's processes for which there are passwords, and `probe`, which needs none."""
+    """The users of the hub's processes that have passwords, and `probe`, which needs none."""
     return [User.of_hub(role, *filter(None, [passwords.get(role)])) for role in HUB_ROLES if _wanted(role, passwords)]
 
 

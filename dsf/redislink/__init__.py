@@ -1,6 +1,6 @@
 """Connection of every process to Redis: address, credentials, TLS, Sentinel.
 
-`address` reads the URL, `credentials` the user and password of this moment, `connection` makes connections that say in
-one line what is wrong, `sentinel` asks the Sentinels, `link` puts them together for redis-py, `transport` and `broker`
+`address` parses the URL, `credentials` reads the current user and password, `connection` makes connections with
+one-line errors, `sentinel` queries the Sentinels, `link` combines them for redis-py, `transport` and `broker`
 for Celery.
 """

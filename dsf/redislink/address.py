@@ -14,7 +14,7 @@ _HELP = "expected redis://host:port/0, rediss://host:port/0 (TLS) or sentinel://
 
 @dataclass(frozen=True)
 class Address:
-    """One server, or the Sentinels that know which server it is at the moment."""
+    """One server, or the Sentinels that know the current primary."""
 
     scheme: str
     hosts: tuple[tuple[str, int], ...]
@@ -33,7 +33,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Read a URL; several ones of Sentinels are separated by semicolons or commas.
+    """Parse a URL; several Sentinel URLs are separated by semicolons or commas.
 
     Raises SettingsError, which does not repeat the URL: it may hold a password.
     """
@@ -41,17 +41,17 @@ def parse(url: str) -> Address:
     if not texts:
         raise SettingsError(f"DSF_REDIS_URL: empty; {_HELP}")
     scheme = texts[0].partition("://")[0]
-    # After the first, `host:port` will do.
+    # After the first, `host:port` suffices.
     parts = [_split(text if "://" in text else f"{scheme}://{text}") for text in texts]
     if scheme not in _PORTS or any(part.scheme != scheme for part in parts):
         raise SettingsError(f"DSF_REDIS_URL: not a scheme for Redis, or several ones; {_HELP}")
     if len(parts) > 1 and scheme != "sentinel":
         raise SettingsError("DSF_REDIS_URL: several servers are possible with sentinel:// only")
     if any(part.fragment for part in parts):
-        # Nothing of Redis' is behind a #, so it belongs to a password.
+        # Redis URLs have no fragment, so a # is part of a password.
         raise SettingsError("DSF_REDIS_URL: a # in a user or password must be percent-encoded (%23)")
     if any(part.query for part in parts):
-        # A `ssl_cert_reqs=none` would switch off what TLS is for; the rest are settings of their own.
+        # `ssl_cert_reqs=none` would disable verification; the rest are separate settings.
         raise SettingsError("DSF_REDIS_URL: options after ? are not supported; use the DSF_REDIS_ settings")
     named = next((part for part in parts if part.username or part.password), parts[0])
     return Address(

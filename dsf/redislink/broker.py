@@ -1,5 +1,5 @@
-"""Celery's connections to the broker: how long they wait between two tries, how they call themselves in logs, and what
-does not wait for them."""
+"""Celery's connections to the broker: waits between attempts, their name in logs, and events that
+do not wait for them."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from dsf.redislink.link import Link
 
 log = dsf.log.get(__name__)
 
-#: As kombu writes JSON, and its name for what is written so already.
+#: Kombu's JSON encoder, and its name for encoded content.
 _encode = JSONEncoder().encode
 _WRITTEN: Final = "written-json"
 serialization.register(_WRITTEN, str, None, "application/json", "utf-8")
 
-#: The first wait and what is added after each further try, in seconds; both are the longest of what is drawn.
+#: The first wait and the increment after each further attempt, in seconds; upper bounds of the random waits.
 _FIRST = 1.0
 _STEP = 1.0
-#: Bytes of one message of events. Flower drops larger ones: every holder of a cluster's credential can publish.
+#: Bytes per message of events. Flower drops larger ones: every holder of a cluster's credential can publish.
 MOST_EVENT_BYTES: Final = 64 * 1024
-#: Bytes of the events in it, which grow by a third on their way (base64).
+#: Bytes of the events in it, before base64 adds a third.
 _MOST_BODY_BYTES: Final = 40_000
-#: Messages of events that are kept while they cannot be sent: some 20 MB at worst. The oldest go first.
+#: Messages of events kept while they cannot be sent: some 20 MB at worst. The oldest are dropped first.
 MOST_KEPT: Final = 100
 
 
 class Connection(kombu.Connection):
-    """A connection that is never long behind: Redis restarts, and passwords are rotated.
+    """A connection that reconnects soon: Redis restarts, and passwords are rotated.
 
     Kombu's own waits grow to half a minute, equal for all. Here they end at `DSF_REDIS_RECONNECT_MAX_WAIT`, and
-    each time others are drawn, so that a fleet whose Redis comes back does not come back at one moment.
+    have jitter, so that a fleet does not reconnect at one moment when Redis is back.
     """
 
     def ensure_connection(self, *args: Any, **options: Any) -> kombu.Connection:  # type: ignore[override]
@@ -48,7 +48,7 @@ class Connection(kombu.Connection):
         return super().ensure_connection(*args, **(self._waits() | options))
 
     def as_uri(self, include_password: bool = False, *args: Any, **options: Any) -> str:
-        """Where Redis is. For logs without user and password; kombu would name the class of the transport."""
+        """Address of Redis, for logs without user and password; kombu would name the class of the transport."""
         link = self._link
         if link is None or include_password:
             return super().as_uri(include_password, *args, **options)
@@ -78,26 +78,26 @@ _Dispatcher: Any = EventDispatcher
 
 
 class PromptDispatcher(_Dispatcher):  # type: ignore[misc]
-    """Sends an event now or keeps it until there is a connection again; many as messages that Flower takes.
+    """Sends an event now or keeps it until there is a connection; batches fit into messages that Flower accepts.
 
-    Celery has heartbeats tried until Redis is back, by the worker's main loop, which meanwhile neither connects anew,
-    nor says that it waits, nor ends when it is told to. And it sends as one message whatever has come together, keeps
-    without bound what cannot be sent, and tries each of it where the first one has waited for a silent Redis already.
+    Celery retries heartbeats until Redis is back, in the worker's main loop, which meanwhile neither reconnects, nor
+    logs that it waits, nor handles a shutdown. It also sends any batch as one message, keeps unsent events without
+    bound, and tries each of them after the first one has already timed out at a silent Redis.
     """
 
-    #: What has come together, by group.
+    #: Batched events, by group.
     _group_buffer: dict[str, list[Any]]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # An error is for us: what is kept is said here.
+        # Have errors raised: buffering is done here.
         self.buffer_while_offline = False
         #: Messages, in JSON, and their routing keys.
         self._outbound_buffer: deque[tuple[str, str]] = deque(maxlen=MOST_KEPT)
         self._has_told = False
 
     def flush(self, errors: bool = True, groups: bool = True) -> None:
-        """Send what is kept and what has come together, up to the first message that cannot be sent."""
+        """Send kept and batched events, up to the first message that cannot be sent."""
         del errors
         with self.mutex:
             if self._closed:
@@ -110,14 +110,14 @@ class PromptDispatcher(_Dispatcher):  # type: ignore[misc]
             self._send_kept(self.producer)
 
     def disable(self) -> None:
-        """Close it for the one that takes over: what tasks say from now on waits for that one."""
+        """Close it for its successor: events of tasks from now on wait for that one."""
         super().disable()
         self.enabled = True
 
     def extend_buffer(self, other: Any) -> None:
-        """Take over what another one has not sent, and what tasks still say to it: their threads know no other.
+        """Take over unsent events of another dispatcher, and those that task threads still send to it.
 
-        Celery drops what they say between the end of one connection and the worker's first look at the next one.
+        Celery drops events between the end of one connection and the worker's first use of the next one.
         """
         super().extend_buffer(other)
         for group, waiting in self._group_buffer.items():
@@ -136,7 +136,7 @@ class PromptDispatcher(_Dispatcher):  # type: ignore[misc]
         self._outbound_buffer.extend((message, routing_key) for message in messages)
 
     def _text(self, event: Any) -> str:
-        """In JSON; empty for what cannot be written so."""
+        """The event in JSON; empty if not encodable."""
         try:
             return _encode(event)
         except (TypeError, ValueError) as error:
@@ -144,7 +144,7 @@ class PromptDispatcher(_Dispatcher):  # type: ignore[misc]
             return ""
 
     def _tell(self, error: Exception) -> None:
-        # Another try would end in the same way.
+        # A retry would fail in the same way.
         if not self._has_told:
             log.warning("events for Flower are refused and dropped", error=str(error))
         self._has_told = True
@@ -162,7 +162,7 @@ class PromptDispatcher(_Dispatcher):  # type: ignore[misc]
                     headers=self.headers,
                     delivery_mode=self.delivery_mode,
                 )
-            except Exception as error:  # noqa: BLE001 (whatever it is, events hold nothing up)
+            except Exception as error:  # noqa: BLE001 (events must not block anything)
                 if not isinstance(error, redis.ResponseError):
                     return
                 self._tell(error)
@@ -176,7 +176,7 @@ class Events(events.Events):
 
 
 def _together(events: Iterable[str]) -> Iterator[str]:
-    """These events, in their order, in lists of which each fits into a message."""
+    """These events, in order, in JSON lists that each fit into a message."""
     part: list[str] = []
     size = 0
     for event in events:

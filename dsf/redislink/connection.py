@@ -15,13 +15,13 @@ import redis
 from redis.connection import HiredisRespSerializer
 from redis.sentinel import SentinelManagedConnection
 
-# OpenSSL's numbers of what can be wrong with a certificate (X509_V_ERR_...).
+# OpenSSL's certificate verification errors (X509_V_ERR_...).
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
 _UNKNOWN_CA: Final = frozenset({2, 18, 19, 20, 21})
 _OTHER_NAME: Final = frozenset({62, 64})
 
-# What redis-py overrides and calls is not all in its published types.
+# redis-py's published types do not cover all that is used here.
 _Plain: Any = redis.Connection
 _Tls: Any = redis.SSLConnection
 _Sentinel: Any = SentinelManagedConnection
@@ -29,7 +29,7 @@ _Hiredis: Any = HiredisRespSerializer
 
 
 def why(error: BaseException, host: str, port: int, ca_file: str | None, other_end: str = "Redis") -> str:
-    """Why a connection cannot be made, and what to do, in one line."""
+    """Why a connection failed, and the remedy, in one line."""
     where = f"{host}:{port}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of {other_end} at {where} is refused: {_certificate(error, host, ca_file)}"
@@ -64,9 +64,9 @@ _NUMBERS: Final = (int, float)
 
 
 class _Packer(_Hiredis):  # type: ignore[misc]
-    """Commands as bytes, with their numbers as texts.
+    """Commands as bytes, with numbers converted to text.
 
-    hiredis makes texts of numbers itself, and does not look whether that failed. It fails when a signal's handler
+    hiredis converts numbers itself, without checking for failure. The conversion fails when a signal handler
     raises meanwhile, as those for SIGTERM (Celery's beat) and Ctrl-C do: the process then ends by a segmentation fault.
     """
 
@@ -77,35 +77,35 @@ class _Packer(_Hiredis):  # type: ignore[misc]
 
 
 class ReadableErrors:
-    """Mixed into a connection class: errors of connecting are for a person."""
+    """Mixin of a connection class: readable connection errors."""
 
     host: str
     port: int
     ca_certs: str | None = None
-    #: Who is at the other end, and what says who we are there.
+    #: Name of the server, and the settings with the credentials.
     other_end = "Redis"
     known_by = "DSF_REDIS_URL, DSF_REDIS_PASSWORD_FILE"
     tls_by = "rediss://"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options | {"command_packer": _Packer()})
-        # Two round trips at each connect, and CLIENT SETINFO would need a right that older servers do not know.
+        # Saves two round trips per connect, and CLIENT SETINFO needs a right that older servers do not know.
         self.driver_info = self.lib_name = self.lib_version = None
 
     def activate_maint_notifications_handling_if_enabled(self, check_health: bool = True) -> None:
-        """Not: only Redis' cloud knows this command, and asking is a round trip at each connect."""
+        """Disabled: only Redis Cloud knows this command, and it costs a round trip per connect."""
 
     def _error_message(self, error: BaseException) -> str:
         return why(error, self.host, self.port, self.ca_certs, self.other_end)
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """An answer. One that has begun to come is waited for: redis-py would give up a subscriber's connection."""
+        """Read an answer. Waits for the rest of a partial one: redis-py would drop a subscriber's connection."""
         if options.get("timeout") == 0:
             del options["timeout"]
         try:
             return super().read_response(*args, **options)  # type: ignore[misc]
         except redis.ReadOnlyError as error:
-            # After a switchover only a new connection leads to the new primary; redis-py would keep this one for ever.
+            # After a failover only a new connection leads to the new primary; redis-py would keep this one.
             self.disconnect()  # type: ignore[attr-defined]
             raise redis.ConnectionError(
                 f"{self.other_end} at {self.host}:{self.port} is a replica and takes no writes"
@@ -128,7 +128,7 @@ class ReadableErrors:
                 f"it the newest one ({self.known_by})?"
             ) from None
         except redis.ConnectionError as error:
-            # What redis-py says by itself when the other side hangs up; it names neither the server nor a reason.
+            # redis-py's own text when the server closes the connection; it names neither server nor reason.
             if type(error) is redis.ConnectionError and re.match(
                 "Connection closed|Error .*(reading|writing)", str(error)
             ):
@@ -140,13 +140,13 @@ class ReadableErrors:
 
 
 class _Sessions:
-    """The TLS sessions of this process: a connection to a server that it was connected to needs no handshake in full.
+    """TLS session cache of this process: reconnecting to a server needs no full handshake.
 
-    A session belongs to the context that it was made with, so that is kept as long as its files are the same ones.
+    A session belongs to the context that created it, so that is kept as long as its files are unchanged.
     """
 
     def __init__(self) -> None:
-        # Beat connects in a signal's handler, which may have interrupted its own thread in here.
+        # Beat connects in a signal handler, which may have interrupted its own thread in here.
         self._lock = threading.RLock()
         self._contexts: dict[Hashable, ssl.SSLContext] = {}
         # Server -> the context of its newest session, and that session.
@@ -160,13 +160,13 @@ class _Sessions:
             context = self._contexts.get(stamps)
             if context is None:
                 context = make()
-                # Those of files that were renewed go.
+                # Drops contexts of renewed files.
                 self._contexts = {stamps: context}
             made_with, session = self._newest.get(server, (None, None))
         return context, session if made_with is context else None
 
     def keep(self, server: str, connection: object) -> None:
-        """Keep the session of a connection: the server may have sent it at any time after the handshake."""
+        """Store the session of a connection: the server may send it any time after the handshake."""
         if isinstance(connection, ssl.SSLSocket) and (session := connection.session) is not None:
             with self._lock:
                 self._newest[server] = connection.context, session
@@ -176,7 +176,7 @@ _sessions = _Sessions()
 
 
 class PinnedCA:
-    """Mixed into a class of TLS connections: the server's certificate must be from the given CA, and for its name."""
+    """Mixin of a TLS connection class: the server's certificate must be from the given CA, and for its name."""
 
     host: str
     port: int
@@ -192,18 +192,18 @@ class PinnedCA:
         return context.wrap_socket(sock, server_hostname=self.host, session=session)
 
     def disconnect(self, *args: Any, **options: Any) -> None:
-        """Close; the next connection goes on with its session."""
+        """Close; the next connection resumes its session."""
         _sessions.keep(f"{self.host}:{self.port}", self._sock)
         super().disconnect(*args, **options)  # type: ignore[misc]
 
     def _stamps(self) -> Hashable:
-        """Differs when CA, certificate or key was renewed."""
+        """Changes when CA, certificate or key is renewed."""
         found: list[object] = []
         for file in (self.ca_certs, self.certfile, self.keyfile):
             try:
                 found += [file, Path(file).stat().st_mtime_ns if file is not None else 0]
             except OSError:
-                # Who reads it says what is wrong.
+                # The reader of the file reports it.
                 found += [file, None]
         return tuple(found)
 
@@ -223,7 +223,7 @@ class PinnedCA:
                 f"(DSF_REDIS_CA_FILE, DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE): {error.reason or error}"
             ) from None
         except OSError as error:
-            # Not always with the name of the file.
+            # The file's name may be missing.
             raise OSError(error.errno, error.strerror, error.filename or file) from None
         return context
 
@@ -245,7 +245,7 @@ class MasterTlsConnection(ReadableErrors, PinnedCA, _Sentinel, _Tls):  # type: i
 
 
 class _ToSentinel:
-    """Mixed into a class of connections to a Sentinel."""
+    """Mixin of a Sentinel connection class."""
 
     other_end = "Sentinel"
     known_by = "DSF_REDIS_SENTINEL_USERNAME, DSF_REDIS_SENTINEL_PASSWORD_FILE"

@@ -11,9 +11,9 @@ from dsf.settings import Settings
 
 
 class RedisCredentials(CredentialProvider):
-    """User and password from the settings and the files that they name, as of now.
+    """Current user and password from the settings and the files that they name.
 
-    `DSF_REDIS_PASSWORD_FILE` and `DSF_REDIS_PASSWORD` win over the password in the URL, `DSF_REDIS_USERNAME` over the
+    `DSF_REDIS_PASSWORD_FILE` and `DSF_REDIS_PASSWORD` override the password in the URL, `DSF_REDIS_USERNAME` the
     user in it.
     """
 
@@ -23,8 +23,8 @@ class RedisCredentials(CredentialProvider):
     def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
         """For redis-py: nothing, a password, or user and password.
 
-        Raises redis.AuthenticationError when a file cannot be used: the caller tries again later, and by then it
-        may be there.
+        Raises redis.AuthenticationError when a file cannot be used: the caller retries later, when it
+        may exist.
         """
         try:
             username, password = self.read()

@@ -16,10 +16,10 @@ from dsf.settings import Settings
 
 
 class Link:
-    """How one process reaches Redis. Its repr has no secret."""
+    """Connection of one process to Redis. Its repr has no secret."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError when the URL or a file that is named cannot be used."""
+        """Raises SettingsError when the URL or a named file cannot be used."""
         self._settings = settings
         self.address = address.parse(settings.current_redis_url())
         self.credentials = RedisCredentials(settings)
@@ -33,13 +33,13 @@ class Link:
 
     @property
     def url(self) -> str:
-        """The URL without user and password; of several Sentinels the first, kombu must not choose between them."""
+        """The URL without user and password; the first of several Sentinels, as kombu must not choose one."""
         host, port = self.address.hosts[0]
         return str(address.Address(self.address.scheme, ((host, port),), self.address.db))
 
     @property
     def reconnect_max_wait(self) -> float:
-        """Seconds that a worker waits at most between two tries to connect."""
+        """Maximum seconds that a worker waits between attempts to connect."""
         return self._settings.redis_reconnect_max_wait
 
     @property
@@ -51,7 +51,7 @@ class Link:
 
     @property
     def tls_options(self) -> dict[str, Any]:
-        """redis-py's names of what TLS needs; empty without TLS."""
+        """TLS options of redis-py; empty without TLS."""
         if not self.uses_tls:
             return {}
         files = {
@@ -63,14 +63,14 @@ class Link:
         return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **named}
 
     def client(self, **options: Any) -> redis.Redis:
-        """A client; `options` are those of a redis-py connection. Connecting happens at the first command."""
+        """A client; `options` are those of a redis-py connection. It connects at the first command."""
         if self.address.is_sentinel:
             return self._sentinel_client(self._with_ours(options))
         host, port = self.address.hosts[0]
         return self.client_of(host, port, **options)
 
     def client_of(self, host: str, port: int, **options: Any) -> redis.Redis:
-        """A client of this server, be it the one that Sentinel would name or not."""
+        """A client of this server, whether or not Sentinel would name it."""
         kind = connection.TlsConnection if self.uses_tls else connection.PlainConnection
         pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **self._with_ours(options))
         return redis.Redis.from_pool(pool)
@@ -102,7 +102,7 @@ class Link:
         return {
             "socket_timeout": settings.redis_socket_timeout,
             "socket_connect_timeout": settings.redis_connect_timeout,
-            # Another Sentinel is asked at once.
+            # The next Sentinel is asked at once.
             "retry": Retry(NoBackoff(), 0),
             "credential_provider": SentinelCredentials(settings),
             **({"ssl": True} | self.tls_options if self.uses_tls else {}),

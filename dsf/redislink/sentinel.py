@@ -19,7 +19,7 @@ _Base: Any = _Sentinel
 
 
 class Sentinels(_Base):  # type: ignore[misc]
-    """redis-py's Sentinels, with our connections to them and with errors that are for a person.
+    """redis-py's Sentinels, with this package's connections and readable errors.
 
     `options` are those of connections to a Sentinel, `server_options` those of connections to the server that they
     name.
@@ -32,7 +32,7 @@ class Sentinels(_Base):  # type: ignore[misc]
         self.sentinels = [_client(host, port, options, uses_tls) for host, port in hosts]
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Host and port of the server. Raises redis.ConnectionError with what each Sentinel said."""
+        """Host and port of the server. Raises redis.ConnectionError with each Sentinel's error."""
         said = []
         for number, sentinel in enumerate(self.sentinels):
             try:
@@ -80,7 +80,7 @@ class SentinelRedis(redis.Redis):
 
 
 class SentinelCredentials(CredentialProvider):
-    """User and password for the Sentinels, as of now."""
+    """Current user and password for the Sentinels."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -97,7 +97,7 @@ class SentinelCredentials(CredentialProvider):
 
 
 def _client(host: str, port: int, options: dict[str, Any], uses_tls: bool) -> redis.Redis:
-    # redis-py's own name for TLS, which chooses a class of connection; here that is said directly.
+    # redis-py's option for TLS chooses a connection class; here that is set explicitly.
     others = {name: value for name, value in options.items() if name != "ssl"}
     kind: Callable[..., Any] = connection.SentinelTlsConnection if uses_tls else connection.SentinelConnection
     return redis.Redis.from_pool(redis.ConnectionPool(connection_class=kind, host=host, port=port, **others))

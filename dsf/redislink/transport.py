@@ -16,7 +16,7 @@ from kombu.transport import redis as base
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-# What is overridden is not in the published types of kombu.
+# Kombu's published types lack the overridden members.
 _BaseChannel: Any = base.Channel
 _BaseSentinelChannel: Any = base.SentinelChannel
 _BaseTransport: Any = base.Transport
@@ -24,7 +24,7 @@ _BaseSentinelTransport: Any = base.SentinelTransport
 
 
 class Linked:
-    """Mixed into a channel: takes from the link what kombu would take from the URL."""
+    """Channel mixin: takes from the link what kombu would take from the URL."""
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         link = self.connection.client.transport_options.get("link")  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ class Channel(Linked, _BaseChannel):  # type: ignore[misc]
         """A client on this channel's pool, `client` if there is one.
 
         The base class makes a new client for each message, several times. That costs a tenth of a results worker's CPU:
-        every client has a table of its own with all commands. One may be shared by threads.
+        every client has its own table of all commands. Threads may share a client.
         """
         if client is None:
             client = self._shared
@@ -68,10 +68,10 @@ class Channel(Linked, _BaseChannel):  # type: ignore[misc]
         yield client
 
     def _subscribe(self) -> None:
-        """Subscribe with a connection whose end is an error, after which the whole channel is made anew.
+        """Subscribe with a connection whose end is an error, after which the whole channel is recreated.
 
-        redis-py would connect anew by itself, without subscribing again and on a socket that nothing listens to: Flower
-        would hear no event any more after Redis has cut it off as too slow.
+        redis-py would reconnect by itself, without subscribing again and on a socket that is not polled: Flower
+        would receive no more events after Redis has disconnected it as too slow.
         """
         super()._subscribe()
         if (connection := self._in_listen) is not None:
@@ -90,7 +90,7 @@ class SentinelChannel(Channel, _BaseSentinelChannel):  # type: ignore[misc]
         options.pop("port", None)
         connection_class = options.pop("connection_class")
         manager = link.sentinel(options)
-        # The base class closes what it finds here.
+        # The base class closes this attribute.
         if asynchronous:
             self._async_sentinel_manager = manager
         else:
@@ -117,5 +117,5 @@ def install(module: str = __name__) -> None:
         rediss=f"{module}:{Transport.__name__}",
         sentinel=f"{module}:{SentinelTransport.__name__}",
     )
-    # One of them may have been used before.
+    # One of them may be cached already.
     vars(registry).get("_transport_cache", {}).clear()
