@@ -13,39 +13,39 @@ from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
 from dsf.sources.held import Held
 
-#: The beginning and the end of every scoring request; in between is an array's inside.
+#: The beginning and the end of every scoring request; in between are an array's items.
 HEAD = b'{"data":['
 TAIL = b"]}"
 
 
 @dataclass(slots=True)
 class Question:
-    """One question to a source or a scoring API, and what came of it."""
+    """One request to a source or a scoring API, and its outcome."""
 
-    #: As the scorer has it; empty where there is none.
+    #: As set in the scorer; empty if there is none.
     query: str
-    #: Without `params`; words where no server is asked.
+    #: Without `params`; a text if no server is asked.
     url: str
     params: Mapping[str, str | int] = field(default_factory=dict)
-    #: How long it took, how many bytes came, and how many series are in them.
+    #: Duration, bytes received, and number of series in them.
     seconds: float = 0.0
     received: int = 0
     series: int = 0
-    #: What goes on of the answer.
+    #: The used part of the answer.
     pieces: Sequence[bytes | memoryview] = ()
-    #: Why there is no good answer.
+    #: Why the request failed.
     error: HttpError | None = None
-    #: The name of the source; None where it has none.
+    #: Name of the source; None if it has none.
     source: str | None = None
     method: str = "GET"
 
     def answered(self, received: int, pieces: Sequence[bytes | memoryview], series: int = 0) -> None:
-        """There is a good answer."""
+        """Record a good answer."""
         self.received, self.pieces, self.series = received, pieces, series
 
     @contextmanager
     def asked_for(self, observe: Callable[[Question], None]) -> Iterator[None]:
-        """It is asked meanwhile; `observe` gets it at the end, whatever comes of it."""
+        """Measure the request; `observe` gets it at the end, whatever its outcome."""
         started = time.monotonic()
         try:
             yield
@@ -59,23 +59,23 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a source needs besides the summary."""
+    """Inputs of a source besides the summary."""
 
-    #: When the whole fetch must be over, on the clock of time.monotonic().
+    #: Deadline of the whole fetch, on the clock of time.monotonic().
     deadline: float
-    #: Bytes that all answers together may have, decompressed.
+    #: Maximum bytes of all answers together, decompressed.
     max_bytes: int
-    #: The end of the range of time that is asked for, in unix seconds.
+    #: The end of the requested time range, in unix seconds.
     now: float
-    #: What goes along with each request.
+    #: Credentials of each request.
     access: Access = PLAIN
-    #: What an agent keeps between cycles; None outside of an agent.
+    #: An agent's state between cycles; None outside of an agent.
     held: Held | None = None
-    #: Whether the scorer is still to run on this cluster.
+    #: Whether the scorer still runs on this cluster.
     is_wanted: Callable[[], bool] = lambda: True
-    #: Gets each question to the source, and what came of it.
+    #: Called with each request to the source and its outcome.
     observe: Callable[[Question], None] = lambda _: None
-    #: The name of the source, where a scorer has several.
+    #: Name of the source, if a scorer has several.
     source: str | None = None
 
     @contextmanager
@@ -88,7 +88,7 @@ class Context:
             yield question
 
     def check(self) -> None:
-        """For work between the bytes, which no socket's timeout ends. Raises HttpError (timeout, unknown_scorer)."""
+        """For processing, which no socket's timeout ends. Raises HttpError (timeout, unknown_scorer)."""
         if time.monotonic() >= self.deadline:
             raise HttpError("timeout", "the source's answer took longer to take apart than there was time")
         if not self.is_wanted():
@@ -109,7 +109,7 @@ class Payload:
 
     @property
     def inside(self) -> tuple[bytes | memoryview, ...]:
-        """The inside of the array of series."""
+        """The items of the array of series."""
         return self.pieces[1:-1]
 
     @property
@@ -119,7 +119,7 @@ class Payload:
 
 
 def joined(payloads: Mapping[str, Payload]) -> Payload:
-    """The scoring request of several sources: `data` is of the first, `sources` of each by its name."""
+    """The scoring request of several sources: `data` is the first's, `sources` has each by name."""
     pieces: list[bytes | memoryview] = [HEAD, *next(iter(payloads.values())).inside, b'],"sources":{']
     for index, (name, payload) in enumerate(payloads.items()):
         pieces += [b"," * (index > 0) + json.dumps(name).encode() + b":[", *payload.inside, b"]"]
@@ -130,5 +130,5 @@ def joined(payloads: Mapping[str, Payload]) -> Payload:
     )
 
 
-#: Asks a source. Raises HttpError, whose reason and message tell the person who wrote the scorer what to change.
+#: Asks a source. Raises HttpError, whose reason and message tell the author of the scorer what to change.
 Source = Callable[[ScorerSummary, Context], Payload]

@@ -10,14 +10,14 @@ from typing import Any, Final, Protocol
 from dsf.api.objectsource import ObjectSource
 from dsf.sources.requests import quantity
 
-#: What is looked at. cpu is in cores, memory in bytes, the others are numbers of devices.
+#: Resources. cpu is in cores, memory in bytes, the others are numbers of devices.
 RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "google.com/tpu")
 Amounts = Mapping[str, Decimal]
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as far as it counts here."""
+    """The used part of a node."""
 
     name: str
     allocatable: Amounts
@@ -26,7 +26,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod that is on a node and has not ended."""
+    """A scheduled pod that has not ended."""
 
     node: str
     requests: Amounts
@@ -34,7 +34,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Everything that counts, at one moment."""
+    """Nodes and pods at one moment."""
 
     nodes: Sequence[Node]
     pods: Sequence[Pod]
@@ -43,11 +43,11 @@ class ClusterState:
 class Listing(Protocol):
     """Objects of one kind, as the API server lists them."""
 
-    #: What is asked, for people.
+    #: The request, for display.
     url: str
 
     def pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
-        """Some objects after another, and the bytes that they took.
+        """Objects page by page, and the bytes of each page.
 
         Raises HttpError: unauthorized without the right, too_large beyond `max_bytes` for all pages, timeout,
         connection_failed, unknown_kind, http_error.
@@ -58,15 +58,15 @@ class ClusterView(Protocol):
     """The agent's own cluster."""
 
     def listing(self, wanted: ObjectSource, deadline: float) -> Listing:
-        """Where the objects of a kind are. Asks the API server which kinds it has, at most until `deadline`.
+        """The list of a kind's objects. Asks the API server which kinds it has, at most until `deadline`.
 
         Raises HttpError: unknown_kind, bad_query for a kind that is never read, and as `Listing.pages`.
         """
 
     def state(self, deadline: float) -> ClusterState:
-        """Nodes and pods as of now. Waits until they are known, at most until `deadline` (time.monotonic()).
+        """Current nodes and pods. Waits until they are known, at most until `deadline` (time.monotonic()).
 
-        Raises HttpError when they cannot be known.
+        Raises HttpError when they are not available.
         """
 
 

@@ -22,57 +22,57 @@ log = dsf.log.get(__name__)
 
 
 class Running(Protocol):
-    """What a source does between cycles, such as to receive."""
+    """Background activity of a source, such as a receiver."""
 
     def tidy(self) -> None:
-        """Drop what is too old, or what no scorer asks for any more."""
+        """Drop samples that are too old or no longer requested."""
 
     def families(self) -> Iterable[Metric]:
-        """For the agent's /metrics."""
+        """The agent's metrics."""
 
     def stop(self) -> None:
-        """The agent ends."""
+        """End it."""
 
 
-#: Begins it; called once for each agent.
+#: Starts it; called once per agent.
 Start = Callable[["Held", Settings], Running]
 
 
 @dataclass(slots=True)
 class _Kept:
-    """The window of one scorer, and what it is of: another source or query begins a new one."""
+    """The window of one scorer, and its identity: another source or query starts a new one."""
 
     identity: tuple[str, str, str]
     window: Window
 
 
 class _Holder(NamedTuple):
-    """Who may have to give way."""
+    """Candidate for eviction."""
 
     name: str
     window: Window
-    #: How many scorers it is for.
+    #: Number of its scorers.
     scorers: int = 1
 
 
 class Held:
-    """Windows of scorers, what sources do between cycles, and the view of the cluster. Thread-safe."""
+    """Windows of scorers, background activities, and the view of the cluster. Thread-safe."""
 
     def __init__(self, budget: Budget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
         """`summaries` are those in force, by the scorer's name."""
         self.budget = budget
-        #: Of the agent; None outside of one, where nothing goes on between cycles.
+        #: Of the agent; None outside of one, where there are no background activities.
         self.settings: Settings | None = None
         #: None: the agent does not run on Kubernetes.
         self.cluster: ClusterView | None = None
-        #: What became of fields that were read from objects -> how many.
+        #: Outcome of fields read from objects -> number.
         self.object_values: Counter[str] = Counter()
         self.summaries = summaries
         #: By the names of scorer and source.
         self._windows: dict[tuple[str, str | None], _Kept] = {}
-        #: Windows that several scorers share, and how many those are.
+        #: Windows shared by several scorers, and their number.
         self._shared: list[tuple[Window, Callable[[], int]]] = []
-        #: By the same names, how many series were left out in the last cycle.
+        #: By the same names, number of series left out in the last cycle.
         self._left_out: dict[tuple[str, str | None], int] = {}
         self._lock = threading.Lock()
         self._running: dict[Start, Running] = {}
@@ -80,7 +80,7 @@ class Held:
         self._starting = threading.Lock()
 
     def begun(self, start: Start) -> Running | None:
-        """What `start` gave, which is called for the first who asks; None outside of an agent. Raises what it does."""
+        """The result of `start`, which is called at first use; None outside of an agent. Raises what it raises."""
         with self._starting:
             if start not in self._running and self.settings is not None:
                 self._running[start] = start(self, self.settings)
@@ -88,11 +88,11 @@ class Held:
 
     @property
     def running(self) -> tuple[Running, ...]:
-        """All that goes on between cycles."""
+        """All background activities."""
         return tuple(self._running.values())
 
     def stop(self) -> None:
-        """End all that goes on between cycles."""
+        """End all background activities."""
         with self._starting:
             self.settings = None
         for one in self.running:
@@ -112,14 +112,14 @@ class Held:
             return kept.window
 
     def share(self, window: Window, scorers: Callable[[], int]) -> None:
-        """Let this window give way as well; `scorers` says how many it is for."""
+        """Make this window evictable as well; `scorers` returns their number."""
         with self._lock:
             self._shared.append((window, scorers))
 
     def make_room(self, full: WindowFullError) -> bool:
-        """Empty the window with most of what ran out if that is more than its share; says whether that was so.
+        """Empty the window with most of the exhausted budget if it exceeds its share; returns whether it did.
 
-        For a scorer that finds no room: one that takes all of it must not stop the others.
+        For a scorer without room: one that uses all of it must not stop the others.
         """
 
         def taken(holder: _Holder) -> float:
@@ -143,7 +143,7 @@ class Held:
             return True
 
     def leave_out(self, summary: ScorerSummary, series: int) -> None:
-        """Log that so many series are left out, when it was not as many in the cycle before."""
+        """Log the number of series left out, if it changed since the cycle before."""
         key = (summary.name, summary.source_name)
         with self._lock:
             if series == self._left_out.get(key, 0):
@@ -158,7 +158,7 @@ class Held:
             )
 
     def count(self, object_values: Counter[str]) -> None:
-        """Add to what became of fields of objects."""
+        """Add to the outcomes of object fields."""
         with self._lock:
             self.object_values.update(object_values)
 
@@ -167,7 +167,7 @@ class Held:
         return scorer in self.summaries()
 
     def tidy(self) -> None:
-        """Drop what belongs to scorers and sources that are gone, and what was pushed and is too old by now."""
+        """Drop the windows of removed scorers and sources, and pushed samples that are too old."""
         present = self.summaries()
         with self._lock:
             known = {(name, source.source_name) for name, one in present.items() for source in one.each_source}
@@ -180,8 +180,8 @@ class Held:
 
 
 def window_of(summary: ScorerSummary, held: Held | None) -> Window:
-    """Where the samples of a scorer go. One that asks for the present only, and `dsf explain`, gets a
-    window for this once, which the limit on the bytes of an answer bounds.
+    """The window for the samples of a scorer. One that only asks for the present, and `dsf explain`, gets a
+    temporary window, which the byte limit of an answer bounds.
     """
     if held is None or not summary.source_step:
         return Window(Budget(sys.maxsize, sys.maxsize))
@@ -189,7 +189,7 @@ def window_of(summary: ScorerSummary, held: Held | None) -> Window:
 
 
 def own_cluster(held: Held | None, source: str) -> tuple[Held, ClusterView]:
-    """The agent's own cluster, for a source that is nothing else. Raises HttpError where the agent has none."""
+    """The agent's own cluster, for a source that needs it. Raises HttpError where the agent has none."""
     if held is None or held.cluster is None:
         raise HttpError(
             "unsupported_source",
@@ -205,7 +205,7 @@ def keep(
     held: Held | None,
     summary: ScorerSummary,
 ) -> int:
-    """`Window.update` for this scorer; when there is no room, one that has more than its share gives way.
+    """`Window.update` for this scorer; without room, a window that exceeds its share is emptied.
 
     Raises WindowFullError.
     """
@@ -217,7 +217,7 @@ def keep(
         try:
             left_out = window.update(samples, now)
         except WindowFullError as again:
-            # What it took itself although all of it did not fit.
+            # Frees its own partial update.
             held.make_room(again)
             raise
     if held is not None:
@@ -226,7 +226,7 @@ def keep(
 
 
 def grid_of(summary: ScorerSummary, now: float) -> Grid:
-    """The points in time that the scorer asks for; without a step only `now`."""
+    """The points in time that the scorer requests; without a step only `now`."""
     length = summary.source_range if summary.source_step else 0
     return Grid(int(now), length, summary.source_step, lookback_of(summary.scoring_interval))
 
@@ -238,5 +238,5 @@ def retention(summary: ScorerSummary) -> float:
 
 
 def lookback_of(interval: float) -> float:
-    """Seconds for which a sample counts, where cycles are so many seconds apart: until the next but one is due."""
+    """Seconds for which a sample counts at this interval between cycles: until the next cycle but one is due."""
     return max(LOOKBACK, 2.0 * interval)

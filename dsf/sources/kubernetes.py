@@ -20,12 +20,12 @@ from dsf.sources.window import WindowFullError
 
 #: Name of the metric.
 METRIC: Final = "kubernetes_available"
-#: What is asked, for people.
+#: The request, for display.
 _CLUSTER: Final = "nodes and pods of this cluster"
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
-    """What is available, for the range of time as far as this agent has seen it."""
+    """Available resources, for the part of the time range that this agent observed."""
     selectors = selectors_of(summary.source_query, required=False)
     grid = checked_grid(summary, context.now)
     held, cluster = own_cluster(context.held, "Kubernetes")

@@ -1,9 +1,9 @@
 """Cuts the array of series out of Prometheus' answer without parsing the series.
 
 The answer of a range query is `{"status":"success","data":{"resultType":"matrix","result":[...]}}`, and what a scoring
-API is sent is `{"data":[...]}` with the same array. Parsing and writing it again would be nine tenths of an agent's
-work, so only the rest of the answer is parsed: the array is replaced by a mark, what remains must be JSON with the mark
-in the right place, and the array itself must end where its last series ends.
+API is sent is `{"data":[...]}` with the same array. Parsing and encoding it again would be nine tenths of an
+agent's work, so only the rest of the answer is parsed: the array is replaced by a mark, the rest must be JSON with the
+mark in the right place, and the array must end where its last series ends.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _AFTER = b"}," + _FIRST
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
 
-#: Bytes that are parsed as JSON, of one series and of all that is none: a parser's objects are fifty times as large.
+#: Bytes that are parsed as JSON, per series and for everything else: parsed objects are fifty times as large.
 _MAX_PARSED = 2 * 1024 * 1024
-#: Tokens between two looks whether to go on.
+#: Tokens between two calls of `check`.
 _LOOK_EVERY = 16 * 1024
 
 _decode = json.JSONDecoder().raw_decode
 
 
 class MatrixError(ValueError):
-    """The answer is not a whole matrix; the message says in which way."""
+    """The answer is not a complete matrix; the message says why."""
 
 
 class Matrix(NamedTuple):
-    """The inside of the array of series."""
+    """The items of the array of series."""
 
     #: Without the brackets; a view of the answer.
     inside: memoryview
@@ -56,7 +56,7 @@ def cut(body: bytes, check: Callable[[], None] = lambda: None) -> Matrix:
 
 
 def _compact(body: bytes, start: int) -> tuple[int, int] | None:
-    """Where the array ends and how many series it has, for an answer as Prometheus writes it; None for another."""
+    """End of the array and number of series, for an answer as Prometheus writes it; None for another."""
     if body.startswith(b"]", start):
         return start, 0
     if not body.startswith(_FIRST, start):
@@ -77,7 +77,7 @@ def _compact(body: bytes, start: int) -> tuple[int, int] | None:
         return None
     series = 1 + body.count(_AFTER, start, end)
     if body.count(b"{", start, end) != 2 * series:
-        # A brace that opens no such series: something stands between them or in one of them, or not all of them are of
+        # A brace that opens no such series: there is something between or within series, or not all of them are in
         # this array.
         return None
     return end, series
@@ -120,7 +120,7 @@ def _check_rest(rest: bytes, body: bytes) -> None:
 
 
 def _why_not(body: bytes) -> str:
-    """What an answer without an array of series is instead."""
+    """Describe an answer without an array of series."""
     try:
         document: Any = json.loads(body[:_SMALL]) if len(body) <= _SMALL else None
     except (ValueError, RecursionError):
@@ -138,5 +138,5 @@ def _wrong_type(kind: Any) -> str:
     return f"the answer is a {kind!r} and not a matrix; the path of the source must be that of range queries"
 
 
-#: Bytes of an answer that are parsed to say what is wrong with it.
+#: Bytes of an answer that are parsed to describe its error.
 _SMALL = 64 * 1024

@@ -1,4 +1,4 @@
-"""The source type `None`: for scoring APIs that need no time series, or that get them themselves."""
+"""The source type `None`: for scoring APIs that need no time series, or get them themselves."""
 
 from __future__ import annotations
 

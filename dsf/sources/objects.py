@@ -1,6 +1,6 @@
 """The source type `Object`: chosen fields of Kubernetes objects of the agent's own cluster.
 
-Objects are listed anew in each cycle and not watched: nothing of them stays in memory but the numbers that were chosen.
+Objects are listed in each cycle, not watched: only the chosen numbers stay in memory.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from dsf.sources.opentelemetry import checked_grid, payload
 from dsf.sources.requests import quantity
 from dsf.sources.window import WindowFullError
 
-#: Conditions write booleans so.
+#: Booleans of conditions.
 _WORDS: Final = {"True": 1.0, "true": 1.0, "False": 0.0, "false": 0.0}
-#: Characters of a quantity; the API server bounds them, but not those of a text that is none.
+#: Characters of a quantity; the API server bounds quantities, but no other texts.
 _MAX_QUANTITY: Final = 64
 _Samples = dict[Hashable, tuple[Mapping[str, str], float, float]]
 
 
 class RefusedValueError(ValueError):
-    """A value that is no number; the message is the word it is counted by."""
+    """A value that is not a number; the message is the label it is counted by."""
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
-    """One series for each object and field, for the range of time as far as this agent has seen it."""
+    """One series per object and field, for the part of the time range that this agent observed."""
     wanted = _wanted(summary)
     grid = checked_grid(summary, context.now)
     held, cluster = own_cluster(context.held, "Object")
@@ -53,7 +53,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
                 counts["kept"] -= left_out
                 counts["labels"] += left_out
         except HttpError:
-            # What is not seen must not go on: the next cycles show a gap.
+            # Unknown series must not continue: the next cycles show a gap.
             window.end_all(now)
             raise
         except WindowFullError as error:
@@ -100,10 +100,10 @@ def _wanted(summary: ScorerSummary) -> ObjectSource:
 def _samples(
     wanted: ObjectSource, listing: Listing, context: Context, now: float, counts: Counter[str]
 ) -> tuple[_Samples, int]:
-    """What the fields of all objects are, and the bytes that were read."""
+    """The values of all objects' fields, and the bytes read."""
     samples: _Samples = {}
     received = 0
-    #: By the field's name, of the first one; and the fields with a good value.
+    #: First refused value by field name; and fields with a good value.
     refused: dict[str, str] = {}
     good: set[str] = set()
     for objects, size in listing.pages(context.max_bytes, context.deadline):
@@ -136,7 +136,7 @@ def _samples(
 
 
 def _labels(field: ObjectField, found: Mapping[str, Any]) -> dict[str, str]:
-    """Labels of a series. A list or an object is no label."""
+    """Labels of a series. A list or an object is left out."""
     metadata = found.get("metadata") or {}
     labels = {"__name__": field.name}
     labels |= {key: str(metadata[key]) for key in ("namespace", "name") if metadata.get(key)}

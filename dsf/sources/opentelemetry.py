@@ -1,7 +1,7 @@
 """The source type `OpenTelemetry`: scraped from a collector, or pushed to this agent.
 
-The path decides: `/v1/metrics`, the one that OTLP/HTTP fixes for metrics, is what a collector pushes to this agent, and
-a plug-in of this project (`otlp`): no server is asked. Any other path is asked with GET in each cycle, and gives one
+The path decides: `/v1/metrics`, the standard path of OTLP/HTTP for metrics, is for metrics pushed to this agent, in
+a plug-in of this project (`otlp`): no server is asked. Any other path is scraped with GET in each cycle, and gives one
 sample per series and cycle.
 """
 
@@ -22,7 +22,7 @@ from dsf.sources.window import MAX_POINTS, Grid, Window, WindowFullError
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
-    """The selected series for the range of time, in the order of the queries."""
+    """The selected series for the time range, in the order of the queries."""
     if type_of(summary) == OTLP:
         return source_of(OTLP)(summary, context)
     selectors = selectors_of(summary.source_query, required=True)
@@ -45,13 +45,13 @@ def selectors_of(query: str, *, required: bool) -> Sequence[Selector]:
 
 
 def checked_grid(summary: ScorerSummary, now: float) -> Grid:
-    """The scorer's range and step. Raises HttpError when they make too many points."""
+    """The scorer's range and step. Raises HttpError for too many points."""
     return checked(grid_of(summary, now))
 
 
 def checked(grid: Grid) -> Grid:
     """The grid itself. Raises HttpError when it has too many points."""
-    # The first one is not counted, as Prometheus does.
+    # The first one is not counted, as in Prometheus.
     if len(grid.times) - 1 > MAX_POINTS:
         raise HttpError(
             "bad_query", f"range {grid.length} s with step {grid.step} s is more than {MAX_POINTS} points per series"
@@ -60,7 +60,7 @@ def checked(grid: Grid) -> Grid:
 
 
 def payload(window: Window, selectors: Sequence[Selector], grid: Grid, context: Context, received: int = 0) -> Payload:
-    """What a window has of the selected series; without selectors, of all. Raises HttpError (too_large)."""
+    """The selected series of a window; without selectors, all. Raises HttpError (too_large)."""
     pieces: list[bytes] = []
     series = 0
     for selector in selectors or [Selector("")]:
@@ -88,7 +88,7 @@ def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector
         window.forget(lambda _: now - retention(summary))
         keep(window, found, now, context.held, summary)
     except HttpError:
-        # What is not seen must not go on: the next cycles show a gap.
+        # Unknown series must not continue: the next cycles show a gap.
         window.end_all(now)
         raise
     except WindowFullError as error:

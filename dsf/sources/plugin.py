@@ -2,7 +2,7 @@
 
     from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError
 
-It stays as it is while PROTOCOL does. Who asks, TLS, deadline and bounds are the agent's, as for built-in types.
+It is stable within one PROTOCOL. The agent applies credentials, TLS, deadline and limits, as for built-in types.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dsf.text import cleaned, masked
 
 __all__ = ["PROTOCOL", "Options", "Plugin", "Request", "Series", "SourceError"]
 
-#: Version of the protocol; a plug-in of another one is refused.
+#: Version of the protocol; plug-ins of others are refused.
 PROTOCOL: Final = 1
 
 
@@ -52,41 +52,41 @@ class Series:
 
 
 class Request(Generic[OptionsT]):
-    """What a scorer asks of a source, and the way to its server."""
+    """A scorer's request to a source, and access to its server."""
 
     def __init__(self, summary: ScorerSummary, options: OptionsT, context: Context) -> None:
-        """For tests of a plug-in: `summary` is of a scorer, `context` of a cycle."""
+        """For plug-in tests: `summary` is of a scorer, `context` of a cycle."""
         self.options = options
-        #: `params.query`, as it is written; may be empty.
+        #: `params.query`, unchanged; may be empty.
         self.query = summary.source_query
-        #: The range of time that is asked for, in whole unix seconds, and seconds between two samples (0 is unset).
+        #: The requested time range, in whole unix seconds, and seconds between two samples (0: unset).
         self.end = int(context.now)
         self.start = self.end - summary.source_range
         self.step = summary.source_step
         #: Seconds between two cycles of the scorer.
         self.interval = summary.scoring_interval
-        #: `host` and `path`; that of configURL where there is no host.
+        #: `host` and `path`; configURL's host if there is none.
         self.url = summary.source_endpoint
-        #: For types of this project: what `Plugin.start` gave; None outside of an agent.
+        #: For types of this project: result of `Plugin.start`; None outside of an agent.
         self.running: Any = None
         self._context = context
-        #: What was asked last, and the bytes of all answers.
+        #: The last request, and the bytes of all answers.
         self._question: Question | None = None
         self._received = 0
 
     def get(self, path: str | None = None, params: Mapping[str, str | int] | None = None) -> bytes:
         """The body of the answer to a GET of `url`, or of another path of that server.
 
-        Raises HttpError, which a plug-in lets pass: it says what went wrong and whether another try may help.
+        Raises HttpError, which a plug-in must not catch: it has the cause and whether a retry may help.
         """
         return self._send("GET", path, params, lambda url, **way: http.get(url, params=params, **way))
 
     def post(self, body: bytes, path: str | None = None, *, content_type: str = "application/json") -> bytes:
-        """The body of the answer to a POST of `body`; else as `get`."""
+        """The body of the answer to a POST of `body`; as `get`."""
         return self._send("POST", path, None, lambda url, **way: http.post(url, body, content_type=content_type, **way))
 
     def check(self) -> None:
-        """For long work between requests: raises HttpError when its time is over."""
+        """For long work between requests: raises HttpError after the deadline."""
         self._context.check()
 
     def _send(
@@ -102,7 +102,7 @@ class Request(Generic[OptionsT]):
         return body
 
     def _at(self, path: str | None) -> str:
-        """On the same server, whatever the path is: what goes along with a request is for this one alone."""
+        """A URL on the same server, whatever the path: the credentials are for this server alone."""
         if path is None:
             return self.url
         if not path.startswith("/"):
@@ -130,7 +130,7 @@ class Request(Generic[OptionsT]):
                 series += 1
         payload = Payload((HEAD, *pieces, TAIL), series, self._received)
         if self._question is not None:
-            # For `dsf explain`: what became of the answers.
+            # For `dsf explain`: the outcome.
             self._question.answered(self._question.received, payload.inside, series)
         else:
             with self._context.asking(self.query, "what the plug-in knows without a request") as question:
@@ -140,21 +140,21 @@ class Request(Generic[OptionsT]):
 
 @dataclass(frozen=True, slots=True)
 class Plugin(Generic[OptionsT]):
-    """What an entry point of the group `dsf.sources` leads to; its name is the source type."""
+    """The object of an entry point in the group `dsf.sources`; its name is the source type."""
 
-    #: The version of the protocol that the plug-in was written for, as a number and not as PROTOCOL.
+    #: The protocol version that the plug-in was written for, as a number, not as PROTOCOL.
     protocol: int
     #: The model of `options` of a source.
     options: type[OptionsT]
-    #: The series that a scorer asks for, by several threads at once. Raises SourceError.
+    #: Returns the requested series; called by several threads. Raises SourceError.
     fetch: Callable[[Request[OptionsT]], Iterable[Series]]
-    #: For types of this project, no part of the protocol: begins what goes on between cycles, when an agent gets its
+    #: For types of this project, not part of the protocol: starts background activity when an agent gets its
     #: first scorer with such a source.
     start: Start | None = None
 
 
 def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: Context) -> Payload:
-    """A cycle's question to a plug-in; `who` names it. Raises HttpError."""
+    """A cycle's request to a plug-in named `who`. Raises HttpError."""
     try:
         request = Request(summary, _options(plugin, who, summary.source_options or {}), context)
         if plugin.start is not None and context.held is not None:
@@ -162,7 +162,7 @@ def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: Context)
         return request.made(plugin.fetch(request))
     except (HttpError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001 (other people's code, even sys.exit(); who installed it must hear)
+    except BaseException as error:  # noqa: BLE001 (third-party code, even sys.exit(); must be reported)
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = cleaned(masked(str(error), *context.access.secrets), EXCERPT)
         raise HttpError(

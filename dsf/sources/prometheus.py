@@ -21,7 +21,7 @@ _BAD_QUERY = frozenset({400, 422})
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
-    """One request per query, all for the same range of time; the series of all answers in the order of the queries."""
+    """One request per query, all for the same time range; the series of all answers in the order of the queries."""
     queries = _split(summary.source_query)
     if not queries:
         raise HttpError("bad_query", "the scorer has no query; set spec.source.params.query")
@@ -55,7 +55,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
 
 
 def _explain(status: int, body: bytes) -> tuple[str, str] | None:
-    """Prometheus' own words about a query that it refuses."""
+    """Prometheus' error text for a refused query."""
     if status not in _BAD_QUERY:
         return None
     try:

@@ -20,7 +20,7 @@ from dsf.sources.held import Held
 from dsf.sources.plugin import PROTOCOL, Options, Plugin, ask
 from dsf.text import cleaned
 
-#: Built-in type -> the module whose `fetch` asks it.
+#: Built-in type -> the module with its `fetch`.
 SOURCES: Final[Mapping[str, str]] = {
     SourceType.Prometheus: "dsf.sources.prometheus",
     SourceType.OpenTelemetry: "dsf.sources.opentelemetry",
@@ -28,9 +28,9 @@ SOURCES: Final[Mapping[str, str]] = {
     SourceType.Object: "dsf.sources.objects",
     SourceType.None_: "dsf.sources.nothing",
 }
-#: The group of entry points in which packages name their types.
+#: The entry point group of source types.
 GROUP: Final = "dsf.sources"
-#: The path of OTLP/HTTP, and the plug-in of this project that a source `OpenTelemetry` with this path is.
+#: The path of OTLP/HTTP, and the plug-in that serves a source `OpenTelemetry` with this path.
 OTLP_PATH: Final = "/v1/metrics"
 OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
 
@@ -38,7 +38,7 @@ log = dsf.log.get(__name__)
 
 
 def source_of(name: str) -> Source:
-    """What asks sources of this type. Raises HttpError (unsupported_source, plugin_failed)."""
+    """The function for this type. Raises HttpError (unsupported_source, plugin_failed)."""
     if name in SOURCES:
         fetch: Source = importlib.import_module(SOURCES[name]).fetch
         return fetch
@@ -51,20 +51,20 @@ def source_of(name: str) -> Source:
 
 
 def type_of(source: ScorerSummary) -> str:
-    """The type of a source as the table knows it: pushed metrics have a plug-in behind a built-in type."""
+    """The type of a source in the registry: pushed metrics have a plug-in behind a built-in type."""
     is_pushed = urlsplit(source.source_endpoint).path.rstrip("/") == OTLP_PATH
     return OTLP if source.source_type == SourceType.OpenTelemetry and is_pushed else source.source_type
 
 
 def begin(name: str, held: Held) -> None:
-    """Begin what sources of this type do between cycles, if anything. Raises HttpError, and what a plug-in does."""
+    """Start the background activity of this type, if any. Raises HttpError, and what a plug-in raises."""
     if name in plugins() and (start := _plugin(name).start) is not None:
         held.begun(start)
 
 
 @functools.cache
 def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """The types of installed plug-ins, and who has them. One whose name is not for plug-ins is left out and logged."""
+    """The types of installed plug-ins, and their entry points. Invalid names are left out and logged."""
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in sorted(entry_points(group=GROUP), key=_of):
         if is_plugin_type(entry.name):
@@ -87,7 +87,7 @@ def _loaded(name: str) -> Plugin[Any] | str:
         return f"several packages have it: {', '.join(map(_of, (entry, *others)))}; uninstall all but one"
     try:
         found = entry.load()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 (other people's code)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (third-party code)
         return f"{_of(entry)} cannot be loaded: {type(error).__name__}: {cleaned(str(error), EXCERPT)}"
     if not isinstance(found, Plugin) or not (isinstance(found.options, type) and issubclass(found.options, Options)):
         return f"{_of(entry)} is no dsf.sources.plugin.Plugin with a model of options made from its class Options"

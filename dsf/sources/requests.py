@@ -30,11 +30,11 @@ def quantity(text: object) -> Decimal:
 
 
 def pod_requests(pod: Mapping[str, Any], resources: Iterable[str]) -> _Amounts:
-    """What the pod takes of each of these resources; those of which it takes nothing are left out.
+    """The pod's requests of these resources; those without a request are left out.
 
-    Containers run together, so theirs add up. Init containers run one after the other before them, so the largest
-    counts; one with `restartPolicy: Always` (a sidecar) goes on beside all that come later. The pod takes the larger of
-    both phases, or what is said for the whole pod, and the overhead of its runtime class.
+    Containers run together, so their requests add up. Init containers run one after the other before, so the largest
+    counts; one with `restartPolicy: Always` (a sidecar) runs alongside all later ones. The pod requests the larger of
+    both phases, or its pod-level requests, and the overhead of its runtime class.
     """
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     infeasible = any(
@@ -66,8 +66,8 @@ def pod_requests(pod: Mapping[str, Any], resources: Iterable[str]) -> _Amounts:
 def _container(
     container: Mapping[str, Any], statuses: Mapping[str, Mapping[str, Any]], *, infeasible: bool
 ) -> _Amounts:
-    """One container's requests. While it is resized in place, the larger of what it asks for and what it has counts,
-    unless the node said that it can never have it."""
+    """One container's requests. During an in-place resize, the larger of desired and allocated counts,
+    unless the node reported the resize as infeasible."""
     wanted = _amounts((container.get("resources") or {}).get("requests"))
     status = statuses.get(container.get("name", ""), {})
     actual = _amounts((status.get("resources") or {}).get("requests"))

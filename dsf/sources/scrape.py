@@ -1,8 +1,8 @@
 """Prometheus' text format, as an OpenTelemetry collector's `prometheus` exporter serves it.
 
-Read by a parser of our own: that of prometheus_client is made for text one trusts, and takes minutes and hundreds of
-megabytes for a few that is made for it. This one looks at each character once, stops at bounds, and never quotes the
-text in an error: a server may repeat in it what it was sent.
+With a separate parser: that of prometheus_client is made for trusted text, and takes minutes and hundreds of
+megabytes for a few malicious ones. This one reads each character once, stops at bounds, and never quotes the
+text in an error: a server may echo secrets in it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dsf.sources.window import MAX_LABEL_BYTES
 #: Bounds of one line: bytes (labels are written with escapes), and labels.
 MAX_LINE: Final = 4 * MAX_LABEL_BYTES
 MAX_LABELS: Final = 128
-#: Bounds of one answer: lines, and samples that are selected.
+#: Bounds of one answer: lines, and selected samples.
 MAX_LINES: Final = 2_000_000
 MAX_SAMPLES: Final = 50_000
-#: Lines between two looks whether to go on.
+#: Lines between two calls of `check`.
 _LOOK_EVERY: Final = 256
 
 _LINE = re.compile(rb"[^\n]+")
 _NAME = re.compile(rb"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)")
 _QUOTED = r'"((?:[^"\\]|\\.)*+)"'
-#: A label, or in its place the name of the metric in quotes; then what follows it.
+#: A label, or the quoted name of the metric; then its separator.
 _LABEL = re.compile(rf"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)|{_QUOTED})[ \t]*(?:=[ \t]*{_QUOTED}[ \t]*)?([,}}])")
 _END = re.compile(r"[ \t]*\}")
 _NUMBER = r"[+-]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][+-]?\d{1,9})?"
@@ -38,7 +38,7 @@ Found = dict[Hashable, tuple[dict[str, str], float, float]]
 
 
 class ScrapeError(ValueError):
-    """The text is not of the format, or beyond its bounds; the message says where, without quoting it."""
+    """The text is invalid, or exceeds its bounds; the message says where, without quoting it."""
 
 
 def scraped(
@@ -46,8 +46,8 @@ def scraped(
 ) -> Found:
     """The selected samples: (labels, time, value) by a key.
 
-    A sample's own time counts when it has one between `oldest` and `now`, else it is of `now`. `check` is called now
-    and then and raises when the work is to end. Raises ScrapeError.
+    A sample's own time counts if it is between `oldest` and `now`, otherwise `now`. `check` is called regularly
+    and raises to abort. Raises ScrapeError.
     """
     found: Found = {}
     is_slow = any(matcher.pattern is not None for selector in selectors for matcher in selector.matchers)
@@ -66,7 +66,7 @@ def scraped(
 def _samples(
     body: bytes, selectors: Sequence[Selector], check: Callable[[], None]
 ) -> Iterator[tuple[str, dict[str, str], float, float | None]]:
-    """Those of the lines that may be selected: parsing takes far longer than looking for the beginning of a line."""
+    """Samples of lines that may be selected: parsing takes far longer than checking the beginning of a line."""
     names = {selector.name.encode() for selector in selectors}
     for number, match in enumerate(_LINE.finditer(body)):
         if number % _LOOK_EVERY == 0:
@@ -93,7 +93,7 @@ def _samples(
 
 
 def _sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], float, float | None]:
-    """Name, labels, value and time of a line; ValueError without a word of it."""
+    """Name, labels, value and time of a line; ValueError does not quote it."""
     labels: dict[str, str] = {}
     blank = len(line[position:]) - len(line[position:].lstrip(" \t"))
     if line.startswith("{", position + blank):
@@ -107,7 +107,7 @@ def _sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], f
 
 
 def _labels(line: str, position: int, name: str, labels: dict[str, str]) -> tuple[str, int]:
-    """Fills `labels`; the metric's name, and where the rest of the line begins."""
+    """Fills `labels`; returns the metric's name and the start of the rest."""
     while (end := _END.match(line, position)) is None:
         part = _LABEL.match(line, position)
         if part is None:

@@ -1,8 +1,8 @@
 """Series selectors for sources without a query language: `name{label="value"}`.
 
-This is the instant selector of PromQL and nothing more: no functions, no ranges. `=`, `!=`, `=~` and `!~` mean what
-they mean there; regular expressions match the whole value. Dots in names, as OpenTelemetry has them, stand for the
-underscores that Prometheus' format has in their place.
+This is only the instant selector of PromQL: no functions, no ranges. `=`, `!=`, `=~` and `!~` mean the same
+as there; regular expressions match the whole value. Dots in names, as in OpenTelemetry, stand for the
+underscores of Prometheus' format.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
 
 
-#: Instructions of all regular expressions of one scorer: they bound what one character of a label costs.
+#: Instructions of all regular expressions of one scorer: they bound the cost per character of a label.
 _MAX_PROGRAM = 8_000
 #: Bytes that RE2 may use for one expression.
 _MAX_MEMORY = 1024 * 1024
 
-#: Label of the framework -> OpenTelemetry's attribute of the same meaning, as Prometheus' format writes it.
+#: Label of the framework -> OpenTelemetry's attribute of the same meaning, in Prometheus' format.
 SHORT_NAMES: Final = {
     "node": "k8s_node_name",
     "namespace": "k8s_namespace_name",
@@ -40,12 +40,12 @@ SHORT_NAMES: Final = {
 
 
 class SelectorError(ValueError):
-    """A query that is no selector; the message says what is wrong and what is understood."""
+    """An invalid selector; the message says what is wrong and what is supported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """One condition on one label. A label that is absent is empty."""
+    """One condition on one label. An absent label is empty."""
 
     label: str
     value: str
@@ -54,11 +54,11 @@ class Matcher:
     pattern: Any = None
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a series with these labels fulfils it."""
+        """Whether a series with these labels matches."""
         value = labels.get(self.label, "")
         if self.pattern is None:
             return (value == self.value) is not self.negated
-        # Bytes: RE2's own, and quicker than text whose offsets it would count.
+        # Bytes, RE2's own type: faster than text, whose offsets it would count.
         return (self.pattern.fullmatch(value.encode(errors="replace")) is not None) is not self.negated
 
 
@@ -66,12 +66,12 @@ class Matcher:
 class Selector:
     """One query."""
 
-    #: Of the metric, as in Prometheus' format; empty for all metrics.
+    #: Metric name in Prometheus' format; empty for all metrics.
     name: str
     matchers: tuple[Matcher, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether it selects the series with these labels, `__name__` among them."""
+        """Whether it selects the series with these labels, including `__name__`."""
         if self.name and labels.get("__name__") != self.name:
             return False
         return all(matcher.matches(labels) for matcher in self.matchers)
@@ -79,7 +79,7 @@ class Selector:
 
 @functools.lru_cache(maxsize=256)
 def parse_selectors(text: str) -> tuple[Selector, ...]:
-    """The selectors that are joined by `;` in `text`, none of an empty text. Raises SelectorError."""
+    """The selectors joined by `;` in `text`, none for an empty text. Raises SelectorError."""
     found: list[Selector] = []
     size = 0
     for query in split_queries(text):
@@ -91,7 +91,7 @@ def parse_selectors(text: str) -> tuple[Selector, ...]:
 
 
 def underscored(name: str) -> str:
-    """An OpenTelemetry name as Prometheus' format has it: `system.memory.usage` is `system_memory_usage`."""
+    """An OpenTelemetry name in Prometheus' format: `system.memory.usage` is `system_memory_usage`."""
     return name if name.isidentifier() and name.isascii() else _translated(name)
 
 
@@ -102,7 +102,7 @@ def _translated(name: str) -> str:
 
 
 def with_short_names(labels: dict[str, str]) -> dict[str, str]:
-    """The labels, and `node`, `namespace`, `pod` and `container` where OpenTelemetry calls them otherwise."""
+    """The labels, with `node`, `namespace`, `pod` and `container` added from OpenTelemetry's names."""
     for short, long in SHORT_NAMES.items():
         if long in labels:
             labels.setdefault(short, labels[long])
@@ -148,8 +148,8 @@ def _matcher(query: str, label: str, sign: str, quoted: str) -> Matcher:
 
 
 def _pattern(query: str, text: str) -> Any:
-    """The expression for RE2, the engine of Prometheus: its time grows with the value alone. Raises SelectorError."""
-    # Only here: it takes 5 MB, which agents without such a matcher save.
+    """Compile for RE2, the engine of Prometheus: its time is linear in the value. Raises SelectorError."""
+    # Imported here: it takes 5 MB, which other agents save.
     import re2
 
     options = re2.Options()

@@ -1,7 +1,7 @@
-"""Samples of the recent past, for sources without history.
+"""Recent samples, for sources without history.
 
 Each series has two arrays of float64, so a sample is 16 bytes. All windows of an agent share one budget of series and
-samples; what would exceed it is refused with words, never dropped silently.
+samples; excess data is refused with an error, never dropped silently.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from array import array
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-#: Seconds for which a sample counts when no newer one came; that of Prometheus.
+#: Seconds for which a sample counts without a newer one, as in Prometheus.
 LOOKBACK = 300.0
-#: Seconds that the clock of who says a sample's time may be ahead.
+#: Seconds that a sender's clock may be ahead.
 AHEAD = 300.0
-#: Most steps of a range, which has one point more; that of Prometheus.
+#: Maximum steps of a range (one less than points), as in Prometheus.
 MAX_POINTS = 11_000
 #: Bytes that the labels of one series may have.
 MAX_LABEL_BYTES = 4096
-#: Samples that may stay although they are too old, before an array is moved.
+#: Old samples that may stay before an array is moved.
 _SLACK = 16
 
 
 class WindowFullError(Exception):
-    """The budget is used up; the message says by what it is set."""
+    """The budget is exhausted; the message names its setting."""
 
     def __init__(self, message: str, *, of_series: bool) -> None:
         super().__init__(message)
-        #: Whether series ran out, and not samples.
+        #: Whether series, not samples, ran out.
         self.of_series = of_series
 
 
 class OutdatedSampleError(Exception):
-    """The sample is older than one that the series has already."""
+    """The sample is older than the newest of its series."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """What all windows of an agent may hold together. Thread-safe."""
+    """Limits for all windows of an agent together. Thread-safe."""
 
     max_series: int
     max_samples: int
@@ -51,7 +51,7 @@ class Budget:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def take(self, series: int, samples: int) -> None:
-        """Count more. Raises WindowFullError, and then nothing is counted."""
+        """Count more. If it raises WindowFullError, nothing is counted."""
         with self._lock:
             if series and self.series + series > self.max_series:
                 raise WindowFullError(
@@ -105,13 +105,13 @@ class Series:
         self.head = f'{{"metric":{text},"values":['.encode()
         self.times = array("d")
         self.values = array("d")
-        #: Times of entries that only say that the series ended there.
+        #: Times of entries that only mark an end of the series.
         self.stale: set[float] = set()
 
     def points(self, grid: Grid) -> Iterator[tuple[int, float]]:
         """(unix seconds, value) for each point in time at which the series had a value.
 
-        Points are whole seconds, and one shows what was measured until that second was over: else the newest sample
+        Points are whole seconds, and a point includes samples until that second ends: otherwise the newest sample
         would be missing until the next second begins.
         """
         times, values = self.times, self.values
@@ -126,7 +126,7 @@ class Series:
 
 
 class Window:
-    """Series by a key of the caller's. Thread-safe."""
+    """Series by a key of the caller. Thread-safe."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -134,7 +134,7 @@ class Window:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many series there are."""
+        """Number of series."""
         return len(self._series)
 
     def __contains__(self, key: Hashable) -> bool:
@@ -142,23 +142,23 @@ class Window:
 
     @property
     def samples(self) -> int:
-        """How many samples there are, of all series together."""
+        """Number of samples of all series together."""
         with self._lock:
             return sum(len(series.times) for series in self._series.values())
 
     def add(self, key: Hashable, labels: Callable[[], Mapping[str, str]], time: float, value: float | None) -> None:
-        """A sample of the series `key`; `labels` is asked for a new one. No value: the series ends there.
+        """Add a sample to the series `key`; `labels` is called for a new one. None: the series ends there.
 
-        A sample of the time of the newest one is taken for that very sample, sent again. Raises OutdatedSampleError,
+        A sample with the time of the newest one is taken for a repetition of it. Raises OutdatedSampleError,
         WindowFullError, and ValueError for labels that are too long.
         """
         with self._lock:
             self._add(key, labels, time, value)
 
     def update(self, samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]], now: float) -> int:
-        """All that there is at `now`: (labels, time, value) by key. Series that are not among them end.
+        """Set all samples at `now`: (labels, time, value) by key. Series not among them end.
 
-        Says how many were left out, for their labels are too long. Raises WindowFullError.
+        Returns how many were left out because of too long labels. Raises WindowFullError.
         """
         left_out = 0
         with self._lock:
@@ -172,11 +172,11 @@ class Window:
                     if newest not in series.stale:
                         continue
                     if newest >= now:
-                        # The first try of this cycle failed, and this one did not.
+                        # A retry in this cycle succeeded after a failure.
                         series.stale.discard(newest)
                         series.values[-1] = value
                         continue
-                    # It is of a time before the end, and still shown after it.
+                    # Its time is before the end, and it is still exposed.
                     at = now
                 try:
                     self._add(key, functools.partial(dict, labels), at, value)
@@ -185,14 +185,14 @@ class Window:
         return left_out
 
     def end_all(self, now: float) -> None:
-        """Nothing is known of any series from `now` on."""
+        """End all series at `now`, as unknown."""
         with self._lock:
             self._forget_ahead(now)
             for key in self._series:
                 self._end(key, now)
 
     def forget(self, before: Callable[[Mapping[str, str]], float]) -> None:
-        """Drop samples that are older than what `before` says of the labels of their series, and empty series."""
+        """Drop samples older than `before` returns for the labels of their series, and empty series."""
         with self._lock:
             for key, series in list(self._series.items()):
                 limit = before(series.labels)
@@ -206,7 +206,7 @@ class Window:
                     self._budget.give(0, old)
 
     def forget_ahead(self, now: float) -> None:
-        """Drop series whose newest sample is of a time to come: the clock was set back, and new ones were refused."""
+        """Drop series whose newest sample is in the future: the clock was set back, and new ones were refused."""
         with self._lock:
             self._forget_ahead(now)
 
@@ -221,9 +221,9 @@ class Window:
         max_bytes: int,
         check: Callable[[], None] = lambda: None,
     ) -> tuple[list[bytes], int]:
-        """The series that are `wanted` as the inside of the array of a scoring request, and how many they are.
+        """The `wanted` series as items of the array of a scoring request, and their number.
 
-        Series without a value at any point are left out. Raises OverflowError when it is more than `max_bytes`, and
+        Series without a value at any point are left out. Raises OverflowError beyond `max_bytes`, and
         what `check` raises, which is called for each series.
         """
         pieces: list[bytes] = []
@@ -245,7 +245,7 @@ class Window:
         with self._lock:
             held = list(self._series.values())
         for series in held:
-            # Before it is asked: a regular expression may take long.
+            # Before the match: a regular expression may take long.
             check()
             if not wanted(series.labels):
                 continue

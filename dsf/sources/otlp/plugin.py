@@ -35,10 +35,10 @@ _NO_RECEIVER: Final = (
 
 
 class Pushed:
-    """The receiver, and what it keeps."""
+    """The receiver, and its samples."""
 
     def __init__(self, held: Held, settings: Settings) -> None:
-        """Listens. Raises HttpError where the settings have no port, or it is in use."""
+        """Listen. Raises HttpError if the settings have no port, or it is in use."""
         if settings.otlp_port is None:
             raise HttpError("unsupported_source", _NO_RECEIVER)
         host, port = settings.otlp_host, settings.otlp_port
@@ -56,11 +56,11 @@ class Pushed:
         log.info("metrics are received", host=host, port=self.receiver.port)
 
     def tidy(self) -> None:
-        """Drop what is too old, or what no scorer asks for any more."""
+        """Drop samples that are too old or no longer requested."""
         self.received.tidy()
 
     def families(self) -> Iterator[Metric]:
-        """What became of what was pushed."""
+        """Outcomes of pushed points."""
         pushed = names.OTLP_SAMPLES.counter()
         for result, number in list(self.received.counts.items()):
             pushed.add_metric((result,), number)
@@ -72,7 +72,7 @@ class Pushed:
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
-    """What was pushed of the selected series, in the order of the queries."""
+    """The pushed samples of the selected series, in the order of the queries."""
     pushed: Pushed | None = request.running
     if pushed is None:
         raise HttpError("unsupported_source", _NO_RECEIVER)

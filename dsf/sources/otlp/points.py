@@ -1,4 +1,4 @@
-"""OTLP's kinds of metrics as samples: gauges, cumulative sums and histograms, summaries."""
+"""OTLP metrics as samples: gauges, cumulative sums and histograms, summaries."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_C
 
 from dsf.sources.window import number
 
-#: "There is no value (any more)", as a flag of a point.
+#: Point flag "no recorded value".
 _NO_VALUE: Final = 1
-#: What is put behind a metric's name for each kind that is more than one sample.
+#: Suffixes of the metric's name, per kind with more than one sample.
 SUFFIXES: Final = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("", "_count", "_sum")}
 
 Pairs = tuple[tuple[str, str], ...]
@@ -24,18 +24,18 @@ class Point(NamedTuple):
 
     suffix: str
     attributes: Pairs
-    #: A label that the kind of metric adds: `le` or `quantile`.
+    #: Label added by the kind of metric: `le` or `quantile`.
     extra: Pairs
-    #: Unix nanoseconds; 0 when the sender did not say.
+    #: Unix nanoseconds; 0 if the sender set none.
     nanoseconds: int
     #: None: the series ends.
     value: float | None
-    #: Whether the sender gave neither a value nor the flag that there is none; `value` says nothing then.
+    #: Whether the sender set neither a value nor the flag for none; `value` is meaningless then.
     lacks_value: bool = False
 
 
 def refusal(metric: Metric, kind: str) -> str:
-    """Why a metric of this kind cannot be taken, a key of `received.REASONS`; empty when it can."""
+    """Why a metric of this kind is refused, a key of `received.REASONS`; empty if accepted."""
     if kind == "exponential_histogram":
         return "exponential_histogram"
     if kind in ("sum", "histogram"):
@@ -45,7 +45,7 @@ def refusal(metric: Metric, kind: str) -> str:
 
 
 def points(metric: Metric, kind: str) -> Iterator[Point]:
-    """The samples of a metric that is not refused. Sums are given as they are, resets included."""
+    """The samples of a metric that is not refused. Sums are unchanged, including resets."""
     data = getattr(metric, kind).data_points
     match kind:
         case "gauge" | "sum":
@@ -69,12 +69,12 @@ def points(metric: Metric, kind: str) -> Iterator[Point]:
 
 
 def pairs(attributes: Iterable[KeyValue]) -> Pairs:
-    """Attributes as sorted texts."""
+    """Attributes as sorted text."""
     return tuple(sorted((one.key, one.value.string_value or _text(one.value)) for one in attributes))
 
 
 def _histogram(point: Any) -> Iterator[Point]:
-    """Buckets that count all that is below their bound, as Prometheus has them."""
+    """Cumulative buckets, as in Prometheus."""
     attributes = pairs(point.attributes)
     below = 0
     bounds = [*point.explicit_bounds, float("inf")]

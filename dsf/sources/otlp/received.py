@@ -1,7 +1,7 @@
 """Pushed series that the agent's scorers select.
 
-A collector pushes everything it has. A point that no scorer selects is accepted and dropped: that is no mistake of the
-sender's. One that is selected and cannot be kept is rejected with the reason, which the sender logs.
+A collector pushes everything it has. A point that no scorer selects is accepted and dropped: this is not an error of
+the sender. A selected point that cannot be kept is rejected with the reason, which the sender logs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dsf.sources.registry import OTLP, type_of
 from dsf.sources.selector import Selector, SelectorError, parse_selectors, underscored, with_short_names
 from dsf.sources.window import AHEAD, Budget, OutdatedSampleError, Window, WindowFullError
 
-#: Seconds between two looks for samples that are too old.
+#: Seconds between two removals of old samples.
 _FORGET_EVERY: Final = 10.0
 
-#: Label of the metric -> what the sender is told.
+#: Label of the metric -> message to the sender.
 REASONS: Final = {
     "delta": "delta temporality: prefer cumulative in the exporter, or use the collector's deltatocumulative processor",
     "exponential_histogram": "exponential histograms are not taken: let the SDK use explicit buckets",
@@ -41,7 +41,7 @@ REASONS: Final = {
 
 
 class _Origin(NamedTuple):
-    """Who measures: what that adds to the labels of all its series."""
+    """Resource and scope, which add labels to all their series."""
 
     resource: Pairs
     scope: Pairs
@@ -49,14 +49,14 @@ class _Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """What scorers ask for, by the name of the metric."""
+    """Selectors of the scorers, by metric name."""
 
     selectors: Mapping[str, list[Selector]] = field(default_factory=dict)
     #: Selectors without a name.
     any_name: tuple[Selector, ...] = ()
     #: Seconds for which a sample is needed.
     keep: float = 0.0
-    #: How many scorers ask.
+    #: Number of scorers.
     scorers: int = 0
 
     def of(self, name: str) -> list[Selector]:
@@ -65,15 +65,15 @@ class _Selection:
 
 @dataclass(slots=True)
 class Rejected:
-    """What became of the points of one request that were not taken."""
+    """The rejected points of one request."""
 
     points: int = 0
-    #: Reason -> words.
+    #: Reason -> text.
     why: dict[str, str] = field(default_factory=dict)
 
     @property
     def message(self) -> str:
-        """For the sender."""
+        """To the sender."""
         return "; ".join(self.why.values())
 
 
@@ -102,15 +102,15 @@ class Received:
 
     @property
     def scorers(self) -> int:
-        """For how many scorers samples are kept."""
+        """Number of scorers with kept samples."""
         return self._selection.scorers
 
     def take(self, request: ExportMetricsServiceRequest) -> Rejected:
-        """Keep what is selected; says what could not be kept."""
+        """Keep selected points; returns the rejected ones."""
         now = self._clock()
         counts: Counter[str] = Counter()
         rejected = Rejected()
-        # One request at a time: Python would not take two any faster.
+        # One request at a time: Python is not faster with two.
         with self._lock:
             selection = self._current()
             self._forget(selection, now)
@@ -124,7 +124,7 @@ class Received:
         return rejected
 
     def tidy(self) -> None:
-        """Drop what is too old, or what no scorer asks for any more: also when nothing is pushed."""
+        """Drop samples that are too old or no longer requested, even without pushes."""
         with self._lock:
             self._forget(self._current(), self._clock())
 
@@ -148,7 +148,7 @@ class Received:
             return
         reason = refusal(metric, kind)
         if reason:
-            # Of an exponential histogram a scorer may ask for the name itself, or for what a histogram would have.
+            # For an exponential histogram a scorer may select the name itself, or a histogram's suffixes.
             asked = selectors or any(selection.of(name + suffix) for suffix in SUFFIXES["histogram"])
             if not asked:
                 counts["unwanted"] += sent
@@ -168,13 +168,13 @@ class Received:
             if result in REASONS:
                 refused.add((point.attributes, point.nanoseconds))
                 rejected.why.setdefault(result, f"{metric.name}: {words or REASONS[result]}")
-        # The sender counts its own points: of a histogram one, which is many samples here.
+        # The sender counts its own points: a histogram is one point, but many samples here.
         rejected.points += len(refused)
 
     def _keep(
         self, name: str, origin: _Origin, point: Point, selectors: list[Selector], now: float, oldest: float
     ) -> tuple[str, str]:
-        """What becomes of a point: a key of `counts`, and words if there are better ones than those of the reason."""
+        """Outcome of a point: a key of `counts`, and a text if there is a better one than that of the reason."""
         time = point.nanoseconds / 1e9 or now
         if time > now + AHEAD:
             return "future", ""
@@ -203,7 +203,7 @@ class Received:
         return "kept", ""
 
     def _current(self) -> _Selection:
-        """What the scorers of this moment ask for."""
+        """The selection of the current scorers."""
         summaries = self._summaries()
         if summaries is not self._known:
             self._known = summaries
@@ -213,7 +213,7 @@ class Received:
         return self._selection
 
     def _forget(self, selection: _Selection, now: float) -> None:
-        # Not so when the clock was set back.
+        # False when the clock was set back.
         if 0 <= now - self._forgotten_at < _FORGET_EVERY:
             return
         self._forgotten_at = now
@@ -228,13 +228,13 @@ class Received:
 
 
 def _scope(scope: InstrumentationScope) -> Pairs:
-    """The labels that OpenTelemetry has for Prometheus; none of a scope without a name."""
+    """The scope labels that OpenTelemetry defines for Prometheus; none without a name."""
     said = (("otel_scope_name", scope.name), ("otel_scope_version", scope.version))
     return tuple((label, text) for label, text in said if text) if scope.name else ()
 
 
 def _labels(name: str, origin: _Origin, point: Point) -> dict[str, str]:
-    """All labels of a series; an attribute of the point wins over one of its resource, and its scope over both."""
+    """All labels of a series; an attribute of the point overrides one of its resource, and its scope both."""
     given = (*origin.resource, *point.attributes, *point.extra, *origin.scope)
     found = {underscored(key): value for key, value in given}
     return with_short_names({**found, "__name__": name})
@@ -251,7 +251,7 @@ def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
         try:
             found = parse_selectors(summary.source_query)
         except SelectorError:
-            # Its cycles say so.
+            # Its cycles report it.
             continue
         keep = max(keep, retention(summary))
         scorers += 1

@@ -1,7 +1,7 @@
 """The HTTP server that a collector's `otlphttp` exporter pushes to.
 
 `POST /v1/metrics`, protobuf or JSON, plain or gzip. Everything about a request is bounded: its bytes before and after
-decompression, the time for it, the requests that are worked on at once, and the connections.
+decompression, its time, the number of concurrent requests, and the connections.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ log = dsf.log.get(__name__)
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
-#: Connections at once; a collector has a few.
+#: Open connections; a collector has a few.
 _CONNECTIONS: Final = 64
-#: Requests in memory at once, and seconds that others wait for their turn.
+#: Concurrent requests in memory, and seconds that others wait.
 _AT_ONCE: Final = 4
 _WAIT: Final = 5.0
-#: Seconds after which a sender that was turned away may come again.
+#: Retry-After in seconds for a refused sender.
 _RETRY_AFTER: Final = 1
-#: Seconds that a sender may be silent, and that the body of a request may take.
+#: Seconds that a sender may be silent, and that a request body may take.
 _SILENCE: Final = 30.0
 _BODY: Final = 10.0
-#: A line between chunks: its size, and what may follow it; its longest.
+#: A chunk header: the size, and optional extensions; its maximum.
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
 _LINE: Final = 100
-#: Bytes that are read at once.
+#: Bytes per read.
 _READ: Final = 64 * 1024
-#: What gzip data is for zlib.
+#: zlib's wbits for gzip.
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class _RefusalError(Exception):
-    """The request is answered with this status and these words."""
+    """The request is answered with this status and text."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -64,12 +64,12 @@ class _RefusalError(Exception):
 
 
 class Receiver(InThread):
-    """Listens in threads of its own. The port is taken in the constructor, which raises OSError when it is in use."""
+    """Listens in separate threads. The port is bound in the constructor, which raises OSError when it is in use."""
 
     def __init__(
         self, received: Received, host: str, port: int, *, max_bytes: int, token_file: Path | None = None
     ) -> None:
-        """`max_bytes` of a request, decompressed; `token_file` holds what senders must send as a Bearer token."""
+        """`max_bytes` of a request, decompressed; `token_file` holds the Bearer token that senders need."""
         turns = threading.BoundedSemaphore(_AT_ONCE)
 
         class Handler(_Handler):
@@ -93,7 +93,7 @@ class _Handler(TimedHandler, BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def handle_one_request(self) -> None:
-        """As it was, with the time for its head."""
+        """Also limits the time for the header."""
         if self.await_request():
             super().handle_one_request()
         else:
@@ -116,7 +116,7 @@ class _Handler(TimedHandler, BaseHTTPRequestHandler):
         server.is_known(self.connection)
 
     def _body(self, limit: int) -> bytes:
-        """The bytes as they were sent. A sender that drips must not keep its turn from others for long."""
+        """The bytes as sent. A slow sender must not block others for long."""
         self.timed.allow(_BODY)
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             return self._chunks(limit)
@@ -128,7 +128,7 @@ class _Handler(TimedHandler, BaseHTTPRequestHandler):
         return self._read(int(length))
 
     def _read(self, size: int) -> bytes:
-        """So many bytes, taken as they come: what was only announced costs nothing."""
+        """`size` bytes, allocated as they arrive: an announced length alone costs nothing."""
         found = bytearray()
         while len(found) < size:
             piece = self.rfile.read(min(size - len(found), _READ))
@@ -147,7 +147,7 @@ class _Handler(TimedHandler, BaseHTTPRequestHandler):
             if len(body) + size > limit:
                 raise _too_large(limit)
             chunk = self._read(size)
-            # Each chunk, the last and empty one too, is followed by an end of line; trailers are not taken.
+            # Each chunk, including the last and empty one, ends with a line break; trailers are refused.
             if self.rfile.readline(_LINE).strip():
                 raise _RefusalError(HTTPStatus.BAD_REQUEST, "the chunks of the body cannot be read")
             if not size:
@@ -177,7 +177,7 @@ class _Handler(TimedHandler, BaseHTTPRequestHandler):
 
 
 class _Endpoint:
-    """From a request to the answer."""
+    """Handles one request."""
 
     def __init__(
         self, received: Received, max_bytes: int, token_file: Path | None, turns: threading.BoundedSemaphore
@@ -191,8 +191,8 @@ class _Endpoint:
     def answer(
         self, path: str, headers: Any, read: Callable[[int], bytes], admitted: Callable[[], None]
     ) -> ExportMetricsServiceResponse:
-        """Raises _RefusalError. `read` gives the body, of at most so many bytes; `admitted` is called for a sender that
-        may send."""
+        """Raises _RefusalError. `read` returns the body, up to a number of bytes; `admitted` is called for an
+        authorised sender."""
         if path.partition("?")[0].rstrip("/") != OTLP_PATH:
             raise _RefusalError(HTTPStatus.NOT_FOUND, f"only metrics are taken, at {OTLP_PATH}")
         self._check_token(headers.get("Authorization", ""))
@@ -208,7 +208,7 @@ class _Endpoint:
         try:
             body = read(self._max_bytes)
             body = self._unzipped(body) if encoding == "gzip" else body
-            # One at a time: parsed, it is several times as large, and Python would not take two any faster.
+            # One at a time: parsed, it is several times as large, and Python is not faster with two.
             with self._parsing:
                 rejected = self._received.take(_parsed(body, as_json=kind == _JSON))
         finally:
@@ -224,7 +224,7 @@ class _Endpoint:
         if self._token_file is None:
             return
         try:
-            # At each request, so that a new token needs no restart.
+            # Per request, so that a new token needs no restart.
             token = self._token_file.read_bytes().strip()
         except OSError as error:
             log.error("cannot read the token of OTLP senders", file=str(self._token_file), problem=error.strerror)
@@ -249,12 +249,12 @@ class _Endpoint:
         return found
 
 
-#: INVALID_ARGUMENT of gRPC, which is what the body of a refusal speaks.
+#: gRPC's INVALID_ARGUMENT, for the body of an error response.
 _GRPC_INVALID: Final = 3
 
 
-#: Where the parts of a request begin that cost far more memory than bytes: empty messages of protobuf (a field of up to
-#: 15 with the length 0), objects and arrays of JSON. One to so many bytes is more than any real request has.
+#: Start of parts that need far more memory than bytes: empty messages of protobuf (a field of up to
+#: 15 with the length 0), objects and arrays of JSON. One per this many bytes is more than any real request has.
 _PARTS: Final = re.compile(rb"[\x0a\x12\x1a\x22\x2a\x32\x3a\x42\x4a\x52\x5a\x62\x6a\x72\x7a]\x00")
 _PARTS_JSON: Final = re.compile(rb"[\[{]")
 _BYTES_TO_A_PART: Final = 8
@@ -276,7 +276,7 @@ def _parsed(body: bytes, *, as_json: bool) -> ExportMetricsServiceRequest:
 
 
 def _status(message: str) -> bytes:
-    """A `google.rpc.Status`, as OTLP wants refusals: field 1 is the code, field 2 the message."""
+    """A `google.rpc.Status`, OTLP's error response: field 1 is the code, field 2 the message."""
     text = message.encode()[:1000]
     length = bytes([len(text)]) if len(text) < 128 else bytes([len(text) & 127 | 128, len(text) >> 7])
     return bytes([0x08, _GRPC_INVALID, 0x12]) + length + text
