@@ -13,7 +13,7 @@
 This package imports nothing else of `dsf`: it is also published alone, for images that hold a scorer and no framework.
 In reading order: `definition` (what a scorer is), `series`, `result` (what its function gets and gives), `source`,
 `limits`, `bearer` (its options), `requestbody`, `answer` (JSON in and out), `endpoint` (one request), `app` (the
-service), `scorer` (one that serves itself), `openapi` and `metrics` (what it says about itself), `autoregression` and
+service), `scorer` (one that serves itself), `openapi` and `metrics` (its self-description), `autoregression` and
 `environment` (tools for functions).
 """
 

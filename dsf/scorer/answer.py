@@ -14,19 +14,19 @@ from dsf.scorer.result import Score, Skipped
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer."""
+    """One answer."""
 
     body: bytes
-    #: How many results it has.
+    #: Number of results.
     results: int
-    #: How many were left out, by reason: nan, infinite, and the reasons of skipped series.
+    #: Number left out, by reason: nan, infinite, and the reasons of skipped series.
     refused: Counter[str]
 
 
 def encode(given: object, max_results: int) -> Answer:
     """`{"results": [...]}`; scores that are NaN or infinite are left out and counted, as JSON has no such numbers.
 
-    Raises TypeError when something else than scores was given, ValueError when it is more than `max_results`, and
+    Raises TypeError for anything but scores, ValueError for more than `max_results`, and
     whatever a generator raises.
     """
     if not isinstance(given, Iterable):

@@ -27,8 +27,8 @@ class ScorerApp:
     """An ASGI application with the endpoints of some scorers.
 
     `prefix` goes before the path of every scorer; /healthz, /metrics, /docs and /openapi.json are at the root.
-    `registry` is what /metrics shows; put metrics of your own into it. Raises ScorerError when two scorers have one
-    path or one name.
+    `registry` is served by /metrics; add your own metrics to it. Raises ScorerError when two scorers have the same
+    path or name.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class ScorerApp:
 
     @property
     def api(self) -> FastAPI:
-        """The FastAPI application, for endpoints of your own. It is made at its first use, because the functions are
-        decorated after the scorers are made; raises ScorerError when one is still missing."""
+        """The FastAPI application, for additional endpoints. It is created at first use, because functions are
+        decorated after the scorers are created; raises ScorerError when one is missing."""
         if self._api is None:
             self._api = self._make()
         return self._api
@@ -76,21 +76,21 @@ class ScorerApp:
             try:
                 self._check()
             except ScorerError as error:
-                # Servers take an exception here for an application that has nothing to start, and go on.
+                # Servers take an exception here for an application without lifespan support, and go on.
                 await receive()
                 await send({"type": "lifespan.startup.failed", "message": f"cannot serve {self.title}: {error}"})
                 return
         await self.api(scope, receive, send)
 
     def _check(self) -> None:
-        """Raises ScorerError when this cannot be served."""
+        """Raises ScorerError when it cannot be served."""
         for scorer in self.scorers:
             if scorer.token is not None:
                 scorer.token.require()
         _ = self.api
 
     def _make(self) -> FastAPI:
-        # A redirect from /config/ to /config would be no help: the framework follows none.
+        # No redirect from /config/ to /config: the framework follows none.
         api = FastAPI(title=self.title, version="1", docs_url=None, redoc_url=None, redirect_slashes=False)
         api.openapi_tags = [{"name": scorer.name, "description": scorer.description} for scorer in self.scorers]
         metrics = Metrics(self.registry)
@@ -109,7 +109,7 @@ class ScorerApp:
 
         async def config(request: Request) -> Response:
             """What to ask the source, where to post the answer, how often, and the name of the score."""
-            # What is before our own paths as the client sees them: set when mounted, or by uvicorn --root-path.
+            # Prefix of our paths as the client sees them: set when mounted, or by uvicorn --root-path.
             root: str = request.scope.get("root_path", "").rstrip("/")
             return JSONResponse(scorer.config(root + self.prefix))
 
@@ -125,7 +125,7 @@ class ScorerApp:
             operation_id=f"{name}_scoring",
             responses=openapi.scoring_responses(with_token=scorer.token is not None),
             openapi_extra=openapi.SCORING_EXTRA,
-            # For the document alone: the endpoint looks at the token itself.
+            # For the document only: the endpoint checks the token itself.
             dependencies=[] if scorer.token is None else [Security(HTTPBearer(scheme_name="token", auto_error=False))],
             **common,
         )(scoring)
@@ -145,7 +145,7 @@ def _add_service(api: FastAPI, registry: CollectorRegistry) -> None:
 
 
 def _not_found(known: list[str]) -> Any:
-    """A prefix that is missing or wrong is the most common mistake, so a 404 says which paths there are."""
+    """A missing or wrong prefix is the most common mistake, so a 404 lists the paths."""
     detail = f"no such path; there are {', '.join(known)} and others, all listed at /docs"
 
     async def handler(_: Request, __: Exception) -> Response:

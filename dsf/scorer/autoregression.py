@@ -1,7 +1,7 @@
 """Forecast of a series by an autoregression fitted for each request.
 
-The next value is taken to be a weighted sum of the last ones; the weights are those that would have served best for the
-series so far (least squares). It needs no model file and no memory of earlier requests, and takes a fraction of a
+The next value is modelled as a weighted sum of the last ones; the weights are those that fit the
+series so far best (least squares). It needs no model file and no state of earlier requests, and takes a fraction of a
 millisecond for a series of some hundred samples.
 """
 
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-#: How much large weights are held back, in units of the variance of the series. Without it the weights of a series with
-#: fewer samples than it needs, or of one that repeats itself, are not determined; more of it makes forecasts flat.
+#: Regularisation of the weights (ridge), in units of the variance of the series. Without it the weights of a series
+#: with too few samples, or of one that repeats itself, are undetermined; more of it makes forecasts flat.
 _RIDGE = 1e-6
-#: A series that varies by less than this share of its largest value is constant: what remains is rounding.
+#: A series that varies by less than this share of its largest value is constant: the rest is rounding.
 _CONSTANT = 1e-9
-#: Part of the neighbouring samples that are one step apart at least, so that the step can be told from the times.
+#: Minimum share of neighbouring samples that are one step apart, so that the step follows from the times.
 _STEP_QUANTILE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The values to come, one per step after the last sample of the series."""
+    """The forecast values, one per step after the last sample."""
 
     values: Array
-    #: Seconds between two values: that between two samples.
+    #: Seconds between two values, as between two samples.
     step: float
-    #: Missing samples that were bridged by a straight line.
+    #: Missing samples that were interpolated linearly.
     bridged: int
-    #: Whether the series did not change at all; then the forecast does not either.
+    #: Whether the series is constant; then the forecast is, too.
     is_constant: bool
 
 
 def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 20) -> Forecast | Skipped:
     """The next `horizon` values from the last `lags` ones, or why there is no forecast.
 
-    Samples that are NaN count as missing. Shorter gaps are bridged; what is before a gap of more than `lags` steps is
-    not used, since too little would be known about how the two parts go together. Skipped is `too_short` with fewer
-    than `least` samples (never fewer than `lags + 2`), and `gappy` when more samples are missing than there are.
+    Samples that are NaN count as missing. Shorter gaps are bridged; samples before a gap of more than `lags` steps are
+    not used, since too little is known about how the two parts relate. Skipped is `too_short` with fewer
+    than `least` samples (never fewer than `lags + 2`), and `gappy` when more samples are missing than present.
 
-    The forecast stays within the range of the series plus its own width on either side: a series with a steep end would
-    otherwise be continued to values that it never comes near.
+    The forecast stays within the range of the series plus its own width on either side: otherwise a series with a steep
+    end would be extrapolated to values far outside.
 
     Raises ValueError when `horizon` or `lags` is not positive.
     """
@@ -87,7 +87,7 @@ def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 
 
 
 def _distinct(series: Series) -> tuple[Array, Array]:
-    """Times and values in the order of time; of samples at one time the later one of the request stays."""
+    """Times and values in order of time; of samples with equal times the last one in the request stays."""
     finite = series.finite()
     times, values = finite.times, finite.values
     if (times[1:] > times[:-1]).all():
@@ -99,7 +99,7 @@ def _distinct(series: Series) -> tuple[Array, Array]:
 
 
 def _continued(whole: Array, known: NDArray[np.bool_], horizon: int, lags: int) -> Array:
-    """The values that follow `whole`; a value that is not `known` was bridged, and nothing is fitted to it."""
+    """The values that follow `whole`; values that are not `known` were bridged and are not fitted."""
     low, high = float(whole.min()), float(whole.max())
     middle, spread = float(whole.mean()), float(whole.std())
     scaled = (whole - middle) / spread

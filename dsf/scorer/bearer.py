@@ -15,17 +15,17 @@ from dsf.scorer.errors import RefusedError, ScorerError
 log = logging.getLogger("dsf.scorer")
 
 _NOT_READY = "this scorer wants a token and has none to compare with; see its log"
-#: Identity of a file's content: device, inode, size, time of change in ns. A Kubernetes Secret is changed by a rename.
+#: Identity of a file's content: device, inode, size, mtime in ns. Kubernetes updates a Secret by a rename.
 _Stamp = tuple[int, int, int, int]
 
 
 @dataclass(slots=True)
 class Bearer:
-    """Wants `Authorization: Bearer <token>`. Give `env`, the name of an environment variable, or `file`, a path.
+    """Requires `Authorization: Bearer <token>`. Set `env`, the name of an environment variable, or `file`, a path.
 
-    Each line of the file is a token: with the old and the new one in it, clients can change over one by one. The file
+    Each line of the file is a token: with the old and the new one in it, clients can switch one by one. The file
     is read again when it changes. Without a token the service does not start, and while there is none every request is
-    refused: nothing is open by mistake.
+    refused: it is never open by mistake.
     """
 
     env: str = ""
@@ -51,9 +51,9 @@ class Bearer:
             log.error("there is no token, so every request is refused where=%s", self.where)
             raise RefusedError(503, _NOT_READY)
         scheme, _, token = (authorization or "").partition(" ")
-        # Header bytes come as latin-1 text.
+        # Headers are latin-1 text.
         given = _digest(token.strip().encode("latin-1", "replace"))
-        # All are compared, and digests have one length: time says nothing about a token.
+        # Constant time: all are compared, and digests have one length.
         known = sum([hmac.compare_digest(given, digest) for digest in digests])
         if scheme.lower() != "bearer" or not known:
             said = "the token is not the right one" if authorization else "a token is wanted"

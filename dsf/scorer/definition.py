@@ -26,7 +26,7 @@ SourcesFunction = Callable[[Sources], Given] | Callable[[Sources], Awaitable[Giv
 AnySourcesFunction = TypeVar("AnySourcesFunction", bound=SourcesFunction)
 
 _PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
-#: Most sources of one scorer, and what one can be called.
+#: Maximum sources of one scorer, and their names.
 MAX_SOURCES = 8
 _SOURCE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NO_VARIABLE = re.compile(r"[^A-Za-z0-9]")
@@ -36,18 +36,18 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 class Definition:
     """One score, without the service around it.
 
-    name, description   of the scoring API, for people
-    score_name          what the score is called
+    name, description   of the scoring API, for display
+    score_name          name of the score
     interval            seconds between two cycles
-    source              what to ask; None: the function gets an empty list
-    sources             several in its place, by name, at most 8; the first is what `score` gets and an older hub asks
-    path                put before /config and /scoring, such as "/performance", when a service has several scorers
-    scoring_host        URL of this service as agents see it, if it is not the host that the hub asks for /config
-    token               what /scoring wants; None: nothing
-    limits              how large a request may be
-    env                 a prefix, or "": environment variables such as SOURCE_QUERY change what is said here
+    source              the source; None: the function gets an empty list
+    sources             several instead, by name, at most 8; `score` gets and an older hub queries the first
+    path                prefix of /config and /scoring, such as "/performance", when a service has several scorers
+    scoring_host        URL of this service as agents see it, if it differs from the hub's host for /config
+    token               required by /scoring; None: no token
+    limits              limits of a request
+    env                 a prefix, or "": environment variables such as SOURCE_QUERY override these values
 
-    Raises ScorerError when a value cannot be right.
+    Raises ScorerError for an invalid value.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Definition:
     def score(self, function: AnyScoringFunction) -> AnyScoringFunction:
         """Decorator of the scoring function: a list of `Series` in, `Score` objects out, returned or yielded.
 
-        A plain function runs in a thread, an `async def` in the event loop. The function itself stays as it is.
+        A plain function runs in a thread, an `async def` in the event loop. The function is returned unchanged.
         Raises ScorerError when the scorer has one already, or for an async generator.
         """
         self._keep(function)
@@ -112,7 +112,7 @@ class Definition:
     def score_sources(self, function: AnySourcesFunction) -> AnySourcesFunction:
         """As `score`, for several sources: the function gets the list of `Series` of each by the source's name.
 
-        Every name of `sources` is there. A request without them, of an agent that is too old, is refused with 422.
+        Every name in `sources` is present. A request without them, by an agent that is too old, is refused with 422.
         """
         self._keep(function)
         self.takes_sources = True
@@ -133,7 +133,7 @@ class Definition:
         return self._function
 
     def config(self, root: str = "") -> dict[str, Any]:
-        """What /config answers. `root` is the path below which the service is, as clients see it."""
+        """The answer of /config. `root` is the path prefix of the service, as clients see it."""
         scoring: dict[str, Any] = {"host": self.scoring_host} if self.scoring_host else {}
         scoring |= {
             "path": f"{root}{self.path}/scoring",
@@ -150,7 +150,7 @@ class Definition:
 
 
 def clean_path(name: str, path: str) -> str:
-    """`/a/b` of `a/b/`. Raises ScorerError when it cannot stand in a URL as it is."""
+    """`/a/b` of `a/b/`. Raises ScorerError when it is not valid in a URL."""
     cleaned = "/" + path.strip("/") if path.strip("/") else ""
     if _PATH.fullmatch(cleaned) is None or any(part in (".", "..") for part in cleaned.split("/")):
         raise ScorerError(f"{name}: {path!r} is not a path such as /performance")

@@ -37,7 +37,7 @@ class ScoringEndpoint:
         self._turns = asyncio.Semaphore(self._limits.concurrency) if self._limits.concurrency else None
 
     async def handle(self, request: Request) -> Response:
-        """Answer a request, and count it."""
+        """Answer and count a request."""
         started = time.perf_counter()
         try:
             answer = await self._scores(request)
@@ -65,7 +65,7 @@ class ScoringEndpoint:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Waits before the body is read: what waits is in the network's buffers and not in memory."""
+        """Waits before the body is read: waiting requests stay in network buffers, not in memory."""
         if self._turns is not None:
             try:
                 async with asyncio.timeout(self._limits.wait_seconds):
@@ -90,7 +90,7 @@ class ScoringEndpoint:
         except TimeoutError:
             raise RefusedError(408, f"the request did not come within {self._limits.read_seconds:g} seconds") from None
         except ClientDisconnect:
-            # It is only for the count: no client reads it.
+            # Only for the count: no client reads it.
             raise RefusedError(400, "the client went away") from None
 
     async def _read_bounded(self, request: Request) -> bytes:
@@ -106,13 +106,13 @@ class ScoringEndpoint:
                     break
                 pieces.append(piece)
         if total > limit:
-            # The server reads the rest and drops it, so that the client hears this and no broken connection.
+            # The server reads and drops the rest, so that the client gets this and no broken connection.
             raise RefusedError(413, f"the request has more than {limit} bytes, the most that this scorer takes")
         return b"".join(pieces)
 
     def _parse(self, body: bytes) -> list[Series] | Sources:
-        """What the scoring function takes."""
-        # Without a body there are no series: people try a scorer that needs none with a bare POST.
+        """Input of the scoring function."""
+        # An empty body means no series: a bare POST tests a scorer that needs none.
         names = self._scorer.sources
         if self._scorer.takes_sources:
             sources = parse_sources(body, self._limits, names) if body else {name: [] for name in names}
@@ -134,12 +134,12 @@ class ScoringEndpoint:
             return encode(given, self._limits.results)
 
     def _call(self, series: list[Series] | Sources) -> object:
-        # What `_parse` gives is what the function was decorated for.
+        # `_parse` returns the type that the function takes.
         return cast("Callable[[object], object]", self._scorer.function)(series)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """What the client hears of an error in the scoring function; the log has all of it."""
+        """Maps an error in the scoring function to an answer; the log has all of it."""
         try:
             yield
         except Unavailable as error:

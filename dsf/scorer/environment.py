@@ -11,8 +11,8 @@ from dsf.scorer.errors import ScorerError
 def env_number(variable: str, default: float, *, least: float | None = None, whole: bool = False) -> float:
     """The number in an environment variable; `default` when it is not set or empty.
 
-    Raises ScorerError when it is no finite number, less than `least`, or has a fraction where it must be `whole`: a
-    scorer with a mistyped threshold shall not start.
+    Raises ScorerError when it is not finite, less than `least`, or has a fraction where it must be `whole`: a
+    scorer with a mistyped threshold must not start.
     """
     text = os.environ.get(variable, "").strip()
     try:

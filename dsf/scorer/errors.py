@@ -1,7 +1,7 @@
 """Errors of a scorer.
 
-ScorerError   the scorer is put together wrongly; raised while it is, for the person who writes it
-Unavailable   raised by a scoring function: something it needs is away for now (503)
+ScorerError   the scorer is defined wrongly; raised at its definition, for its author
+Unavailable   raised by a scoring function: a dependency is unavailable (503)
 RefusedError  a request is answered with an error status; within the library only
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 
 class ScorerError(Exception):
-    """A scorer is put together wrongly. The message names the argument or environment variable and what it may be."""
+    """A scorer is defined wrongly. The message names the argument or environment variable and valid values."""
 
 
-class Unavailable(Exception):  # noqa: N818  (it is raised by people, and reads as what it says)
-    """Something that the scoring function needs is away: the client gets 503, this text and Retry-After.
+class Unavailable(Exception):  # noqa: N818  (part of the API, the name reads as its meaning)
+    """A dependency of the scoring function is unavailable: the client gets 503, this text and Retry-After.
 
-    The text goes to the client as it is. `retry_after` is in seconds; an agent that has so much time left tries again.
+    The text is sent unchanged. `retry_after` is in seconds; an agent with that much time left retries.
     """
 
     def __init__(self, message: str, *, retry_after: int = 1) -> None:

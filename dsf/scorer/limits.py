@@ -9,9 +9,9 @@ from dsf.scorer.errors import ScorerError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Bounds of one scorer. A request beyond them is refused with 413, or with 503 when others are in its way."""
+    """Bounds of one scorer. A request beyond them is refused with 413, or with 503 for concurrency."""
 
-    #: Bytes of a request. Agents take at most 64 MiB from a source, so that nothing they send is refused here.
+    #: Bytes of a request. Agents read at most 64 MiB from a source, so none of their requests is refused.
     bytes: int = 65 * 1024 * 1024
     #: Time series of a request.
     series: int = 100_000
@@ -19,11 +19,11 @@ class Limits:
     samples: int = 5_000_000
     #: Scores of an answer. More would not fit into one AddOnPlacementScore, and the framework refuses them.
     results: int = 10_000
-    #: Seconds in which a request must have come as a whole.
+    #: Seconds to receive a complete request.
     read_seconds: float = 30.0
-    #: Requests that are read and scored at a time; None for no limit but that of the thread pool.
+    #: Requests that are read and scored at a time; None: limited only by the thread pool.
     concurrency: int | None = None
-    #: Seconds for which a request waits for its turn before it is refused with 503.
+    #: Seconds that a request waits for its turn before it is refused with 503.
     wait_seconds: float = 10.0
 
     def __post_init__(self) -> None:

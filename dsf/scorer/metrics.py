@@ -43,7 +43,7 @@ class Metrics:
 
 
 class ScorerMetrics:
-    """The same for one scorer, so that a request looks up no label."""
+    """The same for one scorer, which saves label lookups."""
 
     def __init__(self, metrics: Metrics, scorer: str) -> None:
         self._requests = metrics.requests
@@ -56,12 +56,12 @@ class ScorerMetrics:
         self.running = metrics.running.labels(scorer)
 
     def answered(self, status: int, seconds: float) -> None:
-        """A request has its answer."""
+        """Count an answer."""
         self._requests.labels(self._scorer, str(status)).inc()
         self._seconds.observe(seconds)
 
     def gave(self, results: int, refused: Mapping[str, int]) -> None:
-        """The function gave these results."""
+        """Count a function's results."""
         self._results.inc(results)
         for reason, count in refused.items():
             self._refused.labels(self._scorer, reason).inc(count)

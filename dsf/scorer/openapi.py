@@ -1,4 +1,4 @@
-"""The OpenAPI document of the scoring endpoints. Requests are not parsed by models, so it is written here."""
+"""The OpenAPI document of the scoring endpoints. Requests are not parsed by models, hence this."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dsf.scorer.requestbody import MAX_TIME
 Schema = dict[str, Any]
 
 _LABELS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
-# Go writes a slice or a map without content as null.
+# Go encodes a nil slice or map as null.
 _OR_NULL = {"type": "null"}
 _SAMPLE: Schema = {
     "type": "array",
@@ -45,7 +45,7 @@ _REQUEST: Schema = {
     "properties": {
         "data": {"anyOf": [{"type": "array", "items": _SERIES}, _OR_NULL], "description": "Null is no series."},
         "sources": {
-            # No schema: a scorer of one source does not look at it.
+            # No schema: a scorer of one source ignores it.
             "description": "With several sources, the series of each by its name; data has those of the first.",
         },
     },
@@ -137,7 +137,7 @@ CONFIG_RESPONSES: dict[int | str, Schema] = {200: _json("The configuration.", _C
 
 
 def scoring_responses(*, with_token: bool) -> dict[int | str, Schema]:
-    """What POST /scoring may answer."""
+    """The answers of POST /scoring."""
     refusals = _REFUSALS | ({401: "The token is missing or wrong."} if with_token else {})
     responses: dict[int | str, Schema] = {200: _json("The scores.", _ANSWER)}
     for status, description in sorted(refusals.items()):

@@ -1,4 +1,4 @@
-"""`/docs`: description of the service, on a page without scripts and external resources."""
+"""`/docs`: description of the service, as a page without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _METHODS: Final = ("get", "post", "put", "patch", "delete")
 
 
 def add_page(api: FastAPI) -> None:
-    """Serve the page. The application's own `docs_url` must be None: that one loads scripts of another machine."""
+    """Serve the page. The application's own `docs_url` must be None: that one loads external scripts."""
 
     @api.get(PATH, include_in_schema=False)
     def docs(request: Request) -> HTMLResponse:

@@ -1,9 +1,9 @@
 """Parses the body of a scoring request into series.
 
-A body is almost all samples, so they are kept out of the JSON parser: the samples of each series are cut out of the
-bytes, what remains is parsed as JSON, and the samples of a series are parsed as one flat list of numbers. That takes
-less than half of the time, and no Python object per sample lives longer than its series.
-That works for the form in which Prometheus writes; any other form of the same JSON goes through the parser.
+A body is almost all samples, so they bypass the JSON parser: the samples of each series are cut out of the
+bytes, the rest is parsed as JSON, and the samples of a series are parsed as one flat list of numbers. That takes
+less than half of the time, and no Python object per sample outlives its series.
+That works for the format that Prometheus writes; any other format of the same JSON uses the parser.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
     from dsf.scorer.limits import Limits
 
-# No text within JSON can look like this: its quotes would be escaped.
+# No JSON string can contain this: its quotes would be escaped.
 _KEY = b'"values":'
 _START = _KEY + b"[["
 _END = b"]]"
-# Stands for samples that were cut out. No sender can know it.
+# Replaces samples that were cut out. Senders cannot know it.
 _NONCE = secrets.token_hex(16)
 
-#: The year 2255: beyond are no times of samples but milliseconds, and pandas cannot read them.
+#: The year 2255: larger values are milliseconds, and pandas cannot read them.
 MAX_TIME = 9_000_000_000
 
 _NUMBER = b"0123456789.+-eENaInf"
 _NUMBER_TEXT = _NUMBER.decode() + ","
-#: What is left of `[1718600000,"0.5"],` without the numbers.
+#: `[1718600000,"0.5"],` without the numbers.
 _SHAPE = b'[,""],'
 
 Arrays = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
@@ -45,7 +45,7 @@ Arrays = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 def parse(body: bytes, limits: Limits) -> list[Series]:
     """The series in `{"data":[{"metric":{...},"values":[[t,"v"],...]},...]}`.
 
-    A null in the place of a list or of labels is an empty one: that is how Go writes a slice or a map without content.
+    A null instead of a list or of labels is an empty one: Go encodes a nil slice or map so.
     Raises RefusedError: 400 for no JSON, 422 for JSON of another shape, 413 for more than `limits` allow.
     """
     document, arrays = _document(body, limits)
@@ -55,7 +55,7 @@ def parse(body: bytes, limits: Limits) -> list[Series]:
 def parse_sources(body: bytes, limits: Limits, names: Iterable[str]) -> dict[str, list[Series]]:
     """The series of each source in `{"data":[...],"sources":{"name":[{"metric":...},...],...}}`.
 
-    `names` must be there; others may be. `data`, which is the first of them once more, is not looked at. Raises
+    `names` are required; others are allowed. `data`, a copy of the first of them, is ignored. Raises
     RefusedError as `parse` does.
     """
     document, arrays = _document(body, limits)
@@ -80,7 +80,7 @@ def parse_sources(body: bytes, limits: Limits, names: Iterable[str]) -> dict[str
 
 
 def _document(body: bytes, limits: Limits) -> tuple[dict[str, Any], list[Arrays]]:
-    """The request without its samples, and these."""
+    """The request without its samples, and the samples."""
     _check_counts(body, limits)
     rest, samples = _cut(body)
     if len(samples) == 0 or (arrays := _arrays(samples)) is None:
@@ -97,7 +97,7 @@ def _all_series(where: str, elements: list[Any], arrays: Sequence[Arrays]) -> li
 
 
 def _check_counts(body: bytes, limits: Limits) -> None:
-    """Bounds what parsing can take, by the brackets: each series and each sample has some.
+    """Bounds the cost of parsing by counting brackets: each series and each sample has some.
 
     Brackets in labels count as well, which matters only close to the limits.
     """
@@ -108,7 +108,7 @@ def _check_counts(body: bytes, limits: Limits) -> None:
 
 
 def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
-    """The body with a text in the place of each array of samples, and the inside of these arrays."""
+    """The body with a placeholder for each array of samples, and the content of these arrays."""
     pieces: list[bytes] = []
     samples: list[bytes] = []
     position = 0
@@ -121,7 +121,7 @@ def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _arrays(samples: list[bytes]) -> list[Arrays] | None:
-    """The arrays of `[t,"v"],[t,"v"]` texts; None when one of them has another form."""
+    """The arrays of `[t,"v"],[t,"v"]` texts; None when one of them differs."""
     arrays: list[Arrays] = []
     for text in samples:
         shape = text.translate(None, _NUMBER)
@@ -140,9 +140,9 @@ def _arrays(samples: list[bytes]) -> list[Arrays] | None:
 
 
 def _flat(text: bytes) -> NDArray[np.float64] | None:
-    """The numbers of `1718600000,0.5,...`; None when there is something else."""
+    """The numbers of `1718600000,0.5,...`; None for anything else."""
     try:
-        # Four times as fast as float(), but it does not know +Inf.
+        # Four times as fast as float(), but without +Inf.
         return np.array(from_json(b"[" + text + b"]"), dtype=np.float64)
     except (ValueError, OverflowError):
         pass
@@ -160,7 +160,7 @@ def _data(document: dict[str, Any]) -> list[Any]:
 
 
 def _given(element: dict[str, Any], name: str, empty: Any) -> Any:
-    """The value of a key, and `empty` for null; None when there is no such key."""
+    """The value of a key, or `empty` for null; None when the key is missing."""
     value = element.get(name)
     return empty if value is None and name in element else value
 
@@ -204,7 +204,7 @@ def _slow_arrays(where: str, samples: list[Any]) -> Arrays:
 
 
 def _number(where: str, value: Any) -> float:
-    # Prometheus writes values as text. Numbers are taken too: people write requests by hand.
+    # Prometheus writes values as text. Numbers are accepted too, for handwritten requests.
     if type(value) in (int, float):
         return _float(value)
     if type(value) is str and not value.strip(_NUMBER_TEXT):
@@ -219,7 +219,7 @@ def _float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
-        # A whole number of more than 308 digits.
+        # An integer of more than 308 digits.
         return math.inf
 
 

@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat
 
 @dataclass(frozen=True, slots=True, init=False)
 class Score:
-    """One result. A value that is NaN or infinite is allowed: it is left out of the answer and counted.
+    """One result. A NaN or infinite value is allowed: it is left out of the answer and counted.
 
     The framework uses the labels node, device, namespace, app, pod, container and meta, rounds the value down and
     limits it to -100..100.
@@ -20,9 +20,9 @@ class Score:
     labels: dict[str, str]
 
     def __init__(self, value: SupportsFloat, labels: Mapping[str, str] | None = None) -> None:
-        """Raises TypeError when the value is no number, such as None or text, or a label is no text.
+        """Raises TypeError when the value is not a number, such as None or text, or a label is not text.
 
-        Here rather than when the answer is written, so that the traceback leads to the line that made the score.
+        Here rather than at encoding, so that the traceback shows the line that made the score.
         """
         if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
             msg = f"a score must be a number and not {value!r}; use skip() for a series without a score"
@@ -44,7 +44,7 @@ class Skipped:
 
 
 def checked_labels(labels: Mapping[Any, Any]) -> dict[str, str]:
-    """The labels as a dict of their own. Raises TypeError when one is no text."""
+    """A copy of the labels as a dict. Raises TypeError when one is not text."""
     copy = dict(labels)
     for name, value in copy.items():
         if not isinstance(name, str) or not isinstance(value, str):

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 class Scorer(Definition):
     """One score. It is an ASGI application by itself; several go into one `ScorerApp`.
 
-    Its arguments are those of `Definition`. Raises ScorerError when a value cannot be right.
+    Its arguments are those of `Definition`. Raises ScorerError for an invalid value.
     """
 
     @cached_property
     def app(self) -> ScorerApp:
-        """The service with this scorer alone, made at its first use."""
+        """The service with only this scorer, created at first use."""
         return ScorerApp(self)
 
     def run(self, *, host: str = "127.0.0.1", port: int = 8000) -> None:
-        """Serve until Ctrl-C. In a container say host="0.0.0.0", or use `uvicorn module:app`."""
+        """Serve until Ctrl-C. In a container use host="0.0.0.0", or use `uvicorn module:app`."""
         self.app.run(host=host, port=port)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

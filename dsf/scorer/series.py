@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-#: Two samples are neighbours up to this many steps apart: scrapes come a little early or late, and half a step more
-#: than one is where a sample is rather missing than late.
+#: Two samples are neighbours up to this many steps apart: scrapes come a little early or late, and from half a step
+#: more a sample is missing rather than late.
 _LATE = 1.5
-#: Most points of an even grid. Times come from a request, and two of them may be centuries apart.
+#: Maximum points of an even grid. Times come from a request and may be centuries apart.
 _MAX_GRID = 1_000_000
 
 
@@ -28,14 +28,14 @@ class Gap(NamedTuple):
     start: float
     #: Time of the first sample after it.
     end: float
-    #: How many samples would have been there.
+    #: Number of missing samples.
     missing: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One time series. The arrays are float64, have one length and belong to you; the order is that of the request,
-    which from Prometheus is ascending in time."""
+    """One time series. The arrays are float64, of equal length and may be modified; the order is that of the request,
+    ascending in time from Prometheus."""
 
     labels: dict[str, str]
     #: Unix seconds; always finite.
@@ -54,22 +54,22 @@ class Series:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no sample at all."""
+        """Whether there are no samples."""
         return self.values.size == 0
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return int(self.values.size)
 
     def finite(self) -> Series:
-        """The series without the samples that are NaN; it may be empty."""
+        """The series without NaN samples; it may be empty."""
         known = np.isfinite(self.values)
         return self if known.all() else Series(self.labels, self.times[known], self.values[known])
 
     def gaps(self, step: float) -> list[Gap]:
         """Where samples are missing from a series that should have one every `step` seconds.
 
-        A sample that is NaN is there; use `finite().gaps(step)` to count those as missing too.
+        A NaN sample counts as present; use `finite().gaps(step)` to count those as missing too.
         Raises ValueError when `step` is not positive.
         """
         _check_step(step)
@@ -83,7 +83,7 @@ class Series:
     def regular(self, step: float) -> Series:
         """The series on an even grid of `step` seconds from its first sample to its last, NaN where one is missing.
 
-        Each sample goes to the nearest point of the grid; of two at one point the later one stays. Raises ValueError
+        Each sample moves to the nearest grid point; of two at one point the later one stays. Raises ValueError
         when `step` is not positive, or so small that the grid would have more than a million points.
         """
         _check_step(step)
@@ -111,11 +111,11 @@ class Series:
         return frame
 
     def score(self, value: SupportsFloat, **labels: str) -> Score:
-        """A score with the labels of this series, and more or other ones by name."""
+        """A score with the labels of this series, added to or replaced by name."""
         return Score(value, {**self.labels, **labels})
 
     def skip(self, reason: str) -> Skipped:
-        """Say that this series has no score, and why: one of a few snake_case words. It is counted."""
+        """Skip this series for `reason`, one of a few snake_case words. It is counted."""
         return Skipped(reason)
 
 

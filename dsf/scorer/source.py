@@ -14,11 +14,11 @@ _MAX_SECONDS = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A source of any type that the framework knows. What is empty or 0 here is left to the DynamicScorer's spec."""
+    """A source of any type that the framework knows. Empty or 0 values are left to the DynamicScorer's spec."""
 
     type: str
     query: str = ""
-    #: Seconds of the past.
+    #: Time range in seconds.
     range: int = 0
     #: Seconds between two samples.
     step: int = 0
@@ -28,21 +28,21 @@ class Source:
     path: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ScorerError when a value cannot be right."""
+        """Raises ScorerError for an invalid value."""
         for name in ("range", "step"):
             check_seconds(f"source.{name}", getattr(self, name), least=0)
         if self.host:
             check_host("source.host", self.host)
 
     def document(self) -> dict[str, Any]:
-        """What /config says."""
+        """JSON for /config."""
         params = {name: value for name in ("query", "range", "step") if (value := getattr(self, name))}
         document: dict[str, Any] = {"type": self.type}
         document |= {name: value for name in ("host", "path") if (value := getattr(self, name))}
         return document | ({"params": params} if params else {})
 
     def overridden(self, environment: Mapping[str, str], prefix: str) -> Self:
-        """The same with what the environment variables `<prefix>SOURCE_HOST` and so on say."""
+        """A copy with overrides from environment variables, `<prefix>SOURCE_HOST` and so on."""
         source = self
         for name in ("host", "path", "query", "range", "step"):
             variable = f"{prefix}SOURCE_{name.upper()}"
@@ -59,13 +59,13 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prometheus(Source):
-    """Range queries of a Prometheus, or of what speaks its API. Several queries are joined by `;`."""
+    """Range queries of a Prometheus, or a compatible API. Several queries are joined by `;`."""
 
     type: str = "Prometheus"
 
     def __post_init__(self) -> None:
         """Raises ScorerError when query, range or step is missing."""
-        # Not super(): a dataclass with slots is another class than the one this function was written in.
+        # Not super(): a dataclass with slots replaces the class that this function was defined in.
         Source.__post_init__(self)
         if not self.query.strip(" ;\t\n"):
             raise ScorerError("Prometheus(query=...): must not be empty")
@@ -91,7 +91,7 @@ def check_host(name: str, url: str) -> None:
 
 
 def seconds_of(environment: Mapping[str, str], variable: str) -> int | None:
-    """The whole number in an environment variable, None when it is not set. Raises ScorerError when it is no number."""
+    """The whole number in an environment variable, None when it is not set. Raises ScorerError for an invalid one."""
     text = environment.get(variable, "").strip()
     if not text:
         return None
