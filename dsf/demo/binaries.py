@@ -1,7 +1,7 @@
 """Programs that are not Python: Prometheus, the node exporter, Redis.
 
 They come from PATH, else from Debian's packages, which are downloaded and unpacked into a cache folder. Nothing is
-installed on the machine, no service is started, and root is not needed. Progress is said on standard error.
+installed on the machine, no service is started, and root is not needed. Progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dsf.errors import ToolError
 
 @dataclass(frozen=True)
 class Program:
-    """A program: the Debian package that has it, other names it has on PATH, and where else to get it."""
+    """A program: its Debian package, other names on PATH, and where else to get it."""
 
     package: str
     aliases: tuple[str, ...] = ()
     home: str = ""
     #: Arguments that an unpacked copy needs to find its own files; `{root}` is where it was unpacked.
     arguments: tuple[str, ...] = ()
-    #: Packages with files that it needs and that nothing shows to be missing.
+    #: Packages with required files that dependency checks do not detect.
     parts: tuple[str, ...] = ()
-    #: Where it is, when what is in usr/bin is a script that looks for the rest of an installation.
+    #: Its path, when usr/bin only has a script that looks for the rest of an installation.
     executable: str = ""
 
 
@@ -50,9 +50,9 @@ PROGRAMS = {
         "prometheus-node-exporter", ("node_exporter",), "https://prometheus.io/download/"
     ),
     "victoria-metrics": Program("victoria-metrics", (), "https://docs.victoriametrics.com/"),
-    # For the tests of proxies.
+    # For proxy tests.
     "tinyproxy": Program("tinyproxy-bin", (), "https://tinyproxy.github.io/"),
-    # For the tests of the page; its pictures.
+    # For tests and pictures of the page.
     "nginx": Program("nginx", (), "https://nginx.org/"),
     "chromium": Program(
         "chromium",
@@ -65,13 +65,13 @@ PROGRAMS = {
 
 
 def cache_dir() -> Path:
-    """Where unpacked packages are: `$XDG_CACHE_HOME/dsf/debian`, by default under `~/.cache`."""
+    """Folder of unpacked packages: `$XDG_CACHE_HOME/dsf/debian`, by default under `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "dsf" / "debian"
 
 
 def cached(name: str) -> Path | None:
-    """The program `name` from PATH or from the cache; None when it would have to be downloaded."""
+    """The program `name` from PATH or from the cache; None when it needs a download."""
     program = PROGRAMS[name]
     for candidate in (name, *program.aliases):
         found = shutil.which(candidate)
@@ -82,9 +82,9 @@ def cached(name: str) -> Path | None:
 
 
 def find(name: str) -> Path:
-    """The program `name`, downloaded and unpacked first if need be. Any number of processes may call this at once.
+    """The program `name`, downloaded and unpacked first if needed. Concurrent calls by several processes are safe.
 
-    Raises ToolError, which says how to get the program, when it is nowhere to be had.
+    Raises ToolError, which says how to get the program, when it is not available.
     """
     found = cached(name)
     if found is not None:
@@ -132,7 +132,7 @@ def _unpack(name: str, program: Program, cache: Path) -> Path:
 
 
 def _launcher(root: Path, folder: Path, command: str, program: Program) -> None:
-    """Write `bin/<command>`, which runs the program with its own libraries; its process is the program's."""
+    """Write `bin/<command>`, which runs the program with its own libraries by exec."""
     places = [program.executable] if program.executable else [f"usr/bin/{command}", f"usr/sbin/{command}"]
     executable = next((path for path in places if (root / path).exists()), None)
     if executable is None:

@@ -1,7 +1,7 @@
-"""Debian packages without root: downloaded with apt-get, unpacked with dpkg, with the dependencies that are missing.
+"""Debian packages without root: downloaded with apt-get, unpacked with dpkg, with missing dependencies.
 
-What is missing is looked for, not assumed: shared libraries that the loader does not find, and symbolic links that
-lead nowhere. Only packages that may fill such a gap are downloaded.
+Missing files are detected, not assumed: shared libraries that the loader does not find, and dangling symbolic
+links. Only packages that may provide them are downloaded.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 from dsf.errors import ToolError
 
-#: Never unpacked: a second C library breaks every program; the others are for installing, not for running.
+#: Never unpacked: a second C library breaks every program; the others are only needed for installation.
 _SKIPPED = frozenset({"libc6", "adduser", "debconf", "init-system-helpers", "javascript-common", "lsb-base"})
-#: Start of the names of packages with files for a browser.
+#: Name prefixes of packages with files for a browser.
 _DATA = ("libjs-", "fonts-")
 #: First bytes of a program.
 _ELF = b"\x7fELF"
-#: A download that takes longer (seconds) has hung.
+#: Timeout of a download in seconds.
 _TIMEOUT = 600
 
 
@@ -34,7 +34,7 @@ def available() -> bool:
 def unpack(package: str, root: Path, apt_dir: Path, *parts: str) -> str:
     """Unpack `package`, `parts` and the dependencies they lack into the new folder `root`. Returns its version.
 
-    `apt_dir` is a folder for package lists of our own, used when the machine's are missing or too old.
+    `apt_dir` is a folder for separate package lists, used when the machine's are missing or too old.
     Raises ToolError when a package cannot be downloaded.
     """
     apt = Apt(apt_dir)
@@ -65,7 +65,7 @@ def _fetch(apt: Apt, packages: list[str], root: Path) -> tuple[list[str], list[s
     for archive in apt.download(packages, root.parent):
         versions.append(_run(["dpkg-deb", "--field", str(archive), "Version"]).stdout.strip())
         depends = _run(["dpkg-deb", "--field", str(archive), "Pre-Depends", "Depends"]).stdout
-        # `Depends: a (>= 1), b | c`: the name before any version; of alternatives the first, as apt does.
+        # `Depends: a (>= 1), b | c`: the name before any version; the first alternative, as in apt.
         names += re.findall(r"(?:^\w[\w-]*:|,)\s*([a-z0-9][a-z0-9.+-]*)", depends, re.MULTILINE)
         done = _run(["dpkg-deb", "--extract", str(archive), str(root)])
         archive.unlink()
@@ -80,14 +80,14 @@ def library_folders(root: Path) -> list[Path]:
 
 
 class Apt:
-    """apt-get for a user without rights, with the machine's package lists or, when those do not do, own ones."""
+    """apt-get for an unprivileged user, with the machine's package lists or, if unusable, separate ones."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._own_lists = False
 
     def download(self, packages: list[str], into: Path) -> list[Path]:
-        """Download packages into a folder that has none yet. Raises ToolError with apt's own words."""
+        """Download packages into a folder without packages. Raises ToolError with apt's message."""
         print(f"dsf:   downloading {' '.join(packages)}", file=sys.stderr)
         failure = self._try(packages, into)
         if failure and not self._own_lists:
@@ -98,7 +98,7 @@ class Apt:
         return sorted(into.glob("*.deb"))
 
     def _try(self, packages: list[str], into: Path) -> str:
-        """What apt said, or nothing when the downloads are there."""
+        """apt's output, or nothing when the downloads exist."""
         done = _run(["apt-get", *self._options(), "download", *packages], cwd=into)
         return "" if done.returncode == 0 else _last_words(done)
 
@@ -115,13 +115,13 @@ class Apt:
             raise ToolError(f"apt-get cannot read package lists: {_last_words(done)}")
 
     def _options(self) -> list[str]:
-        # apt's sandbox user cannot write into our folder; apt would warn about it at every download.
+        # apt's sandbox user cannot write into this folder; apt would warn at every download.
         options = {"APT::Sandbox::User": ""}
         if self._own_lists:
             options |= {
                 "Dir::State::lists": f"{self._folder}/lists/",
                 "Dir::Cache": f"{self._folder}/cache/",
-                # Translations and software-centre data are most of an update and of no use here.
+                # Translations and software-centre data are most of an update and unused here.
                 "Acquire::Languages": "none",
                 "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
             }
@@ -151,8 +151,8 @@ def _last_words(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _may_help(package: str, libraries: set[str], links: set[Path]) -> bool:
-    """Whether this dependency may hold what is missing. The loader finds the libraries of an installed package, but
-    a link to another package's files needs them beside it."""
+    """Whether this dependency may provide missing files. The loader finds libraries of an installed package, but
+    a link to another package's files needs them below the same root."""
     if package.startswith(_DATA):
         return bool(links)
     if package.startswith("lib"):
@@ -175,7 +175,7 @@ def missing_libraries(root: Path) -> set[str]:
 
 
 def _programs(root: Path) -> Iterator[Path]:
-    # Some packages have a folder of their own, with a script in usr/bin that leads there.
+    # Some packages have a separate folder, started by a script in usr/bin.
     own = (path for path in (root / "usr/lib").glob("*/*") if ".so" not in path.name and os.access(path, os.X_OK))
     for path in [*(root / "usr/bin").glob("*"), *(root / "usr/sbin").glob("*"), *own]:
         if path.is_file():
@@ -185,7 +185,7 @@ def _programs(root: Path) -> Iterator[Path]:
 
 
 def dead_links(root: Path) -> set[Path]:
-    """Relative symbolic links that lead nowhere; absolute ones mean the machine's own files."""
+    """Dangling relative symbolic links; absolute ones mean the machine's own files."""
     return {
         path
         for top in ("usr/bin", "usr/sbin", "usr/lib", "usr/share")

@@ -1,4 +1,4 @@
-"""The embedded Redis: a Valkey server from a Python wheel, or a Redis that is found on this machine."""
+"""The embedded Redis: a Valkey server from a Python wheel, or a Redis found on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsf.errors import ToolError
 
 
 class EmbeddedRedis:
-    """A server for this user and this machine only, with its data in `folder`: what was set survives a restart."""
+    """A server for this user and this machine only, with its data in `folder`: they survive a restart."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
@@ -28,13 +28,13 @@ class EmbeddedRedis:
 
     @property
     def address(self) -> str:
-        """Where it listens, without the password."""
+        """Listen address, without the password."""
         return f"redis://{LOCALHOST}:{self._port}/0"
 
     def program(self) -> Program:
-        """What to start. Raises ToolError when there is no server program."""
+        """The server program. Raises ToolError when there is none."""
         config = self._folder / "redis.conf"
-        # In a file, because every user of the machine can read a command line.
+        # In a file, because all users of the machine can read command lines.
         _write_private(
             config,
             f"bind {LOCALHOST}\n"
@@ -46,7 +46,7 @@ class EmbeddedRedis:
             "appendfsync everysec\n"
             "maxmemory-policy noeviction\n"
             "maxmemory 1gb\n"
-            # A pair with its score is one block of memory.
+            # Stores a pair with its score in one block of memory.
             "hash-max-listpack-value 2048\nhash-max-listpack-entries 64\n"
             "proto-max-bulk-len 16mb\n",
         )
@@ -57,7 +57,7 @@ class EmbeddedRedis:
         try:
             return bool(client.ping())
         except (redis.ConnectionError, redis.TimeoutError):
-            # It is starting, or reads its log.
+            # It is starting or loading its log.
             return False
         finally:
             client.close()

@@ -12,7 +12,7 @@ from dsf.demo.services import DemoCluster, ScorerService
 from dsf.demo.stack import Stack, StackOptions
 from dsf.demo.supervisor import Program, Supervisor
 
-#: Scoring services, with the port that each gets when it is free.
+#: Scoring services and their preferred ports.
 _SERVICES = {"sample-scorer": 8000, "static-scorer": 8001}
 
 #: Seconds that agents wait for the first samples of their cluster's Prometheus.
@@ -61,7 +61,7 @@ class Fleet:
 
     @property
     def env_file(self) -> Path:
-        """A file to source, for programs such as `celery` that find Redis by the environment alone."""
+        """A file to source, for programs such as `celery` that find Redis only by the environment."""
         return self._state_dir / "env"
 
     @property
@@ -70,8 +70,8 @@ class Fleet:
         return self._supervisor.logs
 
     def prepare(self) -> None:
-        """Find the programs, downloading them if need be, and write the manifests. Raises ToolError."""
-        # The samples first: without them nothing need be downloaded.
+        """Find the programs, downloading them if needed, and write the manifests. Raises ToolError."""
+        # The samples first: without them no download is needed.
         services = [service.program() for service in self.services]
         self._programs = [
             program for cluster in self.clusters for program in cluster.programs(self._state_dir / cluster.name)
@@ -83,7 +83,7 @@ class Fleet:
             self._say(note)
 
     def start(self) -> None:
-        """Start everything, without waiting for all of it. Raises ToolError."""
+        """Start everything, without waiting for all. Raises ToolError."""
         self._started = time.monotonic()
         for program in self._programs:
             self._supervisor.start(program)
@@ -92,14 +92,14 @@ class Fleet:
         self.env_file.write_text(f"export DSF_REDIS_URL={self.stack.redis_url}\n", encoding="utf-8")
 
     def _agent_may_start(self, cluster: str) -> bool:
-        # The first ticks wait for an agent, but not for data: without this the first scores would be empty, and the
-        # next ones come an interval later.
+        # The first ticks wait for an agent, but not for data: otherwise the first scores would be empty, and the
+        # next ones an interval later.
         waiting = self._without_data.get(cluster)
         if waiting is not None and (waiting.has_data or time.monotonic() > self._started + _DATA_TIMEOUT):
             del self._without_data[cluster]
         return cluster not in self._without_data
 
     def tick(self) -> None:
-        """What has to be done again and again: agents follow clusters, dead programs are started again."""
+        """Periodic work: start and end agents with clusters, restart dead programs."""
         self.stack.follow()
         self._supervisor.check()

@@ -1,4 +1,4 @@
-"""The manifests of the demo: written once, then the user's to edit."""
+"""The manifests of the demo: written once, then edited by the user."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from dsf.errors import ToolError
 
 #: Clusters of the demo, as in `templates/clusters.yaml`.
 CLUSTERS = ("worker01", "worker02")
-#: File beside the manifests, whose state folder may be another one next time: which address each scorer has in them.
+#: File with each scorer's address in the manifests; beside them, as the state folder may change between runs.
 _ADDRESSES = ".addresses.json"
-#: Where earlier versions had it: in the state folder.
+#: Its name in the state folder of earlier versions.
 _OLD_ADDRESSES = "addresses.json"
 
 
 def prepare(
     folder: Path, state_dir: Path, ports: Mapping[str, int], more: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Write the manifests into `folder` unless it has some; returns what a person should know.
+    """Write the manifests into `folder` unless it has some; returns messages for the user.
 
     `ports` has the port of each scorer's service. In manifests of an earlier run, which the user may have edited, only
-    addresses that are not right any more are changed. `more` has templates beyond the usual ones by file name; each is
-    written unless there is a file of its name. Raises ToolError when the folder cannot be written.
+    outdated addresses are changed. `more` has additional templates by file name; each is
+    written unless its file exists. Raises ToolError when the folder cannot be written.
     """
     addresses = {name: f"{LOCALHOST}:{port}" for name, port in ports.items()}
     try:
@@ -65,7 +65,7 @@ def _move(files: list[Path], addresses: Mapping[str, str], record: Path) -> list
     moved = {before[name]: address for name, address in addresses.items() if before.get(name, address) != address}
     if not moved:
         return []
-    # In one pass: two services may have changed places.
+    # In one pass: two services may have swapped ports.
     pattern = re.compile("|".join(re.escape(f"http://{old}/") for old in moved))
     notes: list[str] = []
     for file in files:

@@ -1,4 +1,4 @@
-"""Choosing TCP ports of this machine."""
+"""Choice of TCP ports of this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LOCALHOST = "127.0.0.1"
 
 
 def is_free(port: int, host: str = LOCALHOST) -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server could listen on it now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do it: connections of an ended server that linger do not keep the port.
+        # As servers do: lingering connections of an ended server do not keep the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -25,9 +25,9 @@ def is_free(port: int, host: str = LOCALHOST) -> bool:
 
 
 class Ports:
-    """Hands out ports, each once on this machine for as long as this object lives: another demo gets others.
+    """Allocates ports, each once on this machine while this object lives: another demo gets others.
 
-    `say` is told when a well-known port is in use.
+    `say` is called when a well-known port is in use.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -55,10 +55,10 @@ class Ports:
                 return port
 
     def _claim(self, port: int) -> bool:
-        """Take a port; False when it is in use.
+        """Claim a port; False when it is in use.
 
-        Its server listens only later, and two demos that start together would choose the same ones. An abstract Unix
-        socket named after the port is exclusive where ports are, in one network namespace, for all users.
+        Its server listens only later, and two demos that start together would choose the same ports. An abstract Unix
+        socket named after the port is exclusive like the port: in one network namespace, for all users.
         """
         if port in self._taken or not is_free(port):
             return False

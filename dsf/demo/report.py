@@ -29,7 +29,7 @@ class Line:
     highest: int | None
     age: float | None
     next_run: float | None
-    #: Failed cycles in a row, and why the newest one failed.
+    #: Failed cycles in a row, and the newest one's error.
     failing: int
     failure: str
     #: When the score was measured; None without one.
@@ -37,7 +37,7 @@ class Line:
 
 
 class Report:
-    """Reads the lines. Methods raise redis.RedisError when Redis cannot be read."""
+    """Reads lines. Methods raise redis.RedisError when Redis cannot be read."""
 
     def __init__(self, client: redis.Redis, manifests: Path, out_dir: Path) -> None:
         self._redis = client
@@ -56,7 +56,7 @@ class Report:
         ]
 
     def missing(self, since: float) -> dict[str, str]:
-        """Pair -> why it has no score with items that was measured after `since` (unix seconds)."""
+        """Pair -> why it has no score with items measured after `since` (unix seconds)."""
         lines = {keys.pair(line.cluster, line.scorer): line for line in self.lines()}
         found = {}
         for pair in sorted(self._wanted() | set(lines)):
@@ -74,11 +74,11 @@ class Report:
         return found
 
     def problems(self) -> list[str]:
-        """What the hub does not like about the manifests."""
+        """The hub's errors about the manifests."""
         return [f"{one.place}: {one.message}" if one.place else one.message for one in problems_in(self._out_dir)]
 
     def _wanted(self) -> set[str]:
-        """The pairs that the manifests ask for."""
+        """The pairs defined by the manifests."""
         clusters: list[str] = []
         scorers: list[str] = []
         masks: list[Mask] = []
@@ -120,7 +120,7 @@ def _line(score: ScoreView, due: float | None, problem: str) -> Line:
         lowest=min(values, default=None),
         highest=max(values, default=None),
         age=score.age_seconds,
-        # One that cannot run has no next cycle, whatever the schedule's clock says.
+        # A pair that cannot run has no next cycle, whatever the schedule says.
         next_run=None if problem else due,
         failing=score.failing,
         failure=f"{failure.stage or 'cycle'} {failure.reason}: {failure.message}" if failure else problem,

@@ -21,7 +21,7 @@ from dsf.errors import ToolError
 _SCRAPE_INTERVAL = 1
 #: Seconds between two cycles of each scorer.
 _INTERVAL = 10
-#: The name under which a scorer's /config knows the Prometheus of whatever cluster it is asked for.
+#: Host name in a scorer's /config for the Prometheus of any cluster.
 PROMETHEUS_NAME = "kube-prometheus-kube-prome-prometheus.monitoring.svc:9090"
 
 #: Busy CPUs and used memory of the node, and CPU use of the cluster's own programs; all in percent.
@@ -32,7 +32,7 @@ QUERIES = (
     f'sum by (node, device) (label_replace({_USED}, "device", "memory", "", ""))',
     "100 * sum by (node, app) (rate(process_cpu_seconds_total[10s]))",
 )
-#: Seconds of the past that are asked for, and seconds between samples: a multiple, so that the last sample is of now.
+#: Time range and step in seconds: the range is a multiple of the step, so that the last sample is of now.
 _RANGE, _STEP = 60, 5
 
 
@@ -47,7 +47,7 @@ class DemoCluster:
 
     @classmethod
     def choose(cls, name: str, index: int, ports: Ports) -> DemoCluster:
-        """A cluster with the usual ports, counted up for each cluster, where they are free."""
+        """A cluster with the usual ports, incremented per cluster, where they are free."""
         return cls(
             name,
             ports.choose(9090 + index, f"the Prometheus of {name}"),
@@ -57,22 +57,22 @@ class DemoCluster:
 
     @property
     def prometheus_url(self) -> str:
-        """Its Prometheus, as this machine sees it."""
+        """URL of its Prometheus on this machine."""
         return f"http://{LOCALHOST}:{self.prometheus_port}"
 
     @property
     def host_aliases(self) -> dict[str, str]:
-        """What is another server on each cluster under one name."""
+        """Names that mean a different server on each cluster."""
         return {PROMETHEUS_NAME: f"{LOCALHOST}:{self.prometheus_port}"}
 
     @property
     def has_data(self) -> bool:
-        """Whether its Prometheus has an answer to the queries, some seconds after its start."""
+        """Whether its Prometheus answers the queries, some seconds after its start."""
         answer = http_answer(f"{self.prometheus_url}/api/v1/query?{urlencode({'query': _BUSY})}")
         return answer is not None and b'"result":[]' not in answer
 
     def programs(self, folder: Path) -> list[Program]:
-        """Prometheus and node exporter, with their files in `folder`. Raises ToolError when there are none."""
+        """Prometheus and node exporter, with their files in `folder`. Raises ToolError if missing."""
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "prometheus.yml"
         config.write_text(self.prometheus_config(), encoding="utf-8")
@@ -94,7 +94,7 @@ class DemoCluster:
             (
                 str(find("prometheus-node-exporter")),
                 f"--web.listen-address={LOCALHOST}:{self.exporter_port}",
-                # What the queries need and a person may like to see; all of it every second would be much.
+                # Required by the queries or useful to see; all collectors every second would be much.
                 "--collector.disable-defaults",
                 *(f"--collector.{name}" for name in ("cpu", "loadavg", "meminfo", "netdev", "stat", "time")),
                 "--log.level=warn",
@@ -121,20 +121,20 @@ class DemoCluster:
 
 @dataclass(frozen=True)
 class ScorerService:
-    """One of the samples, as a server."""
+    """A server of one sample."""
 
     name: str
     port: int
-    #: More variables for it, which win over those that every sample gets.
+    #: Additional variables, which override those of every sample.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Its base URL."""
         return f"http://{LOCALHOST}:{self.port}"
 
     def program(self) -> Program:
-        """What to start. Raises ToolError when the samples are not there."""
+        """Its program. Raises ToolError when the samples are missing."""
         folder = samples_dir() / self.name
         options = ("--app-dir", str(folder), "--host", LOCALHOST, "--port", str(self.port), "--no-access-log")
         command = ("-m", "uvicorn", *options, "app:app")

@@ -1,6 +1,6 @@
-"""The hub on a folder of manifests, with everything around it, as child processes on this machine.
+"""The hub on a folder of manifests, with all its services, as child processes on this machine.
 
-One local agent runs for each cluster that the hub accepted; agents come and go with the clusters.
+One local agent runs per cluster that the hub accepted; agents start and end with the clusters.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from dsf.settings import Settings, child_environment
 from dsf.store.client import connect
 from dsf.store.registry import Registry
 
-#: Ports that people know, taken when they are free.
+#: Well-known ports, used if free.
 WEB_PORT = 8090
 EXPORTER_PORT = 8080
 FLOWER_PORT = 5555
-#: Seconds until Redis must answer; it may have a log to read.
+#: Seconds until Redis must answer; it may load a log.
 _REDIS_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True)
 class StackOptions:
-    """What to run, and where."""
+    """Options of a stack."""
 
     manifests: Path
     out_dir: Path
@@ -59,13 +59,13 @@ class StackOptions:
 
 
 class Stack:
-    """The processes of one hub. `start`, then `follow` again and again; the supervisor ends them.
+    """The processes of one hub. `start`, then `follow` periodically; the supervisor ends them.
 
-    A context manager, which closes its connections.
+    A context manager that closes its connections.
     """
 
     def __init__(self, options: StackOptions, supervisor: Supervisor, ports: Ports, say: Callable[[str], None]) -> None:
-        """Raises SettingsError when the URL of Redis is none."""
+        """Raises SettingsError for an invalid URL of Redis."""
         self.options = options
         self._supervisor = supervisor
         self._ports = ports
@@ -73,7 +73,7 @@ class Stack:
         self._embedded: EmbeddedRedis | None = None
         self._client: redis.Redis | None = None
         self._agents: set[str] = set()
-        #: Whether a person knows that the clusters cannot be read.
+        #: Whether the error about the clusters was reported.
         self._told = False
         self.redis_url = options.redis_url or ""
         self.redis_address = str(address.parse(self.redis_url)) if self.redis_url else ""
@@ -86,7 +86,7 @@ class Stack:
 
     @property
     def client(self) -> redis.Redis:
-        """A client of the stack's Redis, once it was started; closed at the end."""
+        """A client of the stack's Redis, once started; closed at the end."""
         if self._client is None:
             self._client = connect(Settings.load().with_redis(self.redis_url), name="dsf-up", retries=1)
         return self._client
@@ -111,7 +111,7 @@ class Stack:
             self._supervisor.start(program)
 
     def follow(self) -> None:
-        """Start what had to wait for the hub, and start and end agents as clusters come and go."""
+        """Start what had to wait for the hub, and start and end agents with their clusters."""
         if "results worker" not in self._supervisor and self._secret_file.exists():
             self._supervisor.start(self._results())
         if not self.options.agents:
@@ -142,7 +142,7 @@ class Stack:
             self._client = None
 
     def _tell(self, error: redis.RedisError) -> None:
-        """Say once why the clusters cannot be read, unless Redis is only being started again."""
+        """Report once why the clusters cannot be read, unless Redis is only restarting."""
         away = isinstance(error, redis.ConnectionError | redis.TimeoutError)
         if (away and not isinstance(error, redis.AuthenticationError)) or self._told:
             return
@@ -169,7 +169,7 @@ class Stack:
         programs.append(self._web())
         if self.flower_url is not None:
             environment = self._environment("flower")
-            # Its read-only API answers on this machine without a login.
+            # Its read-only API needs no login on this machine.
             environment["FLOWER_UNAUTHENTICATED_API"] = "true"
             command = tuple(celerycommands.flower(LOCALHOST, self._flower_port))
             programs.append(Program("Flower", command, environment, ready=http_ready(f"{self.flower_url}/healthcheck")))
@@ -183,7 +183,7 @@ class Stack:
                 "web",
                 web_host=LOCALHOST,
                 web_port=self._web_port,
-                # As the command line may, on this machine.
+                # On this machine, as for the command line.
                 web_auth="none",
                 web_allow_actions=True,
                 web_flower_url=self.flower_url or "",
@@ -214,12 +214,12 @@ class Stack:
         )
 
     def _environment(self, role: str, **values: object) -> dict[str, str]:
-        """The environment of one process; roles get no secret of another."""
+        """The environment of one process; roles get no secrets of others."""
         common: dict[str, object] = {
             "role": role,
             "redis_url": self.redis_url,
             "redis_url_file": None,
-            # Nothing of the shell's own Redis must leak in.
+            # Ignore the shell's own Redis settings.
             "redis_username": None,
             "redis_password": None,
             "redis_password_file": None,
@@ -232,7 +232,7 @@ class Stack:
             "out_dir": self.options.out_dir,
         }
         environment = child_environment(**(common | values))
-        # Logs are files that are read while they grow.
+        # Logs are read while they grow.
         environment["PYTHONUNBUFFERED"] = "1"
         return environment
 
@@ -251,19 +251,19 @@ class Stack:
 
 
 def http_ready(url: str) -> Callable[[], bool]:
-    """A condition: the URL of a server on this machine answers 200."""
+    """A condition: the URL on this machine answers 200."""
     return lambda: http_answer(url) is not None
 
 
 def http_answer(url: str) -> bytes | None:
-    """What a server on this machine answers with 200; None when it does not."""
+    """The body of a 200 answer of a server on this machine; None otherwise."""
     parts = urlsplit(url)
-    # Not urllib: it would ask a proxy that the environment names.
+    # Not urllib: it would use a proxy from the environment.
     connection = http.client.HTTPConnection(parts.hostname or LOCALHOST, parts.port, timeout=2)
     try:
         connection.request("GET", parts._replace(scheme="", netloc="").geturl() or "/")
         answer = connection.getresponse()
-        # To its end in any case: a server complains about a client that goes away.
+        # Always read to the end: servers log an early disconnect as an error.
         body = answer.read()
         return body if answer.status == HTTPStatus.OK else None
     except (OSError, http.client.HTTPException):

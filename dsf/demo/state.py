@@ -13,7 +13,7 @@ from dsf.errors import ToolError
 
 
 def default_dir(manifests: Path) -> Path:
-    """Where the state that belongs to this folder of manifests is.
+    """The state folder for this folder of manifests.
 
     Not in the folder itself: that is watched for changes, and Redis writes every second.
     """
@@ -25,7 +25,7 @@ def default_dir(manifests: Path) -> Path:
 
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the state folder, which is made if need be, for this process.
+    """Lock the state folder, created if needed, for this process.
 
     Raises ToolError when another process has it or it cannot be written.
     """

@@ -2,7 +2,7 @@
 
 Each child has a session of its own, so that Ctrl-C in the terminal reaches only the supervisor, which then ends the
 children in order. On Linux the kernel ends them too when the supervisor itself is killed. Use it from one thread: the
-kernel's promise is tied to the thread that started the child.
+kernel ties this to the thread that started the child.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import NoReturn
 
 from dsf.errors import ToolError
 
-#: A program that died this often in a row is not started again. One that ran for RESTART_WINDOW seconds begins anew:
-#: how long a program takes to die at its start is a matter of the machine.
+#: A program that died this often in a row is not started again. RESTART_WINDOW seconds of running reset the count:
+#: how long a program takes to die at its start depends on the machine.
 RESTART_LIMIT = 5
 RESTART_WINDOW = 60.0
 #: Seconds between SIGTERM and SIGKILL. A Celery worker finishes its tasks first, and those wait for HTTP.
 STOP_GRACE = 8.0
-#: Bytes of a log; a longer one is moved to `<name>.log.1`.
+#: Bytes of a log; a larger one is moved to `<name>.log.1`.
 LOG_LIMIT = 10 * 1024 * 1024
 _POLL = 0.05
 
@@ -43,14 +43,14 @@ _TRAMPOLINE = (
 
 @dataclass(frozen=True)
 class Program:
-    """What to start. `command[0]` is a path."""
+    """A program. `command[0]` is a path."""
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] | None = None
-    #: Whether it serves now; must not block for long. None: it does as soon as it runs.
+    #: Whether it serves now; must not block for long. None: as soon as it runs.
     ready: Callable[[], bool] | None = None
-    #: Ended after all the others: they need it to end well.
+    #: Ended after all others: they need it to shut down.
     last: bool = False
 
 
@@ -68,7 +68,7 @@ class _Child:
 
 
 class Supervisor:
-    """The children of one run. `folder` gets their logs; `say` is told what a person should know."""
+    """The children of one run. `folder` gets their logs; `say` gets messages for the user."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.logs = folder / "logs"
@@ -92,9 +92,9 @@ class Supervisor:
         return self._children[name].process.pid
 
     def interrupt(self) -> NoReturn:
-        """A signal's handler: raises KeyboardInterrupt now and, should that be lost, at the next look.
+        """Signal handler: raises KeyboardInterrupt now and, if that is lost, at the next check.
 
-        What is raised while an object is being deleted is printed and lost.
+        An exception raised while an object is being deleted is only printed.
         """
         self._interrupted = True
         raise KeyboardInterrupt
@@ -104,7 +104,7 @@ class Supervisor:
             raise KeyboardInterrupt
 
     def wait_ready(self, timeout: float, *names: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Wait until these programs (default: those that were started so far) serve; call `meanwhile` meanwhile.
+        """Wait until these programs (default: those started so far) serve; call `meanwhile` in between.
 
         Raises ToolError with the end of the log when one dies or takes longer than `timeout` seconds.
         """
@@ -126,9 +126,9 @@ class Supervisor:
                 time.sleep(_POLL)
 
     def check(self) -> None:
-        """Start again what has died, a little later each time; what keeps dying is given up. Call it often.
+        """Restart dead programs, a little later each time; give up those that keep dying. Call it often.
 
-        Raises ToolError when a program is not there any more.
+        Raises ToolError when a program does not exist any more.
         """
         self._look()
         for name, child in self._children.items():
@@ -154,7 +154,7 @@ class Supervisor:
         self._say(f"{name} ended ({_how(child.process)}); starting it again" + (f": {cause}" if cause else ""))
 
     def troubles(self) -> dict[str, str]:
-        """Programs that are given up, with why and the end of their logs."""
+        """Programs given up, with the reason and the end of their logs."""
         return {
             name: f"{child.given_up}; {self._log_hint(child)}"
             for name, child in self._children.items()
@@ -168,9 +168,9 @@ class Supervisor:
             _end([child], STOP_GRACE)
 
     def stop_all(self) -> None:
-        """End everything, in the reverse order of starting, what is needed last at last.
+        """End all programs in reverse order of starting, those marked `last` at the end.
 
-        A Ctrl-C meanwhile skips the waiting and kills.
+        A Ctrl-C meanwhile kills without waiting.
         """
         children = list(reversed(self._children.values()))
         self._children.clear()
@@ -214,7 +214,7 @@ class Supervisor:
 def supervising(folder: Path, say: Callable[[str], None]) -> Iterator[Supervisor]:
     """A supervisor whose children are ended at the end of the block, also by SIGTERM and SIGHUP.
 
-    Both raise KeyboardInterrupt in the block, as Ctrl-C does. A SIGHUP that is ignored, as by nohup, stays so.
+    Both raise KeyboardInterrupt in the block, as Ctrl-C does. An ignored SIGHUP, as by nohup, stays ignored.
     """
     supervisor = Supervisor(folder, say)
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -230,26 +230,26 @@ def supervising(folder: Path, say: Callable[[str], None]) -> Iterator[Supervisor
 
 
 def _end(children: list[_Child], grace: float) -> None:
-    """SIGTERM, then after `grace` seconds SIGKILL, to each child and what it started."""
+    """SIGTERM, then after `grace` seconds SIGKILL, to each child and its descendants."""
     for child in children:
         _signal(child, signal.SIGTERM)
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(child.process.poll() is None for child in children):
         time.sleep(_POLL)
     for child in children:
-        # Also when the child itself is gone: something it started may have stayed.
+        # Also when the child itself is gone: its descendants may still run.
         _signal(child, signal.SIGKILL)
         child.process.wait()
 
 
 def _signal(child: _Child, number: signal.Signals) -> None:
-    # The session's process group: it has the child's number for as long as one of its members lives.
+    # The session's process group: it has the child's pid while any of its members lives.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, number)
 
 
 def _shorten(log: Path) -> None:
-    # The child goes on writing into the same file, which it opened for appending.
+    # The child continues to write to the same file, which it opened for appending.
     with contextlib.suppress(OSError):
         if log.stat().st_size > LOG_LIMIT:
             shutil.copyfile(log, log.with_suffix(".log.1"))

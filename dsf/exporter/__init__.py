@@ -1,6 +1,6 @@
 """The exporter: the whole fleet's metrics and a read-only JSON API, both read from Redis when they are asked for.
 
 In reading order: `families` turns pairs into metric families, `collector` reads Redis at a scrape, `scrape` shares one
-reading between scrapes that come together, `app` is the HTTP service over `dsf.fleet`, `main` runs it. It writes
+reading between concurrent scrapes, `app` is the HTTP service over `dsf.fleet`, `main` runs it. It writes
 nothing, so any number of exporters may run.
 """

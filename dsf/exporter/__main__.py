@@ -6,7 +6,7 @@ from dsf.launch import launch
 
 
 def main() -> int:
-    """Run with the settings of the environment."""
+    """Run with settings of the environment."""
     return launch("dsf.exporter.main:run")
 
 

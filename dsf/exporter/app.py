@@ -18,9 +18,9 @@ from dsf.exporter.scrape import Scraper
 from dsf.fleet.api import ERRORS, add_problems, make_router
 from dsf.http.apidocs import add_docs
 
-#: Parts in which a scrape may come.
+#: Maximum shards of a scrape.
 MAX_SHARDS = 64
-#: What the page at / leads to.
+#: Links of the page at /.
 _PLACES = {
     "docs": "every endpoint of the JSON API, to try out",
     "api/v1/summary": "the whole fleet in numbers",
@@ -83,7 +83,7 @@ def _add_metrics(app: FastAPI, client: redis.Redis, limit: int) -> None:
 
     def scraper_of(shard: str) -> Scraper:
         wanted = _shard(shard)
-        # Each remembers what it left out; a few at most, as a scraper has.
+        # Each has the state of its limit; a few at most.
         return scrapers.setdefault(wanted, Scraper(FleetCollector(client, limit=limit, shard=wanted)))
 
     @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse, responses={400: ERRORS[400]})
@@ -96,7 +96,7 @@ def _add_metrics(app: FastAPI, client: redis.Redis, limit: int) -> None:
         body, content_type = scraper_of(shard).scrape(accept)
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
         if gzip_accepted(accept_encoding):
-            # The fastest level: the texts are very repetitive, and this is in the path of every scrape.
+            # The fastest level: the text is very repetitive, and every scrape pays for it.
             body = gzip.compress(body, compresslevel=1)
             headers["Content-Encoding"] = "gzip"
         return Response(body, headers=headers)

@@ -24,15 +24,15 @@ from dsf.store.registry import Registry, ScorerRecord
 
 log = dsf.log.get(__name__)
 
-#: Reasons that are exposed from the start, as 0: an increase from nothing to one is invisible to rate().
+#: Reasons exposed as 0 from the start: rate() does not see an increase from absent to one.
 REJECTED_REASONS = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed")
 WRITE_RESULTS = ("written", "coalesced", "unchanged", "failed", "deleted")
 
 
 class FleetCollector(Collector):
-    """Everything the hub knows of the fleet, as metric families.
+    """The hub's state of the fleet, as metric families.
 
-    When Redis cannot be read there is one metric, `dynamic_scoring_up 0`: numbers of another moment would look fresh.
+    When Redis cannot be read there is one metric, `dynamic_scoring_up 0`: old numbers would look fresh.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class FleetCollector(Collector):
         limit: int = NO_LIMIT,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
-        """`limit` is the number of series for scorers that do not say how they are exposed; `shard` (i, n): only
-        clusters whose hash is i of n. What is not of a cluster is in shard 0."""
+        """`limit` is the number of series for scorers without an exposure setting; `shard` (i, n): only
+        clusters whose hash is i of n. Metrics without a cluster are in shard 0."""
         self._redis = client
         self._clock = clock
         self._budget = Budget(limit)
@@ -55,7 +55,7 @@ class FleetCollector(Collector):
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Read everything first and give it out after, so that a scrape is whole or absent."""
+        """Read everything before yielding, so that a scrape is complete or absent."""
         up = metrics.UP.gauge()
         try:
             families = self._read()
@@ -68,7 +68,7 @@ class FleetCollector(Collector):
 
     def _read(self) -> list[Metric]:
         scorers = Registry(self._redis).scorers()
-        # In each shard: a rule that joins them must find both.
+        # In each shard: a rule that joins them needs both.
         pairs = self._pairs(scorers)
         if self._shard[0] != 0:
             return pairs
@@ -83,7 +83,7 @@ class FleetCollector(Collector):
         ]
 
     def _pairs(self, scorers: dict[str, ScorerRecord]) -> list[Metric]:
-        """What is known per scorer and cluster, as far as it is exposed."""
+        """The exposed families per scorer and cluster."""
         chosen = said(scorers)
         unsaid = sum(number for name, number in self._counts(scorers).items() if name not in chosen)
         items = 0
@@ -107,7 +107,7 @@ class FleetCollector(Collector):
         return of == 1 or zlib.crc32(cluster.encode()) % of == number
 
     def _counts(self, scorers: Iterable[str]) -> dict[str, int]:
-        """On how many clusters of this shard each scorer runs: counted by the read model, about where it is split."""
+        """Number of clusters in this shard per scorer: from the read model, approximate when sharded."""
         names = list(scorers)
         if self._redis.get(keys.MODEL_VERSION) != VERSION:
             mine = Counter(scorer for cluster, scorer in Pairs(self._redis).names() if self._is_mine(cluster))
@@ -119,7 +119,7 @@ class FleetCollector(Collector):
         return {name: size // self._shard[1] for name, size in zip(names, sizes, strict=True)}
 
     def _items(self, pairs: Iterable[tuple[str, str]]) -> int:
-        """How many items they have together."""
+        """Total number of their items."""
         return sum(state.items or 0 for state in Pairs(self._redis).verdicts(pairs))
 
     def _exposition(self, levels: Mapping[str, Level], unsaid: int, items: int) -> list[Metric]:

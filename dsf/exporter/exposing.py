@@ -8,17 +8,17 @@ from typing import Final, Literal
 from dsf.store.registry import ScorerRecord
 
 Level = Literal["items", "pair", "none"]
-#: Series of one scorer on one cluster without its items: two of requests, six of stages, two of times, one of what was
-#: scheduled, six of outcomes.
+#: Series of one scorer on one cluster without its items: two of requests, six of stages, two of times, one of
+#: schedules, six of outcomes.
 PER_PAIR: Final = 17
 #: More than any fleet has.
 NO_LIMIT: Final = 2**53
-#: What was left out comes back when it needs so much of the limit: not at one scrape and away at the next.
+#: Hysteresis: omitted series come back when they need at most this share of the limit.
 _BACK_BELOW: Final = 0.9
 
 
 class Budget:
-    """Decides for scorers that say nothing. It remembers what was left out at the scrape before."""
+    """Decides for scorers without a setting. It remembers what the last scrape left out."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -26,18 +26,18 @@ class Budget:
         self._has_items = True
 
     def for_pairs(self, pairs: int) -> bool:
-        """Whether there is room for the series of so many scorers on clusters."""
+        """Whether there is room for the series of this many pairs."""
         self._has_pairs = _fits(PER_PAIR * pairs, self.limit, self._has_pairs)
         return self._has_pairs
 
     def for_items(self, pairs: int, items: int) -> bool:
-        """Whether there is room for those of so many items too."""
+        """Whether there is room for those of the items too."""
         self._has_items = self._has_pairs and _fits(PER_PAIR * pairs + items, self.limit, self._has_items)
         return self._has_items
 
 
 def said(records: Mapping[str, ScorerRecord]) -> dict[str, Level]:
-    """What scorers say themselves."""
+    """The scorers' own settings."""
     return {name: record.exposition for name, record in records.items() if record.exposition != ""}
 
 

@@ -24,7 +24,7 @@ Labels = tuple[str, ...]
 
 
 class PairFamilies:
-    """Sums of the pairs that were added; `collect` gives them as metric families."""
+    """Sums of the added pairs; `collect` yields them as metric families."""
 
     def __init__(self, score_names: Mapping[str, str], now: float) -> None:
         """`score_names` by scorer; `now` in unix seconds decides which results have expired."""
@@ -43,7 +43,7 @@ class PairFamilies:
         self._stage_count: defaultdict[Labels, int] = defaultdict(int)
 
     def add(self, pair: PairState, *, with_items: bool = True) -> None:
-        """Take one pair in; without its items only what is one number per pair."""
+        """Add one pair; without items only the metrics with one series per pair."""
         score = self._score(pair)
         known = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
         name, cluster = cut_label(known), cut_label(pair.cluster)
@@ -51,7 +51,7 @@ class PairFamilies:
         if pair.last_success is not None:
             _keep_newest(self._last_success, (cluster, name), pair.last_success)
         if score is not None:
-            # An expired score keeps this gauge: its value in the past is what an alert compares with time().
+            # An expired score keeps this gauge: alerts compare its past value with time().
             _keep_newest(self._valid_until, (cluster, name), score.valid_until)
             if with_items and not has_expired(score.valid_until, self._now):
                 for labels, value in score.results:
@@ -74,7 +74,7 @@ class PairFamilies:
         for (stage, reason), number in pair.errors().items():
             self._failures[name, stage, reason, cluster] += number
         if lost:
-            # Nothing was heard, so no stage is known to have failed.
+            # No result arrived, so the failed stage is unknown.
             self._failures[name, "", "lost", cluster] += lost
         for reason, number in pair.refused().items():
             self._refused[name, reason, cluster] += number
@@ -87,7 +87,7 @@ class PairFamilies:
         """The families, each once, also when it is empty."""
         yield _gauge(metrics.SCORE, self._scores)
         yield _counter(metrics.REQUESTS, self._requests, "ds_cluster")
-        # Results carry sums, not buckets; a summary is the type that says exactly that.
+        # Results carry sums, not buckets, which is a summary without quantiles.
         spec = metrics.STAGE_SECONDS
         stages = SummaryMetricFamily(spec.name, spec.help, labels=(*spec.labels, "ds_cluster"))
         for labels, number in self._stage_count.items():
@@ -97,7 +97,7 @@ class PairFamilies:
         yield _gauge(metrics.VALID_UNTIL, self._valid_until)
         yield _counter(metrics.SCHEDULED, self._scheduled)
         yield _counter(metrics.CYCLES, self._cycles)
-        # With the cluster: a sum over all would fall when a pair goes, which Prometheus takes for a restart.
+        # Per cluster: a total would fall when a pair is removed, which Prometheus takes for a restart.
         yield _counter(metrics.FAILURES, self._failures, "ds_cluster")
         yield _counter(metrics.REFUSED, self._refused, "ds_cluster")
         yield _counter(metrics.CLAMPED, self._clamped, "ds_cluster")

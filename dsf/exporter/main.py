@@ -14,18 +14,18 @@ from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
 
-#: Seconds within which Redis must answer. Below Prometheus' scrape timeout of 10 s, so that a scrape says that Redis is
-#: away instead of timing out.
+#: Seconds within which Redis must answer. Below Prometheus' scrape timeout of 10 s, so that a scrape reports that Redis
+#: is down instead of timing out.
 _CONNECT_TIMEOUT = 2.0
 _ANSWER_TIMEOUT = 5.0
-#: Seconds that requests under way get at the end.
+#: Seconds for open requests at shutdown.
 _SHUTDOWN_TIMEOUT = 5
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; requests under way are finished. Returns the exit code.
+    """Serve until SIGTERM or SIGINT; open requests are finished. Returns the exit code.
 
-    Raises SettingsError when the address cannot be taken.
+    Raises SettingsError when the address cannot be bound.
     """
     dsf.log.setup(settings)
     memory.share_heap()
@@ -40,7 +40,7 @@ def run(settings: Settings) -> int:
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
             make_app(client, series_limit=settings.exporter_series_limit),
-            # Our logging stays as it is; an access log line per scrape and probe says nothing.
+            # Keep our logging; access log lines for scrapes and probes are noise.
             log_config=None,
             access_log=False,
             http=PatientProtocol,

@@ -12,21 +12,21 @@ from prometheus_client.registry import Collector
 
 
 class Scraper:
-    """Gives a collector's metrics as text. Thread-safe.
+    """Renders a collector's metrics as text. Thread-safe.
 
-    A scrape that comes while one with the same format runs gets the answer of that one: a slow Redis and many
+    A scrape during another one with the same format gets the answer of that one: a slow Redis and many
     Prometheus servers must not pile up readings of the whole fleet.
     """
 
     def __init__(self, collector: Collector) -> None:
-        # An own registry: the default one adds metrics of this process under names that say nothing of the fleet.
+        # A separate registry: the default one adds metrics of this process, unrelated to the fleet.
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(collector)
         self._lock = threading.Lock()
         self._running: dict[str, Future[bytes]] = {}
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
-        """The metrics in the format that the `Accept` header asks for, and the content type."""
+        """The metrics in the format of the `Accept` header, and the content type."""
         encode, content_type = choose_encoder(accept)
         return self._shared(content_type, lambda: encode(self._registry)), content_type
 

@@ -1,6 +1,6 @@
 """Samples that `dsf demo --with NAME,...` runs beside its own: one entry of a table and one manifest each.
 
-A manifest here has the place-holder of its sample's address, as those in `templates` have:
+A manifest here has a placeholder for its sample's address, as those in `templates`:
 `@SIMPLE_PREDICTION_SCORER@`.
 """
 
@@ -20,11 +20,11 @@ class Extra:
 
     #: Folder below `samples`; also the name of the program.
     sample: str
-    #: Its port, if that is free.
+    #: Its preferred port.
     port: int
-    #: What a person who mistypes its name is told.
+    #: Help text after a mistyped name.
     help: str
-    #: For the sample; a demo is young, so ranges and steps are of seconds.
+    #: For the sample; a demo is short, so ranges and steps are seconds.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -33,11 +33,11 @@ class Extra:
         return f"{self.sample}.yaml"
 
     def template(self) -> str:
-        """The manifest with the place-holder in it."""
+        """The manifest with the placeholder."""
         return resources.files(__name__).joinpath(self.manifest).read_text(encoding="utf-8")
 
 
-#: Name for `--with` -> what it runs.
+#: Name for `--with` -> sample.
 EXTRAS: Mapping[str, Extra] = {
     "prediction": Extra(
         "simple-prediction-scorer",
@@ -54,7 +54,7 @@ EXTRAS: Mapping[str, Extra] = {
             ),
             "SOURCE_RANGE": "60",
             "SOURCE_STEP": "1",
-            # Often, so that the score comes soon after there are samples enough.
+            # Short, so that the score comes soon after there are enough samples.
             "SCORE_INTERVAL": "5",
             "MIN_LENGTH": "12",
             "THRESHOLD": "0.8",
@@ -65,7 +65,7 @@ EXTRAS: Mapping[str, Extra] = {
         8003,
         "how much CPU and memory is left",
         {
-            # There is no Kubernetes here: what is idle and what is free stand for what no pod requests.
+            # Without Kubernetes, idle CPU and free memory stand for unrequested resources.
             "SOURCE_TYPE": "Prometheus",
             "SOURCE_HOST": f"http://{PROMETHEUS_NAME}",
             "SOURCE_QUERY": (
@@ -76,7 +76,7 @@ EXTRAS: Mapping[str, Extra] = {
             ),
             "SOURCE_RANGE": "10",
             "SOURCE_STEP": "5",
-            # Of one machine that is no rack: 16 cores and 64 GiB are 100.
+            # Scaled to one machine: 16 cores and 64 GiB are 100.
             "MAX_CPU": "16",
             "MAX_MEMORY": str(64 * 2**30),
         },
@@ -85,7 +85,7 @@ EXTRAS: Mapping[str, Extra] = {
 
 
 def chosen(names: Collection[str], folder: Path) -> list[Extra]:
-    """The extras of these names, and those that `folder` has a manifest of from an earlier run, in the table's order.
+    """The extras of these names, and those with a manifest in `folder` from an earlier run, in the table's order.
 
     Raises KeyError for a name that is not in the table.
     """
