@@ -16,7 +16,7 @@ _SHARE: Final = 0.8
 _BEFORE: Final = 60.0
 #: Seconds between attempts while an old token is valid.
 _PAUSE: Final = 10.0
-#: Maximum seconds of an attempt: the cycle must query its source, too.
+#: Seconds per attempt: the cycle must query its source, too.
 _TRY: Final = 5.0
 #: Maximum number of tokens; expired ones go first.
 _MOST: Final = 256

@@ -152,7 +152,7 @@ def _last_words(done: subprocess.CompletedProcess[str]) -> str:
 
 def _may_help(package: str, libraries: set[str], links: set[Path]) -> bool:
     """Whether this dependency may provide missing files. The loader finds libraries of an installed package, but
-    a link to another package's files needs them below the same root."""
+    a link to another package's files needs them beside it."""
     if package.startswith(_DATA):
         return bool(links)
     if package.startswith("lib"):

@@ -46,7 +46,7 @@ class EmbeddedRedis:
             "appendfsync everysec\n"
             "maxmemory-policy noeviction\n"
             "maxmemory 1gb\n"
-            # Stores a pair with its score in one block of memory.
+            # Keeps a pair with its score in one block.
             "hash-max-listpack-value 2048\nhash-max-listpack-entries 64\n"
             "proto-max-bulk-len 16mb\n",
         )
@@ -57,7 +57,7 @@ class EmbeddedRedis:
         try:
             return bool(client.ping())
         except (redis.ConnectionError, redis.TimeoutError):
-            # It is starting or loading its log.
+            # Starting, or loading its log.
             return False
         finally:
             client.close()

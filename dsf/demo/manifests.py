@@ -25,8 +25,8 @@ def prepare(
     """Write the manifests into `folder` unless it has some; returns messages for the user.
 
     `ports` has the port of each scorer's service. In manifests of an earlier run, which the user may have edited, only
-    outdated addresses are changed. `more` has additional templates by file name; each is
-    written unless its file exists. Raises ToolError when the folder cannot be written.
+    outdated addresses are changed. `more` has additional templates by file name; each is written
+    unless its file exists. Raises ToolError when the folder cannot be written.
     """
     addresses = {name: f"{LOCALHOST}:{port}" for name, port in ports.items()}
     try:

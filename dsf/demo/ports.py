@@ -1,4 +1,4 @@
-"""Choice of TCP ports of this machine."""
+"""Choosing TCP ports of this machine."""
 
 from __future__ import annotations
 

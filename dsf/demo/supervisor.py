@@ -249,7 +249,7 @@ def _signal(child: _Child, number: signal.Signals) -> None:
 
 
 def _shorten(log: Path) -> None:
-    # The child continues to write to the same file, which it opened for appending.
+    # The child keeps writing to the same file, which it opened for appending.
     with contextlib.suppress(OSError):
         if log.stat().st_size > LOG_LIMIT:
             shutil.copyfile(log, log.with_suffix(".log.1"))

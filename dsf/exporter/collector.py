@@ -51,7 +51,7 @@ class FleetCollector(Collector):
         self._shard = shard
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, so that registering does not read Redis."""
+        """Empty, so that registering does not read Redis."""
         return []
 
     def collect(self) -> Iterable[Metric]:

@@ -43,7 +43,7 @@ class PairFamilies:
         self._stage_count: defaultdict[Labels, int] = defaultdict(int)
 
     def add(self, pair: PairState, *, with_items: bool = True) -> None:
-        """Add one pair; without items only the metrics with one series per pair."""
+        """Add one pair; without items only metrics with one series per pair."""
         score = self._score(pair)
         known = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
         name, cluster = cut_label(known), cut_label(pair.cluster)

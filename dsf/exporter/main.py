@@ -14,8 +14,8 @@ from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
 
-#: Seconds within which Redis must answer. Below Prometheus' scrape timeout of 10 s, so that a scrape reports that Redis
-#: is down instead of timing out.
+#: Seconds within which Redis must answer. Below Prometheus' scrape timeout of 10 s, so that a scrape reports Redis
+#: as down instead of timing out.
 _CONNECT_TIMEOUT = 2.0
 _ANSWER_TIMEOUT = 5.0
 #: Seconds for open requests at shutdown.

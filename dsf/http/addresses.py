@@ -57,7 +57,7 @@ _is_allowed = False
 
 
 def allow_link_local(allowed: bool) -> None:
-    """Allow or refuse link-local and metadata addresses in this process (DSF_ALLOW_LINK_LOCAL)."""
+    """Allow link-local and metadata addresses in this process (DSF_ALLOW_LINK_LOCAL)."""
     global _is_allowed  # noqa: PLW0603 - one per process, as with the CAs
     _is_allowed = allowed
 

@@ -49,7 +49,7 @@ class Answer(http.client.HTTPResponse):
         self._wire = _Metered(self.fp.detach(), exchange)
         self._max_body = exchange.max_bytes
         self.fp = io.BufferedReader(self._wire)
-        #: Bytes of the current chunk that are still to come.
+        #: Bytes left in the current chunk.
         self._left = 0
 
     def begin(self) -> None:
@@ -141,7 +141,7 @@ def read_headers(file: io.BufferedIOBase) -> http.client.HTTPMessage:
 
 
 class _Metered(io.RawIOBase):
-    """The socket's bytes, counted. `left` is how many may still come."""
+    """The socket's bytes, counted. `left` is how many may follow."""
 
     def __init__(self, raw: io.RawIOBase, exchange: Exchange) -> None:
         self._raw = raw

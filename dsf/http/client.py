@@ -143,7 +143,7 @@ def probe(
 
 
 class _Request:
-    """One request: the state shared by all steps of the exchange."""
+    """One request: state for all steps of the exchange."""
 
     __slots__ = ("access", "deadline", "explain", "max_bytes", "may_hold_token", "method", "proxy", "url")
 

@@ -17,7 +17,7 @@ _STEP: Final = 1024 * 1024
 #: Members of one gzip answer; servers send one.
 _MAX_MEMBERS: Final = 64
 
-#: Content codings that are understood. Only gzip is asked for.
+#: Supported content codings. Only gzip is requested.
 KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
 
 

@@ -60,7 +60,7 @@ class Exchange:
             raise TimeoutError
 
     def attach(self, connection: socket.socket) -> None:
-        """Set the socket that serves the exchange. Raises TimeoutError when the deadline has passed."""
+        """Set the socket of this exchange. Raises TimeoutError when the deadline has passed."""
         with self._lock:
             if self.expired:
                 raise TimeoutError

@@ -15,7 +15,7 @@ _BACKLOG = 128
 
 
 class Server(Protocol):
-    """The part of uvicorn.Server that is used here: this module is also loaded without uvicorn."""
+    """The used part of uvicorn.Server: this module is also loaded without uvicorn."""
 
     should_exit: bool
 

@@ -1,6 +1,6 @@
-"""Leader election on a Lease: one active hub controller, the others standby.
+"""Leader election on a Lease: one hub controller works, the others wait.
 
-Times as in client-go: lease 15 s, renewed every 2 s, given up after 10 s without a renewal. All times are measured on
+Times as in client-go: lease 15 s, renewed every 2 s, given up after 10 s without a renewal. Times are measured on
 the monotonic clock of this process; clocks of two hubs are never compared, a standby measures how long it saw no
 change. A watchdog thread enforces the deadline, because a request to a stalled API server may outlast it.
 """
@@ -38,7 +38,7 @@ class Times:
 
 
 class LeaderElector:
-    """Campaigns for one Lease in a thread of its own. `identity` must differ between any two processes.
+    """Campaigns for one Lease in a separate thread. `identity` must differ between any two processes.
 
     `on_started` is called in that thread when this process leads and must return soon; `on_lost` when it lost the lease
     involuntarily, after which it must not write any more: the caller ends the process. There are then
@@ -67,7 +67,7 @@ class LeaderElector:
         self._is_leading = self._is_lost = False
         #: Monotonic time of the newest renewal that succeeded, and of the newest attempt.
         self._renewed = self._wrote = 0.0
-        #: The last version of the lease held by another process, and when (monotonic) it was first seen.
+        #: Last version of the lease held by another process, and when (monotonic) it was first seen.
         self._seen: tuple[str, float] = ("", 0.0)
         #: The lease as last read or written.
         self._lease: dict[str, Any] = {}

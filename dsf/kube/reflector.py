@@ -75,7 +75,7 @@ class Reflector:
         self.resource = resource
         self.store = Store()
         self.synced = threading.Event()
-        #: Why the copy is out of date, for display; None while it is not.
+        #: Why the copy is out of date, for display; else None.
         self.error: str | None = None
         self._session = session
         self._handler = handler
@@ -93,7 +93,7 @@ class Reflector:
         #: Failed attempts in a row, and whether the last one got no answer.
         self._failures = 0
         self._is_away = False
-        #: When (monotonic) the server accepted the watch, and whether anything came through it.
+        #: When (monotonic) the server accepted the watch, and whether it delivered anything.
         self._accepted, self._delivered = math.inf, False
         self._watch: Watch | None = None
         # Guards _watch.
@@ -168,7 +168,7 @@ class Reflector:
         return min(pause, _BACKOFF_AWAY * random.uniform(0.8, 1.2)) if self._is_away else pause  # noqa: S311
 
     def _pause(self, asked: float | None = None) -> float:
-        """Seconds to wait before the next attempt, at least what the server asked for, up to a limit."""
+        """Seconds until the next attempt, at least what the server asked for, up to a limit."""
         self._is_settled()
         self._failures += 1
         if self._failures == 1:
@@ -223,8 +223,8 @@ class Reflector:
         return version
 
     def _tell(self, found: Mapping[Key, Object], failed_before: frozenset[Key]) -> None:
-        """Handle all pending changes. A failed one is retried once, after another list: one object
-        must not keep all others from being watched. Raises the first error of those to be retried."""
+        """Handle all pending changes. A failed one is retried once, after another list: one object must not
+        keep all others from being watched. Raises the first error of those to be retried."""
         failure: Exception | None = None
         for key, old in [*self._untold.items()]:
             try:
@@ -289,7 +289,7 @@ class Reflector:
         elif kind == "DELETED":
             key = key_of(obj)
             self._change(key, self.store.remove(key) or obj, None)
-        # Only now: after an event that could not be handled, a new list is needed.
+        # Only now: an event that could not be handled needs a new list.
         self._version = version
 
     def _change(self, key: Key, old: Object | None, new: Object | None) -> None:

@@ -293,7 +293,7 @@ def _api_error(method: str, path: str, status: int, data: bytes, headers: Mappin
         message, causes = data[:200].decode("utf-8", "replace"), set()
     text = f"{method} {path}: {status}: {message}"
     if status == 404 or (status == 403 and "NamespaceTerminating" in causes):
-        # Nothing can be made in a namespace that is going: that is no missing right.
+        # A terminating namespace accepts no objects: this is not a missing right.
         return ObjectNotFoundError(text)
     if status == 409:
         return ObjectConflictError(text)

@@ -37,9 +37,9 @@ class Store:
             return tuple(self._objects)
 
     def replace(self, found: Mapping[Key, Object], *, is_restored: bool = False) -> dict[Key, Object]:
-        """Store the result of a list; returns the previous objects.
+        """Store the result of a list; returns the old objects.
 
-        `is_restored`: the server was restored from a backup, so that old and new versions cannot be compared.
+        `is_restored`: the server was restored from a backup, so old and new versions are not comparable.
         """
         with self._lock:
             before = self._objects
@@ -48,7 +48,7 @@ class Store:
         return before
 
     def put(self, obj: Object) -> Object | None:
-        """Store an object of a watch; returns the previous one. A later state, already observed, stays."""
+        """Store an object of a watch; returns the previous one. A later observed state stays."""
         key = key_of(obj)
         with self._lock:
             before = self._objects.get(key)

@@ -79,7 +79,7 @@ class ClusterUsers:
         return bool(self._apply({cluster: user}, remove=()))
 
     def remove(self, cluster: str) -> bool:
-        """Remove the cluster's user, which cuts its connections; returns whether it existed."""
+        """Remove the cluster's user and cut its connections; returns whether it existed."""
         return bool(self._apply({}, remove=[cluster]))
 
     def sync(self, wanted: Mapping[str, Iterable[int]]) -> Changes:

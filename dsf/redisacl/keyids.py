@@ -1,7 +1,7 @@
 """Valid credentials of a cluster, including rotations. Pure functions.
 
 A key id names one set of credentials: the signing key and the password in Redis. Both are derived from the master
-secret and delivered in one Secret. A rotation moves to the next id: `rotated`, then deliver the new set, and once the
+secret and sent in one Secret. A rotation moves to the next id: `rotated`, then deliver the new set, and once the
 agent has it (or the grace time is over) `settled`, after which the old set is refused everywhere.
 """
 

@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 
 from dsf import keys
 
-#: A user of the hub's side. `operator` is for people and the command line: it is admin of the framework, not of Redis.
+#: A user of the hub's side. `operator` is for users and the command line: it is admin of the framework, not of Redis.
 #: `flower-tasks`: a Flower that may start tasks. `probe`: health checks. `sentinel`, `replica`: Redis' own processes.
 HubRole = Literal[
     "beat",
@@ -227,7 +227,7 @@ _RESULTS: Final = [
             _MODEL,
         ],
     ),
-    # The read model. Overrides only tell what is paused.
+    # The read model. Overrides only say what is paused.
     _selector(
         "get set incr incrby exists del hget hset hdel hkeys hincrby hrandfield sadd srem smembers zadd zincrby zrem"
         " zscore zrange zrangebyscore",

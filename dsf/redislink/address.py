@@ -41,7 +41,7 @@ def parse(url: str) -> Address:
     if not texts:
         raise SettingsError(f"DSF_REDIS_URL: empty; {_HELP}")
     scheme = texts[0].partition("://")[0]
-    # After the first, `host:port` suffices.
+    # After the first, `host:port` will do.
     parts = [_split(text if "://" in text else f"{scheme}://{text}") for text in texts]
     if scheme not in _PORTS or any(part.scheme != scheme for part in parts):
         raise SettingsError(f"DSF_REDIS_URL: not a scheme for Redis, or several ones; {_HELP}")

@@ -1,5 +1,5 @@
-"""Celery's connections to the broker: waits between attempts, their name in logs, and events that
-do not wait for them."""
+"""Celery's connections to the broker: waits between attempts, their name in logs, and events that do not wait
+for them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Connection(kombu.Connection):
     """
 
     def ensure_connection(self, *args: Any, **options: Any) -> kombu.Connection:  # type: ignore[override]
-        """Connect, however long it takes; `options` are those of kombu. Raises kombu's OperationalError."""
+        """Connect, retrying forever; `options` are those of kombu. Raises kombu's OperationalError."""
         return super().ensure_connection(*args, **(self._waits() | options))
 
     def as_uri(self, include_password: bool = False, *args: Any, **options: Any) -> str:
-        """Address of Redis, for logs without user and password; kombu would name the class of the transport."""
+        """Address of Redis, for logs without user and password; kombu would name the transport's class."""
         link = self._link
         if link is None or include_password:
             return super().as_uri(include_password, *args, **options)

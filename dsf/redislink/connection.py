@@ -82,7 +82,7 @@ class ReadableErrors:
     host: str
     port: int
     ca_certs: str | None = None
-    #: Name of the server, and the settings with the credentials.
+    #: Name of the server, and its credential settings.
     other_end = "Redis"
     known_by = "DSF_REDIS_URL, DSF_REDIS_PASSWORD_FILE"
     tls_by = "rediss://"
@@ -203,7 +203,7 @@ class PinnedCA:
             try:
                 found += [file, Path(file).stat().st_mtime_ns if file is not None else 0]
             except OSError:
-                # The reader of the file reports it.
+                # Reading the file reports it.
                 found += [file, None]
         return tuple(found)
 

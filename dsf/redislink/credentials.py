@@ -23,8 +23,8 @@ class RedisCredentials(CredentialProvider):
     def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
         """For redis-py: nothing, a password, or user and password.
 
-        Raises redis.AuthenticationError when a file cannot be used: the caller retries later, when it
-        may exist.
+        Raises redis.AuthenticationError when a file cannot be used: the caller retries later, when it may
+        exist.
         """
         try:
             username, password = self.read()

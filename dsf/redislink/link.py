@@ -16,7 +16,7 @@ from dsf.settings import Settings
 
 
 class Link:
-    """Connection of one process to Redis. Its repr has no secret."""
+    """Redis access of one process. Its repr has no secret."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError when the URL or a named file cannot be used."""
@@ -102,7 +102,7 @@ class Link:
         return {
             "socket_timeout": settings.redis_socket_timeout,
             "socket_connect_timeout": settings.redis_connect_timeout,
-            # The next Sentinel is asked at once.
+            # Another Sentinel is asked at once.
             "retry": Retry(NoBackoff(), 0),
             "credential_provider": SentinelCredentials(settings),
             **({"ssl": True} | self.tls_options if self.uses_tls else {}),

@@ -26,8 +26,8 @@ class Answer:
 def encode(given: object, max_results: int) -> Answer:
     """`{"results": [...]}`; scores that are NaN or infinite are left out and counted, as JSON has no such numbers.
 
-    Raises TypeError for anything but scores, ValueError for more than `max_results`, and
-    whatever a generator raises.
+    Raises TypeError for anything but scores, ValueError for more than `max_results`, and whatever a
+    generator raises.
     """
     if not isinstance(given, Iterable):
         msg = f"the scoring function returned {given!r}; it must return or yield Score objects"

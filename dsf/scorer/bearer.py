@@ -21,7 +21,7 @@ _Stamp = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class Bearer:
-    """Requires `Authorization: Bearer <token>`. Set `env`, the name of an environment variable, or `file`, a path.
+    """Needs `Authorization: Bearer <token>`. Set `env`, the name of an environment variable, or `file`, a path.
 
     Each line of the file is a token: with the old and the new one in it, clients can switch one by one. The file
     is read again when it changes. Without a token the service does not start, and while there is none every request is

@@ -44,7 +44,7 @@ class Definition:
     path                prefix of /config and /scoring, such as "/performance", when a service has several scorers
     scoring_host        URL of this service as agents see it, if it differs from the hub's host for /config
     token               required by /scoring; None: no token
-    limits              limits of a request
+    limits              bounds of a request
     env                 a prefix, or "": environment variables such as SOURCE_QUERY override these values
 
     Raises ScorerError for an invalid value.
@@ -112,7 +112,7 @@ class Definition:
     def score_sources(self, function: AnySourcesFunction) -> AnySourcesFunction:
         """As `score`, for several sources: the function gets the list of `Series` of each by the source's name.
 
-        Every name in `sources` is present. A request without them, by an agent that is too old, is refused with 422.
+        Every name of `sources` is present. A request without them, from a too old agent, is refused with 422.
         """
         self._keep(function)
         self.takes_sources = True

@@ -80,7 +80,7 @@ def parse_sources(body: bytes, limits: Limits, names: Iterable[str]) -> dict[str
 
 
 def _document(body: bytes, limits: Limits) -> tuple[dict[str, Any], list[Arrays]]:
-    """The request without its samples, and the samples."""
+    """The request without its samples, and these."""
     _check_counts(body, limits)
     rest, samples = _cut(body)
     if len(samples) == 0 or (arrays := _arrays(samples)) is None:
@@ -97,7 +97,7 @@ def _all_series(where: str, elements: list[Any], arrays: Sequence[Arrays]) -> li
 
 
 def _check_counts(body: bytes, limits: Limits) -> None:
-    """Bounds the cost of parsing by counting brackets: each series and each sample has some.
+    """Bounds the cost of parsing by the brackets: each series and sample has some.
 
     Brackets in labels count as well, which matters only close to the limits.
     """

@@ -69,7 +69,7 @@ class Series:
     def gaps(self, step: float) -> list[Gap]:
         """Where samples are missing from a series that should have one every `step` seconds.
 
-        A NaN sample counts as present; use `finite().gaps(step)` to count those as missing too.
+        A NaN sample is not missing; use `finite().gaps(step)` to count those as missing too.
         Raises ValueError when `step` is not positive.
         """
         _check_step(step)

@@ -18,7 +18,7 @@ class Source:
 
     type: str
     query: str = ""
-    #: Time range in seconds.
+    #: Range in seconds.
     range: int = 0
     #: Seconds between two samples.
     step: int = 0
@@ -42,7 +42,7 @@ class Source:
         return document | ({"params": params} if params else {})
 
     def overridden(self, environment: Mapping[str, str], prefix: str) -> Self:
-        """A copy with overrides from environment variables, `<prefix>SOURCE_HOST` and so on."""
+        """A copy with overrides by the variables `<prefix>SOURCE_HOST` and so on."""
         source = self
         for name in ("host", "path", "query", "range", "step"):
             variable = f"{prefix}SOURCE_{name.upper()}"

@@ -5,13 +5,13 @@ A new kind of source is one module with a function `fetch(summary, context) -> P
     registry        the table: built-in types, and those of plug-ins
     prometheus      range queries of a Prometheus, with `matrix`
     opentelemetry   a collector's Prometheus exporter, with `scrape`; or pushed to the agent
-    otlp            the push receiver: a plug-in of this project
-    kubernetes      free resources of the cluster, with `requests`
+    otlp            pushed metrics: a plug-in of this project
+    kubernetes      free resources, with `requests`
     objects         fields of any objects of the cluster
     nothing         no source
-    plugin          the protocol for third-party types
+    plugin          protocol for third-party types
     held            state of sources between cycles: `window`; read with `selector`
-    cluster         the view for `kubernetes` and `objects`
+    cluster         view for `kubernetes` and `objects`
 """
 
 from dsf.sources.base import Context, Payload, Source

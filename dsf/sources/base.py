@@ -31,7 +31,7 @@ class Question:
     seconds: float = 0.0
     received: int = 0
     series: int = 0
-    #: The used part of the answer.
+    #: Used part of the answer.
     pieces: Sequence[bytes | memoryview] = ()
     #: Why the request failed.
     error: HttpError | None = None
@@ -73,7 +73,7 @@ class Context:
     held: Held | None = None
     #: Whether the scorer still runs on this cluster.
     is_wanted: Callable[[], bool] = lambda: True
-    #: Called with each request to the source and its outcome.
+    #: Called with each request and its outcome.
     observe: Callable[[Question], None] = lambda _: None
     #: Name of the source, if a scorer has several.
     source: str | None = None

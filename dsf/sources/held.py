@@ -61,7 +61,7 @@ class Held:
     def __init__(self, budget: Budget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
         """`summaries` are those in force, by the scorer's name."""
         self.budget = budget
-        #: Of the agent; None outside of one, where there are no background activities.
+        #: Of the agent; None outside of one: no background activities.
         self.settings: Settings | None = None
         #: None: the agent does not run on Kubernetes.
         self.cluster: ClusterView | None = None

@@ -25,7 +25,7 @@ _CLUSTER: Final = "nodes and pods of this cluster"
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
-    """Available resources, for the part of the time range that this agent observed."""
+    """Available resources, for the part of the range that this agent observed."""
     selectors = selectors_of(summary.source_query, required=False)
     grid = checked_grid(summary, context.now)
     held, cluster = own_cluster(context.held, "Kubernetes")

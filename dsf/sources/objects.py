@@ -32,7 +32,7 @@ _Samples = dict[Hashable, tuple[Mapping[str, str], float, float]]
 
 
 class RefusedValueError(ValueError):
-    """A value that is not a number; the message is the label it is counted by."""
+    """A value that is no number; the message is the label for counting."""
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
@@ -53,7 +53,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
                 counts["kept"] -= left_out
                 counts["labels"] += left_out
         except HttpError:
-            # Unknown series must not continue: the next cycles show a gap.
+            # Unknown series must end: the next cycles show a gap.
             window.end_all(now)
             raise
         except WindowFullError as error:

@@ -88,7 +88,7 @@ def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector
         window.forget(lambda _: now - retention(summary))
         keep(window, found, now, context.held, summary)
     except HttpError:
-        # Unknown series must not continue: the next cycles show a gap.
+        # Unknown series must end: the next cycles show a gap.
         window.end_all(now)
         raise
     except WindowFullError as error:

@@ -58,7 +58,7 @@ class Matcher:
         value = labels.get(self.label, "")
         if self.pattern is None:
             return (value == self.value) is not self.negated
-        # Bytes, RE2's own type: faster than text, whose offsets it would count.
+        # Bytes, RE2's type: faster than text, whose offsets it would count.
         return (self.pattern.fullmatch(value.encode(errors="replace")) is not None) is not self.negated
 
 

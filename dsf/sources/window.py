@@ -223,8 +223,8 @@ class Window:
     ) -> tuple[list[bytes], int]:
         """The `wanted` series as items of the array of a scoring request, and their number.
 
-        Series without a value at any point are left out. Raises OverflowError beyond `max_bytes`, and
-        what `check` raises, which is called for each series.
+        Series without a value at any point are left out. Raises OverflowError beyond `max_bytes`, and what
+        `check` raises, which is called for each series.
         """
         pieces: list[bytes] = []
         count = size = 0

@@ -72,7 +72,7 @@ class Pushed:
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
-    """The pushed samples of the selected series, in the order of the queries."""
+    """Pushed samples of the selected series, in the order of the queries."""
     pushed: Pushed | None = request.running
     if pushed is None:
         raise HttpError("unsupported_source", _NO_RECEIVER)

@@ -168,7 +168,7 @@ class Received:
             if result in REASONS:
                 refused.add((point.attributes, point.nanoseconds))
                 rejected.why.setdefault(result, f"{metric.name}: {words or REASONS[result]}")
-        # The sender counts its own points: a histogram is one point, but many samples here.
+        # The sender counts its own points: a histogram is one, but many samples here.
         rejected.points += len(refused)
 
     def _keep(
@@ -251,7 +251,7 @@ def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
         try:
             found = parse_selectors(summary.source_query)
         except SelectorError:
-            # Its cycles report it.
+            # Cycles report it.
             continue
         keep = max(keep, retention(summary))
         scorers += 1

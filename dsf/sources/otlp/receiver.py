@@ -128,7 +128,7 @@ class _Handler(TimedHandler, BaseHTTPRequestHandler):
         return self._read(int(length))
 
     def _read(self, size: int) -> bytes:
-        """`size` bytes, allocated as they arrive: an announced length alone costs nothing."""
+        """`size` bytes, allocated as they arrive, not by announced length."""
         found = bytearray()
         while len(found) < size:
             piece = self.rfile.read(min(size - len(found), _READ))
