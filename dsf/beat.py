@@ -20,15 +20,15 @@ def _is_unforeseen(record: logging.LogRecord) -> bool:
 
 
 def run(config: Settings) -> int:
-    """Run beat until it is told to stop (SIGTERM, SIGINT)."""
+    """Run beat until SIGTERM or SIGINT."""
     memory.share_heap()
     from celery import signals
 
-    # The application is made at import, by the role.
+    # The application is created at import, depending on the role.
     from dsf.celery import app
 
     signals.beat_init.connect(lambda **_: memory.settle(), weak=False)
-    # Celery logs what ends beat with its traceback; ours is a sentence, said where this is called.
+    # Celery logs the error with a traceback; the caller prints ours as one sentence.
     logging.getLogger("celery.beat").addFilter(_is_unforeseen)
 
     app.Beat(loglevel=config.log_level, quiet=True).run()
@@ -37,7 +37,7 @@ def run(config: Settings) -> int:
 
 def main() -> int:
     """Run with the settings of the environment."""
-    # The Celery application reads the role where every process does.
+    # The Celery application reads the role from the environment.
     os.environ["DSF_ROLE"] = "beat"
     return launch("dsf.beat:run")
 

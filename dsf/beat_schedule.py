@@ -1,8 +1,8 @@
 """Celery's beat with its schedule in Redis: `celery -A dsf.celery beat`.
 
-Celery's own loop calls `tick()` again and again; everything else (entries in memory, a schedule file, one message per
-call) is replaced. Due times are in a sorted set, so that one tick dispatches a batch, any process may change the
-schedule, and a second beat can take over in the middle.
+Celery's own loop calls `tick()` repeatedly; everything else (entries in memory, a schedule file, one message per call)
+is replaced. Due times are in a sorted set, so that one tick dispatches a batch, any process may change the schedule,
+and a second beat can take over at any time.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from dsf.ticks import TickFactory
 
 log = dsf.log.get(__name__)
 
-#: Redis looks at the time-outs of blocked clients ten times a second when it has nothing else to do (`hz 10`), so a
-#: blocking pop ends up to this late (seconds). That much before a due time is slept, not popped.
+#: An idle Redis checks timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop ends up to this late
+#: (seconds). The last such interval before a due time is a sleep, not a pop.
 _POP_OVERSHOOT = 0.1
-#: First and longest wait while Redis is away (seconds).
+#: First and longest wait while Redis is unavailable (seconds).
 _BACKOFF, _BACKOFF_MAX = 0.1, 2.0
-#: Seconds between two touches of the liveness file.
+#: Seconds between updates of the liveness file.
 _TOUCH_INTERVAL = 1.0
-#: Seconds that giving the lock back may take at shutdown; it expires by itself.
+#: Timeout in seconds for releasing the lock at shutdown; otherwise it expires.
 _RELEASE_TIMEOUT = 1.0
 
 
 class BeatScheduler(Scheduler):
     """Dispatches due entries as long as it holds the lock; stands by otherwise.
 
-    It never ends because of Redis: while Redis is away it waits, and says so once per outage.
+    It never exits because of Redis: it waits while Redis is unavailable, and logs each outage once.
     """
 
     def __init__(self, *args: Any, config: Settings | None = None, **kwargs: Any) -> None:
@@ -61,14 +61,14 @@ class BeatScheduler(Scheduler):
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
-        """Prepare connections; nothing is asked of Redis yet, so beat may start before it.
+        """Prepare connections without using Redis yet, so beat may start before it.
 
         Raises SettingsError when beat's own /metrics cannot be served.
         """
         config = self._settings
-        # Few retries: the loop has its own patience, and its liveness file must not get old meanwhile.
+        # Few retries: the loop itself retries, and its liveness file must stay fresh.
         self._redis = self._connect(config, retries=1)
-        # A connection of its own: giving the lock back happens in a signal handler, in the middle of anything.
+        # A separate connection: the lock is released in a signal handler, which may interrupt any operation.
         timeout = min(config.redis_socket_timeout, _RELEASE_TIMEOUT)
         self._lock = BeatLock(
             self._connect(
@@ -84,23 +84,23 @@ class BeatScheduler(Scheduler):
             spread_rate=config.beat_spread_rate,
             cells=len(config.cells) or 1,
         )
-        # The pop must end before the socket gives up on it.
+        # The pop must end before the socket's timeout.
         self._max_wait = min(config.beat_max_wait, config.redis_socket_timeout / 2)
         self._serve_metrics()
 
     def tick(self, *_: Any, **__: Any) -> float:
         """One round: dispatch a batch, then wait until something is due or the schedule changes.
 
-        Always 0, because the waiting has been done: Celery shall come again at once. Raises SystemExit after `close`.
+        Returns 0, so that Celery calls it again immediately: it has already waited. Raises SystemExit after `close`.
         """
         if self._is_ending:
-            # The one of the signal's handler was swallowed, as those are that come while an object is being deleted.
+            # The signal handler's SystemExit was swallowed, as happens while an object is being deleted.
             raise SystemExit
         self._touch()
         self._ticking = True
         try:
             if self._lock is None or not self._lock.ensure():
-                # Not on the wake list: the element that wakes is for the active beat.
+                # Not on the wake list: its element is for the active beat.
                 time.sleep(self._lock.poll if self._lock else _BACKOFF_MAX)
             else:
                 until = self._dispatcher.run()
@@ -115,10 +115,10 @@ class BeatScheduler(Scheduler):
         return 0.0
 
     def close(self) -> None:
-        """Give the lock back and close connections.
+        """Release the lock and close connections.
 
-        Celery calls it in its signal handler, in the middle of a tick, and again when the tick has been left. What the
-        tick works with is closed only then.
+        Celery calls it in its signal handler, during a tick, and again after the tick. Only then is what the tick uses
+        closed.
         """
         self._is_ending = True
         if self._lock is not None:
@@ -139,7 +139,7 @@ class BeatScheduler(Scheduler):
 
     @property
     def info(self) -> str:
-        """A line of the banner."""
+        """Line of Celery's banner."""
         return f"    . entries -> {keys.ENTRIES} in Redis"
 
     def _connect(self, config: Settings, retries: int) -> redis.Redis:
@@ -148,12 +148,12 @@ class BeatScheduler(Scheduler):
         return client
 
     def _wait(self, until: float | None) -> None:
-        """Until then (unix seconds), until the longest wait is over, or until the schedule changes."""
+        """Wait until this time (unix seconds), a change of the schedule, or the longest wait."""
         now = time.time()
         until = now + self._max_wait if until is None else min(until, now + self._max_wait)
         pop = until - now - _POP_OVERSHOOT
         if pop > 0:
-            # Shorter pops would not end in time. A change is then seen after this short sleep, which is soon enough.
+            # A shorter pop would not end in time. A change is seen after this short sleep, which is soon enough.
             if self._redis.blpop([keys.BEAT_WAKE], timeout=pop):
                 return
             now = time.time()
@@ -164,7 +164,7 @@ class BeatScheduler(Scheduler):
         if self._away_since is None:
             self._away_since, self._away_because = time.monotonic(), ""
         if str(error) != self._away_because:
-            # Said again when it is another one: it may be in repair.
+            # Log a different error again: a repair may be in progress.
             self._away_because = str(error)
             log.error("redis cannot be used, nothing is scheduled until it is back", error=str(error))
         time.sleep(self._backoff)
@@ -180,7 +180,7 @@ class BeatScheduler(Scheduler):
         if file is None or time.monotonic() < self._touch_at:
             return
         self._touch_at = time.monotonic() + _TOUCH_INTERVAL
-        # A full or read-only disk is no reason to stop scheduling; the probe will tell.
+        # A full or read-only disk is no reason to stop scheduling; the probe will report it.
         with contextlib.suppress(OSError):
             file.touch()
 

@@ -23,26 +23,26 @@ from dsf.settings import Settings, settings
 
 _TASK_MODULES: dict[str, list[str]] = {
     "agent": ["dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"],
-    # Only ingest: whatever a cluster pushes into hub.results runs with the hub's rights.
+    # Only ingest: messages that a cluster pushes into hub.results run with the hub's rights.
     "results": ["dsf.tasks.ingest"],
 }
 
-#: What runs in a worker beside its tasks; an agent's process adds its own.
+#: Worker steps besides the tasks; an agent's process adds its own.
 _WORKER_STEPS: dict[str, list[str]] = {
     "results": ["dsf.workerprobes:Liveness", "dsf.results.service:Service"],
 }
 
-#: Roles that take messages, and the module of their kombu transport.
+#: Roles that consume messages, and the module of their kombu transport.
 _TRANSPORTS = {"agent": "dsf.agent.transport", "results": "dsf.results.transport"}
 
 
 def _queue(name: str) -> Queue:
-    # no_declare: declaring costs round trips and would need rights on binding keys that an agent does not have.
+    # no_declare: declaring takes round trips and rights on binding keys that an agent does not have.
     return Queue(name, Exchange(name, no_declare=True), routing_key=name, no_declare=True)
 
 
 class _SpokeQueues(Queues):
-    """The queue of every cluster, for processes from which people send ticks."""
+    """Queues of all clusters, for processes from which users send ticks."""
 
     def __missing__(self, name: str) -> Queue:
         cluster = keys.cluster_of_queue(name)
@@ -54,13 +54,13 @@ class _SpokeQueues(Queues):
 
 
 def transport_options(config: Settings) -> dict[str, Any]:
-    """Options of kombu's Redis transport; those that must be equal on every participant are marked (=).
+    """Options of kombu's Redis transport; those that must be equal in all processes are marked (=).
 
-    Raises SettingsError when the URL of Redis or a file that is named cannot be used.
+    Raises SettingsError when the URL of Redis or a named file cannot be used.
     """
     link = Link(config)
     options: dict[str, Any] = {
-        # Credentials are asked for at each connect; the configuration holds none.
+        # Credentials are read at each connect; the configuration has none.
         "link": link,
         # (=) One list per queue, and a name without control characters.
         "sep": ":",
@@ -69,7 +69,7 @@ def transport_options(config: Settings) -> dict[str, Any]:
         "socket_connect_timeout": config.redis_connect_timeout,
         "socket_keepalive": True,
         "health_check_interval": config.redis_health_check_interval,
-        # Without it the first message after a half-open connection is lost.
+        # Without it, the first message after a half-open connection is lost.
         "retry_on_timeout": True,
         "polling_interval": config.redis_polling_interval,
         "client_name": f"dsf-{config.role}" + (f"-{config.cluster}" if config.cluster else ""),
@@ -77,14 +77,14 @@ def transport_options(config: Settings) -> dict[str, Any]:
     if link.address.is_sentinel:
         options |= {"master_name": config.redis_sentinel_master, "sentinel_kwargs": link.sentinel_options()}
     if config.role == "results":
-        # At least once: a result that was taken and not finished comes back. Own names for the bookkeeping keys,
-        # because the default ones are shared by every worker on the server.
+        # At least once: an unfinished result is redelivered. Separate bookkeeping keys, as all workers on the server
+        # share the default ones.
         options |= {
             "visibility_timeout": config.results_visibility_timeout,
             "unacked_key": keys.UNACKED,
             "unacked_index_key": keys.UNACKED_INDEX,
             "unacked_mutex_key": keys.UNACKED_MUTEX,
-            # A worker that dies while it puts messages back must not keep the others from it for five minutes.
+            # A worker that dies while restoring messages must not block the others for five minutes.
             "unacked_mutex_expire": 15,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
@@ -92,13 +92,13 @@ def transport_options(config: Settings) -> dict[str, Any]:
     else:
         # At most once: a lost tick is replaced by the next one, and an agent needs no right on bookkeeping keys.
         options["ack_emulation"] = False
-        # Base64, the default, would make each message a third longer and only protect bytes that JSON does not have.
+        # The default, Base64, makes messages a third longer and only protects bytes that JSON does not have.
         options["body_encoding"] = None
     return options
 
 
 def configuration(config: Settings) -> dict[str, Any]:
-    """Celery's settings for this role, each with its reason."""
+    """Celery's settings for this role, with reasons."""
     queues = [_queue(keys.RESULTS_QUEUE)]
     if config.role == "agent":
         queues.insert(0, _queue(keys.spoke_queue(config.cluster)))
@@ -110,9 +110,9 @@ def configuration(config: Settings) -> dict[str, Any]:
         # The default gives up after 100 attempts, about 48 minutes.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
-        # A Redis that is full, without its replica or still a replica refuses commands. That passes, too.
+        # A full Redis, one without its replica, and a replica refuse commands. That is temporary, too.
         "broker_channel_error_retry": True,
-        # Results travel as messages of their own; a result backend would be a shared key space and more round trips.
+        # Results are separate messages; a result backend would mean a shared key space and more round trips.
         "result_backend": None,
         "task_ignore_result": True,
         "accept_content": ["json"],
@@ -122,20 +122,20 @@ def configuration(config: Settings) -> dict[str, Any]:
         "task_create_missing_queues": False,
         "enable_utc": True,
         "timezone": "UTC",
-        # Stale work stays in the queue, where it can expire, and not in a worker's memory.
+        # Waiting work stays in the queue, where it can expire, not in a worker's memory.
         "worker_prefetch_multiplier": 1,
-        # Flower shows tasks from these events; without SENT events a tick stays one message.
+        # Flower shows tasks by these events; without SENT events a tick is a single message.
         "worker_send_task_events": True,
         "task_send_sent_event": False,
-        # No remote control: a client of Redis can neither shut an agent down nor make it run something.
+        # No remote control: a Redis client can neither shut down an agent nor make it run commands.
         "worker_enable_remote_control": False,
-        # Flower's queue of events is a subscription and leaves nothing behind that would have to expire.
+        # Flower's event queue is a subscription and leaves nothing that must expire.
         "event_queue_expires": None,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
         "worker_proc_alive_timeout": 10.0,
-        # Celery's coming default, said here so that it does not warn at each lost connection. It cancels tasks that are
-        # acknowledged late, of which agents have none and one thread has no other running; more threads know no cancel.
+        # Celery's future default, set to avoid a warning at each lost connection. It cancels late-acknowledged tasks:
+        # agents have none, a single thread runs no other, and multiple threads do not support it.
         "worker_cancel_long_running_tasks_on_connection_loss": config.role != "results"
         or config.results_concurrency == 1,
         "beat_scheduler": "dsf.beat_schedule:BeatScheduler",
@@ -161,13 +161,13 @@ def configuration(config: Settings) -> dict[str, Any]:
             "task_acks_late": True,
             "task_reject_on_worker_lost": True,
             "worker_prefetch_multiplier": 4,
-            # One process: the writer and the sweeper run beside the tasks, and a result takes well under 1 ms.
+            # One process: the writer and the sweeper run in it too, and a result takes well under 1 ms.
             "worker_pool": "solo" if config.results_concurrency == 1 else "threads",
             "worker_concurrency": config.results_concurrency,
             "worker_consumer": "dsf.workerprobes:PatientConsumer",
         }
     if config.role in _TRANSPORTS:
-        # What was pushed into a queue is looked at before Celery sees it.
+        # Messages are validated before Celery sees them.
         kind = "SentinelTransport" if link.address.is_sentinel else "Transport"
         values["broker_transport"] = f"{_TRANSPORTS[config.role]}:{kind}"
     if link.uses_tls:
@@ -176,16 +176,16 @@ def configuration(config: Settings) -> dict[str, Any]:
 
 
 def _flower_url(link: Link) -> str:
-    # For its page of queues Flower connects by itself and knows the URL only. It shows it without the password.
+    # Flower's queue page opens its own connection by URL. It shows the URL without the password.
     username, password = link.credentials.read()
     user = f"{quote(username, safe='')}:{quote(password, safe='')}@" if username or password else ""
     return link.url.replace("://", f"://{user}", 1)
 
 
 class NoControl(Control):
-    """Celery's remote control, which no worker of ours listens to: nothing is sent, and no answer comes.
+    """Disables Celery's remote control, to which no worker of ours listens: nothing is sent.
 
-    So Flower, which asks all workers at its start and whenever a worker's page is opened, needs no right to command.
+    So Flower, which queries all workers at startup and when a worker's page is opened, needs no right to send commands.
     """
 
     def broadcast(self, *_: Any, **__: Any) -> list[Any]:
@@ -195,8 +195,8 @@ class NoControl(Control):
 
 def make_app(config: Settings) -> Celery:
     """A Celery application for one role."""
-    # Events are checked before Flower sees them. Flower reads the kind of broker from the transport's name: so its own
-    # transport goes by the usual ones.
+    # Events are validated before Flower sees them. Flower derives the kind of broker from the transport's name, so its
+    # own transport uses the usual names.
     transport.install(*(["dsf.flower"] if config.role == "flower" else []))
     modules = _TASK_MODULES.get(config.role, [])
     application = Celery(
@@ -205,7 +205,7 @@ def make_app(config: Settings) -> Celery:
     application.conf.update(configuration(config))
     application.steps["worker"].update(_WORKER_STEPS.get(config.role, []))
     if config.role in ("cli", "flower"):
-        # `celery call` and Flower's API name a cluster's queue; for any other process such a name is an error.
+        # `celery call` and Flower's API use a cluster's queue by name; in other processes this is an error.
         application.amqp.queues_cls = _SpokeQueues
     return application
 

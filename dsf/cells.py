@@ -1,8 +1,8 @@
-"""Which cell serves a cluster: one rule, `DSF_CELLS`, that all cells read. Pure functions.
+"""Assignment of clusters to cells by one rule, `DSF_CELLS`, that all cells read. Pure functions.
 
-A cell is a hub with its own Redis, beat and results workers beside others over the same objects. Clusters of a
+A cell is one of several hubs over the same objects, with its own Redis, beat and results workers. Clusters of a
 ManagedClusterSet go to the cell that lists it; all others are divided among the cells that list none, by rendezvous
-hashing: a cell more takes an equal share from each, and all other clusters stay.
+hashing: an additional cell takes an equal share from each, and all other clusters stay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# Label of a ManagedCluster: the ManagedClusterSet that it is in.
+# Label of a ManagedCluster: its ManagedClusterSet.
 _SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
 
 
@@ -24,30 +24,30 @@ class Cell(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    #: It becomes part of names: of a Lease, a finalizer, a folder.
+    #: Part of the names of a Lease, a finalizer and a folder.
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
     cluster_sets: tuple[str, ...] = Field(default=(), alias="clusterSets")
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The rule, seen by one of the cells. Without cells all clusters are one's own."""
+    """The rule from the view of one cell. Without cells, all clusters are its own."""
 
     own: str = ""
     all: tuple[Cell, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All cells in their order."""
+        """All cells in order."""
         return tuple(cell.name for cell in self.all)
 
     @property
     def is_first(self) -> bool:
-        """Whether this one does what one alone has to do: it is the first of the rule, or there are no cells."""
+        """Whether this cell does the work of a single cell: it is the first of the rule, or there are no cells."""
         return not self.own or self.all[0].name == self.own
 
     def is_other(self, name: str) -> bool:
-        """Whether this is the name of another cell; one that is not in the rule any more is none."""
+        """Whether this is the name of another cell in the current rule."""
         return bool(self.own) and name != self.own and name in self.names
 
     def of(self, cluster: str, labels: Mapping[str, str]) -> str:
@@ -56,7 +56,7 @@ class Cells:
 
 
 def check(own: str, cells: Sequence[Cell]) -> None:
-    """Raise ValueError with a sentence for people when this is no rule that gives each cluster to one cell."""
+    """Raise ValueError with a message for users unless the rule assigns each cluster to one cell."""
     names = [cell.name for cell in cells]
     sets = [name for cell in cells for name in cell.cluster_sets]
     if twice := _twice(names):

@@ -1,5 +1,4 @@
-"""A typed client of the read-only JSON API, `/api/v1` of the exporter or the page: to look at a fleet without any right
-in Redis.
+"""A typed client of the read-only JSON API, `/api/v1` of the exporter or the page, without rights in Redis.
 
     from dsf.client import Client
 
@@ -7,8 +6,8 @@ in Redis.
     for row in fleet.all_pairs(state=["failing"]):
         print(row.cluster, row.scorer, row.failure.reason if row.failure else "")
 
-Methods raise UnknownScorerError or UnknownClusterError for a name that is not registered, QueryError for a question
-that the server does not understand, HttpError when it cannot be reached, and ApiError for what else it says.
+Methods raise UnknownScorerError or UnknownClusterError for an unregistered name, QueryError for a query that the server
+rejects as invalid, HttpError when it cannot be reached, and ApiError for other error answers.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, Score
 from dsf.http.access import bearer
 from dsf.http.client import probe
 
-#: Bytes of one answer; the server's are about a megabyte at most.
+#: Most bytes of one answer; the server's are about a megabyte at most.
 _MAX_BYTES: Final = 16 * 1024 * 1024
 
 _View = TypeVar("_View", bound=View)
 _Asked = str | int | list[str] | None
 
-#: Of each list: its rows, where to go on, and how many to ask for at once.
+#: For each list: the fields of its rows and of its cursor, and the page size.
 _LISTS: Final[dict[type[View], tuple[str, str, int]]] = {
     ChangeList: ("changes", "continue_", 200),
     ClusterPage: ("clusters", "cursor", 200),
@@ -57,11 +56,11 @@ _LISTS: Final[dict[type[View], tuple[str, str, int]]] = {
 
 
 class Client:
-    """Asks one server. Thread-safe; it keeps nothing."""
+    """Client of one server. Thread-safe and stateless."""
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 10.0) -> None:
-        """`url` is that of the server, with or without `/api/v1`; `token` is sent as a Bearer token, `timeout` is
-        seconds per answer."""
+        """`url` of the server with or without `/api/v1`; `token` is sent as Bearer token, `timeout` is seconds per
+        answer."""
         self._base = url.rstrip("/").removesuffix("/api/v1") + "/api/v1/"
         self._token = token
         self._timeout = timeout
@@ -71,7 +70,7 @@ class Client:
         return self._get(FleetOverview, "summary")
 
     def scorers(self, scorer: str | None = None) -> ScorerList:
-        """Every registered scorer and how it does, or one."""
+        """Every registered scorer and its state, or one."""
         return self._gather(ScorerList, "scorers", scorer=scorer)
 
     def scorer(self, name: str) -> ScorerDetail:
@@ -136,7 +135,7 @@ class Client:
         return self._get(PairDetail, f"pairs/{quote(cluster, safe='')}/{quote(scorer, safe='')}")
 
     def updates(self, since: int, *, limit: int | None = None) -> Changes:
-        """What changed after the change of this number (`sequence` of the summary), at most 5,000 or `limit` of it."""
+        """Changes after the one with this number (`sequence` of the summary), at most 5,000 or `limit`."""
         return self._get(Changes, "updates", since=since, limit=limit)
 
     def scores(
@@ -167,7 +166,7 @@ class Client:
         return self._gather(ScheduleList, "schedule", limit, after, cluster=cluster, scorer=scorer)
 
     def history(self, cluster: str, scorer: str) -> HistoryList:
-        """The newest cycles of one pair and its books."""
+        """The newest cycles of one pair and its counters."""
         path = f"history/{quote(cluster, safe='')}/{quote(scorer, safe='')}"
         return self._gather(HistoryList, path)
 
@@ -180,15 +179,14 @@ class Client:
         limit: int | None = None,
         after: str | None = None,
     ) -> ChangeList:
-        """What people did, newest first; only the page tells it. `since` is unix seconds, pages are those of
-        `scores`."""
+        """Actions of users, newest first; only the page serves them. `since` is unix seconds, pages as in `scores`."""
         start = None if since is None else repr(max(0.0, since))
         return self._gather(ChangeList, "changes", limit, after, scorer=scorer, cluster=cluster, since=start)
 
     def _gather(
         self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **asked: _Asked
     ) -> _View:
-        """The first page with the rows of the following ones, at most `limit` of them (None: all)."""
+        """The first page, extended by the rows of the following ones up to `limit` (None: all)."""
         rows, cursor, _ = _LISTS[model]
         pages = list(self._pages(model, path, limit, after, **asked))
         found = [row for page in pages for row in getattr(page, rows)]
@@ -202,7 +200,7 @@ class Client:
         while True:
             page = self._get(model, path, cursor=after, limit=int(min(left, most)), **asked)
             yield page
-            # It may be shorter than was asked for: its rows are long.
+            # It may be shorter than requested if its rows are long.
             left -= len(getattr(page, rows))
             after = getattr(page, cursor)
             if after is None or left <= 0:

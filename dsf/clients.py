@@ -1,10 +1,10 @@
-"""Asks the JSON API of several cells, and puts the answers together: one view of a fleet that more than one hub serves.
+"""Queries the JSON API of several cells and merges the answers into one view of a fleet with several hubs.
 
     fleet = Clients({url: Client(url) for url in urls})
     print(len(fleet.scores().scores), fleet.silent)
 
 Methods are those of `dsf.client.Client` with the same answers and errors. A cell that does not answer is in `silent`,
-and its clusters are missing in the answer; an error is raised when no cell has an answer.
+and its clusters are missing from the answer; an error is raised when no cell answers.
 """
 
 from __future__ import annotations
@@ -35,27 +35,26 @@ from dsf.fleet.views import (
 _Answer = TypeVar("_Answer")
 _Row = TypeVar("_Row", ScoreView, EntryView)
 
-#: Failures of one scorer that are shown, as many as one cell shows.
+#: Failures shown per scorer, as many as one cell shows.
 _MAX_FAILURES: Final = 10
 _WORST_FIRST: Final = tuple(Verdict)
 _HEALTH: Final = ("Inactive", "Unknown", "Active")
 
 
 class Clients:
-    """Asks all cells at once. Thread-safe."""
+    """Queries all cells in parallel. Thread-safe."""
 
     def __init__(self, clients: Mapping[str, Client], on_silent: Callable[[str], None] = lambda _: None) -> None:
-        """`clients` by the name that people know them by; `on_silent` is told once, in a sentence, of each cell that
-        does not answer."""
+        """`clients` by display name; `on_silent` is called once with a message for each cell that does not answer."""
         self._clients = clients
         self._on_silent = on_silent
-        #: Why cells did not answer when they were asked last, by name.
+        #: Why cells did not answer the last query, by name.
         self.silent: dict[str, str] = {}
 
     def ask(self, question: Callable[[Client], _Answer]) -> list[_Answer]:
-        """What the cells say, in their order, of those that answer and know the scorer or cluster that is asked for.
+        """Answers, in order, of the cells that answer and know the requested scorer or cluster.
 
-        Raises what the first one raised when none has an answer.
+        Raises the first cell's error when none has an answer.
         """
         answers: list[_Answer] = []
         errors: list[DsfError] = []
@@ -161,7 +160,7 @@ def worst_first(scores: Iterable[ScoreView]) -> list[ScoreView]:
 
 
 def together(lists: Sequence[ScorerList]) -> ScorerList:
-    """The scorers of several cells, each once, with sums over all clusters."""
+    """The scorers of several cells, merged, with sums over all clusters."""
     by_name: dict[str, list[ScorerView]] = {}
     for one in lists:
         for scorer in one.scorers:
@@ -203,7 +202,7 @@ def _idle(found: Iterable[IdleClusters]) -> list[IdleClusters]:
 def _page(
     lists: Sequence[Sequence[_Row]], following: Sequence[str | None], limit: int | None
 ) -> tuple[list[_Row], str | None]:
-    """Rows of several cells that are sorted by cluster and scorer, and where to go on."""
+    """Rows of several cells, sorted by cluster and scorer, and the next cursor."""
     rows = list(merge(*lists, key=lambda row: (row.cluster, row.scorer)))
     has_more = any(following) or (limit is not None and len(rows) > limit)
     rows = rows[:limit]

@@ -1,7 +1,7 @@
 """Limits of the threaded servers: parallel connections, and seconds for a request's header.
 
-A sender costs a thread from its first byte on, before anything is known of it. So a head has a deadline as a whole and
-not for each read, and when all places are taken, the one that has waited longest for its head gives way.
+An unauthenticated client occupies a thread from its first byte. So the whole request header has one deadline, not each
+read, and when all places are taken, the connection that has waited longest for its header is closed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from dsf.listening import Listening
 
 log = dsf.log.get(__name__)
 
-#: Seconds for the head of a request, from its first byte on.
+#: Seconds for a request's header, from its first byte.
 HEAD_SECONDS: Final = 10.0
 
 
 class TimedReader(io.RawIOBase):
-    """What a socket receives until a moment, however small the pieces are in which it comes."""
+    """Reader of a socket with one deadline for all reads."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection = connection
         self._deadline = time.monotonic() + seconds
 
     def allow(self, seconds: float) -> None:
-        """All that is read from now on has so many seconds."""
+        """Set the deadline for all further reads, in seconds from now."""
         self._deadline = time.monotonic() + seconds
 
     def readable(self) -> bool:
@@ -49,9 +49,9 @@ class TimedReader(io.RawIOBase):
 
 
 class TimedHandler(BaseHTTPRequestHandler):
-    """Reads heads in time. `timed` may be told of other times for bodies; writes have those of the last read."""
+    """Reads headers with a deadline. `timed` may get other deadlines for bodies; writes have that of the last read."""
 
-    #: Seconds that a connection may be silent between two requests.
+    #: Seconds for which a connection may be idle between requests.
     silence: float = HEAD_SECONDS
     timed: TimedReader
 
@@ -62,13 +62,13 @@ class TimedHandler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(self.timed)
 
     def parse_request(self) -> bool:
-        """The head has come when this is called for the standard library's handlers: it reads the headers."""
+        """Called by the standard library's handlers to read the headers."""
         is_whole = super().parse_request()
         self.connection.settimeout(self.timeout)
         return is_whole
 
     def await_request(self) -> bool:
-        """Wait for the first byte of a request, which then has its time; whether there is one."""
+        """Wait for the first byte of a request and start its deadline; returns whether there is one."""
         self.timed.allow(self.silence)
         try:
             found = bool(self.rfile.peek(1))  # type: ignore[attr-defined]
@@ -78,15 +78,15 @@ class TimedHandler(BaseHTTPRequestHandler):
         return found
 
     def log_message(self, *_: object) -> None:
-        """Quiet: what is refused is counted, and probes and scrapes are no events."""
+        """Log nothing: refusals are counted, and probes and scrapes are not worth logging."""
 
 
 class InThread:
-    """Runs a server in a thread. Its port was taken when it was made."""
+    """Runs a server in a thread. The constructor has bound its port."""
 
     def __init__(self, server: TCPServer, name: str) -> None:
         self._server = server
-        # `serve_forever` would look again and again whether it shall stop.
+        # `serve_forever` would poll for a request to stop.
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
@@ -96,11 +96,11 @@ class InThread:
         return int(self._server.server_address[1])
 
     def start(self) -> None:
-        """Answer requests."""
+        """Start to serve."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering and give the port back."""
+        """Stop serving and release the port."""
         if self._thread.is_alive():
             self._wake.send(b"!")
             self._thread.join(5)
@@ -109,7 +109,7 @@ class InThread:
         self._woken.close()
 
     def _serve(self) -> None:
-        # Not to wait for a client that has gone between the two looks.
+        # Do not wait for a client that has disconnected in between.
         self._server.timeout = 0
         with selectors.DefaultSelector() as selector:
             selector.register(self._server, selectors.EVENT_READ)
@@ -119,24 +119,24 @@ class InThread:
 
 
 class BoundedServer(ThreadingMixIn, Listening):
-    """One thread for each connection, and so many of them."""
+    """One thread per connection, with a limited number of connections."""
 
     daemon_threads = True
-    #: Connections that wait to be accepted. With more than that (5 by default) the kernel drops what a client sends to
-    #: connect, which then tries again after 1, 3, 7 s.
+    #: Backlog of connections to accept. Beyond it (5 by default) the kernel drops a client's SYN, and the client
+    #: retries after 1, 3, 7 s.
     request_queue_size = 128
-    #: Connections at once.
+    #: Most concurrent connections.
     places: int = 64
 
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         self._lock = threading.Lock()
         self._taken = 0
-        #: Connections of which nothing is known, in the order of their coming.
+        #: Connections without a valid request so far, in order of arrival.
         self._strangers: dict[socket.socket, None] = {}
         super().__init__(address, handler)
 
     def is_known(self, connection: socket.socket) -> None:
-        """This connection sent a request that is worth its place: it does not give way."""
+        """Mark a connection as having sent a valid request: it is not closed for others."""
         with self._lock:
             self._strangers.pop(connection, None)
 
@@ -162,7 +162,7 @@ class BoundedServer(ThreadingMixIn, Listening):
                 self._strangers.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A sender that is slow or went away is no event; anything else is a mistake of ours."""
+        """Ignore slow and disconnected clients; any other error is a bug."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             log.error("request failed", server=type(self).__name__, error=repr(error))

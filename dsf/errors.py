@@ -36,15 +36,15 @@ from __future__ import annotations
 
 
 class DsfError(Exception):
-    """Base of all errors of this project; catching it catches everything the project itself raises."""
+    """Base of all errors that this project raises."""
 
 
 class SettingsError(DsfError):
-    """A setting is missing or wrong. The message names the environment variable and what it may be."""
+    """A setting is missing or wrong. The message names the environment variable and the allowed values."""
 
 
 class ManifestError(DsfError):
-    """A manifest cannot be used. The message names file, line or field, and what is allowed."""
+    """A manifest is invalid. The message names file, line or field, and the allowed values."""
 
 
 class ResolutionError(DsfError):
@@ -59,7 +59,7 @@ class ResolutionError(DsfError):
 
 
 class RemoteConfigError(DsfError):
-    """A scoring API's /config answer is not what the contract says. The last good one stays in force."""
+    """A scoring API's /config answer violates the contract. The last valid one stays in force."""
 
 
 class ScoringResponseError(DsfError):
@@ -71,14 +71,15 @@ class ScoringResponseError(DsfError):
 
 
 class ScoreObjectTooLargeError(DsfError):
-    """One AddOnPlacementScore would exceed what the API server stores. Use a coarser dimension format."""
+    """An AddOnPlacementScore would exceed the API server's size limit. Use a coarser dimension format."""
 
 
 class CycleError(DsfError):
     """A cycle ended without a score.
 
-    `stage` is fetch, score or publish; `reason` a snake_case word fit for a metric label; the message is for a person.
-    `retryable` says whether the same stage may succeed a little later, `retry_after` the seconds it was asked to wait.
+    `stage` is fetch, score or publish; `reason` a snake_case word fit for a metric label; the message is for users.
+    `retryable` says whether a retry of the stage may succeed, `retry_after` the seconds to wait that the server
+    requested.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class CycleError(DsfError):
         retryable: bool = False,
         retry_after: float | None = None,
     ) -> None:
-        # All three go to Exception so that the error survives pickling, which Celery does to errors.
+        # All three go to Exception so that the error survives pickling by Celery.
         super().__init__(stage, reason, message)
         self.stage = stage
         self.reason = reason
@@ -105,8 +106,8 @@ class CycleError(DsfError):
 class HttpError(DsfError):
     """One HTTP exchange failed.
 
-    `reason` is a snake_case word fit for a metric label, `status` the HTTP status if an answer came, `retryable`
-    whether the same request may succeed a little later, `retry_after` the seconds the server asked to wait.
+    `reason` is a snake_case word fit for a metric label, `status` the HTTP status if there was an answer, `retryable`
+    whether a retry may succeed, `retry_after` the seconds to wait that the server requested.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class HttpError(DsfError):
 
 
 class SourceError(HttpError):
-    """A plug-in cannot use what its source answered, or with `is_query` what the scorer asks of it."""
+    """A plug-in cannot use its source's answer, or with `is_query` the scorer's query."""
 
     def __init__(self, message: str, *, is_query: bool = False) -> None:
         super().__init__("bad_query" if is_query else "bad_answer", message)
@@ -141,9 +142,9 @@ class MessageRejectedError(DsfError):
 
 
 class SchemaMismatchError(MessageRejectedError):
-    """A result that is signed well, by an agent whose messages this hub does not understand.
+    """A validly signed result of an agent with an unsupported message version.
 
-    `cluster` and `key_id` say whose it is, `schema_version` and `version` what it speaks.
+    `cluster` and `key_id` identify the sender, `schema_version` and `version` its versions.
     """
 
     def __init__(self, cluster: str, key_id: int, schema_version: int, version: str) -> None:
@@ -157,14 +158,14 @@ class SchemaMismatchError(MessageRejectedError):
 class BackendError(DsfError):
     """The hub's store of objects could not be read or written; the work is tried again later."""
 
-    #: Whether it was understood and refused: a right is missing, or the object is not valid. An operator has to act.
+    #: Whether the request was refused: a right is missing, or the object is invalid. An operator has to act.
     is_refusal: bool = False
-    #: Whether it has no time now: whatever else is asked would get the same answer.
+    #: Whether the server is overloaded: other requests would get the same answer.
     is_busy: bool = False
 
 
 class ObjectNotFoundError(BackendError):
-    """The object is not there (any more)."""
+    """The object does not exist (any more)."""
 
 
 class ObjectConflictError(BackendError):
@@ -172,35 +173,35 @@ class ObjectConflictError(BackendError):
 
 
 class UnknownScorerError(DsfError):
-    """No scorer of this name is registered. `dsf status` lists those that are."""
+    """No scorer of this name is registered. `dsf status` lists the registered ones."""
 
 
 class UnknownClusterError(DsfError):
-    """No cluster of this name is registered. `dsf status` lists those that are."""
+    """No cluster of this name is registered. `dsf status` lists the registered ones."""
 
 
 class UnknownPlacementError(DsfError):
-    """There is no Placement of this name. `dsf placement` lists those that there are."""
+    """There is no Placement of this name. `dsf placement` lists the existing ones."""
 
 
 class CursorError(DsfError):
-    """What should name a place in a list names none."""
+    """The cursor of a list is invalid."""
 
 
 class ApiError(DsfError):
-    """A server of the JSON API refuses, or answers something else than it should."""
+    """A server of the JSON API refuses a request or gives an unexpected answer."""
 
 
 class QueryError(DsfError):
-    """A question about the fleet cannot be understood, such as one for an unknown state."""
+    """A query of the fleet is invalid, such as one for an unknown state."""
 
 
 class QueueFullError(DsfError):
-    """A cluster's queue holds so many waiting messages that its agent must be away; nothing was sent."""
+    """A cluster's queue is full, so its agent must be down; nothing was sent."""
 
 
 class ContextError(DsfError):
-    """Which running demo a command means is not known. The message names those that run."""
+    """Several demos run and none is selected. The message names them."""
 
 
 class ToolError(DsfError):
@@ -208,12 +209,12 @@ class ToolError(DsfError):
 
 
 class PlanConflictError(DsfError):
-    """A plan cannot be applied to the hub as it is: a label is missing, another owner's object is in the way, or the
-    plan is another one by now. Nothing was written."""
+    """A plan cannot be applied to the hub's current state: a label is missing, an object has another owner, or the plan
+    has changed. Nothing was written."""
 
 
 class ApplyError(DsfError):
-    """A plan could not be written. `left` names what could not be undone; empty: everything is as it was before."""
+    """A plan could not be written. `left` names what could not be undone; empty: all changes were undone."""
 
     def __init__(self, message: str, left: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -221,11 +222,11 @@ class ApplyError(DsfError):
 
 
 class SolverError(DsfError):
-    """The solver is busy with other plans, needed far more time than it was given, or its process died."""
+    """The solver is busy with other plans, far exceeded its time limit, or its process died."""
 
 
 class AccessError(DsfError):
-    """A caller is not known (`status` 401) or may not do this (403)."""
+    """A caller is not authenticated (`status` 401) or lacks a right (403)."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)

@@ -11,20 +11,20 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from dsf.connections import BoundedServer, InThread, TimedHandler
 
 _Start = Callable[..., Any]
-#: What is wrong, for a person; empty when nothing is.
+#: Message of a failed check; empty if it passed.
 Check = Callable[[], str]
 
 
 class _Server(BoundedServer, WSGIServer):
-    """Scrapers and probes are a few."""
+    """Few connections: there are few scrapers and probes."""
 
 
 class _Handler(TimedHandler, WSGIRequestHandler):
-    #: Seconds for the answer to go out.
+    #: Seconds for sending the answer.
     timeout = 10
 
     def handle(self) -> None:
-        """As it was, and nothing for a client that says nothing."""
+        """Handle a request; ignore a client that sends none."""
         if self.await_request():
             super().handle()
 
@@ -34,10 +34,10 @@ def _nothing_wrong() -> str:
 
 
 class Exposition(InThread):
-    """An HTTP server in a thread. The port is taken in the constructor, which raises OSError when it is in use.
+    """An HTTP server in a thread. The constructor binds the port and raises OSError if it is in use.
 
-    `checks` are by path; the default is one that the process passes as long as it serves. A path whose check finds
-    something wrong is answered with 503 and what it is.
+    `checks` are by path; the default passes as long as the process serves. A failed check is answered with 503 and its
+    message.
     """
 
     def __init__(

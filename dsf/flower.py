@@ -1,10 +1,9 @@
-"""Filter for Flower's events, which every holder of a cluster's credential can publish.
+"""Filter for Flower's events, which any holder of a cluster's credential can publish.
 
-A message has a largest size and is taken apart before Celery sees it: what Celery stumbles over would end the thread
-that listens. An event is dropped unless it can be one of our workers': of a registered cluster or of one of a few
-results workers, of a kind that Celery has, about a task of ours; and of its fields only those are taken that such
-events have, with values of their types. What is left of made-up text is shown with headers that keep a browser from
-running it.
+A message has a maximum size and is parsed before Celery sees it: a malformed one would end Celery's listening thread.
+An event is dropped unless it may be from one of our workers: a registered cluster's or one of a few results workers, of
+a Celery event type, about a task of ours. Only fields of such events with values of the right types are kept. Remaining
+forged text is served with headers that keep a browser from executing it.
 """
 
 from __future__ import annotations
@@ -27,39 +26,39 @@ from dsf.redislink.broker import MOST_EVENT_BYTES
 from dsf.settings import settings
 from dsf.store.client import connect
 
-#: Characters of what an event says of arguments, result or exception, and of a traceback: Flower keeps 10,000 tasks.
+#: Most characters of arguments, result or exception, and of a traceback, in an event: Flower keeps 10,000 tasks.
 _LONGEST_TEXT: Final = 1024
 _LONGEST_TRACEBACK: Final = 4096
-#: Results workers of which events are shown, and seconds without an event after which one makes room.
+#: Most results workers whose events are shown, and seconds without an event after which one may be replaced.
 _MOST_RESULTS_WORKERS: Final = 100
 _SILENCE: Final = 600.0
-#: Seconds between two looks at which clusters there are.
+#: Seconds between two reads of the registered clusters.
 _REFRESH: Final = 10.0
 _TYPES: Final = frozenset(
     {f"worker-{kind}" for kind in ("online", "heartbeat", "offline")}
     | {f"task-{kind}" for kind in ("received", "started", "succeeded", "failed", "retried", "revoked", "rejected")}
 )
 _TASKS: Final = frozenset({FETCH_TASK, SCORE_TASK, PUBLISH_TASK, INGEST_TASK})
-#: What Celery's events have beside type, hostname and uuid; the clock is not taken from others.
+#: Fields of Celery's events besides type, hostname and uuid; the sender's clock is not used.
 _NUMBERS: Final = ("timestamp", "utcoffset", "pid", "freq", "active", "processed", "runtime", "retries", "signum")
 _FLAGS: Final = ("terminated", "expired", "requeue")
 _TEXTS: Final = (
     *("name", "args", "kwargs", "root_id", "parent_id", "eta", "expires", "queue", "exchange", "routing_key"),
     *("result", "exception", "traceback", "sw_ident", "sw_ver", "sw_sys"),
 )
-#: Largest number of any of them; 9999-01-01 as a time.
+#: Largest number in any of them; 9999-01-01 as a time.
 _MOST: Final = 253_370_764_800
 _AGENT: Final = "spoke@"
 _RESULTS: Final = re.compile(r"results@[-A-Za-z0-9.]{1,253}")
 _UUID: Final = re.compile(r"[-0-9a-f]{1,64}")
-#: For pages, whose templates have scripts of their own, and for everything else.
+#: For pages, whose templates have inline scripts, and for everything else.
 _PAGE_POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
 _DATA_POLICY: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
-# What is overridden is not in the published types of kombu.
+# The overridden method is not in kombu's published types.
 _BaseTransport: Any = link.Transport
 _BaseSentinelTransport: Any = link.SentinelTransport
 _BaseChannel: Any = link.Channel
@@ -69,7 +68,7 @@ log = dsf.log.get(__name__)
 
 
 class _Checked:
-    """Mixed into a channel: of a message it passes on what can be ours."""
+    """Mixin of a channel that passes on only valid events of a message."""
 
     #: Set by `install`.
     workers: Workers
@@ -103,7 +102,7 @@ class SentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
 
 
 class Workers:
-    """Which workers there can be. Thread-safe."""
+    """Known workers. Thread-safe."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -114,7 +113,7 @@ class Workers:
         self._read_at = float("-inf")
 
     def has(self, name: object) -> bool:
-        """Whether a worker of this name can be ours. While Redis is away it is as it was."""
+        """Whether a worker of this name can be ours; by the last known clusters while Redis is unavailable."""
         if not isinstance(name, str):
             return False
         with self._lock:
@@ -142,7 +141,7 @@ class Workers:
 
 
 def cleaned(data: bytes, workers: Workers) -> bytes:
-    """A message with those of its events that can be our workers', in an envelope of our own; empty without any."""
+    """The message in a new envelope with only the events that may be from our workers; empty without any."""
     try:
         if len(data) > MOST_EVENT_BYTES:
             return b""
@@ -166,7 +165,7 @@ def cleaned(data: bytes, workers: Workers) -> bytes:
 
 
 def taken(event: object, workers: Workers) -> dict[str, Any] | None:
-    """What is taken of an event; None when it cannot be one of our workers'."""
+    """The accepted fields of an event; None if it cannot be from one of our workers."""
     if not isinstance(event, dict):
         return None
     host, kind, uuid = event.get("hostname"), event.get("type"), event.get("uuid")
@@ -191,12 +190,12 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it may be counted, added and shown. The least number that an event has is an offset in hours."""
+    """Whether it is a number in the allowed range. The smallest one in an event is an offset in hours."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -24 <= value < _MOST
 
 
 def install() -> None:
-    """Make the Flower of this process look at events first, and send those headers."""
+    """Install the event filter and the headers in this process's Flower."""
     handler: Any = flower.views.BaseHandler
     _Checked.workers = Workers(connect(settings(), name="dsf-flower-clusters"))
     set_default_headers, render = handler.set_default_headers, handler.render
