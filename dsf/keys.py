@@ -1,4 +1,4 @@
-"""All Redis keys, with their content and writers.
+"""All Redis keys with content and writers.
 
 A *pair* is `<cluster>/<scorer>`: both are DNS-1123 names, so the slash cannot occur in either. Values are JSON with a
 schema version `v` unless said otherwise. Redis Cluster is not supported: Celery's Redis transport does not work on it.
@@ -13,20 +13,20 @@ SCHEMA_VERSION = 1
 
 
 def is_supported(version: int) -> bool:
-    """Whether messages of this schema version are understood: hub and agents may be one minor version apart."""
+    """Whether this schema version is supported: hub and agents may be one minor version apart."""
     return abs(version - SCHEMA_VERSION) <= 1
 
 
 # --- queues (lists, owned by Celery) -------------------------------------------------------------------------
 
-#: Results of all clusters: the collector moves them here out of the mailboxes, the results worker pops. Agents without
-#: mailboxes push here.
+#: Results of all clusters: the collector moves them here from the mailboxes, the results worker pops them. Agents
+#: without mailboxes push here.
 RESULTS_QUEUE = "hub.results"
 _SPOKE_PREFIX = "spoke."
 
 
 def spoke_queue(cluster: str) -> str:
-    """The queue of one cluster's agent. Names are exact: no queue's name is a glob of another's."""
+    """The queue of one cluster's agent. Names are exact: no queue name as a glob matches another."""
     return _SPOKE_PREFIX + cluster
 
 
@@ -37,16 +37,16 @@ def cluster_of_queue(queue: str) -> str | None:
 
 # --- mailboxes (agents put results in, the collector of the results workers takes them out) -------------------
 
-#: Results of one cluster that may wait at a time. It bounds what one credential can make Redis hold.
+#: Most waiting results of one cluster. It limits the memory of Redis that one credential can occupy.
 MAIL_SLOTS = 16
 #: Prefix of all slots, and of the channels on which agents announce mail.
 MAIL_PREFIX = "hub.mail."
-#: string, token of the results worker whose collector is at work; expires.
+#: string, token of the results worker with the active collector; expires.
 COLLECTOR = "dsf:collector"
 
 
 def mail_slot(cluster: str, slot: int) -> str:
-    """String with one result of a cluster, as it is to stand in the results queue; slots count from 0."""
+    """String with one result of a cluster in the format of the results queue; slots count from 0."""
     return f"{MAIL_PREFIX}{cluster}.{slot}"
 
 
@@ -62,13 +62,13 @@ def mail_bell(cluster: str) -> str:
 
 # --- bookkeeping of the results workers ----------------------------------------------------------------------
 
-#: Bookkeeping of messages a results worker has taken and not finished (late acknowledgement).
+#: Messages that results workers have taken and not acknowledged (late acknowledgement).
 UNACKED = "dsf:unacked.results"
 UNACKED_INDEX = "dsf:unacked_index.results"
 UNACKED_MUTEX = "dsf:unacked_mutex.results"
 
-#: zset of lists (names by `taken_list`) -> unix time at which the worker was last alive that keeps a message there
-#: between popping it and noting it in UNACKED.
+#: zset of lists (names by `taken_list`) -> unix time at which its worker was last alive. A message is in such a list
+#: between its pop and its entry in UNACKED.
 TAKERS = "dsf:takers"
 _TAKEN_PREFIX = "dsf:taken:"
 
@@ -85,10 +85,10 @@ CLUSTER_NOTICES = "dsf:clusters:notices"
 KEYS_USED = "dsf:clusters:keys"
 #: hash cluster -> KeyRequest: requested credentials that the hub controller has not created yet.
 KEY_REQUESTS = "dsf:clusters:requests"
-#: hash cluster -> AgentRecord: what its agent speaks; by the results worker.
+#: hash cluster -> AgentRecord: versions of its agent; by the results worker.
 AGENTS = "dsf:clusters:agents"
 
-# --- schedule (entries by the hub controller, overrides by people, due times by both and beat) ---------------
+# --- schedule (entries by the hub controller, overrides by users, due times by both and beat) ----------------
 
 #: hash pair -> Entry.
 ENTRIES = "dsf:schedule:entries"
@@ -98,85 +98,85 @@ OVERRIDES = "dsf:schedule:overrides"
 DUE = "dsf:schedule:due"
 #: string, token of the active beat; expires.
 BEAT_LOCK = "dsf:schedule:lock"
-#: string, unix time up to which first runs are given out, so that many new entries are spread; expires by itself.
+#: string, unix time up to which first runs are assigned, to spread many new entries; expires.
 FIRST_RUNS = "dsf:schedule:first"
 #: list, one element wakes a waiting beat.
 BEAT_WAKE = "dsf:schedule:wake"
 #: hash, counters of beat: `ticks`, `skipped:<reason>`, `lag:<upper bound>`, `lag:sum`, `lag:count`, ...
 BEAT_STATS = "dsf:schedule:stats"
 
-#: hash `<scorer>:<upper bound>` -> number of ticks of that scorer that were sent so late, as in BEAT_STATS; by beat.
+#: hash `<scorer>:<upper bound>` -> number of ticks of that scorer with this lag, as in BEAT_STATS; by beat.
 BEAT_LAGS = "dsf:schedule:lags"
 
 # --- runs and results (beat opens runs, the results worker closes them) --------------------------------------
 
-#: zset `<pair>/<run id>` -> deadline (unix seconds): runs sent and not yet heard of.
+#: zset `<pair>/<run id>` -> deadline (unix seconds): sent runs without a result.
 OPEN_RUNS = "dsf:runs:open"
 #: zset `<pair>/<run id>` -> unix time at which the run was declared lost; kept an hour to recognise late results.
 LOST_RUNS = "dsf:runs:lost"
 _PAIR_PREFIX = "dsf:pair:"
 _HISTORY_PREFIX = "dsf:history:"
-#: set of pairs of which something may be known; the sweeper of the results worker follows the schedule with it, because
-#: no user may list keys.
+#: set of pairs that may have data; the sweeper of the results worker compares it with the schedule, because no user may
+#: list keys.
 KNOWN_PAIRS = "dsf:pairs"
 #: hash reason -> number of refused results.
 REJECTED = "dsf:rejected"
-#: hash cluster -> number of things in its mailbox that could be no result.
+#: hash cluster -> number of invalid entries in its mailbox.
 REJECTED_MAIL = "dsf:rejected:mail"
 
-# --- read model (lua/model.lua: kept by ingest and the sweeper; beat, hub controller and people only mark) -------
+# --- read model (lua/model.lua: kept by ingest and the sweeper; beat, hub controller and users only mark) --------
 
-#: Begins the names of all its keys; `lua/model.lua` makes them of it.
+#: Prefix of all its keys; `lua/model.lua` builds their names from it.
 MODEL_PREFIX = "dsf:model:"
-#: string, version of what the model holds; without it, or with another one, the sweeper counts all pairs again.
+#: string, version of the model's content; if missing or different, the sweeper recounts all pairs.
 MODEL_VERSION = MODEL_PREFIX + "version"
-#: string, token of the results worker that looks at what is marked; expires.
+#: string, token of the results worker that processes marked pairs; expires.
 MODEL_KEEPER = MODEL_PREFIX + "keeper"
-#: hash pair, or `*/<scorer>` for all of its pairs -> how often it was marked: the sweeper looks at it again.
+#: hash pair, or `*/<scorer>` for all of its pairs -> number of marks: the sweeper re-evaluates it.
 MODEL_MARKED = MODEL_PREFIX + "marked"
-#: set of scorers that have pairs in the model.
+#: set of scorers with pairs in the model.
 MODEL_SCORERS = MODEL_PREFIX + "scorers"
-#: zset cluster -> how bad it is, by the states of its pairs; only those that are bad at all.
+#: zset cluster -> severity by the states of its pairs; only clusters with problems.
 MODEL_CLUSTERS = MODEL_PREFIX + "clusters"
-#: zset pair -> number of its newest change, counted by MODEL_SEQUENCE; also of pairs that went within the last hour.
+#: zset pair -> number of its newest change, counted by MODEL_SEQUENCE; includes pairs removed within the last hour.
 MODEL_CHANGED = MODEL_PREFIX + "changed"
 #: string, number of changes so far.
 MODEL_SEQUENCE = MODEL_PREFIX + "sequence"
-#: zset pair -> unix time at which it went.
+#: zset pair -> unix time at which it was removed.
 MODEL_GONE = MODEL_PREFIX + "gone"
-#: hash pair -> its group, `<state>:<stage>:<reason>`; only of those in one.
+#: hash pair -> its group, `<state>:<stage>:<reason>`; only of pairs in a group.
 MODEL_GROUPED = MODEL_PREFIX + "grouped"
 
 # --- score writing (results worker) --------------------------------------------------------------------------
 
-#: zset pair -> unix time at which its AddOnPlacementScore has to be looked at (changed, half-way, expired).
+#: zset pair -> unix time at which its AddOnPlacementScore must be checked (changed, renewal due, expired).
 WRITES = "dsf:writes"
-#: hash pair -> WrittenRecord: what stands in the backend now.
+#: hash pair -> WrittenRecord: the current content of the backend.
 WRITTEN = "dsf:written"
-#: zset pair -> unix time until which one writer works on it (or waits after a failure): no other one may.
+#: zset pair -> unix time until which one writer has exclusive use of it (or waits after a failure).
 WRITE_LEASES = "dsf:writes:leases"
-#: string, expires: some writer has compared the schedule with what is written; the others need not.
+#: string, expires: a writer has compared the schedule with the written objects; the others need not.
 WRITE_AUDIT = "dsf:writes:audit"
 #: string, state of the write-rate limiter (theoretical arrival time, unix seconds).
 WRITE_BUDGET = "dsf:writes:budget"
-#: hash, counters of the writer: `written`, `coalesced`, `unchanged`, `failed`, `deleted`; and `validity_factor`, by
-#: which every validity is longer so that renewals leave room for changes (1 unless the fleet is large).
+#: hash, counters of the writer: `written`, `coalesced`, `unchanged`, `failed`, `deleted`; and `validity_factor`, which
+#: extends every validity so that renewals leave room for changes (1 unless the fleet is large).
 WRITE_STATS = "dsf:writes:stats"
 
 # --- news for the hub controller -----------------------------------------------------------------------------
 
-#: set of scorers whose cycles changed between success and failure.
+#: set of scorers whose cycles turned from success to failure or back.
 HUB_CHANGED = "dsf:hub:changed"
 #: list, one element wakes the hub controller.
 HUB_WAKE = "dsf:hub:wake"
 
 # --- what people did (the command line, the optimiser and the page write; the hub controller makes Events of it) ----
 
-#: stream, newest `CHANGES_KEPT` deeds; each has one field `change` with JSON of what `dsf.fleet.changes` says.
+#: stream, newest `CHANGES_KEPT` actions; each has one field `change` with JSON by `dsf.fleet.changes`.
 CHANGES = "dsf:changes"
-#: Deeds that are kept. Each has at most some kilobytes, most have 300 bytes.
+#: Kept actions. Each takes at most some kilobytes, most take 300 bytes.
 CHANGES_KEPT = 5000
-#: string, id of the newest deed of which the hub controller has made an Event.
+#: string, id of the newest action for which the hub controller has created an Event.
 CHANGES_TOLD = "dsf:changes:told"
 #: hash namespace -> the optimiser's newest proposal there beside the plan in force (`dsf.fleet.plans`).
 PLANS = "dsf:plans"
@@ -207,7 +207,7 @@ def is_name(text: str) -> bool:
 
 
 def pair(cluster: str, scorer: str) -> str:
-    """The member that stands for one scorer on one cluster."""
+    """Member for one scorer on one cluster."""
     return f"{cluster}/{scorer}"
 
 
@@ -218,17 +218,17 @@ def split_pair(member: str) -> tuple[str, str]:
 
 
 def run_member(cluster: str, scorer: str, run_id: str) -> str:
-    """The member that stands for one run of a pair in OPEN_RUNS and LOST_RUNS."""
+    """Member for one run of a pair in OPEN_RUNS and LOST_RUNS."""
     return f"{cluster}/{scorer}/{run_id}"
 
 
 def taken_list(token: str) -> str:
-    """List in which one connection of a results worker keeps the message it has just popped."""
+    """List in which a connection of a results worker keeps a message that it has just popped."""
     return _TAKEN_PREFIX + token
 
 
 def pair_key(cluster: str, scorer: str) -> str:
-    """Hash with all that is known of one pair: score, state and books. Fields are in `dsf.store.pairs`."""
+    """Hash with the data of one pair: score, state and counters. Fields are in `dsf.store.pairs`."""
     return f"{_PAIR_PREFIX}{cluster}/{scorer}"
 
 
@@ -238,7 +238,7 @@ def history_key(cluster: str, scorer: str) -> str:
 
 
 def model_states(scorer: str) -> str:
-    """zset cluster -> rank of the pair's state * MODEL_SPAN + a time, so that the worst comes first."""
+    """zset cluster -> rank of the pair's state * MODEL_SPAN + a time: worst first."""
     return f"{MODEL_PREFIX}states:{scorer}"
 
 
@@ -248,7 +248,7 @@ def model_ages(scorer: str) -> str:
 
 
 def model_values(scorer: str) -> str:
-    """zset cluster -> the one number that stands for its score; only while the pair is ok."""
+    """zset cluster -> the number that represents its score; only while the pair is ok."""
     return f"{MODEL_PREFIX}values:{scorer}"
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from dsf import lean
 
-#: Exit codes of all roles: it could not go on; a setting is missing or wrong.
+#: Exit codes of all roles: failure; a setting is missing or wrong.
 FAILED: Final = 1
 USAGE: Final = 2
 
@@ -16,7 +16,7 @@ USAGE: Final = 2
 def launch(role: str) -> int:
     """Call `module:function` with the settings of the environment; returns the exit code of the process.
 
-    What this project foresees is one line on standard error, not a traceback.
+    The project's own errors are one line on standard error, not a traceback.
     """
     lean.start()
     from dsf.errors import DsfError, SettingsError

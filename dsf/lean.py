@@ -1,6 +1,6 @@
 """Keeps unused modules out of the framework's processes, although third-party packages import them.
 
-Each megabyte of modules costs memory on every managed cluster, and each tenth of a second delays every command. A later
+Each megabyte of modules takes memory on every managed cluster, and each tenth of a second delays every command. A later
 import of an omitted module still works.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Final
 _HIDDEN: Final[dict[str, tuple[str, ...]]] = {
     # For metrics of redis-py, which are not used.
     "redis": ("opentelemetry.sdk",),
-    # For texts of unknown encoding; the framework only reads JSON in UTF-8.
+    # For text of unknown encoding; the framework only reads JSON in UTF-8.
     "requests": ("chardet", "charset_normalizer"),
     # For process pools, which no worker uses.
     "billiard.util": ("cffi",),
@@ -67,7 +67,7 @@ class _Finder:
 
 
 class _Loader:
-    """Runs a module as the real loader does, which is the module's from then on."""
+    """Executes a module by its real loader, which it restores as the module's loader."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -91,9 +91,9 @@ class _Loader:
                 self._loader.exec_module(module)
 
     def _without_asyncio(self, redis: ModuleType) -> None:
-        """Outside of `redis.asyncio` redis-py uses one name of it at its import: a function for asynchronous clients.
+        """Outside of `redis.asyncio`, redis-py imports one name from it: a function for asynchronous clients.
 
-        A version that uses more is imported as it is.
+        A version that uses more of it is imported unchanged.
         """
         stand_ins = {name: ModuleType(name) for name in (_ASYNCIO, _RECORDER)}
         stand_ins[_RECORDER].__dict__["record_streaming_lag_from_response"] = _record_later

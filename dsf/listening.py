@@ -19,14 +19,14 @@ def family_of(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 def prepare(listener: socket.socket) -> None:
-    """Let a socket that is not bound yet take its port again at once and, if it is one of IPv6, IPv4 as well."""
+    """Allow an unbound socket to reuse its port immediately and, for IPv6, to accept IPv4 as well."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if listener.family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
 
 
 class Listening(TCPServer):
-    """Lets a server of the standard library listen on any address, IPv6 included."""
+    """A server of the standard library that can listen on any address, including IPv6."""
 
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         host, port = address
@@ -34,6 +34,6 @@ class Listening(TCPServer):
         super().__init__((host, port), handler)
 
     def server_bind(self) -> None:
-        """As it was, for both families."""
+        """Bind for both families."""
         prepare(self.socket)
         super().server_bind()

@@ -1,6 +1,6 @@
 """Logging: one line per event, a constant message and key=value context, as text or as JSON.
 
-Everything goes through the standard library, so that Celery, uvicorn and the Kubernetes client look the same.
+All logging uses the standard library, so that Celery, uvicorn and the Kubernetes client have the same format.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dsf.text import visible
 if TYPE_CHECKING:
     import structlog
 
-#: What to set up as soon as something is logged.
+#: Settings to apply at the first logged line.
 _prepared: Settings | None = None
 
 
 def prepare(settings: Settings) -> None:
-    """Set up logging when the first line is logged: a command that logs nothing does not load structlog."""
+    """Set up logging at the first logged line: a command that logs nothing does not load structlog."""
     global _prepared  # noqa: PLW0603 - one per process, as logging itself
     _prepared = settings
     logging.getLogger().setLevel(settings.log_level)
@@ -30,7 +30,7 @@ def prepare(settings: Settings) -> None:
 
 def setup(settings: Settings) -> None:
     """Send all logging of this process to standard error in the chosen format. Calling it again changes the format."""
-    # It would load rich, 4 MB, for tracebacks in colours.
+    # It would load rich (4 MB) for coloured tracebacks.
     with without("rich"):
         import structlog
 
@@ -58,12 +58,12 @@ def setup(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
-    # urllib3 logs every retried request with its URL; the reasons are in our own messages.
+    # urllib3 logs every retried request with its URL; our own messages have the reasons.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
-    # The libraries of clouds log requests with tokens in them, at level DEBUG.
+    # At level DEBUG, cloud libraries log requests including tokens.
     for library in ("azure", "botocore", "google", "msal"):
         logging.getLogger(library).setLevel(logging.WARNING)
-    # watchfiles logs every change that it sees; what a change means is in our own messages.
+    # watchfiles logs every change; our own messages have its meaning.
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     structlog.configure(
         processors=[
@@ -78,7 +78,7 @@ def setup(settings: Settings) -> None:
 
 
 def _visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Nothing in a line steers a terminal: names and messages come from other people's services."""
+    """Escape terminal control characters: names and messages come from external services."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = visible(value, kept="\n\t")
@@ -86,7 +86,7 @@ def _visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping
 
 
 class _Logger:
-    """A structlog logger that is made when something is logged."""
+    """A structlog logger that is created at the first logged line."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -14,34 +14,32 @@ _LARGE = 1024 * 1024
 
 
 def share_heap() -> None:
-    """Have all threads allocate from one heap. Call it before any thread is started.
+    """Let all threads allocate from one heap. Call it before any thread is started.
 
-    By itself glibc makes heaps until there are 8 for each core, and each keeps the most that any thread ever needed of
-    it. Waiting for each other costs threads nothing that Python's own lock does not cost them already. Does nothing
-    where there is no glibc.
+    By default glibc creates up to 8 heaps per core, and each keeps its peak memory. Contention costs nothing beyond
+    Python's global lock. Does nothing without glibc.
     """
     _mallopt(_M_ARENA_MAX, 1)
 
 
 def give_back_large_blocks() -> None:
-    """Have the C library return large blocks to the system as soon as they are freed.
+    """Let the C library return large blocks to the system when they are freed.
 
-    By itself glibc raises the size from which on it does so to that of the largest block it has seen, up to 32 MB, and
-    each thread keeps its own: after one answer of 20 MB per thread that memory would stay with the process. Does
-    nothing where there is no glibc.
+    By default glibc raises this threshold to the largest freed block, up to 32 MB, and each thread keeps its own: after
+    one answer of 20 MB per thread, that memory would stay in the process. Does nothing without glibc.
     """
     _mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def settle() -> None:
-    """All that stays has been made: the garbage of the start goes, and the rest is not looked at by each collection."""
+    """Call it after startup: collects garbage and excludes the remaining objects from later collections."""
     gc.collect()
     gc.freeze()
     give_back()
 
 
 def give_back() -> None:
-    """Return free memory to the system, also small pieces. Does nothing where there is no glibc."""
+    """Return free memory to the system, including small pieces. Does nothing without glibc."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

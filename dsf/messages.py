@@ -1,7 +1,7 @@
 """The messages between hub and agents: run ids, signing keys, and the signed result.
 
-A tick is a Celery message with `(scorer, run id)` and nothing else. A result is a JSON text signed with the agent's
-own HMAC key over everything it says: cluster, scorer, run id, time and payload.
+A tick is a Celery message with `(scorer, run id)` and nothing else. A result is JSON text; the agent's own HMAC key
+signs all of it: cluster, scorer, run id, time and payload.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ SCORE_TASK = "dsf.score"
 PUBLISH_TASK = "dsf.publish"
 INGEST_TASK = "dsf.ingest"
 
-#: A message in the results queue may have this many bytes for each character of the longest result: quotes in it are
-#: escaped twice, and a character may have three bytes. The hub refuses longer ones unread.
+#: Most bytes of a message in the results queue per character of the longest result: quotes are escaped twice, and a
+#: character may have three bytes. The hub refuses longer ones unread.
 PACKING = 3
 
 _RUN_ID = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
 _REASON = r"[a-z0-9_]{1,64}"
 #: Characters of a result's message.
 MESSAGE_LIMIT = 1024
-#: Counts in a result: more than any cycle has, and exact in every reader.
+#: Largest count in a result: more than any cycle has, and exact in every reader.
 LARGEST_COUNT = 2**53
-#: Reasons for which a result's single results were refused; some ten are known.
+#: Most reasons for refused single results; some ten are known.
 _MOST_REFUSALS = 64
-#: Runs that one result says were superseded.
+#: Most superseded runs in one result.
 MOST_SUPERSEDED = 64
 _VERSION_LIMIT = 64
 _HOST_LIMIT = 255
@@ -54,7 +54,7 @@ def new_run_id(at: float | None = None) -> str:
 
 
 def is_run_id(text: object) -> bool:
-    """Whether this is a run id. What arrives through Redis is not trusted, and a run id names a file."""
+    """Whether this is a valid run id. Data from Redis is not trusted, and a run id names a file."""
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 
 
@@ -83,14 +83,14 @@ class SigningKey(BaseModel):
             ) from None
 
     def dump(self) -> str:
-        """The text that `parse` reads. A secret: for the agent's Secret only."""
+        """The format of `parse`. It is secret: for the agent's Secret only."""
         return f"{self.id}:{self.secret.hex()}"
 
 
 @functools.lru_cache(8192)
 def derive_key(master_secret: bytes, cluster: str, key_id: int) -> SigningKey:
-    """The key of one cluster, derived (HKDF-like, one block) so that the hub stores none and one agent's key tells
-    nothing of another's."""
+    """The key of one cluster, derived (HKDF-like, one block) so that the hub stores none and one agent's key reveals
+    nothing about another's."""
     digest = hmac.digest(master_secret, f"dsf-agent-key/{key_id}/{cluster}".encode(), "sha256")
     return SigningKey(id=key_id, secret=digest)
 
@@ -109,7 +109,7 @@ class Result(BaseModel):
     stage: Stage = ""
     reason: Annotated[str, Field(max_length=64)] = ""
     message: str = ""
-    #: [labels, score] per result that the agent accepted.
+    #: [labels, score] per accepted result.
     results: list[tuple[dict[str, str], Annotated[float, Field(allow_inf_nan=False)]]] = []
     refused: Annotated[dict[str, Annotated[int, Field(ge=0, le=LARGEST_COUNT)]], Field(max_length=_MOST_REFUSALS)] = {}
     timings: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
@@ -117,9 +117,9 @@ class Result(BaseModel):
     #: Host name of the agent, and the version of its software.
     agent: str = ""
     version: str = ""
-    #: Whether the agent puts its results into a mailbox where there is one; it then needs no right on any list.
+    #: Whether the agent uses a mailbox where there is one; it then needs no right on any list.
     mail: bool = False
-    #: Runs of this cluster (`<scorer>/<run id>`) whose results gave way to newer ones before the hub took them.
+    #: Runs of this cluster (`<scorer>/<run id>`) whose results were superseded before the hub took them.
     superseded: Annotated[list[str], Field(max_length=MOST_SUPERSEDED)] = []
 
     @field_validator("cluster", "scorer")
@@ -171,7 +171,7 @@ class Result(BaseModel):
 
 
 def sign(result: Result, key: SigningKey) -> dict[str, Any]:
-    """The envelope that travels: `{"v", "kid", "body", "sig"}`; `body` is the JSON text that `sig` covers."""
+    """The envelope of a result: `{"v", "kid", "body", "sig"}`; `body` is the JSON text that `sig` covers."""
     body = json.dumps(
         result.model_dump(exclude_defaults=True) | {"v": result.v}, separators=(",", ":"), ensure_ascii=False
     )
@@ -184,11 +184,11 @@ def _signature(key: SigningKey, body: str) -> str:
 
 
 def _check_schema(body: str, cluster: str, key_id: int, version: int) -> None:
-    """Raises SchemaMismatchError. The body's own version counts: it is signed. Bodies of any version have it there."""
+    """Raises SchemaMismatchError. The signed version in the body counts; bodies of all versions have it."""
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
-        # Not an object either: the reader says so.
+        # No object: the parser reports it.
         return
     if not isinstance(said, dict):
         return
@@ -204,11 +204,11 @@ def _check_schema(body: str, cluster: str, key_id: int, version: int) -> None:
 
 
 def verify(envelope: object, master_secret: bytes, *, limit: int) -> Result:
-    """Check who sent this envelope and read its result.
+    """Verify the sender of an envelope and parse its result.
 
-    Only the signature proves the sender: the `cluster` outside picks the key, and the one inside must agree.
-    Raises MessageRejectedError with reason `malformed` or `bad_signature`, and SchemaMismatchError (`malformed`) for
-    what an agent of another time signed well.
+    Only the signature proves the sender: the `cluster` outside picks the key, and the one inside must agree. Raises
+    MessageRejectedError with reason `malformed` or `bad_signature`, and SchemaMismatchError (`malformed`) for a validly
+    signed result of an unsupported version.
     """
     if not isinstance(envelope, dict):
         raise MessageRejectedError("malformed", "a result must be a JSON object")
@@ -216,7 +216,7 @@ def verify(envelope: object, master_secret: bytes, *, limit: int) -> Result:
     body, signature = envelope.get("body"), envelope.get("sig")
     if not isinstance(version, int):
         raise MessageRejectedError("malformed", f"schema version {version!r} is no number")
-    # Not `true`: it equals 1, so the key derived for it would be remembered as the first one.
+    # Not `true`: it equals 1, so its derived key would be cached as the first one.
     if not (type(kid) is int and kid >= 1 and isinstance(cluster, str) and is_name(cluster)):
         raise MessageRejectedError("malformed", "key id or cluster name missing or wrong")
     if not (isinstance(body, str) and isinstance(signature, str)):
@@ -226,7 +226,7 @@ def verify(envelope: object, master_secret: bytes, *, limit: int) -> Result:
     expected = _signature(derive_key(master_secret, cluster, kid), body)
     if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "surrogatepass")):
         if not is_supported(version):
-            # Such a one may be signed in another way.
+            # Another version may be signed differently.
             raise MessageRejectedError("malformed", f"schema version {version} is not supported")
         raise MessageRejectedError("bad_signature", f"signature does not match the key {kid} of cluster {cluster}")
     try:

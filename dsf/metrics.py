@@ -1,6 +1,6 @@
 """All metrics: name, type, labels and help. Collectors in `dsf.agent` and `dsf.exporter` fill them.
 
-Names without a comment are those of the upstream project, so that its dashboards keep working.
+Names without a comment are the upstream project's, so that its dashboards keep working.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SCORE_LABELS = {
     "ds_container": "container",
     "ds_meta": "meta",
 }
-#: Bytes a gauge's label value may have; longer ones are cut.
+#: Most bytes of a gauge's label value; longer ones are cut.
 LABEL_LIMIT = 256
 
 SCORE = Metric(

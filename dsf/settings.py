@@ -1,7 +1,7 @@
 """Every setting of every process, with its unit and the reason for its default.
 
-Settings come from environment variables with the prefix `DSF_` (`DSF_REDIS_URL`, ...). A value that cannot be used is
-refused at start with the variable's name and what it may be. `settings()` reads them once per process.
+Settings come from environment variables with the prefix `DSF_` (`DSF_REDIS_URL`, ...). An invalid value is refused at
+startup with the variable's name and the allowed values. `settings()` reads them once per process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dsf.cells import Cell, Cells, check
 from dsf.errors import SettingsError
 
 ENV_PREFIX = "DSF_"
-#: Characters of a pull Secret; it goes into a ManifestWork of each cluster.
+#: Most characters of a pull Secret; it is in a ManifestWork of each cluster.
 _PULL_SECRET_LIMIT: Final = 65_536
 
 Role = Literal["agent", "results", "beat", "hub", "exporter", "web", "flower", "cli", "optimizer"]
@@ -515,11 +515,11 @@ class Settings(BaseSettings):
 
     @property
     def division(self) -> Cells:
-        """Which cell serves which clusters, seen by this one."""
+        """Assignment of clusters to cells, from the view of this cell."""
         return Cells(self.cell, tuple(self.cells))
 
     def with_redis(self, url: str) -> Self:
-        """The same for the Redis at `url`: user and password of the one that is set here must not reach it."""
+        """These settings for the Redis at `url`, without the user and password of the configured Redis."""
         return self.model_copy(
             update={
                 "redis_url": SecretStr(url),
@@ -538,7 +538,7 @@ class Settings(BaseSettings):
         return _secret(self.redis_url, self.redis_url_file, "REDIS_URL") or ""
 
     def current_redis_url(self) -> str:
-        """Where Redis is: for an agent what the hub said last, which keeps its own user and password. Raises as
+        """The Redis URL; an agent uses the last one from the hub with its own user and password. Raises as
         `resolved_redis_url`."""
         return (self.agent_redis_url if self.role == "agent" else "") or self.resolved_redis_url()
 
@@ -547,7 +547,7 @@ class Settings(BaseSettings):
         return _secret(None, self.api_token_file, "API_TOKEN")
 
     def resolved_redis_password(self) -> str | None:
-        """The password that is set beside the URL, or None. Raises SettingsError when its file cannot be read."""
+        """The password that is set apart from the URL, or None. Raises SettingsError when its file cannot be read."""
         return _secret(self.redis_password, self.redis_password_file, "REDIS_PASSWORD")
 
     def resolved_redis_sentinel_password(self) -> str | None:
@@ -555,7 +555,8 @@ class Settings(BaseSettings):
         return _secret(self.redis_sentinel_password, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
 
     def resolved_agent_sentinel_password(self) -> str | None:
-        """What agents get for the Sentinels, or None. Raises SettingsError when its file is empty or unreadable."""
+        """The agents' password for the Sentinels, or None. Raises SettingsError when its file is empty or
+        unreadable."""
         found = _secret(None, self.agent_sentinel_password_file, "AGENT_SENTINEL_PASSWORD")
         if found == "":
             raise SettingsError(
@@ -564,9 +565,9 @@ class Settings(BaseSettings):
         return found
 
     def resolved_agent_pull_secret(self) -> str:
-        """The `.dockerconfigjson` for managed clusters; empty while there is none.
+        """The `.dockerconfigjson` for managed clusters; empty if there is none.
 
-        Raises SettingsError for a file that cannot be read or is something else.
+        Raises SettingsError for an unreadable or invalid file.
         """
         file = self.agent_pull_secret_file
         if file is None or not file.exists():
@@ -600,7 +601,7 @@ class Settings(BaseSettings):
         dotenv_settings: _Source,
         file_secret_settings: _Source,
     ) -> tuple[_Source, ...]:
-        """The environment alone: the sources of files that are not used would be asked for each field."""
+        """The environment only: unused file sources would be queried for each field."""
         return init_settings, _Environment(settings_cls)
 
     @classmethod
@@ -614,7 +615,7 @@ class Settings(BaseSettings):
 
 
 def _said(error: ErrorDetails) -> str:
-    """What is wrong with which variable; of lists and objects how they are written, where pydantic means Python's."""
+    """The variable and its error; for lists and objects the expected JSON, where pydantic describes Python types."""
     place = error["loc"]
     name = f"{ENV_PREFIX}{str(place[0]).upper()}: " if place else ""
     inside = f" (in {place[1]!r})" if len(place) > 1 else ""
@@ -625,7 +626,7 @@ def _said(error: ErrorDetails) -> str:
 
 class _Environment(EnvSettingsSource):
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """What the JSON says, or the text: the validation then names the field and what it may be."""
+        """The parsed JSON, or the text itself: validation then names the field and the allowed values."""
         try:
             return super().decode_complex_value(field_name, field, value)
         except (ValueError, RecursionError):

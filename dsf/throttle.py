@@ -1,4 +1,4 @@
-"""Log lines that others can cause in any number: one per kind and second, with how many were left out."""
+"""Rate limit of log lines that clients can cause: one per kind and second, with the number of omitted ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EVERY = 1.0
 
 
 class Throttle:
-    """Says which lines to log; safe for threads."""
+    """Decides which lines to log. Thread-safe."""
 
     def __init__(self, every: float = EVERY) -> None:
         self._every = every
@@ -17,7 +17,7 @@ class Throttle:
         self._last: dict[str, tuple[float, int]] = {}
 
     def take(self, kind: str) -> int | None:
-        """None to leave this line out; else the number of lines of this kind that were left out before it."""
+        """None to omit this line; else the number of omitted lines of this kind before it."""
         now = time.monotonic()
         with self._lock:
             at, left_out = self._last.get(kind, (float("-inf"), 0))

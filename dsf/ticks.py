@@ -1,7 +1,7 @@
-"""The tick: the message that starts a cycle, exactly as a Celery worker expects it on its queue.
+"""The tick: the message that starts a cycle, in the format that a Celery worker expects on its queue.
 
 A tick is a call of the task `dsf.fetch` with the arguments (scorer, run id), its queue and its own `expires`. Beat
-pushes the message within the script that also opens the run, so it is made here and not by `apply_async`.
+pushes the message in the script that also opens the run, so it is built here and not by `apply_async`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dsf.store.client import lua
 from dsf.store.entries import LATEST
 
 #: Seconds after `expires` within which a result still counts. A stage that began just before `expires` may take its
-#: time-out (30 s by default); the same again is for its retries, for sending over a slow line and for ingest.
+#: timeout (30 s by default); the rest is for retries, a slow connection and ingest.
 RUN_SLACK = 60.0
 
 _FIELD = re.compile(r"<(\w+)>")
@@ -34,12 +34,12 @@ def iso(at: float) -> str:
 
 
 def run_deadline(expires_at: float) -> float:
-    """Until when a result of a run that expires then is waited for (unix seconds)."""
+    """Deadline for the result of a run that expires then (unix seconds)."""
     return expires_at + RUN_SLACK
 
 
 class TickFactory:
-    """Makes ticks. One message is made with placeholders; each tick fills them in, in about 10 us."""
+    """Builds ticks by filling in a message template, in about 10 us each."""
 
     def __init__(self) -> None:
         arguments = ("<scorer>", "<run>")
@@ -53,13 +53,13 @@ class TickFactory:
             origin="dsf-beat",
             delivery_tag="<id>",
         )
-        # Text and field names in turn: [text, name, text, name, ..., text].
+        # Alternating text and field names: [text, name, text, name, ..., text].
         self._parts = _FIELD.split(template.decode())
 
     def message(self, cluster: str, scorer: str, run_id: str, expires_at: float) -> str:
         """The message for LPUSH onto `dsf.keys.spoke_queue(cluster)`; `expires_at` in unix seconds.
 
-        Raises ValueError for a name that is none: what stands in Redis is not trusted to be.
+        Raises ValueError for an invalid name: data in Redis is not trusted.
         """
         if not (keys.is_name(cluster) and keys.is_name(scorer)):
             raise ValueError(f"not the names of a cluster and a scorer: {cluster!r}, {scorer!r}")
@@ -84,10 +84,9 @@ def send_now(client: redis.Redis, cluster: str, scorer: str, interval: float, *,
     """Send a tick now, as `dsf rescore` does, and return its run id.
 
     The run is opened and counted as scheduled together with the push. It expires after `interval` seconds. Pauses and
-    the fleet-wide rate limit do not hold back what a person asks for; the schedule itself does not move.
-    `queue_limit` is this process's `DSF_QUEUE_LIMIT` by default.
-    Raises UnknownScorerError when the scorer does not run on the cluster, QueueFullError when the cluster's queue holds
-    `queue_limit` messages already, and redis.RedisError.
+    the fleet-wide rate limit do not apply to a user's request; the schedule does not change. `queue_limit` is by
+    default this process's `DSF_QUEUE_LIMIT`. Raises UnknownScorerError when the scorer does not run on the cluster,
+    QueueFullError when the cluster's queue already holds `queue_limit` messages, and redis.RedisError.
     """
     limit = settings().queue_limit if queue_limit is None else queue_limit
     now = time.time()

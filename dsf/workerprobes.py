@@ -1,7 +1,7 @@
 """The liveness file of a Celery worker: a probe that asks the worker through Redis would fail with Redis.
 
-The file is touched by the worker's main loop, so it gets old exactly when that loop is stuck; waiting for a Redis that
-is away is not being stuck.
+The worker's main loop touches the file, so it becomes stale only when that loop is stuck; waiting for an unavailable
+Redis does not count as stuck.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _REFUSED_PAUSE = 1.0
 
 
 def liveness_file() -> Path | None:
-    """The liveness file of this process, if it is to have one."""
+    """The liveness file of this process, if configured."""
     config = settings()
     return config.agent_liveness_file if config.role == "agent" else config.results_liveness_file
 
 
 def keep_alive() -> None:
-    """Touch the file, if there is to be one; also from where the main loop is busy waiting for Redis."""
+    """Touch the file, if configured; also called while the main loop waits for Redis."""
     file = liveness_file()
     if file is not None:
-        # A full or read-only disk is no reason to stop working; the probe will tell.
+        # A full or read-only disk is no reason to stop working; the probe will report it.
         with contextlib.suppress(OSError):
             file.touch()
 
@@ -56,7 +56,7 @@ class Liveness(bootsteps.StartStopStep):
         self._entry: Any = None
 
     def start(self, worker: Any) -> None:
-        """Touch it now and regularly."""
+        """Touch the file now and regularly."""
         if liveness_file() is not None:
             keep_alive()
             self._entry = worker.timer.call_repeatedly(_TOUCH_EVERY, keep_alive)
@@ -70,24 +70,24 @@ class Liveness(bootsteps.StartStopStep):
 
 
 class PatientConsumer(Consumer):
-    """Waits for Redis, whatever is wrong with it, and touches the file meanwhile: the loop has ended then."""
+    """Waits for Redis after any error and touches the file meanwhile, as the main loop has ended."""
 
     def ensure_connected(self, conn: Any) -> Any:
-        """Connect, however long it takes."""
+        """Connect, with unlimited retries."""
         conn.ensure_connection = _touching(conn.ensure_connection)
         return super().ensure_connected(conn)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        """Close the connection. A Redis that is there and refuses commands would refuse the next one at once."""
+        """Close the connection. A Redis that refuses commands would refuse the next one immediately."""
         super().on_connection_error_after_connected(exc)
-        # Also one that is a replica for as long as no other takes its place.
+        # Also a replica during a failover.
         if isinstance(exc, redis.ResponseError) or isinstance(exc.__cause__, redis.ResponseError):
             keep_alive()
             time.sleep(_REFUSED_PAUSE)
 
 
 def _touching(connect: Callable[..., Any]) -> Callable[..., Any]:
-    """`connect` with its callback, which is called every second, extended."""
+    """`connect` whose callback, called every second, also touches the file."""
 
     def ensure_connection(*args: Any, callback: Callable[[], Any] | None = None, **options: Any) -> Any:
         def wait() -> None:
