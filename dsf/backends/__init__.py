@@ -1,4 +1,4 @@
-"""Where the hub's objects may live. A new place is one module and one line in a table."""
+"""Backends for the hub's objects. A new backend is one module and one line in a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsf.settings import Settings
 
 
 def _kube(settings: Settings) -> Backend:
-    # Imported here: a laptop with a folder of manifests does without the Kubernetes client's 40 MB.
+    # Imported here: a hub on a folder of manifests does not load the Kubernetes client's 40 MB.
     from dsf.backends.kube import KubeBackend
     from dsf.kube.session import Session
 
@@ -36,7 +36,7 @@ def _kube_election(settings: Settings, on_started: Callable[[], None], on_lost: 
 
 
 class Alone:
-    """The election of a hub that has no rivals: it leads at once. A folder has a lock of its own against two hubs."""
+    """The election of a single hub: it leads immediately. A folder has its own lock against a second hub."""
 
     campaigning = True
 
@@ -76,8 +76,8 @@ def make_score_backend(settings: Settings) -> ScoreBackend:
 def make_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:
     """The hub controller's candidacy, not started. Raises SettingsError.
 
-    `on_started` is called when this hub is the one that works and must return soon; `on_lost` when it must not write
-    any more: other hubs begin within seconds, so the process has to end at once. Both may be called in any thread.
+    `on_started` is called when this hub becomes the leader and must return soon; `on_lost` when it must stop writing:
+    other hubs take over within seconds, so the process has to exit immediately. Both may be called in any thread.
     """
     if settings.backend == "kube" and settings.leader_election:
         return _kube_election(settings, on_started, on_lost)

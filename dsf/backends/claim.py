@@ -1,4 +1,4 @@
-"""A folder worked on by one hub only: two would undo each other's work."""
+"""Lock of a folder for one hub: two would undo each other's work."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dsf.errors import BackendError
 
 
 class Claim:
-    """Holds a folder until `release` or the end of the process, however it ends."""
+    """Holds the lock until `release` or any end of the process."""
 
     def __init__(self, root: Path) -> None:
         """Raises BackendError when another process holds the folder or it cannot be written."""
         path = root / PRIVATE / "lock"
         try:
-            # Its owner's only: the master secret is beside it.
+            # For its owner only: the master secret is in the same folder.
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
@@ -28,5 +28,5 @@ class Claim:
             raise BackendError(f"another hub works on {root}; stop it, or choose another DSF_OUT_DIR") from None
 
     def release(self) -> None:
-        """Let another hub have it."""
+        """Release the lock."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""Comparing objects with what they should be."""
+"""Comparison of actual and wanted objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def covers(actual: Any, wanted: Any) -> bool:
-    """Whether all of `wanted` is in `actual`, which may have more fields: other people's, and an API server's defaults.
+    """Whether `actual` contains `wanted`; it may have more fields: other managers', and the API server's defaults.
 
     Lists must have equal lengths.
     """

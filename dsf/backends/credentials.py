@@ -1,4 +1,4 @@
-"""Secrets of the `dir` backend: files that only their owner may read."""
+"""Secrets of the `dir` backend: files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dsf.redisacl.keyids import KeyIds
 _OWNER_ONLY: Final = 0o600
 #: Bytes of a new master secret.
 _SECRET_BYTES: Final = 32
-#: File beside the credentials that says which ones are valid.
+#: File with the valid key ids, next to the credentials.
 _KEY_IDS: Final = "key-ids.json"
 
 
@@ -30,7 +30,7 @@ class CredentialFiles:
         self._making_secret = threading.Lock()
 
     def signing_secret(self) -> str:
-        """The master secret in hex, made when there is none."""
+        """The master secret in hex, created if missing."""
         path = self._out.root / PRIVATE / "signing-secret"
         with self._making_secret:
             secret = read_text(path)
@@ -40,8 +40,8 @@ class CredentialFiles:
             return secret.strip()
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
-        """Put an agent's credentials into its cluster's folder, unless they are there."""
-        # The numbers first: an agent must not have what a hub that starts anew would not know of.
+        """Write an agent's credentials into its cluster's folder, unless they exist."""
+        # The key ids first: an agent must not have credentials that a restarted hub does not know.
         self._put(cluster, _KEY_IDS, credentials.key_ids.dump())
         passwords = {
             REDIS_PASSWORD_KEY: credentials.redis_password,
@@ -51,12 +51,12 @@ class CredentialFiles:
             if password:
                 self._put(cluster, name, password)
             elif (path := self._path(cluster, name)).exists():
-                # Of a time when there was one.
+                # Left over from an earlier configuration.
                 self._out.delivered.remove(path, up_to=self._out.root)
         self._put(cluster, CREDENTIALS_KEY, credentials.signing_key)
 
     def delivered_key_ids(self, cluster: str) -> KeyIds | None:
-        """Which of the agent's credentials are valid; None when there are none."""
+        """The valid key ids of the agent; None without credentials."""
         text = read_text(self._path(cluster, _KEY_IDS))
         noted = KeyIds.parse(text) if text is not None else None
         if noted is not None:
@@ -68,7 +68,7 @@ class CredentialFiles:
             return None
 
     def remove_credentials(self, cluster: str) -> None:
-        """Take the credentials away."""
+        """Remove the credentials."""
         for name in (CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY, _KEY_IDS):
             self._out.delivered.remove(self._path(cluster, name), up_to=self._out.root)
 

@@ -1,7 +1,7 @@
-"""The `dir` backend: a folder of manifests in, the same objects with their status out.
+"""The `dir` backend: reads a folder of manifests and writes the objects with their status.
 
-It plays the parts that a cluster would have: the API server (uid, generation, creation time), and OCM's work agent,
-which brings the ConfigMap of a ManifestWork to the managed cluster. What it must remember is in the out folder.
+It replaces the API server (uid, generation, creation time) and OCM's work agent, which delivers the ConfigMap of a
+ManifestWork to the managed cluster. Its state is in the out folder.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Milliseconds for which changes are collected; several files are often written at once.
+#: Milliseconds for which changes are collected; several files are often written together.
 DEBOUNCE: Final = 50
 _STEP: Final = 20
-#: Milliseconds between two looks at the clock while nothing changes.
+#: Milliseconds between two checks of the clock without changes.
 _POLL: Final = 200
-#: Seconds between two full looks at the folder, for file systems that do not tell about changes.
+#: Seconds between two full scans of the folder, for file systems without change notifications.
 RESCAN: Final = 5.0
-#: Seconds between two looks whether a folder that is gone is back.
+#: Seconds between two checks whether a missing folder is back.
 _RETURN: Final = 0.5
 
 
@@ -63,12 +63,12 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._events = EventLog(self._out.root / "events.yaml")
         self._objects: dict[ObjectKey, Manifest] = {}
         self._report = ProblemReport(self._out.root / "problems.yaml", self._events)
-        # Guards _objects and the files made from them. Declared while writing, so that file and memory agree.
+        # Guards _objects and the files made from them. Held while writing, so that file and memory agree.
         self._lock = threading.RLock()
-        # Guard what is delivered to a cluster; several, for one that is written to holds up no other.
+        # Guard the delivered files of a cluster; several, so that writing for one does not block others.
         self._delivering = tuple(threading.Lock() for _ in range(16))
         self._version = 0
-        # Whether an object could not be stored at the last look.
+        # Whether an object could not be stored at the last scan.
         self._is_behind = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -79,7 +79,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
     shared_by: Final = Cells()
 
     def start(self, on_change: OnChange) -> None:
-        """See the protocol. Raises BackendError when another hub works on the out folder."""
+        """See the protocol. Raises BackendError when another hub uses the out folder."""
         self._claim = Claim(self._out.root)
         self._events.load()
         self._restore()
@@ -89,7 +89,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._thread.start()
 
     def interrupt(self) -> None:
-        """A folder is read at once: nothing waits."""
+        """Nothing to interrupt: reading a folder does not wait."""
 
     def stop(self) -> None:
         """See the protocol."""
@@ -101,7 +101,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
             self._claim = None
 
     def list(self, kind: Kind) -> list[Manifest]:
-        """See the protocol. What the hub itself writes is looked for in the files, so that an edit is noticed."""
+        """See the protocol. Objects written by the hub are read from their files, so that edits are noticed."""
         found = (self.get(*key) for key in self.keys(kind))
         return [manifest for manifest in found if manifest is not None]
 
@@ -121,7 +121,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
             return self._objects.get(key)
 
     def apply(self, manifest: Manifest) -> None:
-        """See the protocol. Only the kinds that the hub makes; the others belong to people."""
+        """See the protocol. Only for kinds that the hub creates; users own the others."""
         key = key_of(manifest)
         if key.kind in INPUT_KINDS:
             raise BackendError(f"{key.kind} objects are written by people, not by the hub")
@@ -135,7 +135,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
             if before is None or before.get("spec") != after.get("spec"):
                 metadata["generation"] = generation(metadata) + 1
             if key.kind is Kind.WORK:
-                # Delivered even if the work is as it was: the delivered files may have been edited or removed.
+                # Deliver even an unchanged work: the delivered files may have been edited or removed.
                 after["status"] = self._work_agent.deliver(after)
             if after != before:
                 self._out.write(key, after)
@@ -161,7 +161,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
             self._out.delete(key)
 
     def add_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
-        """A file that is deleted is gone: nothing can keep it."""
+        """No effect: a deleted file cannot be kept."""
 
     def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
         """See `add_finalizer`."""
@@ -184,7 +184,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         return self._delivering[hash(cluster) % len(self._delivering)]
 
     def _restore(self) -> None:
-        """Take over what an earlier hub left: identities, statuses, and which file each object came from."""
+        """Restore the state of an earlier hub: identities, statuses, and the file of each object."""
         held: dict[ObjectKey, Declared] = {}
         for kind in INPUT_KINDS:
             for manifest in self._out.all(kind):
@@ -195,23 +195,23 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._folder.restore(held)
 
     def _watch(self) -> None:
-        """Follow changes of the folder until the backend is stopped."""
+        """Watch the folder until the backend is stopped."""
         while not self._stop.is_set():
             try:
                 if self._folder.is_readable:
                     self._follow()
             except Exception:
-                # Looking now and then must do, until it can be followed again.
+                # Poll until the folder can be watched again.
                 log.exception("the folder of manifests cannot be watched", folder=str(self._root))
             if not self._stop.wait(RESCAN if self._folder.is_readable else _RETURN):
                 try:
                     self._refresh(())
                 except Exception:
-                    # It must not end the thread: nobody would look again.
+                    # It must not end the thread: the folder would never be read again.
                     log.exception("the folder of manifests cannot be read", folder=str(self._root))
 
     def _follow(self) -> None:
-        """Follow changes while the folder is there."""
+        """Watch the folder while it exists."""
         last = 0.0
         for changes in watchfiles.watch(
             self._root,
@@ -224,20 +224,20 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
             raise_interrupt=False,
             ignore_permission_denied=True,
         ):
-            # The first look comes at once: something may have changed before the watch began.
+            # Scan immediately: the folder may have changed before the watch began.
             is_time = time.monotonic() - last >= RESCAN
             if changes or is_time or self._folder.is_settling:
                 self._refresh({path for _, path in changes})
             if not self._folder.is_readable:
-                # A folder that comes back is another one, and has to be watched anew.
+                # A recreated folder needs a new watch.
                 return
             if is_time:
                 last = time.monotonic()
                 self._look_at_delivered()
 
     def _look_at_delivered(self) -> None:
-        """Put right what was done to delivered objects, as the work agent on a cluster would; the hub repairs
-        ManifestWorks and credentials."""
+        """Repair delivered objects, as the work agent on a cluster does; the hub repairs ManifestWorks and
+        credentials."""
         changed = self._out.delivered.changed()
         for cluster in sorted({path.relative_to(self._out.root).parts[1] for path in changed}):
             key = ObjectKey(Kind.WORK, cluster, MANIFESTWORK_NAME)
@@ -250,7 +250,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
             self._on_change(key)
 
     def _refresh(self, changed: Collection[str], *, everything: bool = False) -> None:
-        """Read the folder and make the objects what it says; tells about `everything` or what differs."""
+        """Read the folder and update the objects; reports `everything` or only differences."""
         differs = self._folder.refresh(changed, grace=0.0 if everything else GRACE)
         if not (differs or everything or self._is_behind):
             return
@@ -258,7 +258,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._report.update(self._folder.problems)
         wanted = self._folder.objects
         touched: list[ObjectKey] = []
-        # Locked as a whole: objects that were changed together are seen together.
+        # One lock for all: objects that changed together become visible together.
         with self._lock:
             for key in [*wanted, *(key for key in self._objects if key not in wanted)]:
                 try:
@@ -273,7 +273,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
             self._on_change(key)
 
     def _take(self, key: ObjectKey, held: Declared | None) -> bool:
-        """Make one object what its file says; says whether that was a change. The lock is held."""
+        """Update one object from its file; returns whether it changed. The lock is held."""
         before = self._objects.get(key)
         if held is None:
             self._out.delete(key)
@@ -302,10 +302,10 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._objects[key] = self._numbered(shown)
 
     def _numbered(self, manifest: Manifest) -> Manifest:
-        """The object with a resourceVersion of its own, which is not stored: it counts within this process."""
+        """The object with a new resourceVersion, which is not stored: it is a counter of this process."""
         self._version += 1
         return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(self._version)}}
 
 
 def _untold(_: ObjectKey) -> None:
-    """Told about changes before `start`."""
+    """Callback for changes before `start`."""

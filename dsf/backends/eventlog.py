@@ -1,4 +1,4 @@
-"""`events.yaml`: what happened, newest last. Repetitions are counted."""
+"""`events.yaml`: the events, newest last. Repetitions are counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsf.errors import BackendError
 
 log = dsf.log.get(__name__)
 
-#: Events that are kept.
+#: Most kept events.
 LIMIT: Final = 200
 
 
@@ -29,7 +29,7 @@ class EventLog:
         self._events: list[dict[str, Any]] = []
 
     def load(self) -> None:
-        """Go on with the events of an earlier hub."""
+        """Load the events of an earlier hub."""
         try:
             found = read_yaml(self._path)
         except BackendError as error:
@@ -39,11 +39,11 @@ class EventLog:
             self._events = [event for event in found if isinstance(event, dict)][-LIMIT:]
 
     def add(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
-        """Note an event about an object."""
+        """Add an event about an object."""
         self.note({"kind": about.kind.value, "namespace": about.namespace, "name": about.name}, type_, reason, message)
 
     def note(self, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
-        """Note an event; one that is there already moves to the end and counts one more."""
+        """Add an event; a repeated one moves to the end and its count increases."""
         now = rfc3339(datetime.now(UTC))
         what = {"type": type_, "reason": reason, "regarding": regarding, "message": message}
         with self._lock:

@@ -1,4 +1,4 @@
-"""Files that are read once until others change them: a look at one that is known costs a `stat`."""
+"""Cache of files until they are changed by others: reading a cached file takes one `stat`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dsf.backends.files import Stamp, remove, stamp_of, write_text
 
 
 class FileCache:
-    """What was read and written. Thread-safe; what it gives is shared: do not change it."""
+    """Cached contents. Thread-safe; returned data is shared: do not change it."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Stamp, Any]] = {}
 
     def read(self, path: Path, parse: Callable[[Path], Any]) -> Any:
-        """What `parse` makes of the file; it returns None when there is none."""
-        # Before reading: what is written from here on is another stamp.
+        """The result of `parse` for the file; it returns None without a file."""
+        # Before reading: later writes get another stamp.
         stamp = _stamp(str(path))
         known = self._known.get(str(path))
         if known is not None and known[0] == stamp:
@@ -29,7 +29,7 @@ class FileCache:
         return data
 
     def write(self, path: Path, text: str, data: Any, *, mode: int = 0o644) -> None:
-        """Make `text` the content of the file; reading it would give `data`. Raises BackendError."""
+        """Write `text` to the file; `data` is its parsed content. Raises BackendError."""
         self._known[str(path)] = write_text(path, text, mode=mode), data
 
     def remove(self, path: Path, *, up_to: Path) -> bool:
@@ -38,7 +38,7 @@ class FileCache:
         return remove(path, up_to=up_to)
 
     def changed(self) -> list[Path]:
-        """Known files that others changed or removed; they are not known any more."""
+        """Cached files that others changed or removed; they are dropped from the cache."""
         found = [path for path, (stamp, _) in [*self._known.items()] if _stamp(path) != stamp]
         for path in found:
             self._known.pop(path, None)

@@ -1,4 +1,4 @@
-"""YAML files that are whole at any moment: written beside and renamed."""
+"""YAML files with atomic writes: a temporary file is renamed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Names of temporary files.
 _PROCESS, _NUMBERS = secrets.token_hex(8), itertools.count()
 
-#: Time of the last change, size and inode of a file.
+#: Modification time, size and inode of a file.
 Stamp = tuple[int, int, int]
 
 
 class _PlainLoader(_Loader):  # type: ignore[misc, valid-type]
-    """A time is text, as in JSON."""
+    """Loads times as text, as in JSON."""
 
 
 _PlainLoader.yaml_implicit_resolvers = {
@@ -32,17 +32,17 @@ _PlainLoader.yaml_implicit_resolvers = {
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """What differs after a file was changed."""
+    """The stamp of a file, which differs after each change."""
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def size_of(stamp: Stamp) -> int:
-    """Bytes of the file."""
+    """Size of the file in bytes."""
     return stamp[1]
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> Stamp:
-    """Make `text` the content of `path`; readers see the old or the new one. Missing folders are made.
+    """Write `text` to `path` atomically: readers see the old or the new content. Creates missing folders.
 
     Returns its stamp. Raises BackendError.
     """
@@ -69,13 +69,13 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> Stamp:
 
 
 def _beside(path: Path) -> tuple[int, str]:
-    # Not `tempfile`, which takes longer than the writing: a hub writes thousands at once.
+    # Not `tempfile`, which takes longer than the write itself: a hub writes thousands of files at a time.
     name = f"{path.parent}/.{path.name[:100]}.{_PROCESS}{next(_NUMBERS)}.tmp"
     return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), name
 
 
 def read_text(path: Path) -> str | None:
-    """The content of a file, or None when there is no file. Raises BackendError when it cannot be read."""
+    """The content of a file, or None without a file. Raises BackendError when it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -86,9 +86,9 @@ def read_text(path: Path) -> str | None:
 
 
 def read_yaml(path: Path) -> Any:
-    """The data in a file of ours; None when there is no file or what is there is not YAML (any more).
+    """The data in one of our files; None without a file or valid YAML.
 
-    Raises BackendError when the file is there and cannot be read.
+    Raises BackendError when the file exists and cannot be read.
     """
     text = read_text(path)
     try:
@@ -98,7 +98,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def remove(path: Path, *, up_to: Path) -> bool:
-    """Remove a file, and its folders below `up_to` that are empty then; says whether the file was there.
+    """Remove a file and then its empty parent folders below `up_to`; returns whether the file existed.
 
     Raises BackendError.
     """

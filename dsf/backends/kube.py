@@ -1,4 +1,4 @@
-"""The hub on Kubernetes: reflectors for what it reads, server-side apply for what it writes."""
+"""The hub's backend on Kubernetes: reads through reflectors, writes by server-side apply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Seconds to wait for the first complete list of every kind: before saying what is missing, and before giving up.
+#: Seconds to wait for the first complete list of every kind: before logging the missing kinds, and before failing.
 _SYNC_WARNING: Final = 10.0
 _SYNC_LIMIT: Final = 60.0
 _SYNC_LOOK: Final = 0.1
@@ -34,8 +34,8 @@ _SYNC_LOOK: Final = 0.1
 class KubeBackend(KubeScoreBackend):
     """See `dsf.backends.protocol.Backend`. `settings.namespace` is the hub's own namespace.
 
-    Of an object it keeps, lists and tells the changes of only what the hub uses; of AddOnPlacementScores that is the
-    metadata, and of their changes those by others than this project, and deletions.
+    It keeps, lists and watches only the used parts of objects; of AddOnPlacementScores these are the metadata, with
+    deletions and the changes of other managers.
     """
 
     def __init__(self, session: Session, settings: Settings) -> None:
@@ -46,7 +46,7 @@ class KubeBackend(KubeScoreBackend):
         self._agent_namespace = settings.agent_namespace
         self._events = EventRecorder(session, socket.gethostname())
         self._on_change: OnChange | None = None
-        # Declared while `_on_change` runs: reflectors have a thread each.
+        # Held while `_on_change` runs: each reflector has its own thread.
         self._telling = threading.RLock()
         self._stopping = threading.Event()
         self._namespace = settings.namespace
@@ -87,7 +87,7 @@ class KubeBackend(KubeScoreBackend):
 
     @property
     def outages(self) -> dict[str, str]:
-        """The kinds of which the copy is not up to date at the moment, and why; for probes and for people."""
+        """Kinds whose local copy is outdated, and why; for probes and users."""
         return {
             str(reflector.resource): reflector.error
             for reflector in self._reflectors.values()
@@ -130,7 +130,7 @@ class KubeBackend(KubeScoreBackend):
             log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
 
     def add_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
-        """See the protocol. Nothing is added to an object that is being deleted: the API server would refuse it."""
+        """See the protocol. An object that is being deleted gets none: the API server would refuse it."""
         known = self.get(kind, namespace, name)
         if known is not None and finalizer in known["metadata"].get("finalizers", ()):
             return
@@ -142,7 +142,7 @@ class KubeBackend(KubeScoreBackend):
             self._write_finalizers(kind, obj, [*finalizers, finalizer])
 
     def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
-        """See the protocol. What others added stays."""
+        """See the protocol. Other finalizers stay."""
         obj = self._fresh(kind, namespace, name)
         if obj is None:
             return
@@ -162,7 +162,7 @@ class KubeBackend(KubeScoreBackend):
         self._events.record(regarding, type_, reason, message)
 
     def problems(self) -> Sequence[Problem]:
-        """None: the API server refuses wrong manifests itself."""
+        """None: the API server itself refuses invalid manifests."""
         return ()
 
     def signing_secret(self) -> str:
@@ -170,7 +170,7 @@ class KubeBackend(KubeScoreBackend):
         return self._credentials.signing_secret()
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
-        """See the protocol. A ManifestWork of its own carries the agent's Secret."""
+        """See the protocol. A separate ManifestWork contains the agent's Secret."""
         wanted = credentials_work(cluster, self._agent_namespace, credentials, self.shared_by.own)
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
         if work is None or not carries(work, wanted):
@@ -179,12 +179,12 @@ class KubeBackend(KubeScoreBackend):
     def delivered_key_ids(self, cluster: str) -> KeyIds | None:
         """See the protocol."""
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
-        # One that OCM has still to take away was withdrawn.
+        # A ManifestWork under deletion was withdrawn.
         return None if work is None or work["metadata"].get("deletionTimestamp") else key_ids_of(work)
 
     def remove_credentials(self, cluster: str) -> None:
         """See the protocol. OCM removes the Secret with the ManifestWork."""
-        # One that was made a moment ago is told of as soon as it is known, and then removed.
+        # A ManifestWork created just now is reported by the reflector later, and then removed.
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
         if work is not None and not work["metadata"].get("deletionTimestamp"):
             self.delete(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
@@ -226,7 +226,7 @@ class KubeBackend(KubeScoreBackend):
             reflector.observe(answer)
 
     def _fresh(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The object as it is on the server: a list of finalizers must not be written from an old copy."""
+        """The object read from the server: finalizers must not be written from a stale copy."""
         try:
             return self._session.get(WATCHED[kind].resource.path(namespace, name))
         except ObjectNotFoundError:
@@ -234,7 +234,7 @@ class KubeBackend(KubeScoreBackend):
 
     def _write_finalizers(self, kind: Kind, obj: Object, finalizers: Sequence[str]) -> None:
         metadata = obj["metadata"]
-        # With the resourceVersion: a conflict if it was written meanwhile.
+        # With the resourceVersion: a conflict if the object changed meanwhile.
         body = {"metadata": {"finalizers": list(finalizers), "resourceVersion": metadata["resourceVersion"]}}
         path = WATCHED[kind].resource.path(metadata.get("namespace", ""), metadata["name"])
         try:

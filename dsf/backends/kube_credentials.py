@@ -1,4 +1,4 @@
-"""Secrets of the hub on Kubernetes: its master secret, and the agents' keys on their way through OCM."""
+"""Secrets of the hub on Kubernetes: its master secret, and the delivery of the agents' keys through OCM."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _LABELS: Final = {MANAGED_BY_LABEL: MANAGED_BY}
 
 
 class KubeCredentials:
-    """The hub's master secret. Methods raise BackendError when the API server refuses them."""
+    """The hub's master secret. Methods raise BackendError when the API server refuses a request."""
 
     def __init__(self, session: Session, namespace: str) -> None:
         self._session = session
         self._namespace = namespace
 
     def signing_secret(self) -> str:
-        """The master secret in hex, from a Secret that is made when it is not there."""
+        """The master secret in hex, from a Secret that is created if missing."""
         path = SECRETS.path(self._namespace, SIGNING_SECRET_NAME)
         try:
             return _read(self._session.get(path))
@@ -57,13 +57,12 @@ class KubeCredentials:
         try:
             return _read(self._session.create(SECRETS.path(self._namespace), body))
         except ObjectConflictError:
-            # Another hub made it in the meantime.
+            # Another hub created it meanwhile.
             return _read(self._session.get(path))
 
 
 def credentials_work(cluster: str, agent_namespace: str, credentials: Credentials, cell: str = "") -> Manifest:
-    """The ManifestWork that carries an agent's Secrets; it also remembers which credentials are valid, and whose cell
-    the cluster is."""
+    """The ManifestWork with an agent's Secrets; it also stores the valid key ids, and the cluster's cell."""
     data = {CREDENTIALS_KEY: _encoded(credentials.signing_key)}
     if credentials.redis_password:
         data[REDIS_PASSWORD_KEY] = _encoded(credentials.redis_password)
@@ -72,7 +71,7 @@ def credentials_work(cluster: str, agent_namespace: str, credentials: Credential
     manifests = [_secret(CREDENTIALS_NAME, agent_namespace, "Opaque", data)]
     if credentials.pull_secret:
         pull = {".dockerconfigjson": _encoded(credentials.pull_secret)}
-        # First: the agent's pod starts as soon as its credentials are there.
+        # First: the agent's pod starts as soon as its credentials exist.
         manifests.insert(0, _secret(PULL_SECRET_NAME, agent_namespace, "kubernetes.io/dockerconfigjson", pull))
     return {
         "apiVersion": MANIFEST_WORKS.api_version,
@@ -93,7 +92,7 @@ def _secret(name: str, namespace: str, kind: str, data: dict[str, str]) -> Manif
 
 
 def carries(work: Manifest, wanted: Manifest) -> bool:
-    """Whether this ManifestWork is as wanted. What the Secret has beyond that is a password that is wanted no more."""
+    """Whether this ManifestWork is as wanted. An additional key in the Secret is an obsolete password."""
     return covers(work, wanted) and _data(work) == _data(wanted)
 
 
@@ -102,9 +101,9 @@ def _data(work: Manifest) -> list[object]:
 
 
 def key_ids_of(work: Manifest) -> KeyIds | None:
-    """Which credentials are valid, from what `credentials_work` made; None when it does not say.
+    """The valid key ids in a ManifestWork of `credentials_work`; None if unknown.
 
-    Without a usable annotation, the id that is in the signing key: there can be no other.
+    Without a valid annotation, it is the id in the signing key, the only possible one.
     """
     text = (work["metadata"].get("annotations") or {}).get(KEY_IDS_ANNOTATION)
     noted = KeyIds.parse(text) if isinstance(text, str) else None

@@ -1,4 +1,4 @@
-"""Which of several hub controllers works."""
+"""Leader election among hub controllers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dsf.kube.session import Session
 from dsf.settings import Settings
 
 LEASE_NAME: Final = "dynamic-scoring-hub"
-#: Looks at the lease somewhat oftener than other controllers do: a standby that waits 2 s for its look, after the
-#: second in which the other hub ended its work, would take longer than 3 s in all.
+#: Shorter than other controllers' retry period: with 2 s, plus one second in which the old leader ends its work, a
+#: takeover would take more than 3 s.
 TIMES: Final = Times(retry=1.5)
 
 
 class KubeElection(LeaderElector):
-    """One hub's candidacy for the Lease in the hub's namespace, with connections of its own."""
+    """One hub's candidacy for the Lease in the hub's namespace, with its own connections."""
 
     def __init__(
         self,
@@ -30,14 +30,15 @@ class KubeElection(LeaderElector):
         times: Times = TIMES,
     ) -> None:
         """See LeaderElector for the callbacks. The session is closed by `stop`."""
-        # A host name may come again, when a pod is restarted in place; a process does not.
+        # A restarted container keeps its host name; this id is unique to the process.
         identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         calls = {"on_started": on_started, "on_lost": on_lost}
-        # The first cell's is that of a hub without cells, which it was or will be: both at once would fight.
+        # The first cell uses the Lease of a hub without cells, which it may replace or become: both must not lead
+        # together.
         lease = LEASE_NAME if settings.division.is_first else f"{LEASE_NAME}-{settings.cell}"
         super().__init__(session, settings.namespace, lease, identity, **calls, times=times)
 
     def stop(self) -> None:
-        """Hand the lease over. Call it after all work has stopped."""
+        """Release the Lease. Call it after all work has stopped."""
         self.release()
         self._session.close()

@@ -1,6 +1,6 @@
-"""Kubernetes events without repetition: a repeated one becomes a series of the first.
+"""Kubernetes Events without repetition: a repeated one becomes a series of the first.
 
-They are written by a thread of their own: an API server that is slow to take them must hold up no other work.
+A separate thread writes them: a slow API server must not block other work.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ log = dsf.log.get(__name__)
 _Value = TypeVar("_Value")
 
 _CONTROLLER: Final = "open-cluster-management.io/dynamic-scoring-hub"
-#: Seconds within which the same event is the same series, and the least time between two writes of one series.
+#: Seconds within which equal events form one series, and the minimum time between two writes of a series.
 _SERIES_WINDOW: Final = 3600.0
 _SERIES_PAUSE: Final = 60.0
-#: Series that are remembered; the oldest is forgotten first and then begins anew.
+#: Most remembered series; the oldest is dropped first and then starts again.
 _SERIES_MAX: Final = 10_000
-#: Different events about one object: so many at once, then one in so many seconds. A message that differs each time
-#: must not fill the API server.
+#: Different events about one object: burst, then seconds per event. Ever-changing messages must not flood the API
+#: server.
 _BURST: Final = 25
 _REFILL: Final = 300.0
-#: The API server refuses longer ones. Bytes.
+#: Most bytes of a message: the API server refuses longer ones.
 _NOTE_LIMIT: Final = 1024
 _INSTANCE_LIMIT: Final = 128
-#: Characters of an object's name that the name of its event begins with; 253 are allowed in all.
+#: Characters of the object's name in the name of its event, of 253 allowed in total.
 _PREFIX_LIMIT: Final = 200
-#: Events that wait to be written; what comes when there are so many is dropped.
+#: Most events that wait to be written; more are dropped.
 _QUEUE: Final = 2000
-#: Seconds of one request: connect, read.
+#: Timeouts of a request in seconds: connect, read.
 _TIMEOUT: Final = (2.0, 3.0)
-#: Seconds for which `close` waits for events to be written.
+#: Seconds for which `close` waits for pending events.
 _FLUSH: Final = 2.0
 
 
@@ -78,7 +78,7 @@ class _Bucket:
 
 
 class EventRecorder:
-    """Writes events.k8s.io events. Never raises nor waits: an event that cannot be written is logged and dropped."""
+    """Writes events.k8s.io Events. Never raises or blocks: an event that cannot be written is logged and dropped."""
 
     def __init__(self, session: Session, instance: str) -> None:
         self._session = session
@@ -86,7 +86,7 @@ class EventRecorder:
         self._series: dict[tuple[str, ...], _Series] = {}
         self._buckets: dict[tuple[str, ...], _Bucket] = {}
         self._lock = threading.Lock()
-        # The first one is being written. Guarded by `_changed`, as all below.
+        # The first one is being written. Guarded by `_changed`, like all below.
         self._waiting: deque[_Said] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -94,7 +94,7 @@ class EventRecorder:
         self._is_closed = False
 
     def record(self, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
-        """Tell soon what happened to the object that `regarding` refers to (an ObjectReference)."""
+        """Queue an event about the object of `regarding` (an ObjectReference)."""
         with self._changed:
             if self._is_closed:
                 return
@@ -110,12 +110,12 @@ class EventRecorder:
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all that was recorded is written or dropped; says whether it is."""
+        """Wait until all recorded events are written or dropped; returns whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting, seconds)
 
     def close(self) -> None:
-        """Write what waits, for a moment, and nothing afterwards: then another hub may lead."""
+        """Write pending events for some seconds and none afterwards, as another hub may lead then."""
         is_done = self.flush(_FLUSH)
         with self._changed:
             self._is_closed = True
@@ -134,7 +134,7 @@ class EventRecorder:
             try:
                 self._write(*said)
             except Exception:
-                # It must not end the thread: nobody would write the others.
+                # It must not end the thread: the other events would never be written.
                 log.exception("event not written", reason=said.reason, about=said.regarding["name"])
             with self._changed:
                 if self._waiting:
@@ -152,7 +152,7 @@ class EventRecorder:
             if series is None:
                 self._begin(key, about, regarding)
             elif not self._extend(series):
-                # The API server forgets events after an hour.
+                # The API server deletes events after an hour.
                 self._forget(key)
                 self._begin(key, about, regarding)
         except BackendError as error:
@@ -160,7 +160,7 @@ class EventRecorder:
             log.warning("event not written", reason=reason, about=regarding["name"], error=str(error))
 
     def _repeated(self, key: tuple[str, ...]) -> _Series | None:
-        """The series that this event belongs to, with the event counted; None when it begins one."""
+        """The series of this event, with the event counted; None if it starts one."""
         with self._lock:
             series = self._series.get(key)
             if series is None or time.monotonic() - series.began >= _SERIES_WINDOW:
@@ -199,7 +199,7 @@ class EventRecorder:
         self._session.create(EVENTS.path(series.namespace), body, timeout=_TIMEOUT)
 
     def _extend(self, series: _Series) -> bool:
-        """Write the count unless that was done a moment ago; False when the event is not there any more."""
+        """Write the count unless it was written recently; False if the event does not exist any more."""
         with self._lock:
             if time.monotonic() - series.written < _SERIES_PAUSE:
                 return True
@@ -213,7 +213,7 @@ class EventRecorder:
 
 
 def _limited(table: dict[tuple[str, ...], _Value], key: tuple[str, ...], new: _Value) -> _Value:
-    """The value of the key, `new` if there was none; the oldest are forgotten."""
+    """The value of the key, `new` if missing; the oldest entries are dropped."""
     value = table.setdefault(key, new)
     while len(table) > _SERIES_MAX:
         del table[next(iter(table))]

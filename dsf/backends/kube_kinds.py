@@ -1,7 +1,7 @@
-"""What the hub watches of each kind, and how little of an object it keeps.
+"""Watched kinds, and the parts of an object that the hub keeps.
 
-A hub of thousands of clusters would else hold all objects: 35,000 AddOnPlacementScores of ten items are 250 MB
-in memory with their status and 30 MB without.
+Whole objects would take too much memory in a large fleet: 35,000 AddOnPlacementScores of ten items take 250 MB with
+their status and 30 MB without.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from dsf.kube.resources import (
 )
 from dsf.kube.store import Object
 
-#: Who the API server notes as the owner of the fields that the hub writes.
+#: Field manager of the hub's writes.
 FIELD_MANAGER: Final = "dynamic-scoring-hub"
-#: Of a manager that owns nothing: when it wrote last, and how much it owns.
+#: For a manager that owns nothing: time of its last write, and number of owned fields.
 _NOTHING: Final = ("", 0)
 
 
 def _cluster(obj: Object) -> Object:
-    # Capacity and versions change all day long and mean nothing here.
+    # Capacity and versions change often and are not used.
     return _with_status(without_managed_fields(obj), "conditions", "clusterClaims")
 
 
 def _work(obj: Object) -> Object:
-    # What each manifest's state is on the managed cluster: the conditions sum it up.
+    # Each manifest's state on the managed cluster; the conditions summarize it.
     return _with_status(without_managed_fields(obj), "conditions")
 
 
 def _score(obj: Object) -> Object:
-    """The metadata, with what of managedFields tells whether another manager changed something."""
+    """The metadata, with the part of managedFields that shows changes of other managers."""
     entries = obj["metadata"].pop("managedFields", None) or ()
     obj["metadata"]["managedFields"] = [
         {name: entry.get(name) for name in ("manager", "subresource", "time")}
@@ -62,20 +62,21 @@ def _with_status(obj: Object, *names: str) -> Object:
 
 
 def _is_any_other(old: Object, new: Object) -> bool:
-    """Whether anything differs in what is kept."""
+    """Whether the kept parts differ."""
     return _without_version(old) != _without_version(new)
 
 
 def _is_edited(old: Object, new: Object) -> bool:
-    """Whether another manager changed a score. Writers of scores know what they wrote.
+    """Whether another manager changed a score. Score writers know their own writes.
 
-    Who adds or changes a field becomes its owner; who takes one away takes it from us without a write of ours.
+    A manager that adds or changes a field becomes its owner; one that removes a field reduces ours without a write of
+    ours.
     """
     before, after = _owners(old), _owners(new)
     for who in before.keys() | after.keys():
         (old_time, old_size), (new_time, new_size) = before.get(who, _NOTHING), after.get(who, _NOTHING)
         if who[0] == FIELD_MANAGER:
-            # Times are whole seconds, and a repair may be in the same one as what it repairs: then we own more.
+            # Times are whole seconds, and a repair may be in the same second as the change: then we own more.
             if new_size < old_size and new_time in (old_time, ""):
                 return True
         elif new_size > old_size or (new_size and new_time != old_time):
@@ -84,7 +85,7 @@ def _is_edited(old: Object, new: Object) -> bool:
 
 
 def _owners(score: Object) -> dict[tuple[str, str | None], tuple[str, int]]:
-    """For each manager and subresource: when it wrote last, and how much it owns."""
+    """For each manager and subresource: time of its last write, and number of owned fields."""
     return {
         (entry["manager"], entry["subresource"]): (entry["time"], entry["fieldsV1"])
         for entry in score["metadata"]["managedFields"]
@@ -98,13 +99,13 @@ def _without_version(obj: Object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Watched:
-    """How one kind is watched."""
+    """Watch settings of a kind."""
 
     resource: Resource
     selectors: Mapping[str, str] = field(default_factory=dict)
-    #: Makes an object as small as what is used of it.
+    #: Reduces an object to its used parts.
     keep: Callable[[Object], Object] = without_managed_fields
-    #: Whether the hub wants to know of a change.
+    #: Whether a change is relevant to the hub.
     matters: Callable[[Object, Object], bool] = _is_any_other
 
 
@@ -113,13 +114,13 @@ WATCHED: Final[Mapping[Kind, Watched]] = {
     Kind.CONFIG: Watched(DYNAMIC_SCORING_CONFIGS),
     Kind.AUTHENTICATION: Watched(SCORING_AUTHENTICATIONS),
     Kind.CLUSTER: Watched(MANAGED_CLUSTERS, keep=_cluster),
-    # Two names, which a field selector cannot say. A work that loses the label is told of as gone, and
-    # gets it back.
+    # Two names, which a field selector cannot express. A work without the label is reported as deleted, and gets it
+    # back.
     Kind.WORK: Watched(MANIFEST_WORKS, {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}, _work),
     Kind.SCORE: Watched(
         ADDON_PLACEMENT_SCORES, {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}, _score, _is_edited
     ),
-    # In the hub's own namespace alone. Those without the label are never in this process.
+    # Only in the hub's namespace. Secrets without the label are never read.
     Kind.SECRET: Watched(SECRETS, {"labelSelector": f"{DELIVER_LABEL}=true"}),
     Kind.ADDON: Watched(MANAGED_CLUSTER_ADDONS, {"fieldSelector": f"metadata.name={ADDON_NAME}"}),
 }

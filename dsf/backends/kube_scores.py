@@ -1,4 +1,4 @@
-"""AddOnPlacementScores on an API server; what the results worker needs."""
+"""AddOnPlacementScores on an API server, for the results worker."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ log = dsf.log.get(__name__)
 
 
 class KubeScoreBackend:
-    """See `dsf.backends.protocol.ScoreBackend`. One request for a score that is there, three for a new one."""
+    """See `dsf.backends.protocol.ScoreBackend`. One request for an existing score, three for a new one."""
 
     def __init__(self, session: Session, cells: Cells = Cells()) -> None:  # noqa: B008
         self._session = session
         self._cells = cells
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> None:
-        """Write the status; make the object when it is not there or belongs to a cluster of the past."""
+        """Write the status; create the object if it is missing or belongs to a deleted cluster."""
         metadata = manifest["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         try:
             answer = apply_status(self._session, ADDON_PLACEMENT_SCORES, namespace, name, status)
         except ObjectNotFoundError:
-            # The status is written apart: the API server drops it from a new object.
+            # The status is written separately: the API server drops it from a new object.
             self._apply(manifest)
             apply_status(self._session, ADDON_PLACEMENT_SCORES, namespace, name, status)
         else:
             if not _has(answer["metadata"], metadata):
-                # A ManagedCluster that was deleted and made again has another uid; or a label was removed.
+                # A recreated ManagedCluster has another uid; or a label was removed.
                 self._apply(manifest)
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the object if it is there, and not another cell's by now."""
+        """Remove the object if it exists and does not belong to another cell."""
         path = ADDON_PLACEMENT_SCORES.path(namespace, name)
         try:
             uid = ""
@@ -70,11 +70,11 @@ def apply_status(
     status: Manifest,
     cells: Cells = Cells(),  # noqa: B008
 ) -> Manifest:
-    """Make this the whole status; returns the object.
+    """Replace the whole status; returns the object.
 
-    Server-side apply takes away only what it brought. What another manager added takes a second request, which comes
-    after the first: ours are the values then, and removing the rest leaves them without an owner. Of several cells the
-    first one does so; the parts of those that there are stay.
+    Server-side apply only removes fields that it set. Another manager's additions take a second request, after the
+    first: then we own our values, and removing the rest leaves it without an owner. With several cells, the first one
+    does so; the existing cells' parts stay.
     """
     body = {
         "apiVersion": resource.api_version,
@@ -95,7 +95,7 @@ def apply_status(
 
 
 def _surplus(actual: Manifest, wanted: Manifest) -> Manifest:
-    """The merge patch that takes away what `actual` has beyond `wanted`; empty when there is nothing."""
+    """The merge patch that removes what `actual` has beyond `wanted`; empty if nothing."""
     patch: Manifest = {}
     for name, value in actual.items():
         if name not in wanted:
@@ -110,7 +110,7 @@ def _surplus(actual: Manifest, wanted: Manifest) -> Manifest:
 
 
 def _has_more(actual: Any, wanted: Any) -> bool:
-    """Whether there is anything in `actual` that is not in `wanted`. Values are not compared."""
+    """Whether `actual` has anything that is not in `wanted`. Values are not compared."""
     if isinstance(actual, dict) and isinstance(wanted, dict):
         return any(name not in wanted or _has_more(value, wanted[name]) for name, value in actual.items())
     if isinstance(actual, list) and isinstance(wanted, list):
@@ -119,7 +119,7 @@ def _has_more(actual: Any, wanted: Any) -> bool:
 
 
 def _has(actual: Manifest, wanted: Manifest) -> bool:
-    """Whether labels and owner of a score are there."""
+    """Whether a score has its labels and owner."""
     labels = actual.get("labels") or {}
     owners = {owner.get("uid") for owner in actual.get("ownerReferences") or ()}
     return all(labels.get(name) == value for name, value in wanted.get("labels", {}).items()) and all(

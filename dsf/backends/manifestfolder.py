@@ -1,7 +1,7 @@
-"""The folder of manifests that people edit: what is in force, and what is wrong with it.
+"""The users' folder of manifests: objects in force, and problems.
 
-While a file has mistakes its good documents count, and what it held before and does not name now stays in force: a
-file that is saved half-written changes nothing. Deleting or emptying the file removes its objects, a moment later.
+While a file has mistakes, its valid documents count, and its earlier objects that it does not contain now stay in
+force: a half-written file changes nothing. Deleting or emptying a file removes its objects after a short delay.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from dsf.backends.outfolder import PRIVATE, key_of
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 
 SUFFIXES: Final = (".yaml", ".yml")
-#: Largest manifest file that is read, in bytes.
+#: Most bytes of a manifest file.
 MAX_BYTES: Final = 4 * 1024 * 1024
 
-#: Seconds for which a missing or emptied file still counts: editors take the old file away before they put the new one
-#: there, and a shell empties what a command is to be written into.
+#: Seconds for which a missing or emptied file still counts: editors remove the old file before they write the new one,
+#: and a shell empties a file before it redirects output there.
 GRACE: Final = 1.0
 
 
 @dataclass(frozen=True)
 class Declared:
-    """An object as its file says it: no status, and of the metadata only what people write."""
+    """An object as in its file: no status, and only users' metadata."""
 
     manifest: Manifest
     file: str
@@ -41,40 +41,40 @@ class Declared:
 @dataclass
 class _File:
     stamp: Stamp | None = None
-    #: When it was found missing or emptied, by the monotonic clock.
+    #: Monotonic time at which it was found missing or emptied.
     missing_since: float | None = None
     objects: dict[ObjectKey, Declared] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
 class ManifestFolder:
-    """Reads the folder. Not thread-safe; never raises because of what is in it."""
+    """Reads the folder. Not thread-safe; its contents never cause an exception."""
 
     def __init__(self, root: Path, ignored: Path, namespace: str) -> None:
-        """`ignored` is a folder that is not looked at, `namespace` that of objects which do not say theirs."""
+        """`ignored` is a folder to skip, `namespace` the default namespace of objects."""
         self._root = root
         self._ignored = ignored
         self._namespace = namespace
         self._files: dict[str, _File] = {}
         self._owners: dict[ObjectKey, str] = {}
-        #: What is in force.
+        #: Objects in force.
         self.objects: dict[ObjectKey, Declared] = {}
-        # Names that are not UTF-8, escaped: those that this look came across, and those that are in `problems`.
+        # Escaped names that are not UTF-8: those of this scan, and those in `problems`.
         self._unnamed: set[str] = set()
         self._skipped: set[str] = set()
-        #: What is wrong, by file and line.
+        #: Problems by file and line.
         self.problems: list[Problem] = []
-        #: Whether the folder itself could be read at the last look.
+        #: Whether the last scan could read the folder itself.
         self.is_readable = True
 
     def restore(self, held: Mapping[ObjectKey, Declared]) -> None:
-        """What was in force when an earlier hub ended; counts for files that have mistakes now."""
+        """Restore the objects in force at the end of an earlier hub; they count for files with mistakes."""
         for key, found in held.items():
             self._files.setdefault(found.file, _File()).objects[key] = found
             self._owners[key] = found.file
 
     def concerns(self, path: str) -> bool:
-        """Whether a change of this file or folder may change what is in force."""
+        """Whether a change of this file or folder may affect the objects in force."""
         try:
             relative = Path(path).relative_to(self._root)
         except ValueError:
@@ -83,19 +83,19 @@ class ManifestFolder:
 
     @property
     def is_settling(self) -> bool:
-        """Whether a file is missing whose objects are still in force: look again soon."""
+        """Whether objects of a missing file are still in force: scan again soon."""
         return any(file.missing_since is not None for file in self._files.values())
 
     def refresh(self, changed: Collection[str] = (), *, grace: float = GRACE) -> bool:
-        """Read files that look changed, and those in `changed`, which are absolute paths; says whether there were any.
+        """Read files with a new stamp, and those in `changed` (absolute paths); returns whether there were any.
 
-        Files that are missing for `grace` seconds are gone, and so is what was in files that are empty for as long.
+        Objects of files that are missing or empty for `grace` seconds are removed.
         """
         self._unnamed = set()
         try:
             found = {name: seen for name, seen in self._scan() if not self._is_emptied(name, seen[1])}
         except OSError as error:
-            # Not the same as an empty folder: a share that is not mounted must not end all scoring.
+            # Unlike an empty folder: an unmounted share must not end all scoring.
             text = f"the folder {self._root} cannot be read ({error.strerror}); nothing is changed until it can"
             self.problems = [Problem(self._root.name, 0, "", text)]
             self.is_readable = False
@@ -122,9 +122,9 @@ class ManifestFolder:
         return differs
 
     def _scan(self) -> Iterator[tuple[str, tuple[str, Stamp | None]]]:
-        """Relative name -> path and what tells whether it changed. Raises OSError when the folder cannot be read."""
+        """Relative name -> path and stamp. Raises OSError when the folder cannot be read."""
         os.scandir(self._root).close()
-        # Plain texts: there may be thousands of files, and a look at them comes every few seconds.
+        # Plain strings: there may be thousands of files, scanned every few seconds.
         folders = [(str(self._root), "")]
         while folders:
             folder, prefix = folders.pop()
@@ -134,12 +134,12 @@ class ManifestFolder:
                     if entry.is_dir():
                         if not (entry.is_symlink() or self._is_ignored(Path(entry.path)) or self._skips(entry, prefix)):
                             folders.append((entry.path, f"{prefix}{name}/"))
-                    # Hidden files are editors' or half-copied ones; `x.yaml~` and `#x.yaml#` have another ending.
+                    # Hidden files are editors' or incomplete copies; `x.yaml~` and `#x.yaml#` have another suffix.
                     elif name.endswith(SUFFIXES) and not name.startswith(".") and not self._skips(entry, prefix):
                         yield prefix + name, (entry.path, _stamp(entry))
 
     def _skips(self, entry: os.DirEntry[str], prefix: str) -> bool:
-        """Whether its name is not UTF-8 and so cannot be written down with what is in it."""
+        """Whether its name is not UTF-8, so that its objects cannot be stored with it."""
         escaped = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
         if escaped == entry.name:
             return False
@@ -150,7 +150,7 @@ class ManifestFolder:
         return stamp is not None and not size_of(stamp) and name in self._files and bool(self._files[name].objects)
 
     def _is_ignored(self, folder: Path) -> bool:
-        # The out folder of another hub, or of this one before a setting changed, holds the same objects once more.
+        # The out folder of another hub, or of this one before a setting changed, has copies of the same objects.
         return folder.name.startswith(".") or folder == self._ignored or (folder / PRIVATE).is_dir()
 
     def _read(self, name: str, path: Path, file: _File) -> None:
@@ -164,7 +164,7 @@ class ManifestFolder:
             else:
                 parsed = parse_documents(data.decode("utf-8-sig"), name)
         except FileNotFoundError:
-            # Gone since it was listed: the next look will not list it.
+            # Removed since it was listed: the next scan will not list it.
             return
         except OSError as error:
             parsed = [Problem(name, 1, "", f"cannot be read: {error.strerror}")]
@@ -203,14 +203,14 @@ class ManifestFolder:
         return {**manifest, "metadata": metadata}
 
     def _merge(self) -> None:
-        """One object of each key: who has it keeps it; of several new ones the first file by name has it."""
+        """One object per key: the current file keeps it; of several new files the first by name gets it."""
         candidates: dict[ObjectKey, list[Declared]] = {}
         for _, file in sorted(self._files.items()):
             if file.missing_since is None:
                 for key, held in file.objects.items():
                     candidates.setdefault(key, []).append(held)
         for file in self._files.values():
-            # Not a rival: the file was probably renamed.
+            # No duplicate: the file was probably renamed.
             if file.missing_since is not None:
                 for key, held in file.objects.items():
                     candidates.setdefault(key, [held])
@@ -240,7 +240,7 @@ def _duplicate(key: ObjectKey, file: str, line: int, winner: Declared) -> Proble
 
 
 def _hints(document: ParsedDocument) -> list[Problem]:
-    """What is allowed and probably not meant."""
+    """Notes on valid but probably unintended contents."""
     cluster = document.object
     if isinstance(cluster, ManagedCluster) and "hub_accepts_client" not in cluster.spec.model_fields_set:
         return [
@@ -255,5 +255,5 @@ def _hints(document: ParsedDocument) -> list[Problem]:
     return []
 
 
-#: Kinds that people write.
+#: Kinds that users write.
 INPUT_KINDS: Final = (Kind.SCORER, Kind.CONFIG, Kind.AUTHENTICATION, Kind.CLUSTER)

@@ -1,18 +1,15 @@
-"""The folder that the `dir` backend writes into: which object is in which file.
+"""The output folder of the `dir` backend: the file of each object.
 
-    dynamicscorers/<name>.yaml              DynamicScorer with its status
-    dynamicscoringconfigs/<name>.yaml       DynamicScoringConfig with its status
-    scoringauthentications/<name>.yaml      ScoringAuthentication
-    managedclusters/<name>.yaml             ManagedCluster
-    clusters/<cluster>/manifestwork-<name>.yaml
-    clusters/<cluster>/<configmap>.yaml     what the ManifestWork brought there
-    clusters/<cluster>/addonplacementscores/<name>.yaml
-    clusters/<cluster>/agent-credentials/   what the agent shows who it is with
-    problems.yaml, events.yaml              for people
-    .hub/                                   the hub's own: lock and master secret
+    dynamicscorers/<name>.yaml              DynamicScorer with its status dynamicscoringconfigs/<name>.yaml
+    DynamicScoringConfig with its status scoringauthentications/<name>.yaml      ScoringAuthentication
+    managedclusters/<name>.yaml             ManagedCluster clusters/<cluster>/manifestwork-<name>.yaml
+    clusters/<cluster>/<configmap>.yaml     delivered by the ManifestWork
+    clusters/<cluster>/addonplacementscores/<name>.yaml clusters/<cluster>/agent-credentials/   the agent's credentials
+    problems.yaml, events.yaml              for users .hub/                                   the hub's own: lock and
+    master secret
 
-An object of another namespace than the hub's has it in its file name: `<namespace>_<name>.yaml`. Of several cells each
-has such a folder, named as the cell, in the one that a hub alone would have.
+The file name of an object outside of the hub's namespace includes the namespace: `<namespace>_<name>.yaml`. With
+several cells, each has such a folder, named after the cell, inside the folder of a single hub.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from dsf.settings import Settings
 
 DEFAULT_NAME: Final = "_out"
 CLUSTERS: Final = "clusters"
-#: Folder of what is the hub's own; tells an out folder from any other.
+#: Folder of the hub's own files; it identifies an out folder.
 PRIVATE: Final = ".hub"
 _FOLDERS: Final = {
     Kind.SCORER: "dynamicscorers",
@@ -49,11 +46,11 @@ class OutFolder:
     """Reads and writes objects. Methods raise BackendError when a file cannot be read or written."""
 
     def __init__(self, root: Path, namespace: str, cell: str = "") -> None:
-        """`namespace` is the hub's own, which file names do not mention."""
-        #: Where all cells write.
+        """`namespace` is the hub's own, which is not in file names."""
+        #: Common folder of all cells.
         self.of_all_cells = root
         self.root = root / cell
-        #: Of what the hub brings to clusters. Objects that others write are read anew each time.
+        #: Cache of objects that the hub delivers to clusters. Objects of other writers are always read again.
         self.delivered = FileCache()
         self._namespace = namespace
 
@@ -86,13 +83,13 @@ class OutFolder:
         return self.root / _FOLDERS[kind] / f"{prefix}{name}.yaml"
 
     def cluster(self, name: str) -> Path:
-        """The folder of what goes to, or is about, one cluster."""
+        """The folder of one cluster."""
         if not is_name(name):
             raise BackendError(f"{name!r} cannot be the name of a cluster")
         return self.root / CLUSTERS / name
 
     def is_work(self, path: Path) -> bool:
-        """Whether this file of a cluster's folder is a ManifestWork, and not something that was delivered."""
+        """Whether this file of a cluster's folder is a ManifestWork, not a delivered object."""
         return path.name.startswith(_WORK_PREFIX)
 
     def read(self, key: ObjectKey) -> Manifest | None:
@@ -109,19 +106,19 @@ class OutFolder:
             write_text(path, text)
 
     def delete(self, key: ObjectKey) -> bool:
-        """Remove one object; says whether it was there."""
+        """Remove one object; returns whether it existed."""
         path = self.path(key)
         return (self.delivered.remove if key.kind is Kind.WORK else remove)(path, up_to=self.root)
 
     def all(self, kind: Kind) -> Iterator[Manifest]:
-        """All objects of a kind that people write."""
+        """All objects of a kind that users write."""
         for path in sorted((self.root / _FOLDERS[kind]).glob("*.yaml")):
             manifest = _manifest(read_yaml(path))
             if manifest is not None and manifest.get("kind") == kind.value:
                 yield manifest
 
     def keys(self, kind: Kind) -> Iterator[ObjectKey]:
-        """The ManifestWorks or scores there are, from the names of their files: they are not read."""
+        """The keys of ManifestWorks or scores by their file names, without reading them."""
         prefix = _WORK_PREFIX if kind is Kind.WORK else ""
         for cluster in _names(self.root / CLUSTERS):
             folder = self.root / CLUSTERS / cluster
@@ -140,7 +137,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _manifest(data: Any) -> Manifest | None:
-    """`data` when it has the shape of an object; people may have edited the file."""
+    """`data` if it has the structure of an object; users may have edited the file."""
     is_object = isinstance(data, dict) and isinstance(data.get("metadata"), dict)
     return data if is_object and isinstance(data["metadata"].get("name"), str) else None
 

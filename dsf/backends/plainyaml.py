@@ -1,8 +1,8 @@
-"""Plain data as YAML, as PyYAML writes it, in a tenth of its time: a hub writes thousands of files at once. A text that
-kubectl would take for something else is in quotes as well.
+"""Dumps plain data as YAML in PyYAML's format in a tenth of its time: a hub writes thousands of files at a time. Text
+that kubectl would read as another type is quoted, too.
 
-Only what most objects are: mappings and lists of short texts and whole numbers. PyYAML itself says how each text is
-written, once, for nearly all of them come again.
+It supports what most objects consist of: mappings and lists of short texts and integers. PyYAML formats each text once,
+and the result is cached, as nearly all texts repeat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 
 from dsf.api import kubeyaml
 
-#: Characters of a line; a longer one is divided.
+#: Most characters of a line; longer ones are folded.
 WIDTH: Final = 120
 _LONGEST_TEXT: Final = 100
 _UUID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -23,11 +23,11 @@ _TIME: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}
 
 
 class _OtherError(Exception):
-    """There is something in it that is not written here."""
+    """The data has an unsupported value."""
 
 
 class _PlainDumper(kubeyaml.Dumper):
-    """No anchors and aliases: people read these files."""
+    """No anchors and aliases: users read these files."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -52,7 +52,7 @@ def _dumped(data: Any, width: int) -> str:
 
 
 def _mapping(data: dict[Any, Any], indent: str, head: str, lines: list[str]) -> None:
-    """`head` stands before the first key, `indent` before the others."""
+    """`head` precedes the first key, `indent` the others."""
     for name, value in data.items():
         if type(name) is not str:
             raise _OtherError
@@ -78,7 +78,7 @@ def _sequence(data: list[Any], indent: str, lines: list[str]) -> None:
 
 
 def _add(line: str, lines: list[str]) -> None:
-    # PyYAML's C library counts bytes.
+    # libyaml counts bytes.
     if len(line) > WIDTH or (not line.isascii() and len(line.encode()) > WIDTH):
         raise _OtherError
     lines.append(line)
@@ -101,12 +101,12 @@ def _leaf(value: Any) -> str:
 
 @lru_cache(8192)
 def _text(value: str) -> str:
-    # These two do not come again.
+    # These two do not repeat.
     if _UUID.fullmatch(value):
         return value
     if _TIME.fullmatch(value):
         return f"'{value}'"
     if len(value) > _LONGEST_TEXT or not value.isprintable():
         raise _OtherError
-    # Wider than a line of ours: who asks looks at its length.
+    # Wider than our lines: the caller checks the length.
     return _dumped(value, 10 * _LONGEST_TEXT).removesuffix("\n").removesuffix("\n...")

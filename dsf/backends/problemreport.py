@@ -1,4 +1,4 @@
-"""`problems.yaml`: what is wrong with the manifests now."""
+"""`problems.yaml`: current problems of the manifests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = dsf.log.get(__name__)
 
 
 class ProblemReport:
-    """Says each problem once, in log and events, and keeps the list of those that are there. Never raises."""
+    """Reports each problem once, in log and events, and keeps the current list. Never raises."""
 
     def __init__(self, path: Path, events: EventLog) -> None:
         self._path = path
@@ -28,12 +28,12 @@ class ProblemReport:
 
     @property
     def problems(self) -> list[Problem]:
-        """The problems there are now."""
+        """The current problems."""
         with self._lock:
             return [*(self._problems or ())]
 
     def update(self, problems: Sequence[Problem]) -> None:
-        """These are the problems now."""
+        """Set the current problems."""
         with self._lock:
             before = self._problems
             if before is not None and before == [*problems]:
@@ -55,7 +55,7 @@ class ProblemReport:
 
 
 def _words(problem: Problem) -> str:
-    # Line 0 is no line: the problem is the folder.
+    # Line 0: the problem is the folder itself.
     return str(problem) if problem.line else f"{problem.source}: {problem.message}"
 
 

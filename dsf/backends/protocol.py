@@ -1,8 +1,8 @@
-"""What the hub needs of the place where its objects live: a folder of YAML files, or Kubernetes.
+"""Protocols of the hub's backends: a folder of YAML files, or Kubernetes.
 
-Everything outside `dsf.backends` speaks to these protocols and knows no place. Objects are plain dicts as in their
-manifests. All methods may be called from any thread. Those that write raise BackendError when the place cannot be
-written; the caller tries again later.
+Code outside `dsf.backends` uses only these protocols. Objects are plain dicts as in their manifests. All methods may be
+called from any thread. Those that write raise BackendError when the backend cannot be written; the caller retries
+later.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Kind(StrEnum):
     CLUSTER = "ManagedCluster"
     WORK = "ManifestWork"
     SCORE = "AddOnPlacementScore"
-    #: In the cluster's namespace; read only when the hub serves clusters that have the addon.
+    #: In the cluster's namespace; read only if the hub serves clusters with the addon.
     ADDON = "ManagedClusterAddOn"
-    #: Those of the hub's own namespace that clusters may have; read only when the hub delivers Secrets.
+    #: Secrets of the hub's own namespace for delivery to clusters; read only if the hub delivers Secrets.
     SECRET = "Secret"  # noqa: S105 - the name of a kind
 
 
 class ObjectKey(NamedTuple):
-    """Names one object. The namespace of an object that has none is empty.
+    """Key of an object; the namespace of a cluster-scoped one is empty.
 
-    It says that something may have changed and where to look, never what: its receiver reads the object.
+    As a notification it means a possible change, without its content: the receiver reads the object.
     """
 
     kind: Kind
@@ -47,16 +47,16 @@ class ObjectKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Credentials:
-    """What an agent shows who it is with, and which of its credentials are valid."""
+    """An agent's credentials, and the valid key ids."""
 
     key_ids: KeyIds
     #: `<id>:<hex>`.
     signing_key: str = field(repr=False)
-    #: Of the cluster's user in Redis; empty where clusters have no users of their own.
+    #: Of the cluster's user in Redis; empty if clusters have no separate users.
     redis_password: str = field(default="", repr=False)
-    #: Of the Sentinels; empty where there are none, or none that want one.
+    #: Of the Sentinels; empty without Sentinels, or if they need none.
     sentinel_password: str = field(default="", repr=False)
-    #: `.dockerconfigjson` with which the cluster pulls the agent's image; empty where it needs none from here.
+    #: `.dockerconfigjson` for pulling the agent's image; empty if the hub delivers none.
     pull_secret: str = field(default="", repr=False)
 
 
@@ -65,46 +65,46 @@ OnChange = Callable[[ObjectKey], None]
 
 
 class ScoreBackend(Protocol):
-    """The part that the writer of scores needs; it has no life cycle."""
+    """The part for the score writer, without a life cycle."""
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> None:
-        """Make the AddOnPlacementScore exist as `manifest` says and have exactly this status.
+        """Create or update the AddOnPlacementScore as in `manifest`, with exactly this status.
 
-        Raises ObjectNotFoundError when its cluster is not there.
+        Raises ObjectNotFoundError when its cluster does not exist.
         """
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the AddOnPlacementScore, unless another cell wrote it; it is no error when it is not there."""
+        """Remove the AddOnPlacementScore, unless another cell wrote it; no error if it does not exist."""
 
 
 class Backend(ScoreBackend, Protocol):
-    """Where the hub's objects live."""
+    """Store of the hub's objects."""
 
     @property
     def shared_by(self) -> Cells:
-        """The cells that write into this same place; none where each cell has a place of its own."""
+        """The cells that share this backend; none if each cell has its own."""
 
     def start(self, on_change: OnChange) -> None:
-        """Begin to watch. Returns when every object was read once; from then on `list` and `get` know them all.
+        """Start to watch. Returns when every object has been read; from then on `list` and `get` return all of them.
 
-        `on_change` is called for each object that is there, then for each one that appears, changes or goes, also
-        when the change was the hub's own. Changes of what carries the agents' credentials are told as those of a
-        ManifestWork. It must return quickly and is called by one thread at a time.
+        `on_change` is called for each existing object, then for each created, changed or deleted one, including the
+        hub's own changes. Changes of the agents' credentials are reported as those of a ManifestWork. It must return
+        quickly and is called by one thread at a time.
         """
 
     def stop(self) -> None:
-        """Stop watching and let go of all resources. `on_change` is not called any more once this returned.
+        """Stop watching and release all resources. `on_change` is not called after this has returned.
 
         It may be called twice.
         """
 
     def interrupt(self) -> None:
-        """Make a `start` that waits in another thread raise BackendError soon. `stop` is called all the same."""
+        """Let a `start` that waits in another thread raise BackendError soon. `stop` must still be called."""
 
     def list(self, kind: Kind) -> list[Manifest]:
-        """All objects of a kind; none of a kind that the place does not have. They are shared: do not change them.
+        """All objects of a kind; none of an unsupported kind. They are shared: do not change them.
 
-        `metadata` has uid, generation, creationTimestamp and a resourceVersion that differs whenever the object does.
+        `metadata` has uid, generation, creationTimestamp and a resourceVersion that changes with the object.
         """
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
@@ -114,67 +114,68 @@ class Backend(ScoreBackend, Protocol):
         """One object, or None. It is shared: do not change it."""
 
     def apply(self, manifest: Manifest) -> None:
-        """Make an object exist and its fields have these values (server-side apply).
+        """Create an object or set these fields (server-side apply).
 
-        Fields, labels and finalizers that are not in `manifest` belong to others and stay. A status in it is ignored.
+        Fields, labels and finalizers that are not in `manifest` belong to others and stay. Its status is ignored.
         """
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
-        """Make this the object's status. Raises ObjectNotFoundError when the object is not there.
+        """Set the object's status. Raises ObjectNotFoundError when the object does not exist.
 
-        Where cells share this place: the parts of the others in `cells` stay, and for all but the first cell all else.
+        If cells share this backend, the other cells' parts in `cells` stay; for all but the first cell everything else
+        stays, too.
         """
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        """Remove an object; it is no error when it is not there."""
+        """Remove an object; no error if it does not exist."""
 
     def add_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
         """Keep the object after its deletion until `remove_finalizer`.
 
-        Where objects cannot be kept this does nothing: the clean-up must also happen when the object is gone.
+        If objects cannot be kept, this does nothing: the clean-up must also work after the object is deleted.
         """
 
     def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
-        """Let the deletion of the object end; it is no error when object or finalizer are not there."""
+        """Let the deletion of the object complete; no error if object or finalizer do not exist."""
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
-        """Tell people what happened to an object. Repetitions are counted, not listed. Never raises."""
+        """Record an event about an object. Repetitions are counted, not listed. Never raises."""
 
     def problems(self) -> Sequence[Problem]:
-        """The mistakes there are now in what people wrote."""
+        """The current mistakes in users' manifests."""
 
     def signing_secret(self) -> str:
-        """The hub's master secret in hex, made at the first call ever and kept."""
+        """The hub's master secret in hex, created at the very first call and kept."""
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
-        """Bring the cluster's agent its credentials; nothing is written when they are there."""
+        """Deliver the credentials to the cluster's agent; nothing is written if they exist."""
 
     def delivered_key_ids(self, cluster: str) -> KeyIds | None:
-        """The key ids of what was delivered last; None when nothing is there. It outlives this process and Redis."""
+        """The last delivered key ids; None without any. They outlive this process and Redis."""
 
     def remove_credentials(self, cluster: str) -> None:
-        """Take away what `deliver_credentials` brought; it is no error when nothing is there, and costs nothing."""
+        """Remove delivered credentials; without any it is no error and costs nothing."""
 
     def hand_over(self, cluster: str, cell: str) -> None:
-        """Leave what was delivered to a cluster to this other cell, which takes it over or has done so.
+        """Hand over delivered objects of a cluster to this other cell, which takes or has taken them over.
 
-        Where cells have places of their own it goes: the other cell cannot find it here.
+        If cells have separate backends, they are removed: the other cell cannot find them here.
         """
 
 
 class Election(Protocol):
-    """Which of several hub controllers works."""
+    """Leader election among hub controllers."""
 
     @property
     def leading(self) -> bool:
-        """Whether this one does."""
+        """Whether this one is the leader."""
 
     @property
     def campaigning(self) -> bool:
-        """Whether this one does, or waits for its turn, after `start`."""
+        """Whether this one is the leader or a candidate, after `start`."""
 
     def start(self) -> None:
-        """Begin to campaign."""
+        """Start the candidacy."""
 
     def stop(self) -> None:
-        """Hand over. Call it after all work has stopped; it may be called without `start`."""
+        """Release the leadership. Call it after all work has stopped; `start` is not required."""

@@ -15,16 +15,16 @@ from dsf.backends.plainyaml import dump
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.errors import ObjectNotFoundError
 
-# What an object keeps from its first writing on.
+# Metadata that an object keeps from its creation.
 _OWN: Final = ("uid", "creationTimestamp")
 
 
 class DirectoryScores:
-    """Writes scores into the out folder; the hub and any number of results workers may do so at once."""
+    """Writes scores into the out folder; the hub and any number of results workers may do so concurrently."""
 
     def __init__(self, out: OutFolder) -> None:
         self._out = out
-        # File -> its `_OWN`: reading one to renew it takes as long as writing it.
+        # File -> its `_OWN`: reading a file before each renewal takes as long as writing it.
         self._born = FileCache()
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> None:
@@ -32,7 +32,7 @@ class DirectoryScores:
         metadata: dict[str, Any] = manifest["metadata"]
         key = ObjectKey(Kind.SCORE, metadata["namespace"], metadata["name"])
         if not self._out.path(ObjectKey(Kind.CLUSTER, "", key.namespace)).exists():
-            # As in Kubernetes, where the cluster's namespace would be missing.
+            # As on Kubernetes, where the cluster's namespace would be missing.
             raise ObjectNotFoundError(f"cluster {key.namespace!r} is not there (any more)")
         path = self._out.path(key)
         uid, created = self._born.read(path, _born) or ("", "")
@@ -47,7 +47,7 @@ class DirectoryScores:
 
 
 def _born(path: Path) -> tuple[str, str] | None:
-    """What stays of this file when it is written again."""
+    """The values of this file that stay when it is rewritten."""
     data = read_yaml(path)
     metadata = data.get("metadata") if isinstance(data, dict) else None
     if not isinstance(metadata, dict):

@@ -1,4 +1,4 @@
-"""What OCM's work agent does on a managed cluster, for the `dir` backend: bring the objects of a ManifestWork there."""
+"""Replacement of OCM's work agent for the `dir` backend: delivers the objects of a ManifestWork."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WorkAgent:
         self._out = out
 
     def deliver(self, work: Manifest) -> Manifest:
-        """Bring the work's objects there; returns the work's status."""
+        """Deliver the work's objects; returns the work's status."""
         for path, manifest in self._objects(work):
             if self._out.delivered.read(path, read_yaml) != manifest:
                 self._out.delivered.write(path, dump(manifest), manifest)
@@ -37,7 +37,7 @@ class WorkAgent:
         return {"conditions": [condition.to_manifest()]}
 
     def withdraw(self, cluster: str) -> None:
-        """Remove whatever was delivered to a cluster."""
+        """Remove all delivered objects of a cluster."""
         for path in sorted(self._out.cluster(cluster).glob("*.yaml")):
             if not self._out.is_work(path):
                 self._out.delivered.remove(path, up_to=self._out.root)
@@ -47,7 +47,7 @@ class WorkAgent:
         found: list[tuple[Path, Manifest]] = []
         for manifest in work["spec"]["workload"]["manifests"]:
             if manifest["apiVersion"].startswith("rbac."):
-                # Nobody needs a right to read a folder.
+                # Reading a folder requires no RBAC.
                 continue
             name = manifest["metadata"]["name"]
             if not is_name(name):
@@ -57,7 +57,7 @@ class WorkAgent:
 
 
 def _transition_time(work: Manifest) -> datetime:
-    """When the work was applied first: applying it again is no transition."""
+    """Time of the first application: applying it again is no transition."""
     status = work.get("status")
     conditions = status.get("conditions") if isinstance(status, dict) else None
     for condition in conditions if isinstance(conditions, list) else ():
