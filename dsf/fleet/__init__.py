@@ -1,4 +1,4 @@
-"""State of the fleet, read from Redis: for the command line, the exporter, the page and the optimiser.
+"""State of the fleet, read from Redis, for the command line, the exporter, the page and the optimiser.
 
 verdict      state of one scorer on one cluster
 model        sums over pairs and pairs in pages, from the read model; overviews are its answers

@@ -40,7 +40,7 @@ class Actions:
             runs += rescoring.send(self._redis, self._settings, scorer, clusters)
             is_all = not clusters
         finally:
-            # Also after an error: earlier ones were sent.
+            # Also after an error: earlier ticks were sent.
             if sent := [run for run in runs if run.run_id]:
                 refused = len(runs) - len(sent)
                 self._record(

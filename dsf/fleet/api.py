@@ -1,7 +1,7 @@
 """The read-only JSON API, /api/v1: one router, which the exporter and the page mount. Needs FastAPI.
 
-Lists come in pages (`limit`, `cursor`); an answer is at most about a megabyte, whatever the fleet. Every answer has a
-weak ETag, of all in it but ages and the moment of the answer.
+Lists are paginated (`limit`, `cursor`); an answer is at most about a megabyte for any fleet. Every answer has a weak
+ETag of its content except ages and the time of the answer.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     422: {"model": Problem, "description": "Invalid parameter; the detail says which and why."},
     503: {"model": Problem, "description": "Redis cannot be read."},
 }
-# What is another number at every moment. What it is counted from is in the answer too, and counts. Only numbers: a
-# label or a scorer may have such a name, and its value is a string.
+# Numbers that change constantly and are excluded from the ETag; their base values are in the answer and count. Only
+# numbers: a label or a scorer may have such a name, but its value is a string.
 _VOLATILE: Final = re.compile(rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds)":[-+.0-9eE]+|"ages":\{.*?\]\}', re.DOTALL)
 #: Most changes in one answer.
 MAX_CHANGED: Final = 5000
 #: Most entries of the schedule in one answer.
 MAX_ENTRIES: Final = 500
-#: Answers that are smaller are not worth packing.
+#: Smaller answers are not compressed.
 _LEAST_PACKED: Final = 1024
 
 ClusterFilter = Annotated[str | None, Query(description="Only this cluster.")]
@@ -70,7 +70,7 @@ Limit = Annotated[
 ]
 Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows in one answer.")]
 Changed = Annotated[int, Query(ge=1, le=MAX_CHANGED, description="Most changes in one answer.")]
-#: Up to the end of the year 9999; without an end there would be infinity, which is no moment.
+#: Up to the end of the year 9999, which excludes infinity.
 Since = Annotated[
     float | None, Query(ge=0, le=253_402_300_799, description="Only from this moment on, in unix seconds.")
 ]
@@ -79,12 +79,12 @@ Cursor = Annotated[str | None, Query(description="`cursor` of the answer before 
 After = Annotated[str | None, Query(alias="continue", description="`continue` of the answer before this one.")]
 
 
-#: The settings of a registered scorer by its name; None where they cannot be read.
+#: The settings of a registered scorer by its name; None if unreadable.
 SettingsReader = Callable[[str], list[SettingView] | None]
 
 
 def make_router(client: redis.Redis, settings: SettingsReader = lambda _: None) -> APIRouter:
-    """The endpoints over one Redis client. They are plain functions, so FastAPI runs them in its thread pool."""
+    """The endpoints for one Redis client. They are plain functions, so FastAPI runs them in its thread pool."""
     router = APIRouter(prefix="/api/v1", tags=["api"], responses=ERRORS)
     model = FleetModel(client)
     _add_sums(router, model, settings)
@@ -111,13 +111,13 @@ def add_changes(router: APIRouter, client: redis.Redis) -> None:
 
 
 def add_problems(app: FastAPI) -> None:
-    """Answer errors of the router by RFC 9457."""
+    """Answer the router's errors as problem details (RFC 9457)."""
     for kind in (redis.RedisError, DsfError, RequestValidationError):
         app.add_exception_handler(kind, problem_of)
 
 
 def problem_of(request: Request, error: Exception) -> JSONResponse:
-    """An error by RFC 9457."""
+    """Problem details of an error (RFC 9457)."""
     if isinstance(error, redis.RedisError):
         log.warning("redis cannot be read", path=request.url.path, error=str(error))
         text = f"{type(error).__name__}: {error}; it is tried again at every request"

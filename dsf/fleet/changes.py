@@ -152,8 +152,8 @@ class ChangeList(View):
 def record(client: redis.Redis, actor: Actor, deed: Deed) -> str:
     """Record a completed action; returns its id.
 
-    Texts are cut and cleaned. A user of Redis that may not write here is logged, and the id is empty: what was done is
-    done, and rights of an earlier version know no such stream. Raises redis.RedisError for everything else.
+    Texts are cut and cleaned. A missing right to write here is logged, and the id is empty: the action is completed,
+    and ACLs of an earlier version lack this stream. Raises redis.RedisError for other errors.
     """
     stored = deed.model_copy(
         update={
@@ -199,10 +199,10 @@ def read(
     cluster: str | None = None,
     since: float | None = None,
 ) -> ChangeList:
-    """Changes, newest first, at most `limit` (None: all that are kept), after the one that `cursor` names.
+    """Changes, newest first, at most `limit` (None: all kept ones), after the one of `cursor`.
 
-    Only those of a scorer, those that may concern a cluster, and those since a moment (unix seconds).
-    Raises CursorError and redis.RedisError.
+    Only those of a scorer, those that may concern a cluster, and those since a time (unix seconds). Raises CursorError
+    and redis.RedisError.
     """
     if cursor is not None and not _ID.fullmatch(cursor):
         raise CursorError(f"{cursor[:_MAX_NAME]!r} is no place among the changes; take `continue` of the answer before")
@@ -221,7 +221,7 @@ def read(
 
 
 def after(client: redis.Redis, last: str, limit: int = _BATCH) -> Sequence[tuple[str, Change | None]]:
-    """Changes after the one named `last`, oldest first, by id; None is one that cannot be read."""
+    """Changes after the one with id `last`, oldest first, with ids; None for an unreadable one."""
     entries: Any = client.xrange(keys.CHANGES, f"({last}", "+", limit)
     return [(id_, _parsed(id_, fields)) for id_, fields in entries]
 

@@ -50,18 +50,17 @@ from dsf.store.schedule import ScheduleStore
 MAX_ROWS: Final = 200
 #: Groups shown per scorer.
 MAX_REASONS: Final = 20
-#: Bounds of the histogram of ages, seconds.
+#: Bounds of the age histogram in seconds.
 AGE_BOUNDS: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0)
-#: Seconds after which a pair that is due and was not sent counts as overdue.
+#: Seconds after its due time at which a pair without a tick counts as overdue.
 OVERDUE: Final = 5.0
 _ENDS: Final = 10
 
 
 @dataclass(frozen=True)
 class PairFilter:
-    """Which pairs are meant: all that fit everything that is said. `scorers` and `clusters` are names; `reason` and
-    `stage` are those of failing pairs, and of pairs whose ticks were not sent; `why` says of a stage and a reason
-    whether they are meant."""
+    """Filter of pairs: all given conditions must match. `scorers` and `clusters` are names; `reason` and `stage` are
+    those of failing pairs, and of pairs whose ticks were not sent; `why` is a predicate on stage and reason."""
 
     scorer: str | None = None
     scorers: Collection[str] | None = None
@@ -75,8 +74,8 @@ class PairFilter:
 class FleetModel:
     """Answers from the read model. Thread-safe.
 
-    Methods raise redis.RedisError when Redis cannot be read, UnknownScorerError or UnknownClusterError for a name that
-    is not registered, and QueryError or CursorError for a question that cannot be understood.
+    Methods raise redis.RedisError when Redis cannot be read, UnknownScorerError or UnknownClusterError for an
+    unregistered name, and QueryError or CursorError for an invalid query.
     """
 
     def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
@@ -162,7 +161,7 @@ class FleetModel:
         paired: bool = False,
     ) -> ClusterPage:
         """Accepted clusters, worst first, each with the state of its pairs; `names`: only these, `paired`: only those
-        that have pairs."""
+        with pairs."""
         limit = _limit(limit)
         now = self._clock()
         with self._redis.pipeline(transaction=False) as pipe:
@@ -193,7 +192,7 @@ class FleetModel:
         )
 
     def cluster_states(self) -> dict[str, StateCounts]:
-        """The states of the pairs of each cluster. It reads the whole model: ask seldom."""
+        """The states of the pairs of each cluster. Reads the whole model: call it rarely."""
         now = self._clock()
         with self._redis.pipeline(transaction=False) as pipe:
             for scorer in self._redis.smembers(keys.MODEL_SCORERS):
@@ -212,8 +211,8 @@ class FleetModel:
         return {name: one.labels for name, one in self._notices.clusters().items()}
 
     def clusters_like(self, pattern: str) -> set[str] | None:
-        """Accepted clusters that a pattern fits (`*`, `?`); None for all of them. Raises UnknownClusterError for what
-        is no pattern.
+        """Accepted clusters that match a pattern (`*`, `?`); None for all of them. Raises UnknownClusterError for an
+        invalid pattern.
         """
         if pattern == "*":
             return None
@@ -251,7 +250,7 @@ class FleetModel:
         )
 
     def pairs(self, wanted: PairFilter | None = None, *, limit: int = MAX_ROWS, cursor: str | None = None) -> PairPage:
-        """Pairs that fit a filter, worst first: at most `limit` of them, and never more than 200."""
+        """Pairs that match a filter, worst first; at most `limit`, and never more than 200."""
         wanted = wanted or PairFilter()
         limit = _limit(limit)
         now = self._clock()
@@ -268,11 +267,11 @@ class FleetModel:
         return PairPage(at=now, total=total, cursor=following, pairs=self._rows(rows[:limit], now))
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
-        """Every reason for which pairs of these scorers have no new score."""
+        """All reasons for missing new scores of these scorers."""
         return {group.split(":", 2)[2] for _, group in self._groups(scorers)}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
-        """One pair with its newest cycles. Never ran: empty books."""
+        """One pair with its newest cycles; counters are zero if it never ran."""
         record = self._registry.scorer(scorer)
         self._registry.cluster(cluster)
         now = self._clock()
@@ -292,9 +291,9 @@ class FleetModel:
         )
 
     def changes(self, since: int, limit: int = 5000) -> Changes:
-        """Pairs that changed after the change of that number; the newest number is `FleetOverview.sequence`."""
+        """Pairs that changed after this sequence number; the newest number is `FleetOverview.sequence`."""
         with self._redis.pipeline(transaction=False) as pipe:
-            # First: what changes in between is then given twice, not never.
+            # First: a concurrent change is then reported twice rather than never.
             pipe.get(keys.MODEL_SEQUENCE)
             pipe.zrange(keys.MODEL_CHANGED, f"({since}", "+inf", byscore=True, offset=0, num=limit, withscores=True)
             sequence, rows = pipe.execute()
@@ -303,7 +302,7 @@ class FleetModel:
         return Changes(sequence=newest, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], more=more)
 
     def unready(self, name: str) -> UnreadyScorer | None:
-        """A DynamicScorer that could not run yet; None for what is none."""
+        """A DynamicScorer that could not run yet; None for others."""
         notice = self._notices.scorer(name)
         return _unready(notice) if notice is not None else None
 
@@ -313,7 +312,7 @@ class FleetModel:
         now = self._clock()
         names = [record.name for record in records]
         counts = pairindex.count(self._redis, pairindex.every(names), now)
-        # What is sorted are moments: the oldest are the greatest ages.
+        # The sorted values are times: the oldest are the greatest ages.
         moments = pairindex.spread(self._redis, [keys.model_ages(name) for name in names], [], (0.5, 0.1, 0.01))
         ages = [_ages(one, now) for one in moments]
         histograms = self._age_bars(names, now)
@@ -343,7 +342,7 @@ class FleetModel:
             for name in names:
                 high = "+inf"
                 for bound in (*AGE_BOUNDS, None):
-                    # An age of at most that is a success not before then.
+                    # An age of at most this bound is a success not before that time.
                     low = "-inf" if bound is None else repr(now - bound)
                     pipe.zcount(keys.model_ages(name), low, high)
                     high = f"({low}"
@@ -374,7 +373,7 @@ class FleetModel:
         ]
 
     def _paired(self, names: list[str], scorers: Iterable[str]) -> set[str]:
-        """Those of the clusters on which one of the scorers runs."""
+        """The given clusters on which one of the scorers runs."""
         if not names:
             return set()
         with self._redis.pipeline(transaction=False) as pipe:
@@ -399,7 +398,7 @@ class FleetModel:
         ]
 
     def _groups(self, scorers: Collection[str]) -> list[tuple[str, str]]:
-        """All groups of pairs without a new score, by scorer: `<state>:<stage>:<reason>`."""
+        """All groups of pairs without a new score, with their scorer: `<state>:<stage>:<reason>`."""
         with self._redis.pipeline(transaction=False) as pipe:
             for scorer in scorers:
                 pipe.hkeys(keys.model_groups(scorer))
@@ -417,7 +416,7 @@ class FleetModel:
 
 
 def _conditions(notice: ScorerNotice | None, *, unmet: bool = False) -> list[ConditionView]:
-    """All of them, or those that are False."""
+    """All conditions, or those that are False."""
     told = notice.conditions if notice is not None else ()
     return [ConditionView(**one.model_dump()) for one in told if not unmet or one.status == "False"]
 
@@ -445,7 +444,7 @@ def _cluster_cursor(text: str) -> tuple[float, str]:
         badness = float(number)
     except ValueError:
         raise no_cursor() from None
-    # One of pairs has more parts.
+    # A cursor of pairs has more parts.
     if not math.isfinite(badness) or not name or "/" in name:
         raise no_cursor()
     return badness, name
@@ -475,8 +474,8 @@ def _values(rows: Iterable[tuple[Any, float]]) -> list[ClusterValue]:
 
 
 def _bounds() -> tuple[str, ...]:
-    """Upper bounds of the lag histogram as they stand in field names."""
-    # Here: commands that only look do without the library of metrics.
+    """Upper bounds of the lag histogram as in field names."""
+    # Imported here: read-only commands do not need the metrics library.
     from dsf.metrics import LAG_BUCKETS
 
     return tuple(f"{bound:g}" for bound in LAG_BUCKETS)
@@ -488,7 +487,7 @@ def _lags(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
 
 
 def _ages(moments: Spread, now: float) -> Spread:
-    """From when to how long ago: the oldest is the greatest age."""
+    """Converts times to ages: the oldest is the greatest age."""
     if not moments.count:
         return moments
 

@@ -10,7 +10,7 @@ from dsf.fleet import overviews
 from dsf.fleet.views import View
 from dsf.store.notices import Said, ScorerNotice
 
-#: Bytes of a file that are read at most.
+#: Most bytes of a file.
 _MAX_FILE = 10 * 1024 * 1024
 
 
@@ -53,20 +53,20 @@ def conditions_in(out: Path | None) -> Iterator[ConditionView]:
         status = document.get("status")
         listed = status.get("conditions") if isinstance(status, dict) else None
         for condition in _dicts(listed):
-            # How cycles go is known better, and newer, from Redis.
+            # Redis has newer and better data on cycles.
             if condition.get("status") == "False" and condition.get("type") != _SCORING:
                 words = {name: str(condition.get(name, "")) for name in ("type", "status", "reason", "message")}
                 yield ConditionView(scorer=file.stem, **words)
 
 
 def conditions_told(notices: Mapping[str, ScorerNotice]) -> Iterator[ConditionView]:
-    """The same of a hub without a folder, which tells Redis."""
+    """The same for a hub without a folder, from Redis."""
     for name, notice in sorted(notices.items()):
         yield from unmet(name, notice.conditions)
 
 
 def unmet(scorer: str, conditions: Iterable[Said | overviews.ConditionView]) -> Iterator[ConditionView]:
-    """Those of a scorer's conditions that are False, but for how its cycles go."""
+    """A scorer's conditions that are False, except those about its cycles."""
     for said in conditions:
         if said.status == "False" and said.type != _SCORING:
             yield ConditionView(scorer=scorer, **said.model_dump(include={"type", "status", "reason", "message"}))
@@ -91,8 +91,8 @@ def _dicts(value: Any) -> Iterable[dict[str, Any]]:
 
 
 def _load(file: Path) -> Any:
-    """A YAML file of the hub's; None when it is not there or cannot be read, which is no reason to show nothing."""
-    # Only where there is a hub on a folder: it is a twentieth of a command's start.
+    """A YAML file of the hub; None if missing or unreadable, as other data can still be shown."""
+    # Imported only with a hub on a folder: it takes a twentieth of a command's startup.
     import yaml
 
     try:

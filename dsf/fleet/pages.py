@@ -11,12 +11,12 @@ from dsf import keys
 
 
 class Page:
-    """Some of the sorted pairs, and where to go on."""
+    """A page of sorted pairs, and the next cursor."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]], limit: int | None, after: str | None) -> None:
-        """At most `limit` pairs (None: all) after the pair `after`, whether or not that one is still there.
+        """At most `limit` pairs (None: all) after the pair `after`, even if that one was removed.
 
-        A pair that comes or goes between two pages moves no other one.
+        Added or removed pairs do not shift the others between two pages.
         """
         start = 0 if after is None else bisect_right(pairs, keys.split_pair(after))
         self.pairs = list(pairs[start:][:limit])
@@ -27,7 +27,7 @@ class Page:
 def model_page(
     client: redis.Redis, cluster: str | None, scorer: str | None, limit: int, after: str | None
 ) -> tuple[list[tuple[str, str]], int, str | None]:
-    """The same from the read model, without reading the names of all pairs: pairs, total and where to go on."""
+    """The same from the read model, without reading the names of all pairs: pairs, total and next cursor."""
     with client.pipeline(transaction=False) as pipe:
         pipe.smembers(keys.MODEL_SCORERS)
         pipe.hkeys(keys.CLUSTERS)

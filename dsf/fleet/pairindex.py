@@ -1,4 +1,4 @@
-"""Counts and pages of the read model, worst first; the cost depends on the page, not on the fleet."""
+"""Counts and pages of the read model, worst first; the cost depends on the size of the page, not of the fleet."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _BATCH: Final = 1000
 
 
 class Source(NamedTuple):
-    """One index: of a scorer, or of one group of its pairs."""
+    """An index of the pairs of a scorer, or of one group of them."""
 
     scorer: str
     key: str
 
 
 class Place(NamedTuple):
-    """A pair and where it stands; they sort worst first."""
+    """A pair and its place; sorted worst first."""
 
     segment: int
     place: float
@@ -41,7 +41,7 @@ def every(scorers: Iterable[str]) -> list[Source]:
 
 
 def count(client: redis.Redis, sources: Sequence[Source], now: float) -> list[StateCounts]:
-    """How many pairs of each source are in each state at `now` (unix seconds)."""
+    """Number of pairs of each source in each state at `now` (unix seconds)."""
     ranges = segments(now)
     with client.pipeline(transaction=False) as pipe:
         for source in sources:
@@ -60,7 +60,7 @@ def count(client: redis.Redis, sources: Sequence[Source], now: float) -> list[St
 def page(
     client: redis.Redis, sources: Sequence[Source], ranges: Sequence[Segment], limit: int, cursor: Cursor | None
 ) -> tuple[int, list[Place]]:
-    """How many pairs there are in these ranges, and at most `limit` + 1 of them after the cursor."""
+    """Number of pairs in these ranges, and at most `limit` + 1 of them after the cursor."""
     with client.pipeline(transaction=False) as pipe:
         for one in ranges:
             for source in sources:
@@ -88,7 +88,7 @@ def pick(
     cursor: Cursor | None,
     now: float,
 ) -> tuple[int, list[Place]]:
-    """How many pairs of these clusters there are in these ranges, and at most `limit` + 1 of them after the cursor."""
+    """Number of pairs of these clusters in these ranges, and at most `limit` + 1 of them after the cursor."""
     wanted = {one.number: one.state for one in ranges}
     batches = list(batched(sorted(clusters), _BATCH))
     with client.pipeline(transaction=False) as pipe:
@@ -96,7 +96,7 @@ def pick(
             for batch in batches:
                 pipe.zmscore(source.key, batch)
         answers = iter(pipe.execute())
-    # Plain tuples: there may be as many as pairs in the fleet, and few of them are shown.
+    # Plain tuples: there may be as many as pairs in the fleet, of which few are shown.
     found: list[tuple[int, float, str, str]] = []
     for source in sources:
         for batch in batches:
@@ -113,9 +113,9 @@ def spread(
     bounds: Sequence[float] | None,
     parts: tuple[float, float, float] = (0.5, 0.9, 0.99),
 ) -> list[Spread]:
-    """How the scores of sorted sets are spread; `bounds` in rising order, None for ten bars from least to greatest.
+    """Distribution of the scores of sorted sets; `bounds` ascending, None for ten bars from minimum to maximum.
 
-    `parts` are those below p50, p90 and p99: other ones where what is sorted is the other way round.
+    `parts` are the fractions below p50, p90 and p99; reversed for values in reverse order.
     """
     sizes = _each(client, [("zcard", name) for name in names])
     ranks = [[0, *(min(size - 1, int(size * part)) for part in parts), size - 1] for size in sizes]
@@ -141,7 +141,7 @@ def spread(
 def _rows(
     client: redis.Redis, sources: Sequence[Source], segment: Segment, limit: int, after: Cursor | None
 ) -> list[Place]:
-    """At most `limit` pairs of one range, all sources together."""
+    """At most `limit` pairs of one range of all sources."""
     if not sources or limit <= 0:
         return []
     starts = _starts(client, sources, segment, after)
@@ -158,11 +158,11 @@ def _rows(
 
 
 def _starts(client: redis.Redis, sources: Sequence[Source], segment: Segment, after: Cursor | None) -> list[int]:
-    """For each source the rank of its first pair in the range, after the cursor if there is one."""
+    """For each source the rank of its first pair in the range, after a given cursor."""
     if after is None:
         below = segment.low.removeprefix("(") if segment.low.startswith("(") else f"({segment.low}"
         return _each(client, [("zcount", source.key, "-inf", below) for source in sources])
-    # Those at the very place of the cursor are in the order of their scorers, then clusters.
+    # Pairs at exactly the cursor's place are sorted by scorer, then cluster.
     at = f"{after.place!r}"
     passed = [("zcount", source.key, "-inf", at if source.scorer <= after.scorer else f"({at}") for source in sources]
     starts: list[int] = _each(client, passed)

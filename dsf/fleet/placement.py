@@ -1,5 +1,5 @@
-"""Explains a Placement's clusters and the effect of other scores, as data, without input or output.
-`dsf.fleet.placementreader` reads its input.
+"""Explains a Placement's clusters and the effect of other scores, as data, without I/O. `dsf.fleet.placementreader`
+reads its input.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class PlacementList(View):
 def explain(
     situation: Situation, *, told: Told | None = None, source_note: str = "", asked: Sequence[WhatIf] = ()
 ) -> PlacementView:
-    """The whole explanation; `told` is what OCM's own scheduler answered, if it was asked."""
+    """The whole explanation; `told` is the answer of OCM's own scheduler, if it was queried."""
     outcome = schedule(situation, told=told)
     metadata, spec = situation.placement["metadata"], situation.spec
     view = PlacementView(
@@ -157,7 +157,7 @@ def explain(
 
 
 def ranking(outcome: Outcome, situation: Situation) -> list[RankedCluster]:
-    """The clusters in question, best first."""
+    """The eligible clusters, best first."""
     chosen = set(outcome.chosen)
     return [
         RankedCluster(
@@ -185,7 +185,7 @@ def _margin(outcome: Outcome, name: str, *, is_chosen: bool) -> int | None:
     count = len(outcome.chosen)
     if not 0 < count < len(outcome.order):
         return None
-    # Who is beside the line, on its other side; names decide between equal sums.
+    # The nearest cluster on the other side of the line; equal sums are sorted by name.
     other = outcome.order[count] if is_chosen else outcome.order[count - 1]
     return outcome.totals[name] - outcome.totals[other] - (name > other if is_chosen else -(name < other) + 1)
 

@@ -34,21 +34,21 @@ from dsf.settings import Settings
 log = dsf.log.get(__name__)
 
 _LABEL: Final = "cluster.open-cluster-management.io/placement"
-#: Seconds and bytes for OCM's answer: some hundred bytes for each cluster and prioritizer.
+#: Seconds and bytes for OCM's answer: some hundred bytes per cluster and prioritizer.
 _PATIENCE: Final = 5.0
 _MAX_BYTES: Final = 32 * 1024 * 1024
 
 
 class Debugger:
-    """OCM's placement controller answers what its scheduler makes of a Placement, at /debug/placements/."""
+    """Client of OCM's placement controller, which serves its scheduler's results at /debug/placements/."""
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:
-        """`url` as `https://HOST:PORT`; the token's holder needs `get` on the nonResourceURL /debug/placements/*."""
+        """`url` as `https://HOST:PORT`; the token needs `get` on the nonResourceURL /debug/placements/*."""
         self._url = url.rstrip("/")
         self._token_file = token_file
 
     def ask(self, namespace: str, name: str) -> Told:
-        """What it makes of a Placement. Raises HttpError, and SettingsError for a token that cannot be read."""
+        """The scheduler's result for a Placement. Raises HttpError, and SettingsError for an unreadable token."""
         path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
         deadline = time.monotonic() + _PATIENCE
         return told(get(path, deadline=deadline, max_bytes=_MAX_BYTES, access=bearer(self._token())))
@@ -65,14 +65,14 @@ class Debugger:
 
 
 def told(body: bytes) -> Told:
-    """The debugger's answer. Raises HttpError when it is none, or says that something is wrong."""
+    """Parse the debugger's answer. Raises HttpError for an invalid answer or a reported error."""
     try:
         answer = json.loads(body)
         if answer.get("error"):
             raise HttpError("bad_answer", f"OCM's scheduler says: {str(answer['error'])[:200]}")
         results = answer.get("prioritizeResults") or ()
         return Told(
-            # Each filter's result is that of all filters up to it; the last one is the longest name.
+            # Each filter's result includes all previous filters; the last one has the longest name.
             passed=frozenset((answer.get("filteredPiplieResults") or [{}])[-1].get("filteredClusters") or ()),
             scores={(one["name"], int(one["weight"])): dict(one.get("scores") or {}) for one in results},
         )
@@ -81,14 +81,14 @@ def told(body: bytes) -> Told:
 
 
 def debugger_of(settings: Settings) -> Debugger | None:
-    """The one that the settings name."""
+    """The debugger of the settings."""
     if not settings.placement_debugger:
         return None
     return Debugger(settings.placement_debugger, settings.placement_debugger_token_file)
 
 
 class PlacementReader:
-    """Thread-safe. Methods raise BackendError when the hub cannot be used."""
+    """Thread-safe. Methods raise BackendError when the hub is unavailable."""
 
     def __init__(self, session: Session, debugger: Debugger | None = None) -> None:
         self._session = session
@@ -100,7 +100,7 @@ class PlacementReader:
         return PlacementList(placements=sorted(found, key=lambda one: (one.namespace, one.name)))
 
     def explain(self, namespace: str, name: str, asked: Sequence[WhatIf] = ()) -> PlacementView:
-        """The whole explanation, with what would be if scores were as `asked`. Raises UnknownPlacementError."""
+        """The whole explanation, including the effect of the scores `asked`. Raises UnknownPlacementError."""
         situation = self.situation(namespace, name)
         if self._debugger is None:
             return explain(situation, asked=asked)
@@ -113,7 +113,7 @@ class PlacementReader:
         return explain(situation, told=answer, asked=asked)
 
     def situation(self, namespace: str, name: str) -> Situation:
-        """What OCM looks at for a Placement. Raises UnknownPlacementError."""
+        """OCM's input for a Placement. Raises UnknownPlacementError."""
         try:
             placement = request_with_retry(self._session, "GET", PLACEMENTS.path(namespace, name))
         except ObjectNotFoundError:

@@ -1,7 +1,7 @@
 """Places of pairs in the indexes of the read model, and their states at a time.
 
-A place is the rank of a state * SPAN + a time (`lua/model.lua`). What succeeded stands by the time at which its score
-expires, so what has expired by now is a range of its own: readers need not wait for the sweeper to move it.
+A place is the rank of a state * SPAN + a time (`lua/model.lua`). For successful pairs it is the time at which the score
+expires, so expired ones form a separate range: readers need not wait for the sweeper to move them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dsf.store.model import RANKS, SPAN
 _RANK: Final = {Verdict(name): rank for rank, name in enumerate(RANKS)}
 
 _EMPTY, _OK = _RANK[Verdict.EMPTY], _RANK[Verdict.OK]
-# Number of the segment of a rank, for what has not expired meanwhile; and the state of each segment.
+# Segment number of each rank, for unexpired pairs; and the state of each segment.
 _NUMBERS: Final = (0, 1, 4, 5, 6, 7, 8)
 _STATES: Final = (
     Verdict.FAILING,
@@ -32,7 +32,7 @@ _STATES: Final = (
 
 
 class Segment(NamedTuple):
-    """A range of places whose pairs are in one state now; `low` and `high` as ZCOUNT takes them."""
+    """A range of places whose pairs are in one state now; `low` and `high` in ZCOUNT's format."""
 
     number: int
     state: Verdict
@@ -59,7 +59,7 @@ def segments(now: float, states: Iterable[Verdict] | None = None) -> list[Segmen
 
 
 def segment_of(place: float, now: float) -> int:
-    """Number of the segment that a place is in at `now`."""
+    """Number of the segment of a place at `now`."""
     rank = int(place // SPAN)
     if rank >= _EMPTY and place - rank * SPAN <= now:
         return 2 if rank == _OK else 3
@@ -104,7 +104,7 @@ class Cursor(NamedTuple):
 
 
 def no_cursor() -> CursorError:
-    """What to say of a text that is no cursor."""
+    """The error for an invalid cursor."""
     return CursorError("not a cursor of this list; take `cursor` of the answer before, or none")
 
 

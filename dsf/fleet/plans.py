@@ -1,4 +1,4 @@
-"""The optimiser's last proposal for each namespace beside the plan in force, as data for a table and a picture.
+"""The optimiser's last proposal for each namespace and the plan in force, as data for a table and a picture.
 
 The optimiser writes it when it plans, applies or resets; readers need neither the optimiser nor its rights.
 """
@@ -18,9 +18,9 @@ from dsf.fleet.views import Time, View
 
 log = dsf.log.get(__name__)
 
-#: Rows that are kept of each list; what is left out is counted.
+#: Most kept rows of each list; omitted ones are counted.
 MAX_ROWS: Final = 200
-#: Namespaces that are kept, and bytes of one of them.
+#: Most kept namespaces, and most bytes of each.
 _MAX_NAMESPACES: Final = 100
 _MAX_BYTES: Final = 1024 * 1024
 
@@ -117,7 +117,7 @@ class PlanComparison(View):
 
 
 def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
-    """Keep it as the newest one of its namespace; says whether it was. Raises redis.RedisError."""
+    """Store it as the newest one of its namespace; returns whether it was stored. Raises redis.RedisError."""
     text = comparison.model_dump_json(by_alias=True)
     if len(text) > _MAX_BYTES:
         log.warning("a plan is too large to be shown", namespace=comparison.namespace, size=len(text))
@@ -131,12 +131,12 @@ def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
 
 
 def forget(client: redis.Redis, namespace: str) -> None:
-    """Its plan was reset. Raises redis.RedisError."""
+    """Remove a namespace whose plan was reset. Raises redis.RedisError."""
     client.hdel(keys.PLANS, namespace)
 
 
 def read_plans(client: redis.Redis) -> list[PlanComparison]:
-    """The newest of each namespace, sorted. What cannot be read is left out. Raises redis.RedisError."""
+    """The newest of each namespace, sorted. Unreadable ones are omitted. Raises redis.RedisError."""
     found = []
     for namespace, text in sorted(client.hgetall(keys.PLANS).items()):
         try:

@@ -39,23 +39,23 @@ from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import Override, ScheduleStore
 from dsf.store.skips import INACTIVE, PAUSED, SKIPS_THRESHOLD, Skips
 
-#: How counts were named before there was one word for each state.
+#: Earlier names of counts, by state.
 _COUNTED = {Verdict.OK: "succeeding", Verdict.NEVER: "waiting"}
 
-#: Most scores in one page, and about how many bytes they may take together.
+#: Most scores in one page, and their approximate total of bytes.
 MAX_SCORES = 250
 MAX_BYTES = 900_000
-#: Items and results of one score that are shown when there is no room for all.
+#: Items and results shown per score if there is no room for all.
 _FEW = 50
-# About what the rest of a line takes.
+# Approximate bytes of the rest of a row.
 _ROW_BYTES = 600
 
 
 class FleetReader:
     """Scores, scorers and past cycles. Thread-safe.
 
-    Methods raise redis.RedisError when Redis cannot be read, and UnknownScorerError or UnknownClusterError for a name
-    that is not registered.
+    Methods raise redis.RedisError when Redis cannot be read, and UnknownScorerError or UnknownClusterError for an
+    unregistered name.
     """
 
     def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
@@ -76,8 +76,8 @@ class FleetReader:
     ) -> ScoreList:
         """The newest score of every pair of the schedule, or of one cluster's or one scorer's pairs.
 
-        At most `limit` of them (None: all), sorted by cluster and scorer, beginning after the pair `after`: what the
-        answer before this one says as `continue`.
+        At most `limit` of them (None: all), sorted by cluster and scorer, after the pair `after`: `continue` of the
+        previous answer.
         """
         self._check(cluster, scorer)
         records = self._registry.scorers()
@@ -99,7 +99,7 @@ class FleetReader:
         limit: int = MAX_SCORES,
         after: str | None = None,
     ) -> ScoreList:
-        """As `scores`, but an answer stays below a megabyte: it ends early, or has not all items of a score.
+        """As `scores`, but below a megabyte: the page may end early, or items of a score are omitted.
 
         With `states` only those, worst first, from the read model.
         """
@@ -119,7 +119,7 @@ class FleetReader:
         for state in self._pairs.states(pairs):
             size += _ROW_BYTES + 2 * state.score_bytes
             if views and size > MAX_BYTES and states is None:
-                # The rest is for the next page; those of a state have the place of a whole page in their cursor.
+                # The rest is for the next page; a cursor by state contains the place of a whole page.
                 following = keys.pair(views[-1].cluster, views[-1].scorer)
                 break
             view = score_view(state, records, now, is_paused=(state.cluster, state.scorer) in paused)
@@ -127,7 +127,7 @@ class FleetReader:
         return ScoreList(at=now, scores=views, total=total, continue_=following)
 
     def worst_scores(self, scorer: str, limit: int) -> ScoreList:
-        """The newest scores of a scorer, worst first; sorted by cluster before results workers have counted."""
+        """The newest scores of a scorer, worst first; sorted by cluster until results workers have built the model."""
         if self._has_model():
             return self.score_page(scorer=scorer, states=list(Verdict), limit=limit)
         return self.scores(scorer=scorer, limit=limit)
@@ -140,7 +140,7 @@ class FleetReader:
         limit: int | None = None,
         after: str | None = None,
     ) -> ScheduleList:
-        """Entries of the schedule with people's changes; filters and pages are those of `scores`."""
+        """Entries of the schedule with users' overrides; filters and pages as in `scores`."""
         self._check(cluster, scorer)
         pairs, total, following = self._page(cluster, scorer, limit, after)
         entries = self._schedule.entries(keys.pair(*pair) for pair in pairs)
@@ -151,7 +151,7 @@ class FleetReader:
         return ScheduleList(at=now, entries=views, total=total, continue_=following)
 
     def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerList:
-        """Every registered scorer by name, or one; at most `limit` of them, after the one of the name `after`."""
+        """Every registered scorer by name, or one; at most `limit` of them, after the one named `after`."""
         self._check(None, scorer)
         every = sorted(self._registry.scorers().items())
         asked = [one for name, one in every if scorer in (None, name)]
@@ -170,16 +170,16 @@ class FleetReader:
         return ScorerList(at=now, scorers=views, total=len(asked), cursor=records[-1].name if more else None)
 
     def history(self, cluster: str, scorer: str, *, limit: int | None = None, after: str | None = None) -> HistoryList:
-        """The newest cycles of one pair and its books; both are empty when it never ran.
+        """The newest cycles of one pair and its counters; both are empty if it never ran.
 
-        At most `limit` of them (None: all), those that come after the run `after`.
+        At most `limit` cycles (None: all), after the run `after`.
         """
         self._check(cluster, scorer)
         found = self._pairs.history(cluster, scorer)
         earlier = found
         if after is not None:
             place = next((number for number, one in enumerate(found) if one.run == after), None)
-            # One that is not kept any more: earlier runs have smaller ids.
+            # This run is not kept any more: earlier runs have smaller ids.
             earlier = [one for one in found if one.run < after] if place is None else found[place + 1 :]
         shown = earlier[:limit]
         return HistoryList(
@@ -200,20 +200,20 @@ class FleetReader:
         limit: int | None = None,
         after: str | None = None,
     ) -> changes.ChangeList:
-        """What people did, newest first: see `dsf.fleet.changes.read`."""
+        """Actions of users, newest first: see `dsf.fleet.changes.read`."""
         return changes.read(self._redis, limit=limit, cursor=after, scorer=scorer, cluster=cluster, since=since)
 
     def _page(
         self, cluster: str | None, scorer: str | None, limit: int | None, after: str | None
     ) -> tuple[list[tuple[str, str]], int, str | None]:
-        """At most `limit` pairs (None: all), how many there are on all pages, and where to go on."""
+        """At most `limit` pairs (None: all), the total of all pages, and the next cursor."""
         if limit is not None and self._has_model():
             return model_page(self._redis, cluster, scorer, limit, after)
         page = Page(list(self._pairs_of(cluster, scorer)), limit, after)
         return page.pairs, page.total, page.continue_
 
     def _paused(self, pairs: Iterable[tuple[str, str]], now: float) -> set[tuple[str, str]]:
-        """Those of the pairs that are paused; none before results workers have counted."""
+        """The paused pairs; none until results workers have built the model."""
         by_scorer: defaultdict[str, list[str]] = defaultdict(list)
         for cluster, scorer in pairs:
             by_scorer[scorer].append(cluster)
@@ -229,7 +229,7 @@ class FleetReader:
         }
 
     def _has_model(self) -> bool:
-        """Whether results workers of this version have counted; else all pairs have to be looked at."""
+        """Whether results workers of this version have built the model; otherwise all pairs must be read."""
         return bool(self._redis.get(keys.MODEL_VERSION) == VERSION)
 
     def _check(self, cluster: str | None, scorer: str | None) -> None:
@@ -243,7 +243,7 @@ class FleetReader:
 
 
 def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *, is_paused: bool = False) -> ScoreView:
-    """What is known of one pair's newest score at `now` (unix seconds)."""
+    """View of one pair's newest score at `now` (unix seconds)."""
     found = verdict(state, now)
     score = state.score
     record = records.get(state.scorer)
@@ -280,7 +280,7 @@ def _cut(view: ScoreView, is_long: bool) -> ScoreView:
 def scorer_view(
     record: ScorerRecord, states: list[PairState], overrides: Mapping[str, Override], now: float
 ) -> ScorerView:
-    """How one scorer does on all its clusters at `now` (unix seconds); `overrides` by target."""
+    """State of one scorer on all its clusters at `now` (unix seconds); `overrides` by target."""
     successes = [state.last_success for state in states if state.last_success is not None]
     last_success = max(successes, default=None)
     failures = [failure for state in states if (failure := failure_view(state)) is not None]
@@ -313,7 +313,7 @@ def _cluster_counts(states: list[PairState], now: float) -> ClusterCounts:
     for state in states:
         found = verdict(state, now)
         if found is Verdict.SKIPPED and state.last_success is not None and not has_expired(state.valid_until, now):
-            # Here it is the score that counts, not what will become of it.
+            # Only the current score counts here, not future ticks.
             found = Verdict.OK
         numbers[_COUNTED.get(found, found.value)] += 1
     return ClusterCounts(desired=len(states), **numbers)

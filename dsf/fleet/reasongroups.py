@@ -15,7 +15,7 @@ from dsf.fleet.verdict import Verdict
 from dsf.store.registry import ScorerRecord
 from dsf.store.skips import Skips
 
-#: Most groups that are read of one scorer. Reasons are words of agents, and there may be as many as clusters.
+#: Most groups read per scorer. Agents send reasons, so there may be as many as clusters.
 MOST: Final = 200
 
 

@@ -38,7 +38,7 @@ class RunView(View):
 
     @property
     def succeeded(self) -> bool:
-        """Whether it brought a score."""
+        """Whether it produced a score."""
         return self.outcome in SUCCESSES
 
 
@@ -52,10 +52,10 @@ class RescoreReport(View):
 
 
 def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequence[str] | None) -> Iterator[RunView]:
-    """Send one tick to each cluster (None: to all on which the scorer runs), each when its run is asked for.
+    """Send one tick to each cluster (None: to all on which the scorer runs), each when the iterator reaches it.
 
-    A cluster whose agent is away gets none and its run has no run id; the others get theirs.
-    Raises UnknownScorerError and UnknownClusterError before anything is sent, and redis.RedisError.
+    A cluster whose agent is down gets none, and its run has no run id; the others get theirs. Raises UnknownScorerError
+    and UnknownClusterError before anything is sent, and redis.RedisError.
     """
     registry = Registry(client)
     registry.scorer(scorer)
@@ -90,7 +90,7 @@ def sent(scorer: str, runs: Sequence[RunView]) -> RescoreReport:
 def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: float) -> RescoreReport:
     """Wait until each run has ended, at most until `deadline` (time.monotonic()). Raises redis.RedisError.
 
-    For a run that gave way to a newer one of its cluster, that one is waited for and reported.
+    For a run that was superseded by a newer one of its cluster, the newer one is reported.
     """
     pairs = Pairs(client)
     waiting = {run.cluster: run.run_id for run in runs if run.run_id}
@@ -114,7 +114,7 @@ def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: fl
 
 
 def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
-    """The cycle of a run, or the one after it where it gave way to a newer one; None while neither has ended."""
+    """The cycle of a run, or the next one if it was superseded; None while neither has ended."""
     given_way = False
     others = []
     for entry in history:
@@ -126,7 +126,7 @@ def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
             others.append(entry)
     if not given_way:
         return None
-    # Later runs have greater ids. They may have been written down before the one that gave way.
+    # Later runs have greater ids. They may have been stored before the superseded one.
     return min((entry for entry in others if entry.run > run), key=lambda entry: entry.run, default=None)
 
 

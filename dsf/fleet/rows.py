@@ -20,12 +20,12 @@ from dsf.store.pairs import PairState, Score
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import Entry, Override
 
-#: Items of one pair that are shown.
+#: Most shown items of a pair.
 MAX_ITEMS: Final = 1000
 
 
 def pair_row(state: PairState, judged: Verdict, record: ScorerRecord | None, due: float | None, now: float) -> PairRow:
-    """One pair as a line; `judged` is its state, `due` its next run (unix seconds)."""
+    """One pair as a table row; `judged` is its state, `due` its next run (unix seconds)."""
     return PairRow(**_row(state, judged, record, due, now))
 
 
@@ -40,8 +40,7 @@ def pair_detail(
     history: Iterable[HistoryEntry],
     now: float,
 ) -> PairDetail:
-    """One pair; `judged` None for one that the read model has not looked at yet, `entry` None for one that does not
-    run."""
+    """One pair; `judged` is None if it is not in the read model yet, `entry` is None if it does not run."""
     runs = effective(entry, overrides, now) if entry is not None else None
     if judged is None:
         judged = verdict(
@@ -69,9 +68,9 @@ def pair_detail(
 
 
 def score_items(score: Score, record: ScorerRecord, cluster: str) -> list[ItemView]:
-    """The items of a score, each with what the scoring API gave: of two results with one name the later one."""
+    """The items of a score, each with its result; of two results with one name the later one."""
     if not score.items:
-        # It goes to metrics only.
+        # The score is only exported as a metric.
         return [
             ItemView(name=score.score_name, value=None, scored=value, labels=labels)
             for labels, value in score.results[:MAX_ITEMS]
@@ -87,7 +86,7 @@ def score_items(score: Score, record: ScorerRecord, cluster: str) -> list[ItemVi
     for name, value in score.items[:MAX_ITEMS]:
         labels, scored = given.get(name, ({}, None))
         if scored is not None and to_score_value(scored)[0] != value:
-            # The format was changed since.
+            # The format has changed since.
             labels, scored = {}, None
         clamped = scored is not None and to_score_value(scored)[1]
         found.append(ItemView(name=name, value=value, scored=scored, clamped=clamped, labels=labels))
@@ -95,7 +94,7 @@ def score_items(score: Score, record: ScorerRecord, cluster: str) -> list[ItemVi
 
 
 def books_of(state: PairState) -> Books:
-    """How its cycles ended."""
+    """Counters of its cycles by outcome."""
     return Books(
         scheduled=state.scheduled,
         ok=state.count("ok"),
@@ -115,7 +114,7 @@ def cycle_view(entry: HistoryEntry) -> CycleView:
 
 
 def failure_view(state: PairState) -> FailureView | None:
-    """Why its newest cycles bring no score; None when they do."""
+    """Why its newest cycles have no score; None if they have."""
     failure = state.trouble
     if failure is None:
         return None
@@ -130,7 +129,7 @@ def failure_view(state: PairState) -> FailureView | None:
 
 
 def skips_view(state: PairState, record: ScorerRecord | None) -> SkipsView | None:
-    """Why its newest ticks were not sent; None when the newest one was."""
+    """Why its newest ticks were not sent; None if the newest one was sent."""
     skips = state.skips
     if skips is None:
         return None
@@ -139,7 +138,7 @@ def skips_view(state: PairState, record: ScorerRecord | None) -> SkipsView | Non
 
 
 def age_of(last_success: float | None, now: float) -> float | None:
-    """Seconds since then; never negative: a clock that is a little ahead is no score from the future."""
+    """Seconds since then; never negative, even if a clock is ahead."""
     return None if last_success is None else round(max(0.0, now - last_success), 3)
 
 

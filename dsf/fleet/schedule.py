@@ -10,7 +10,7 @@ from dsf.store.schedule import Entry, Override, ScheduleStore, effective, scorer
 
 
 def entry_view(entry: Entry, overrides: Mapping[str, Override], due: float | None, now: float) -> EntryView:
-    """One entry as it really runs at `now`; `due` is its next run. All in unix seconds."""
+    """One entry with the overrides in force at `now`; `due` is its next run. Times are unix seconds."""
     runs = effective(entry, overrides, now)
     waits = due is not None and not runs.paused
     targets = (scorer_target(entry.scorer), entry.pair)
@@ -53,7 +53,7 @@ def target_of(scorer: str, cluster: str | None) -> str:
 def reset(store: ScheduleStore, scorer: str, cluster: str | None) -> None:
     """Remove overrides of a scorer on one cluster, or on all. Raises redis.RedisError."""
     if cluster is None:
-        # Per cluster first: an interrupted reset leaves overrides that were asked for.
+        # Per cluster first: an interrupted reset leaves only overrides that users set.
         for target in sorted({*store.targets(scorer)} - {scorer_target(scorer)}):
             store.reset(target)
     store.reset(target_of(scorer, cluster))

@@ -1,8 +1,8 @@
 """Rules of OCM's placement controller, as pure functions of its input objects.
 
-It follows pkg/placement of OCM 1.2: which clusters are in question (cluster sets that are bound to the namespace), two
-filters (predicates, taints), the sum of weight x score of each prioritizer, the first so many by sum and then by name.
-Numbers are cut as Go cuts them. `tests/e2e/test_placement_order.py` holds it against the controller itself.
+They follow pkg/placement of OCM 1.2: eligible clusters (cluster sets bound to the namespace), two filters (predicates,
+taints), the sum of weight x score of each prioritizer, the first N by sum and then by name. Numbers are truncated as in
+Go. `tests/e2e/test_placement_order.py` compares the result with the controller.
 
 Not evaluated: CEL expressions of predicates, which count as met here (`Outcome.has_cel`).
 """
@@ -27,8 +27,8 @@ _SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
 _DEFAULTS: Final = {"Balance": 1, "Steady": 1}
 _RESOURCES: Final = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
 
-#: counted: it is the cluster's score. missing: no AddOnPlacementScore; expired: too old; no-item: it has none of this
-#: name; unknown: the cluster says nothing of this resource. All but the first count 0. asked: a what-if.
+#: counted: the cluster's score. missing: no AddOnPlacementScore; expired: too old; no-item: no item of this name;
+#: unknown: the cluster does not report this resource. All but the first count as 0. asked: a what-if.
 Standing = Literal["counted", "missing", "expired", "no-item", "unknown", "asked"]
 
 
@@ -41,7 +41,7 @@ class ScoreKey(NamedTuple):
 
 
 class Value(NamedTuple):
-    """What a prioritizer says of a cluster."""
+    """A prioritizer's value for a cluster."""
 
     score: int
     standing: Standing = "counted"
@@ -50,7 +50,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Prioritizer:
-    """One of a Placement. An AddOn one has `resource` and `score`."""
+    """A prioritizer of a Placement. An AddOn one has `resource` and `score`."""
 
     name: str
     weight: int
@@ -65,15 +65,15 @@ class Prioritizer:
 
 @dataclass(frozen=True)
 class Situation:
-    """All that OCM looks at for one Placement."""
+    """OCM's input for one Placement."""
 
     placement: Manifest
-    #: Clusters that it has now.
+    #: Its current clusters.
     decided: frozenset[str]
-    #: Cluster -> in how many decisions of all other Placements it is.
+    #: Cluster -> number of decisions of all other Placements with it.
     others: Mapping[str, int]
     clusters: Mapping[str, Manifest]
-    #: ManagedClusterSets that are there and bound to the namespace.
+    #: Existing ManagedClusterSets that are bound to the namespace.
     sets: Mapping[str, Manifest]
     #: (cluster, resource) -> AddOnPlacementScore.
     scores: Mapping[tuple[str, str], Manifest]
@@ -81,13 +81,13 @@ class Situation:
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """Of the Placement."""
+        """Spec of the Placement."""
         return self.placement.get("spec") or {}
 
 
 @dataclass(frozen=True)
 class Told:
-    """What OCM's own scheduler answered, of all clusters whatever their sets."""
+    """The answer of OCM's own scheduler, for all clusters regardless of their sets."""
 
     passed: frozenset[str]
     #: By name and weight of the prioritizer.
@@ -96,17 +96,17 @@ class Told:
 
 @dataclass
 class Outcome:
-    """What the scheduler would decide now."""
+    """The scheduler's decision at this time."""
 
-    #: Why it decides nothing; empty when it does.
+    #: Why no decision is possible; empty if one is.
     problem: str = ""
     has_cel: bool = False
     prioritizers: list[Prioritizer] = field(default_factory=list)
-    #: Cluster -> stage and reason, of those that are not in question or filtered.
+    #: Cluster -> stage and reason, of ineligible and filtered clusters.
     left_out: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: Best first.
     order: list[str] = field(default_factory=list)
-    #: Cluster -> a value for each prioritizer, in their order.
+    #: Cluster -> values of the prioritizers, in order.
     values: dict[str, list[Value]] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     chosen: list[str] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Outcome:
 def schedule(
     situation: Situation, *, asked: Mapping[ScoreKey, int | None] | None = None, told: Told | None = None
 ) -> Outcome:
-    """What would be decided; with `asked` if these scores were others (None: not there), with `told` as OCM has it."""
+    """The decision; with `asked` as if these scores were different (None: missing), with `told` by OCM's values."""
     outcome = Outcome()
     clusters = _in_question(situation, outcome)
     try:
@@ -231,7 +231,7 @@ def _prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
             raise _MisconfiguredError("scoreCoordinate field is required")
         weight = int(one.get("weight", 1))
         if coordinate.get("type", "BuiltIn") == "BuiltIn":
-            # The last one of a name counts; two of one AddOn score both do, as OCM tells them apart.
+            # The last one of a name counts; two of one AddOn score both count, as in OCM.
             builtin[str(coordinate.get("builtIn") or "")] = weight
         elif not (addon := coordinate.get("addOn")):
             raise _MisconfiguredError("addOn should not be empty")
@@ -257,7 +257,7 @@ def _score(
     for prioritizer in outcome.prioritizers:
         found = _values(situation, clusters, prioritizer, asked)
         theirs = (told.scores.get((prioritizer.name, prioritizer.weight)) if told else None) or {}
-        # Theirs are of all clusters, and this one compares clusters with each other.
+        # OCM's values are for all clusters, and this prioritizer normalizes across clusters.
         if prioritizer.name in _RESOURCES and told is not None and told.passed != set(clusters):
             theirs = {}
         for name in clusters:
@@ -292,7 +292,7 @@ def _addon(situation: Situation, name: str, prioritizer: Prioritizer, asked: Map
     if until is not None and situation.now > until:
         return Value(0, "expired", until)
     items = [one for one in status.get("scores") or () if one.get("name") == prioritizer.score]
-    # The last one of a name counts.
+    # The last item of a name counts.
     return Value(int(items[-1].get("value", 0)), "counted", until) if items else Value(0, "no-item", until)
 
 
@@ -326,7 +326,7 @@ def _amount(cluster: Manifest, resource: str) -> float | None:
 
 
 def _approximate(exact: Decimal) -> float:
-    """As Go's Quantity has it: digits times a power of ten, rounded at each step."""
+    """As in Go's Quantity: digits times a power of ten, rounded at each step."""
     if exact == exact.to_integral_value():
         return float(int(exact))
     sign, digits, exponent = exact.normalize().as_tuple()
@@ -335,7 +335,7 @@ def _approximate(exact: Decimal) -> float:
 
 
 def counts(decisions: Iterable[Manifest]) -> Counter[str]:
-    """In how many decisions each cluster is, over these PlacementDecisions."""
+    """Number of decisions per cluster in these PlacementDecisions."""
     return Counter(name for one in decisions for name in decided_in(one))
 
 
@@ -345,7 +345,7 @@ def decided_in(decision: Manifest) -> list[str]:
 
 
 def moment(text: object) -> datetime | None:
-    """A time of Kubernetes; None for anything else."""
+    """A Kubernetes timestamp; None for anything else."""
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:

@@ -21,7 +21,7 @@ from dsf.store.registry import ScorerRecord
 
 #: Failures shown per scorer.
 MAX_FAILURES: Final = 10
-#: Failing pairs of a scorer that are read, longest without a success first; the newest failures of these are shown.
+#: Most failing pairs read per scorer, longest without a success first; the newest failures of these are shown.
 _LOOKED_AT: Final = 50
 
 
@@ -79,7 +79,7 @@ def _counts(states: StateCounts) -> ClusterCounts:
 
 
 def _intervals(client: redis.Redis, record: ScorerRecord, overrides: Mapping[str, Override], total: int) -> list[int]:
-    """Each interval that is in force on some cluster. Only those with an override of their own are looked at."""
+    """All intervals in force on clusters. Only clusters with their own override are read."""
     if not total:
         return []
     own = [
@@ -109,7 +109,7 @@ def _idle(
     states: StateCounts,
     now: float,
 ) -> list[IdleClusters]:
-    """Why clusters get no ticks: one line per reason, which tells of the one that waits longest."""
+    """Why clusters get no ticks: one line per reason, with the longest waiting cluster."""
     found = []
     for group in groups:
         if group.startswith(f"{Verdict.SKIPPED}:"):
@@ -137,7 +137,7 @@ def _one_idle(
     [pair] = pairs.verdicts(first)
     said = skips_view(pair, record)
     if said is None:
-        # Paused a moment ago: no tick has been due yet.
+        # Paused recently: no tick has been due yet.
         return []
     number = most if state is Verdict.PAUSED else int(client.zcount(source.key, ranges[0].low, ranges[0].high))
     return [IdleClusters(**{name: getattr(said, name) for name in type(said).model_fields}, clusters=number)]

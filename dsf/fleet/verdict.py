@@ -15,30 +15,30 @@ from dsf.store.skips import SKIPS_THRESHOLD
 class Verdict(StrEnum):
     """Exactly one of these at any moment, worst first.
 
-    Paused takes precedence: such a pair is not expected to run.
+    Paused takes precedence: a paused pair is not expected to run.
     """
 
-    #: The newest cycle failed or was lost, or all expire in the queue.
+    #: The newest cycle failed or was lost, or all ticks expire in the queue.
     FAILING = "failing"
-    #: Nothing failed, but no cycle ran until the score expired.
+    #: No failure, but no cycle ran until the score expired.
     EXPIRED = "expired"
-    #: Nothing failed, but it gets no ticks: three or more in a row were not sent.
+    #: No failure, but no ticks: three or more in a row were not sent.
     SKIPPED = "skipped"
     #: No cycle has succeeded yet.
     NEVER = "never"
-    #: A person or its DynamicScorer says that it shall not run now.
+    #: Paused by a user or suspended by its DynamicScorer.
     PAUSED = "paused"
-    #: The newest cycle succeeded and brought nothing: no items is not a score.
+    #: The newest cycle succeeded without items, so there is no score.
     EMPTY = "empty"
-    #: The newest cycle succeeded, and its score may be used.
+    #: The newest cycle succeeded, and its score is valid.
     OK = "ok"
 
 
 def verdict(state: PairState, now: float, *, is_paused: bool = False) -> Verdict:
-    """The verdict at `now` (unix seconds). `is_paused`: what entry and overrides say."""
+    """The verdict at `now` (unix seconds). `is_paused`: by entry and overrides."""
     if is_paused:
         return Verdict.PAUSED
-    # Also when the stored reason is gone.
+    # Also if the stored reason has been removed.
     if state.failing > 0 or state.trouble is not None:
         return Verdict.FAILING
     skips = state.skips

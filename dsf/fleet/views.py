@@ -17,7 +17,7 @@ from dsf.store.entries import LATEST
 
 
 def _from_unix(value: object) -> object:
-    # What is in Redis may be no date; one such value must not take the whole answer away.
+    # A value in Redis may be an invalid date, which must not break the whole answer.
     return datetime.fromtimestamp(max(0.0, min(LATEST, value)), UTC) if isinstance(value, int | float) else value
 
 
@@ -32,7 +32,7 @@ Time = Annotated[
 class View(BaseModel):
     """Base of the answers."""
 
-    # Built at its first use: a command needs few of them.
+    # Built at first use: a command needs few of them.
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, defer_build=True)
 
 
