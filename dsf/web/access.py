@@ -44,7 +44,7 @@ class Caller:
     extra: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
 
 
-#: Without a header.
+#: The user of a request without headers.
 _NOTHING: Final = Caller("")
 
 
@@ -172,7 +172,7 @@ class ProxyAccess:
             raise AccessError("use the proxy in front of this page, which authenticates you", 401)
         said = {_said(request, headers) for headers in _HEADERS} - {_NOTHING}
         if len(said) > 1:
-            # A proxy overwrites the headers that it sends, but may pass other ones from its clients.
+            # A proxy overwrites the headers that it sets, but may pass other ones from its clients.
             raise AccessError(
                 "X-Auth-Request-User, -Email and -Groups differ from X-Forwarded-User, -Email and -Groups: the proxy "
                 "in front of this page must remove those that it does not set itself",
@@ -215,7 +215,7 @@ class RememberedRights:
 
     def allows(self, caller: Caller, doing: Doing) -> bool:
         """See `Rights`."""
-        # A token may have fewer rights than another one of the same user: `extra` has its limits.
+        # A token may have fewer rights than another one of the same user, as limited by `extra`.
         key = caller, json.dumps(caller.extra, sort_keys=True), doing
         with self._lock:
             until, known = self._known.get(key, (0.0, False))

@@ -144,7 +144,7 @@ class Acting:
         return found
 
     def _ended(self, scorer: str, runs: Sequence[Mapping[str, str]]) -> dict[str, HistoryEntry]:
-        """What came of the runs, by run id: one round trip, and as a rule no older cycle is parsed."""
+        """Ended cycles of the runs by run id: one round trip, usually without parsing older cycles."""
         sent = [run for run in runs if run["run"]]
         with self._redis.pipeline(transaction=False) as pipe:
             for run in sent:

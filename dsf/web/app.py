@@ -137,7 +137,7 @@ def _add_live(app: FastAPI, site: Site) -> None:
             except (LoginNeededError, AccessError):
                 return False
             except (BackendError, redis.RedisError):
-                # Unknown for now: it is checked again, and no other page is opened meanwhile.
+                # Unknown for now: it is checked again, and no other page can be opened meanwhile.
                 return True
             return True
 

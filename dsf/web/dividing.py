@@ -57,9 +57,7 @@ EVERYTHING: Final = Chosen()
 
 
 def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
-    """The clusters in the ClusterSet `set` and with the label `label` (KEY=VALUE) of the query; `*` is any text in
-    both.
-    """
+    """The clusters in ClusterSet `set` and with label `label` (KEY=VALUE) of the query; `*` in them is any text."""
     known = [one for one, _ in reading.label_values().most_common()]
     said = {name: " ".join(query.get(name, "").replace('"', "").split()) for name in ("set", "label")}
     asked = search.parse(" ".join(f'{name}:"{text}"' for name, text in said.items() if text))

@@ -34,7 +34,7 @@ class _Meaning:
 
 @dataclass(frozen=True)
 class _Looked:
-    """Pairs with the items and runs, the number of read pairs, and their total."""
+    """Matching pairs, the number of read pairs, and their total."""
 
     fitting: list[Row]
     read: int

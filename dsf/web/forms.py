@@ -39,7 +39,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def add_forms(app: FastAPI, site: Site, acting: Acting) -> None:
-    """Login, acts and their outcomes."""
+    """Add the pages of login, actions and outcomes."""
     _add_login(app, site)
     _add_acts(app, site, acting)
 

@@ -16,12 +16,12 @@ from dsf.web.objects import parsed
 
 log = dsf.log.get(__name__)
 
-#: Seconds for which an object is shown as it was read.
+#: Seconds for which an object is cached.
 _FRESH: Final = 3.0
 
 
 class KubeObjects:
-    """The API server's. One answer is shared for some seconds; without the right to read them there are none."""
+    """DynamicScorers of the API server, cached for some seconds; none without the right to read them."""
 
     def __init__(self, session: Session, namespaces: Iterable[str]) -> None:
         self._session = session

@@ -38,7 +38,7 @@ _RIGHTS: Final = 10.0
 #: Most open pages, and most different ones.
 MAX_CLIENTS: Final = 2000
 MAX_TOPICS: Final = 500
-#: The same per viewer.
+#: The same limits per viewer.
 MAX_OWN_CLIENTS: Final = 250
 MAX_OWN_TOPICS: Final = 50
 #: Most pages that are kept without viewers.
@@ -58,7 +58,7 @@ class Topic:
     trouble: str = ""
     version: int = 0
     changes: dict[str, int] = field(default_factory=dict)
-    #: Version -> the event with what its viewers miss, written once for all of them.
+    #: Version -> the event with the blocks that its viewers miss, built once for all of them.
     texts: dict[int, str] = field(default_factory=dict)
     #: Monotonic time of the next rendering.
     due: float = 0.0

@@ -140,7 +140,7 @@ class Reading:
         self._states: _Shared[dict[str, StateCounts]] = _Shared()
 
     def ping(self) -> None:
-        """Whether Redis answers."""
+        """Check that Redis answers."""
         self._redis.ping()
 
     def fleet(self) -> FleetOverview:
@@ -299,7 +299,7 @@ class Reading:
     def changes(
         self, limit: int, cursor: str | None, scorer: str | None = None, cluster: str | None = None
     ) -> changes.ChangeList:
-        """Who did what, newest first."""
+        """Actions of users, newest first."""
         return changes.read(self._redis, limit=limit, cursor=cursor, scorer=scorer, cluster=cluster)
 
 

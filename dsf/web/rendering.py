@@ -31,7 +31,7 @@ _AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)
 
 @dataclass(frozen=True)
 class Block:
-    """An element with an id. `own` is its HTML with a comment in place of each block in it, `html` the whole."""
+    """An element with an id. `own` is its HTML with comments in place of inner blocks, `html` all of it."""
 
     own: str
     html: str
@@ -202,7 +202,7 @@ def environment() -> jinja2.Environment:
 
 
 def prepare() -> None:
-    """Compile all templates now, so that the first viewers need not wait."""
+    """Compile all templates, so that the first viewers need not wait."""
     made = environment()
     for name in made.list_templates():
         made.get_template(name)

@@ -56,7 +56,7 @@ class Sessions:
         self._redis = client
 
     def open(self, caller: Caller) -> str:
-        """A new session; the value of its cookie."""
+        """Open a session; returns the value of its cookie."""
         cookie = self.fresh()
         stored = _Stored(name=caller.name, groups=caller.groups, uid=caller.uid, extra=caller.extra)
         self._redis.set(_key(cookie), stored.model_dump_json(), ex=LIFETIME)

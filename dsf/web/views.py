@@ -99,7 +99,7 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
 
 
 def _first_if_other(read: Callable[[str | None], _Page], query: Query) -> _Page:
-    """The page after the cursor; the first one if the cursor is of the other list, which the fleet has outgrown."""
+    """The page after the cursor; the first page if the cursor is of the other list, for a smaller fleet."""
     try:
         return read(query.get("cursor") or None)
     except CursorError:
