@@ -21,7 +21,7 @@ _wanted: str | None = None
 
 
 def want(name_or_folder: str | None) -> None:
-    """Store the value of `--context`. Every command with the option calls it, so that none inherits another one's."""
+    """Store the value of `--context`. Every command with the option calls it, so that none inherits another's."""
     global _wanted  # noqa: PLW0603
     _wanted = name_or_folder
 

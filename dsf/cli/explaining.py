@@ -153,7 +153,7 @@ class _Seen(Observer):
         return [secret for secrets in self._all_secrets for secret in secrets]
 
     def asked(self, stage: str, question: Question) -> None:
-        """Keep it."""
+        """Record it."""
         self.exchanges[stage].append(question)
 
     def query(self, question: Question) -> QueryView:
@@ -187,7 +187,7 @@ class _Seen(Observer):
         return shown[:HEAD_BYTES].decode(errors="replace") + ("..." if len(shown) > HEAD_BYTES else "")
 
     def masked(self, data: bytes) -> bytes:
-        """Without the secrets."""
+        """The data without the secrets."""
         return masked(data.decode(errors="surrogateescape"), *self._secrets).encode(errors="surrogateescape")
 
 

@@ -45,7 +45,7 @@ def _on_a_fleet(
         ),
     ] = None,
 ) -> None:
-    """Carries the option."""
+    """Defines the option."""
 
 
 class FleetCommand(TyperCommand):

@@ -65,7 +65,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
 
 
 def ask_reports(clients: Clients, named: str | None) -> StatusReport:
-    """The same from the JSON APIs of several cells. Raises what `ask_report` raises where no cell has an answer."""
+    """The same from the JSON APIs of several cells. Raises the errors of `ask_report` if no cell answers."""
     from dsf.clients import together, worst_first
 
     reports = clients.ask(lambda client: ask_report(client, named))
@@ -73,7 +73,7 @@ def ask_reports(clients: Clients, named: str | None) -> StatusReport:
     scores = worst_first(score for one in reports for score in one.scores or ())[:TABLE_PAIRS]
     total = sum(one.scores_total for one in reports)
     running = [{scorer.name for scorer in one.scorers if scorer.clusters.desired} for one in reports]
-    # A cell that has no clusters for a scorer has no say about where it runs, while another one has some.
+    # A cell without clusters for a scorer does not count while another cell has some.
     conditions = [
         condition
         for one, own in zip(reports, running, strict=True)
