@@ -77,7 +77,7 @@ def groups(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str]
 
 
 def aggregated(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str], how: str) -> list[Result]:
-    """One result for each group, in the order in which the groups first came. A sum may be infinite."""
+    """One result per group, in order of first occurrence. A sum may be infinite."""
     function = _FUNCTIONS[how]
     return [
         Result({name: value for name, value in zip(by, values, strict=True) if value}, float(function(scores)))

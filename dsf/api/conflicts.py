@@ -11,7 +11,7 @@ from dsf.api.naming import sanitize_resource_name
 #: Condition reason of a scorer without its name.
 CONFLICT_REASON: Final = "ScoreNameConflict"
 
-# A scorer without a creation time is not stored yet, so every stored one is older.
+# A scorer without a creation time is not stored yet: every stored one is older.
 _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -30,11 +30,11 @@ class NameClaim(NamedTuple):
 
 
 def find_conflicts(claims: Iterable[NameClaim]) -> dict[str, str]:
-    """The keys of the scorers that must not run, each with a message that says who has the name.
+    """The keys of the scorers that must not run, each with a message that names the owner of the name.
 
-    Two scorers conflict when their score names are equal, when these become one object name, or when the scorers
-    themselves have one name in two namespaces: agents know a scorer by its name alone. The older one keeps the name,
-    of two of one age the one whose key sorts first. A scorer that lost claims nothing.
+    Two scorers conflict if their score names are equal or map to one object name, or if they have one name in two
+    namespaces: agents identify a scorer by name only. The older one keeps the name; at equal age, the first by key. A
+    scorer that lost claims nothing.
     """
     conflicts: dict[str, str] = {}
     by_resource: dict[str, NameClaim] = {}

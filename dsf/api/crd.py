@@ -123,10 +123,10 @@ def _column(name: str, kind: str, path: str, description: str, priority: int) ->
 
 
 def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """One schema in the form that the API server takes."""
+    """One schema in the structural form of the API server."""
     schema = dict(schema)
     if (reference := schema.pop("$ref", None)) is not None:
-        # What stands beside a reference (description, default) describes this use and wins.
+        # Keywords next to a reference (description, default) describe this use and win.
         schema = {**definitions[reference.rpartition("/")[2]], **schema}
     if (choices := schema.pop("anyOf", None)) is not None:
         (choice,) = [choice for choice in choices if choice.get("type") != "null"]
@@ -146,7 +146,7 @@ def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str
 
 
 def _without(schema: dict[str, Any], key: str) -> dict[str, Any]:
-    """`schema` and everything in it without `key`, which is a keyword and not the name of a property."""
+    """`schema` without the keyword `key` at any depth; properties of that name stay."""
     schema = {name: value for name, value in schema.items() if name != key}
     if "properties" in schema:
         schema["properties"] = {name: _without(value, key) for name, value in schema["properties"].items()}

@@ -1,4 +1,4 @@
-"""Names of score items, made from `spec.scoreDimensionFormat` and the labels of a result."""
+"""Names of score items, from `spec.scoreDimensionFormat` and the labels of a result."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def unknown_placeholders(fmt: str) -> list[str]:
 
 
 class DimensionFormat:
-    """A dimension format prepared for one cluster and score: make it once, render it for every result.
+    """A dimension format prepared for one cluster and score: built once, rendered for every result.
 
-    It is expanded in one pass: a value that looks like a placeholder stays as it is. Unknown placeholders stay
-    literal, absent labels are empty. An empty format is the default one.
+    It is expanded in one pass: values that look like placeholders are not expanded. Unknown placeholders are literal,
+    absent labels are empty. An empty format means the default.
     """
 
     __slots__ = ("_labels", "_template")

@@ -1,11 +1,11 @@
-"""YAML as Kubernetes reads it, and bounded.
+"""YAML by Kubernetes' rules, with limits.
 
-`kubectl` turns YAML into JSON with sigs.k8s.io/yaml, whose rules are YAML 1.1 without its worst: `yes`, `on` and `y`
-are true, `010` is octal, and there are no numbers of base 60 (`1:30` is text) and no times (text, too). A float that
-is whole is written as a whole number, and keys become text. PyYAML's own rules differ in each of these.
+`kubectl` converts YAML to JSON with sigs.k8s.io/yaml, which implements a subset of YAML 1.1: `yes`, `on` and `y` are
+true, `010` is octal, and there are no base-60 numbers (`1:30` is text) and no times (text, too). Integral floats are
+written as integers, and keys become text. PyYAML's own rules differ in all of these.
 
-A short text can stand for an endless document (aliases, merged keys) and deep nesting can crash the parser's C code, so
-both are looked for first.
+A short text can expand to a huge document (aliases, merged keys), and deep nesting can crash the parser's C code, so
+both are checked first.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import yaml
 
 from dsf.api.problems import Location, field_path
 
-#: Bounds of one document: aliases can make a short text an endless one.
+#: Limits of one document: aliases can expand a short text without bound.
 MAX_NODES: Final = 20_000
 MAX_DEPTH: Final = 50
-#: Digits of a number; more than any that a float can hold.
+#: Most digits of a number; more than any float has.
 _MAX_DIGITS: Final = 400
-#: From here on Go's JSON writes a float with an exponent.
+#: From this value on, Go's JSON writes floats with an exponent.
 _WHOLE_BELOW: Final = 1e21
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -39,7 +39,7 @@ _Base: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class YamlError(ValueError):
-    """A document cannot be used. `line` counts from 0; `location` is the field, if one is meant."""
+    """An invalid document. `line` counts from 0; `location` is the field, if any."""
 
     def __init__(self, line: int, message: str, location: Location = ()) -> None:
         where = f"{field_path(location)}: " if location else ""
@@ -50,7 +50,7 @@ class YamlError(ValueError):
 
 
 class _Loader(_Base):  # type: ignore[misc, valid-type]
-    """Kubernetes' types and no others."""
+    """Loads only Kubernetes' types."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
         found = super().construct_mapping(node, deep=deep)
@@ -126,7 +126,7 @@ _Loader.yaml_constructors = {
 
 
 class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Writes in quotes also what is text to PyYAML and not to Kubernetes, such as `1e3`, `08` and `y`."""
+    """Also quotes text of PyYAML that is not text in Kubernetes, such as `1e3`, `08` and `y`."""
 
 
 for _first, _kinds in _Loader.yaml_implicit_resolvers.items():
@@ -135,13 +135,13 @@ for _first, _kinds in _Loader.yaml_implicit_resolvers.items():
 
 
 def load(text: str) -> Any:
-    """The one document in `text`; None when there is none. Raises YamlError."""
+    """The single document in `text`; None if empty. Raises YamlError."""
     root = compose(text)
     return None if root is None else construct(root)
 
 
 def compose(text: str) -> yaml.Node | None:
-    """The document's tree of nodes, within the bounds. Raises YamlError."""
+    """The document's node tree, within the limits. Raises YamlError."""
     try:
         data = text.encode()
         _check_depth(data)
@@ -150,7 +150,7 @@ def compose(text: str) -> yaml.Node | None:
         raise YamlError(text.count("\n", 0, error.start), "is not valid Unicode text") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        # libyaml notices that something was not closed on a line after the last one.
+        # libyaml reports an unclosed element on the line after the last one.
         line = min(mark.line, text.count("\n")) if mark else 0
         raise YamlError(line, f"is not YAML: {error.problem}") from None
     except yaml.reader.ReaderError as error:
@@ -161,7 +161,7 @@ def compose(text: str) -> yaml.Node | None:
 
 
 def construct(root: yaml.Node) -> Any:
-    """The data of a tree of nodes. Raises YamlError."""
+    """The data of a node tree. Raises YamlError."""
     try:
         return _Loader(b"").construct_document(root)
     except yaml.MarkedYAMLError as error:
@@ -170,7 +170,7 @@ def construct(root: yaml.Node) -> Any:
 
 
 def _check_depth(data: bytes) -> None:
-    """Refuse deep nesting before nodes are made of it: libyaml's binding recurses in C and can crash the process."""
+    """Refuse deep nesting before composing nodes: libyaml's binding recurses in C and can crash the process."""
     loader = _Loader(data)
     depth = 0
     while loader.check_event():
@@ -184,7 +184,7 @@ def _check_depth(data: bytes) -> None:
 
 
 def _check_tree(root: yaml.Node) -> None:
-    """Refuse what is too large once aliases are followed, and keys that are there twice, as the API server does."""
+    """Refuse documents that are too large with expanded aliases, and duplicate keys, as the API server does."""
     nodes = 0
     pending: list[tuple[yaml.Node, Location]] = [(root, ())]
     while pending:
@@ -196,7 +196,7 @@ def _check_tree(root: yaml.Node) -> None:
             seen: set[str] = set()
             for key, value in node.value:
                 if not isinstance(key, yaml.ScalarNode):
-                    # Not counted here, and aliases can make it endless.
+                    # Not counted here, and aliases can expand it without bound.
                     raise YamlError(key.start_mark.line, "has a key that is neither text nor a number", location)
                 name = str(key.value)
                 if name in seen:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether labels fit `matchLabels` and `matchExpressions`; an empty selector matches everything."""
+    """Whether labels match `matchLabels` and `matchExpressions`; an empty selector matches everything."""
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
     return all(_meets(one, labels) for one in selector.get("matchExpressions") or ())

@@ -15,7 +15,7 @@ GAUGE_LABELS: Final = ("ds_cluster", *(f"ds_{label}" for label in USED_LABELS), 
 
 
 def cut_label(value: str, limit: int = MAX_LABEL_BYTES) -> str:
-    """The longest head of `value` that has at most `limit` bytes in UTF-8 and ends between two characters."""
+    """The longest prefix of `value` with at most `limit` bytes of UTF-8, cut between two characters."""
     if value.isascii():
         return value[:limit]
     data = clean_text(value).encode()
@@ -25,8 +25,8 @@ def cut_label(value: str, limit: int = MAX_LABEL_BYTES) -> str:
 def clean_text(value: str) -> str:
     """`value` with lone surrogates replaced by `?`.
 
-    JSON can spell half a character (`"\\ud800"`); nothing that holds one can be written as UTF-8, which Kubernetes,
-    Prometheus and Redis all want.
+    JSON can contain a lone surrogate (`"\\ud800"`), which UTF-8, as required by Kubernetes, Prometheus and Redis,
+    cannot encode.
     """
     if value.isascii():
         return value

@@ -1,4 +1,4 @@
-"""Parser of manifests: YAML text in, objects and mistakes out, each with its line.
+"""Parser of manifests: from YAML text to objects and mistakes, each with its line.
 
 One bad document does not affect others. Bad text raises no errors.
 """
@@ -47,7 +47,7 @@ class Problem:
 
     source: str
     line: int
-    #: The field, such as `spec.masks[0].clusterName`; empty when the whole document is meant.
+    #: The field, such as `spec.masks[0].clusterName`; empty for the whole document.
     field: str
     message: str
     severity: Literal["error", "note"] = "error"
@@ -60,7 +60,7 @@ class Problem:
 def parse_documents(text: str, source: str) -> list[ParsedDocument | Problem]:
     """The documents in `text`, in order. `source` is the name of the file, for messages.
 
-    Kinds that the framework does not read give a note; empty documents give nothing.
+    Unused kinds result in a note; empty documents in nothing.
     """
     found: list[ParsedDocument | Problem] = []
     for first_line, chunk in _split(text):
@@ -76,13 +76,13 @@ def parse_documents(text: str, source: str) -> list[ParsedDocument | Problem]:
 def _split(text: str) -> Iterator[tuple[int, str]]:
     """The documents of `text`, each with the number of its first line.
 
-    Done before parsing, so that a syntax error ends with its document: no `---` at the start of a line is content.
+    Splitting before parsing confines a syntax error to its document: a `---` at the start of a line is never content.
     """
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     starts = [number for number, line in enumerate(lines) if re.match(r"---(\s|$)", line)]
     for start, end in zip([0, *starts], [*starts, len(lines)], strict=True):
         chunk = lines[start:end]
-        # Directives stand before the `---` of their document and say nothing that JSON-like manifests need.
+        # Directives precede the `---` of their document; JSON-like manifests do not need them.
         if not all(not line.strip() or line.startswith(("#", "%")) for line in chunk):
             yield start + 1, "\n".join(chunk)
 
@@ -118,7 +118,7 @@ def _group(version: Any) -> str:
 
 
 def _line_of(root: yaml.Node, location: Location) -> int:
-    """The line, from 0, of the key or element at `location`, or of the nearest one above it that exists."""
+    """The line (from 0) of the key or element at `location`, or of its nearest existing parent."""
     node, line = root, root.start_mark.line
     for step in location:
         if isinstance(node, yaml.MappingNode):

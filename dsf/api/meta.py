@@ -52,7 +52,7 @@ class ApiModel(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         hide_input_in_errors=True,
-        # Built at its first use: a command needs few of them.
+        # Built at first use: a command needs few of them.
         defer_build=True,
     )
 
@@ -61,12 +61,12 @@ class ApiModel(BaseModel):
     def _null_is_unset(cls, data: Any) -> Any:
         if not isinstance(data, dict) or None not in data.values():
             return data
-        # An unknown field stays, so that it is reported even without a value.
+        # Keep an unknown field, so that it is reported even without a value.
         known = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
         return {key: value for key, value in data.items() if value is not None or key not in known}
 
     def to_manifest(self) -> dict[str, Any]:
-        """The object as plain data with the field names of its manifest; unset optional fields are left out."""
+        """The object as plain data with the field names of its manifest; unset optional fields are omitted."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -94,7 +94,7 @@ class ObjectMeta(ApiModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    # Names are checked here too: in a folder of manifests they become the names of files.
+    # Names are also checked here: with a folder of manifests they become file names.
     name: Annotated[str, AfterValidator(_object_name)]
     namespace: Annotated[str, AfterValidator(_namespace)] = ""
     uid: str = ""
@@ -109,7 +109,7 @@ class ObjectMeta(ApiModel):
 
     @model_serializer(mode="wrap")
     def _leave_out_what_is_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # As Kubernetes does: an empty uid or owner list is not there.
+        # As in Kubernetes: an empty uid or owner list is omitted.
         return {name: value for name, value in serialize(self).items() if value}
 
 
@@ -133,9 +133,9 @@ class Condition(ApiModel):
 
 
 def set_condition(conditions: Iterable[Condition], new: Condition) -> list[Condition]:
-    """`conditions` with `new` in the place of the one of its type, or at the end.
+    """`conditions` with `new` in place of the one of its type, or at the end.
 
-    The time of the last transition moves only when the status flips, so that writing the same state again is no change.
+    The time of the last transition changes only with the status, so that writing the same state again is no change.
     """
     result = list(conditions)
     for index, old in enumerate(result):

@@ -1,4 +1,4 @@
-"""Names of Kubernetes objects made from names that people chose."""
+"""Names of Kubernetes objects derived from user-defined names."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 import re
 from typing import Final
 
-#: The longest name Kubernetes takes for an object, in characters.
+#: Most characters of a Kubernetes object name.
 MAX_NAME_LENGTH: Final = 253
-#: The longest value Kubernetes takes for a label, in characters.
+#: Most characters of a Kubernetes label value.
 MAX_LABEL_VALUE_LENGTH: Final = 63
 
 _HASH_LENGTH: Final = 8
@@ -19,8 +19,8 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 def sanitize_resource_name(name: str) -> str:
     """The object name for the score `name`; always a DNS-1123 subdomain.
 
-    An empty name becomes `score`. A name of which nothing is left becomes `score-` and a hash of it, so that two such
-    names stay two objects.
+    An empty name becomes `score`. A name without valid characters becomes `score-` and its hash, so that two such names
+    remain two objects.
     """
     if not name:
         return "score"
@@ -35,7 +35,7 @@ def is_dns_subdomain(name: str) -> bool:
 
 
 def label_value(name: str) -> str:
-    """The object name `name` as a label value: a name too long for one keeps its head and gets a hash of the whole."""
+    """The object name `name` as a label value: a name that is too long is cut and gets its hash as suffix."""
     if len(name) <= MAX_LABEL_VALUE_LENGTH:
         return name
     head = name[: MAX_LABEL_VALUE_LENGTH - _HASH_LENGTH - 1].rstrip("-.")

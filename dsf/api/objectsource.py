@@ -47,7 +47,7 @@ _SELECTED = re.compile(r"[A-Za-z0-9_./-]*")
 
 
 def _denied_in_cel() -> str:
-    """The same, for the API server."""
+    """The same check in CEL, for the API server."""
     groups = (
         f"self.kind in {list(kinds)} && "
         + (f"self.apiVersion.startsWith('{group}/')" if group else "!self.apiVersion.contains('/')")
@@ -66,7 +66,7 @@ def _distinct(named: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _some(named: tuple[Any, ...]) -> tuple[Any, ...]:
-    # Not by the field's min_length, which says of elements with mistakes that there are none.
+    # Not by the field's min_length, which reports a list of invalid elements as empty.
     if not named:
         raise ValueError("must not be empty")
     return named
@@ -155,7 +155,7 @@ class ObjectSource(SpecModel):
 
     @property
     def label_selector(self) -> str:
-        """The selector as a query of the API server has it; empty without one."""
+        """The selector in the format of the API server's query; empty without one."""
         if self.selector is None:
             return ""
         words = {Operator.Exists: "{}", Operator.DoesNotExist: "!{}", Operator.In: "{} in ({})"}

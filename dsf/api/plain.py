@@ -17,7 +17,7 @@ MAX_VALUE: Final = 4096
 
 
 def cel_rule(*rules: tuple[str, str]) -> JsonDict:
-    """Rules for the API server (CEL) with their messages, beside the models' own checks of the same."""
+    """CEL rules for the API server with their messages, which duplicate checks of the models."""
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
 
 
@@ -27,7 +27,8 @@ URL_PATTERN: Final = r"^[hH][tT][tT][pP][sS]?://[a-zA-Z0-9._:\[\]-]+([/?][^\s\\#
 
 
 def is_header_value(value: str) -> bool:
-    """Whether this can be a header's value: printable ASCII, with blanks only inside: no line break begins another."""
+    """Whether this is a valid header value: printable ASCII with blanks only inside, so that no line break adds a
+    header."""
     return re.fullmatch(_PLAIN, value) is not None
 
 
@@ -50,7 +51,7 @@ def _https(value: str) -> str:
 
 
 def matches(pattern: str, max_length: int) -> Any:
-    """Tells the API server what a validator of the models tells besides."""
+    """Schema for the API server of a check that a validator of the models also does."""
     return Field(max_length=max_length, json_schema_extra={"pattern": pattern})
 
 

@@ -19,14 +19,14 @@ Location = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Mistake:
-    """One mistake: `location` is the way to the field from the top of the document."""
+    """One mistake: `location` is the path to the field from the top of the document."""
 
     location: Location
     text: str
 
     @property
     def field(self) -> str:
-        """The location as people write it, such as `spec.masks[0].clusterName`; empty for the whole document."""
+        """The location in readable form, such as `spec.masks[0].clusterName`; empty for the whole document."""
         return field_path(self.location)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ def field_path(location: Location) -> str:
 
 def brief(details: Iterable[Mapping[str, Any]]) -> str:
     """Pydantic's mistakes on one line, each with its place and without the input."""
-    # Pydantic says "Value error, " before the words of a validator of ours.
+    # Pydantic prefixes messages of our validators with "Value error, ".
     mistakes = (Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in details)
     return "; ".join(map(str, mistakes))
 
@@ -58,7 +58,7 @@ def explain(error: ValidationError, model: type[BaseModel], document: Any) -> li
     mistakes = []
     for detail in error.errors(include_url=False, include_input=False):
         if detail["type"] == "default_factory_not_called":
-            # A default that depends on another field, whose mistake is reported already.
+            # A default that depends on another field, whose mistake is already reported.
             continue
         location, value = _present(detail["loc"], detail["type"], document)
         text = _wording(detail["type"], detail.get("ctx", {}), value, detail["msg"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-#: Strings, comments, ends of queries, and what is in between. A string may lack its end: it then takes the rest, and
-#: Prometheus reports the mistake.
+#: Strings, comments, ends of queries, and text in between. An unterminated string takes the rest, and Prometheus
+#: reports the mistake.
 TOKEN = re.compile(
     r"""(?P<string>"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?|`[^`]*`?)|(?P<comment>\#[^\n]*)|(?P<end>;)|[^"'`#;]+""",
     re.DOTALL,
@@ -13,10 +13,10 @@ TOKEN = re.compile(
 
 
 def split_queries(text: str) -> list[str]:
-    """The queries that are joined by `;` in `text`, in order, without comments and surrounding blanks.
+    """The queries in `text`, separated by `;`, in order, without comments and surrounding blanks.
 
-    A `;` in a string (double, single or back quotes, by PromQL's rules) or in a comment does not split. Empty parts
-    are left out, so a `;` after the last query means nothing.
+    A `;` in a string (double, single or back quotes, by PromQL's rules) or in a comment does not separate. Empty parts
+    are omitted, so a trailing `;` has no effect.
     """
     queries: list[list[str]] = [[]]
     for token in TOKEN.finditer(text):

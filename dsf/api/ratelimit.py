@@ -13,7 +13,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 def parse_rate(text: str) -> float:
     """A rate such as `10/s`, `30/m` or `100/h` as a number per second. Raises ValueError for anything else."""
-    # fullmatch, since `$` alone would let a line break at the end pass.
+    # fullmatch, since `$` alone would accept a trailing line break.
     if re.fullmatch(RATE_PATTERN, text) is None:
         msg = f"{text!r} is not a rate: write a whole number from 1 on and /s, /m or /h, such as 10/s or 30/m"
         raise ValueError(msg)

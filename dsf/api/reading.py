@@ -40,5 +40,5 @@ def read(manifest: dict[str, Any], model: type[_Object]) -> _Object:
 
 
 def understood(manifest: dict[str, Any], model: type[_Object]) -> _Object:
-    """The object as far as the model knows its fields. Raises as `read`."""
+    """The object without fields that are unknown to the model. Raises as `read`."""
     return read(known(manifest, model)[0], model)

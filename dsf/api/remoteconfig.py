@@ -1,6 +1,6 @@
 """Model and parser of a scoring API's `/config` answer.
 
-Unknown keys are ignored and null is unset, since scoring APIs have many authors; values of a wrong type are refused,
+Unknown keys are ignored and null means unset, since scoring APIs have many authors; values of a wrong type are refused,
 since a guess could score something unintended.
 """
 
@@ -20,7 +20,7 @@ from dsf.api.types import SourceType
 from dsf.errors import RemoteConfigError
 
 _MAX_NUMBER: Final = 2**31 - 1
-#: Most sources of one scorer: each is asked by a thread of its own, and all of it is one request to the scoring API.
+#: Most sources of one scorer: each is queried in its own thread, and all data go into one scoring request.
 MAX_SOURCES: Final = 8
 SOURCE_NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
 _SOURCE_TYPES: Final = {member.value.lower(): member for member in SourceType}
@@ -41,8 +41,8 @@ _Sources = TypeVar("_Sources", bound=Sequence[_Named])
 
 
 def distinct(sources: _Sources) -> _Sources:
-    """The sources, if there are some and each has a name of its own. Raises ValueError."""
-    # Not by the field's min_length, which says of elements with mistakes that there are none.
+    """The sources, if not empty and with unique names. Raises ValueError."""
+    # Not by the field's min_length, which reports a list of invalid elements as empty.
     if not sources:
         raise ValueError("must not be empty")
     names = [source.name for source in sources]
@@ -116,14 +116,14 @@ class RemoteConfig(_RemoteModel):
 
     @property
     def first_source(self) -> RemoteSource:
-        """The one whose series are `data` in the scoring request."""
+        """The source whose series are `data` in the scoring request."""
         return self.sources[0] if self.sources else self.source
 
 
 def parse_remote_config(body: bytes) -> RemoteConfig:
-    """The answer `body` of configURL. Raises RemoteConfigError that says what is wrong and where."""
+    """Parse the answer `body` of configURL. Raises RemoteConfigError naming field and mistake."""
     try:
-        # Not the json module: this one refuses half a character ("\\ud800"), which Redis and Kubernetes cannot store.
+        # Not the json module: this parser refuses lone surrogates ("\\ud800"), which Redis and Kubernetes cannot store.
         document = from_json(body.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
         raise RemoteConfigError(f"the /config answer is not JSON ({error}); it starts with {head(body)}") from None
@@ -131,7 +131,7 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
         raise RemoteConfigError(f"the /config answer is not a JSON object; it starts with {head(body)}")
     known = [field.alias or name for name, field in RemoteConfig.model_fields.items()]
     if document.keys().isdisjoint(known):
-        # Such as `{"detail": "Not Found"}`: without this, all of it would be unset, which is a configuration.
+        # Such as `{"detail": "Not Found"}`, which would otherwise be a valid configuration without values.
         raise RemoteConfigError(
             f"the /config answer is no configuration: it has none of {', '.join(known)}; it starts with {head(body)}"
         )

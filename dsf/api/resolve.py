@@ -31,8 +31,8 @@ from dsf.api.ways import NO_WAY, Way, access_of
 from dsf.errors import ResolutionError
 
 DEFAULT_SCORING_PATH: Final = "/scoring"
-#: Bytes of one scorer in the ConfigMap. All scorers of a cluster share it, and OCM brings no more than 500 KiB: a
-#: scoring API that answers with a query of a megabyte would stop the others.
+#: Most bytes of one scorer in the ConfigMap. All scorers of a cluster share it, and OCM delivers at most 500 KiB: a
+#: query of a megabyte from one scoring API would block the others.
 MAX_SUMMARY_BYTES: Final = 16 * 1024
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
@@ -40,15 +40,15 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class ResolvedScorer:
-    """A scorer that can run. Times are seconds."""
+    """A scorer that can run. Times are in seconds."""
 
     #: The agents' configuration, with the current interval, validity, timeout and retries.
     summary: ScorerSummary
     #: Name of its AddOnPlacementScore on each cluster.
     resource_name: str
-    #: The single PromQL queries of the first source, in order; none unless it is a Prometheus.
+    #: The separate PromQL queries of the first source, in order; none unless it is a Prometheus.
     queries: tuple[str, ...]
-    #: Most cycles a second in the whole fleet; None for no limit.
+    #: Most cycles per second in the whole fleet; None for no limit.
     rate_limit: float | None
     when_failing: WhenFailing
     when_empty: WhenEmpty
@@ -71,7 +71,7 @@ class ResolvedScorer:
 
     @property
     def validity_seconds(self) -> int:
-        """Seconds a score lives without a newer one."""
+        """Validity of a score in seconds."""
         return self.summary.validity_seconds
 
 
@@ -80,10 +80,10 @@ def resolve(
     token_hosts: TokenHosts | None = NO_HOSTS,
     authentications: Authentications = MappingProxyType({}),
 ) -> ResolvedScorer:
-    """What `scorer` comes to; `token_hosts` are the servers that `/config` may name for a token, `authentications` all
-    that there are, by `namespace/name`. None: its servers are stand-ins, so nothing says whom a secret may be sent to.
+    """Resolve `scorer`; `token_hosts` are the servers that `/config` may name for a token, `authentications` all
+    existing ones by `namespace/name`. None: servers are placeholders, and no list of allowed servers applies.
 
-    Raises ResolutionError with one of `Reason` and a message that names the field.
+    Raises ResolutionError with a `Reason` and a message that names the field.
     """
     spec, execution = scorer.spec, scorer.spec.execution
     synced = synced_config(scorer)
@@ -148,7 +148,7 @@ def synced_config(scorer: DynamicScorer) -> RemoteConfig:
 
 
 def _elsewhere(scorer: DynamicScorer) -> str:
-    """Why a value that is not in the spec does not come from `/config` either, as the end of a message."""
+    """Why `/config` does not provide a value that is missing in the spec, as the end of a message."""
     if scorer.spec.config_sync_mode is ConfigSyncMode.None_:
         return "and configSyncMode None does not take it from /config"
     if scorer.status.last_synced_config is None:

@@ -1,6 +1,6 @@
 """Builds AddOnPlacementScores for OCM's scheduler: items and objects.
 
-OCM takes whole numbers from -100 to 100 and unique names, and one bad item makes it refuse the whole object.
+OCM accepts integers from -100 to 100 and unique names, and refuses the whole object for one invalid item.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MAX_VALUE: Final = 100
 
 #: Most bytes of one object. etcd refuses a request of 1.5 MiB.
 MAX_OBJECT_BYTES: Final = 1_000_000
-# More bytes than any character adds to the estimate: a control character is six, which counts twice, and a backslash.
+# Upper bound of a character's bytes in the estimate: six for a control character, counted twice, and a backslash.
 _CHARACTER_BYTES: Final = 20
-# What an object has besides its items, generously.
+# Upper bound of an object's bytes without its items.
 _OBJECT_BYTES: Final = 4_000
-# `{"name":,"value":-100},` and, since the API server notes in managedFields who owns each item of the list,
+# `{"name":,"value":-100},` and, as the API server stores the owner of each list item in managedFields,
 # `"k:{\"name\":}":{".":{},"f:name":{},"f:value":{}},` with the name once more.
 _ITEM_BYTES: Final = 23 + 51
 
@@ -49,22 +49,22 @@ Item = tuple[str, int]
 
 @dataclass(frozen=True)
 class Items:
-    """The items that a set of results comes to."""
+    """The items of a set of results."""
 
-    #: Name and value, in the order in which the names first came.
+    #: Name and value, in order of first occurrence.
     items: tuple[Item, ...]
-    #: Items whose value was outside of -100..100.
+    #: Number of items with a value outside of -100..100.
     clamped: int
-    #: Names that were given more than once.
+    #: Number of duplicate names.
     duplicates: int
-    #: Results that are no item, by reason: empty_dimension, nan, infinite.
+    #: Refused results by reason: empty_dimension, nan, infinite.
     refused: Counter[str]
 
 
 def to_score_value(score: float) -> tuple[int, bool]:
     """`score` rounded down, then clamped to -100..100, and whether it was clamped.
 
-    Raises ValueError for NaN and infinity, which have no value that would not mislead.
+    Raises ValueError for NaN and infinity, for which any value would be misleading.
     """
     if not math.isfinite(score):
         raise ValueError(f"{score} is not a score")
@@ -87,9 +87,9 @@ def build_items(
 ) -> Items:
     """The items of `results`: named by the dimension format `fmt`, then by each of `more`.
 
-    Of two results to which one format gives one name, the later one counts; a name that an earlier format gave stays
-    as it is. A result is refused (empty_dimension) when no format gives it a name. Raises ScoreObjectTooLargeError
-    when one object could not hold them.
+    Of two results with the same name by one format, the later one counts; names of an earlier format take precedence. A
+    result without a name by any format is refused (empty_dimension). Raises ScoreObjectTooLargeError when the items
+    exceed one object.
     """
     refused: Counter[str] = Counter()
     finite: list[tuple[Mapping[str, str], float]] = []
@@ -124,16 +124,16 @@ def build_items(
 
 
 def object_bytes(names: Collection[str]) -> int:
-    """About how many bytes an AddOnPlacementScore with these item names takes in the API server's store."""
+    """Estimated bytes of an AddOnPlacementScore with these item names in etcd."""
     quoted = json.dumps([*names], ensure_ascii=False)
-    # In managedFields a name is JSON within JSON, so that what is escaped is escaped twice.
+    # In managedFields a name is JSON within JSON, so escapes are escaped twice.
     escaped_again = quoted.count('"') + quoted.count("\\")
     return _OBJECT_BYTES + 2 * len(quoted.encode("utf-8", "replace")) + escaped_again + _ITEM_BYTES * len(names)
 
 
 def _check_size(names: Collection[str], max_bytes: int) -> None:
     if _OBJECT_BYTES + _CHARACTER_BYTES * len("".join(names)) + 2 * _ITEM_BYTES * len(names) <= max_bytes:
-        # However its names are escaped.
+        # For any escapes of its names.
         return
     size = object_bytes(names)
     if size > max_bytes:
@@ -165,9 +165,9 @@ def addon_placement_score(
 def score_body(
     cluster: str, scorer_name: str, score_name: str, *, owner_uid: str = "", cell: str = ""
 ) -> dict[str, Any]:
-    """The object without its status. With the `owner_uid` of the ManagedCluster it goes when the cluster goes.
+    """The object without its status. With the `owner_uid` of the ManagedCluster it is deleted with the cluster.
 
-    `cell` is the one that writes it, where there are cells.
+    `cell` is the writing cell, if there are cells.
     """
     metadata: dict[str, Any] = {
         "name": sanitize_resource_name(score_name),
@@ -186,7 +186,7 @@ def score_body(
 def score_status(
     items: Iterable[Item], *, valid_until: datetime, now: datetime, previous: Iterable[Condition] = ()
 ) -> dict[str, Any]:
-    """The status: items, when they expire, and a condition. `previous` are the conditions that are there already."""
+    """The status: items, their expiry, and a condition. `previous` are the existing conditions."""
     scores = [{"name": name, "value": value} for name, value in items]
     updated = Condition(
         type=SCORE_CONDITION,

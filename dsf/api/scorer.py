@@ -1,6 +1,6 @@
 """`DynamicScorer`: a scoring API that a user registered. The CRD's schema is generated from these models.
 
-Values that a scorer may leave to its `/config` are empty here when unset. Times are seconds.
+Unset values that `/config` can provide are empty here. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from dsf.api.types import (
 
 #: Most failures kept in a status, newest first.
 MAX_FAILURES: Final = 10
-#: Most items that stand for results when there are none, and most characters of the name of one.
+#: Most items to publish without results, and most characters of an item's name.
 MAX_EMPTY_ITEMS: Final = 256
 MAX_NAME: Final = 253
-#: Most formats of item names, and most characters of one of several.
+#: Most formats of item names, and most characters of each of several.
 MAX_FORMATS: Final = 8
 MAX_FORMAT: Final = 1024
 
 _HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
-# What the models below check beyond their fields, in words that the API server uses too.
+# Checks of the models below beyond their fields, with messages that the API server uses too.
 _VALUE_RULE: Final = "value goes with behavior Value and only with it"
 _EMPTY_RULE: Final = "behavior Value goes with either value or items, and only it does"
 _SOURCES_RULE: Final = "either source or sources; several stand in sources, the one for data first"
@@ -307,7 +307,7 @@ class DynamicScorerSpec(SpecModel):
 
     @property
     def dimension_formats(self) -> tuple[str, ...]:
-        """All formats in their order, each once; at least one."""
+        """All distinct formats in order; at least one."""
         said = (self.score_dimension_format, *self.score_dimension_formats)
         return tuple(dict.fromkeys(one for one in said if one)) or (DEFAULT_FORMAT,)
 

@@ -1,7 +1,7 @@
 """Parser of a scoring API's answer.
 
-This is in the path of every cycle, so an answer is checked in one plain pass and not by a model: 10,000 results take
-some 20 ms. The size of the body is the caller's to bound.
+Every cycle runs it, so an answer is checked in one plain pass and not by a model: 10,000 results take some 20 ms. The
+caller must limit the size of the body.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dsf.errors import ScoringResponseError
 from dsf.reasons import RefusalReason
 from dsf.text import spaced
 
-#: Most results one answer may hold. More would not fit into one AddOnPlacementScore.
+#: Most results of one answer. More would not fit into one AddOnPlacementScore.
 MAX_RESULTS: Final = 10_000
 
-#: Why a single result is refused, here or when its item is made (`dsf.api.score`).
+#: Reasons to refuse a single result, here or when its item is built (`dsf.api.score`).
 REFUSALS: Final = frozenset[str](RefusalReason)
 
-#: Values of all kinds in one answer: the parser's objects are many times as large as the text.
+#: Most values of any kind in one answer: parsed objects are many times as large as the text.
 _MAX_VALUES: Final = 500_000
 
 _USED: Final = frozenset(USED_LABELS)
 
 
 class Result(NamedTuple):
-    """One good result: the labels that are used, and the score as it was sent; always a finite number."""
+    """One valid result: the used labels, and the unchanged score, always a finite number."""
 
     labels: dict[str, str]
     score: float
@@ -43,18 +43,18 @@ class Result(NamedTuple):
 class ScoringResponse:
     """A valid answer."""
 
-    #: The good results in the order of the answer.
+    #: The valid results in the order of the answer.
     results: list[Result]
-    #: How many results were refused, by reason (`dsf.reasons.RefusalReason`).
+    #: Numbers of refused results by reason (`dsf.reasons.RefusalReason`).
     refused: Counter[str]
 
 
 def parse_response(body: bytes, *, max_results: int = MAX_RESULTS) -> ScoringResponse:
     """The results in the answer `body`.
 
-    A single bad result is refused and counted, the others stand. Null in the place of the list is an empty one.
+    A single invalid result is refused and counted, the others are accepted. Null instead of the list is an empty list.
 
-    Raises ScoringResponseError when the answer is not `{"results": [{...}]}` (reason `bad_answer`) or holds more than
+    Raises ScoringResponseError when the answer is not `{"results": [{...}]}` (reason `bad_answer`), or has more than
     `max_results`, or more values than those can have (reason `too_many_results`).
     """
     results: list[Result] = []
@@ -63,7 +63,7 @@ def parse_response(body: bytes, *, max_results: int = MAX_RESULTS) -> ScoringRes
         if type(element) is not dict:
             raise ScoringResponseError(f"results[{index}] is not an object; the answer starts with {head(body)}")
         score = element.get("score")
-        # Not isinstance: a bool is an int to Python, and whole numbers are read as float below.
+        # Not isinstance: a bool is an int in Python, and integers are parsed as float below.
         if type(score) is not float:
             refused[_score_reason(element)] += 1
             continue
@@ -86,7 +86,7 @@ def _elements(body: bytes, max_results: int) -> list[Any]:
             "too_many_results",
         )
     try:
-        # Whole numbers as float: one of 400 digits is then infinite, and one of 5,000 no error of the parser's.
+        # Integers as float: one of 400 digits is then infinite, and one of 5,000 digits is no parser error.
         document = json.loads(body.decode("utf-8-sig"), parse_int=float)
     except RecursionError:
         raise ScoringResponseError(f"the answer is nested too deeply; it starts with {head(body)}") from None
@@ -94,7 +94,7 @@ def _elements(body: bytes, max_results: int) -> list[Any]:
         raise ScoringResponseError(f"the answer is not JSON ({error}); it starts with {head(body)}") from None
     elements = document.get("results") if isinstance(document, dict) else None
     if elements is None and isinstance(document, dict) and "results" in document:
-        # How Go writes a list that nothing was put into.
+        # Go's JSON of a nil slice.
         return []
     if not isinstance(elements, list):
         raise ScoringResponseError(f'the answer is not {{"results": [...]}}; it starts with {head(body)}')
@@ -112,7 +112,7 @@ def _score_reason(element: Mapping[str, Any]) -> str:
 
 
 def _labels(metric: Any) -> dict[str, str] | None:
-    """The labels that are used; None when they are no labels. A result without labels is one series without labels."""
+    """The used labels; None if invalid. A result without labels is one series without labels."""
     if metric is None:
         return {}
     if type(metric) is not dict:
@@ -122,6 +122,6 @@ def _labels(metric: Any) -> dict[str, str] | None:
         if type(value) is not str:
             return None
         if name in _USED:
-            # Halves of characters, too, which an escape can spell.
+            # Also lone surrogates, which an escape can contain.
             labels[name] = value if value.isprintable() else spaced(clean_text(value))
     return labels

@@ -91,7 +91,7 @@ class Override(Methods):
         return self
 
     def counts_on(self, cluster: ClusterFacts) -> bool:
-        """Whether the cluster is one of them: by name, by set, or by labels."""
+        """Whether it applies to the cluster: by name, set or labels."""
         if cluster.name in self.clusters or cluster.labels.get(CLUSTER_SET_LABEL, "") in self.cluster_sets:
             return True
         return self.cluster_selector is not None and self.cluster_selector.matches(cluster.labels)
@@ -142,7 +142,7 @@ class ScoringAuthenticationSpec(Methods):
     )
 
     def on(self, cluster: ClusterFacts) -> Override | None:
-        """The other values on a cluster."""
+        """The override for a cluster."""
         return next((override for override in self.overrides if override.counts_on(cluster)), None)
 
 

@@ -11,7 +11,7 @@ from dsf.api.meta import ApiModel, Condition, ObjectMeta
 from dsf.api.selector import ClusterSelector
 from dsf.api.types import API_VERSION, CONFIG_KIND
 
-#: In a mask: any cluster, or any score.
+#: Wildcard of a mask: any cluster, or any score.
 ANY: Final = "*"
 _CLUSTER_RULE: Final = "either clusterName or clusterSelector"
 
@@ -113,5 +113,5 @@ class DynamicScoringConfig(ApiModel):
 
 
 def is_masked(masks: Iterable[Mask], cluster: str, score_name: str) -> bool:
-    """Whether a mask names this cluster and this (raw, not sanitised) score name. Selectors are not looked at."""
+    """Whether a mask names this cluster and this (raw, not sanitised) score name. Selectors are ignored."""
     return any(mask.cluster_name in (ANY, cluster) and mask.score_name in (ANY, score_name) for mask in masks)

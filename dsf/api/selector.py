@@ -49,7 +49,7 @@ class Requirement(SpecModel):
         return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels are as it says. As in Kubernetes, NotIn is also true without the label."""
+        """Whether the labels meet the requirement. As in Kubernetes, NotIn is also true without the label."""
         match self.operator:
             case Operator.In:
                 return labels.get(self.key) in self.values
@@ -83,7 +83,7 @@ class ClusterSelector(SpecModel):
         return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a cluster with these labels is one of them."""
+        """Whether it selects a cluster with these labels."""
         wanted = (self.match_labels or {}).items()
         return all(labels.get(key) == value for key, value in wanted) and all(
             requirement.matches(labels) for requirement in self.match_expressions

@@ -28,7 +28,7 @@ class Stage(NamedTuple):
     config_url: str
     spec: Source | Scoring
     synced: RemoteSource | RemoteScoring
-    #: None: the servers are stand-ins, of which no list speaks.
+    #: None: the servers are placeholders, to which no list applies.
     token_hosts: TokenHosts | None
 
 
@@ -38,7 +38,7 @@ def endpoint(
     scorer: DynamicScorer,
     authentications: Authentications,
 ) -> tuple[str, Way]:
-    """The URL of a stage. Raises ResolutionError when it is none, or when it would carry a token to a foreign host."""
+    """The URL of a stage. Raises ResolutionError if it is invalid, or if a token would be sent to a foreign host."""
     name, config_url, spec, synced, token_hosts = stage
     path = synced.path or spec.path or default_path
     try:
@@ -79,7 +79,7 @@ def _check_token_host(stage: str, synced_host: str, spec_host: str, fallback: st
 
 
 def secret(stage: str, auth: Auth | None) -> Secret:
-    """Upstream's kind of token, which agents of any version know."""
+    """The token in upstream's format, which agents of any version support."""
     if auth is None or auth.token_secret_ref is None:
         return Secret("", "")
     ref = auth.token_secret_ref

@@ -18,9 +18,9 @@ from dsf.api.types import SourceType
 from dsf.api.ways import NO_WAY, Way, access_of
 from dsf.errors import ResolutionError
 
-#: The path of a Prometheus of which only the host is given.
+#: Default path of a Prometheus.
 DEFAULT_PROMETHEUS_PATH: Final = "/api/v1/query_range"
-#: The path at which an OpenTelemetry collector serves Prometheus' format.
+#: Default path of an OpenTelemetry collector with Prometheus' format.
 DEFAULT_OPENTELEMETRY_PATH: Final = "/metrics"
 _DEFAULT_PATHS: Final[Mapping[str, str]] = {
     SourceType.Prometheus: DEFAULT_PROMETHEUS_PATH,
@@ -38,7 +38,7 @@ class SourceFields(NamedTuple):
 class Said(NamedTuple):
     """One source in spec and `/config`."""
 
-    #: Below spec.
+    #: Path below spec.
     field: str
     name: str
     spec: Source
@@ -52,7 +52,7 @@ def source_fields(
     authentications: Authentications,
     elsewhere: str,
 ) -> tuple[SourceFields, ...]:
-    """All sources of a scorer, the first one first; it alone, without a name, where there is only `source`.
+    """All sources of a scorer in order; with only `source`, this one without a name.
 
     Raises ResolutionError.
     """
@@ -93,7 +93,7 @@ def missing(reason: Reason, field: str, elsewhere: str) -> ResolutionError:
 
 
 def first_positive(*values: int) -> int:
-    """The first that is set; 0 when none is."""
+    """The first positive value; 0 without one."""
     return next((value for value in values if value > 0), 0)
 
 
@@ -113,7 +113,7 @@ def _source(
             f"spec.{said.field}.options: the type is {kind}, and only the types of plug-ins have options",
         )
     if kind is SourceType.None_:
-        # Nothing is fetched, so nothing is said about it and no token is looked for.
+        # Nothing is fetched, so its other settings and its token are ignored.
         return SourceFields(SourceSummary(name=said.name, type=str(kind)))
     range_ = first_positive(synced.params.range, params.range if params else 0)
     step = first_positive(synced.params.step, params.step if params else 0)
@@ -127,13 +127,13 @@ def _source(
     if kind is SourceType.Object:
         if spec.object is None:
             raise ResolutionError(Reason.MissingObject, f"{said.field}.object is not set; /config cannot say it")
-        # An agent that does not know a part of it fails this scorer alone, as with a query.
+        # An agent that does not know a part of it only fails this scorer, as with a query.
         query = spec.object.model_dump_json(by_alias=True, exclude_unset=True, exclude_none=True)
     told = SourceSummary(
         name=said.name, type=str(kind), query=query, range=range_, step=step, options=spec.options or None
     )
     if kind in (SourceType.Kubernetes, SourceType.Object):
-        # The agent's own cluster, with the agent's own account.
+        # The agent's own cluster and account.
         return SourceFields(told)
     url, way = endpoint(stage, _DEFAULT_PATHS.get(kind, ""), scorer, authentications)
     name, key = secret(said.field, spec.auth)

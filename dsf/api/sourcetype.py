@@ -12,7 +12,7 @@ from dsf.api.types import SourceType
 
 _PART: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _KNOWN: Final = f"{', '.join(SourceType)}; that of a plug-in has a dot, as csv.example.com"
-#: The same for the API server (CEL), whose message for a pattern would be the pattern.
+#: The same for the API server in CEL, as its message for a pattern is only the pattern.
 _RULE: Final = {
     "rule": f"self in {[str(member) for member in SourceType]} || self.matches('^{_PART}([.]{_PART})+$')",
     "message": f"must be one of {_KNOWN}",
@@ -20,15 +20,15 @@ _RULE: Final = {
 
 
 def is_plugin_type(name: str) -> bool:
-    """Whether it is a name for a plug-in's type: that of a DNS subdomain, such as `csv.example.com`.
+    """Whether it is a valid name of a plug-in's type: a DNS subdomain such as `csv.example.com`.
 
-    No built-in type has a dot, now or later: neither a misspelt one nor a new one is ever taken for a plug-in's.
+    Built-in types never have a dot, so neither a misspelt nor a new one can be mistaken for a plug-in's.
     """
     return "." in name and is_dns_subdomain(name)
 
 
 def _source_type(value: Any) -> str:
-    """A built-in type as a SourceType, another one as it is. Raises ValueError."""
+    """A built-in type as a SourceType, a plug-in's type unchanged. Raises ValueError."""
     if isinstance(value, str):
         if value in set(SourceType):
             return SourceType(value)
@@ -42,7 +42,7 @@ AnySourceType = Annotated[
     PlainValidator(_source_type),
     WithJsonSchema({"type": "string", "maxLength": MAX_NAME_LENGTH, "x-kubernetes-validations": [_RULE]}),
 ]
-#: What a plug-in is told besides; only the plug-in knows which fields it has.
+#: Parameters of a plug-in, which only the plug-in validates.
 SourceOptions = Annotated[
     dict[str, JsonValue], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
 ]

@@ -13,8 +13,8 @@ from dsf.api.authentication import POD_IDENTITY, Access, CaKind, Reference
 from dsf.api.problems import Mistake, explain
 from dsf.errors import ManifestError
 
-#: A score that nothing else is said about lives this many intervals, and at least this many seconds, which is also
-#: when OCM gives up on a silent cluster (5 leases of 60 s).
+#: Default validity of a score in intervals, and its minimum in seconds, after which OCM also considers a silent cluster
+#: as lost (5 leases of 60 s).
 VALIDITY_INTERVALS: Final = 3
 MIN_VALIDITY_SECONDS: Final = 300
 
@@ -82,29 +82,29 @@ class ScorerSummary(BaseModel):
     location: str = ""
     score_destination: str = ""
     score_dimension_format: str = ""
-    # The framework's own fields; a hub that does not write them means the defaults.
+    # The framework's own fields; missing ones have their defaults.
     timeout_seconds: StrictInt = Field(default=DEFAULT_TIMEOUT_SECONDS, ge=1)
     max_retries: StrictInt = Field(default=DEFAULT_MAX_RETRIES, ge=0)
     validity_seconds: StrictInt = Field(
         default_factory=lambda data: default_validity(data.get("scoring_interval", 0)), ge=1
     )
-    # Only there when a source or a scoring API is asked with more than a token of upstream's kind.
+    # Only if a source or scoring API needs more than a token in upstream's format.
     source_access: Annotated[Access | None, BeforeValidator(_access)] = None
     scoring_access: Annotated[Access | None, BeforeValidator(_access)] = None
-    # Only there with several formats: those beside the first. The hub makes the items; an agent only explains them.
+    # Only with several formats: those after the first. The hub builds the items; an agent only explains them.
     more_dimension_formats: tuple[str, ...] | None = None
-    # Only there when results are put together; the hub does it, an agent only explains it.
+    # Only with aggregation, which the hub does; an agent only explains it.
     aggregate_by: tuple[str, ...] | None = None
     aggregate_with: str | None = None
-    # Only there with several sources: the name of the first, which is the one above, and the others.
+    # Only with several sources: the name of the first, which is the one above, and the others.
     source_name: str | None = None
     sources: tuple[SourceSummary, ...] | None = None
-    # Only there for a plug-in's type that has some.
+    # Only for a plug-in's type with parameters.
     source_options: dict[str, Any] | None = None
 
     @property
     def each_source(self) -> tuple[ScorerSummary, ...]:
-        """For each source the same scorer as if it had this one alone, the first one first."""
+        """For each source, in order, the scorer with only this source."""
         if not self.sources:
             return (self,)
         fields = [name for name in SourceSummary.model_fields if name != "name"]
@@ -116,25 +116,25 @@ class ScorerSummary(BaseModel):
 
     @property
     def references(self) -> frozenset[Reference]:
-        """The Secrets and ConfigMaps in the agent's namespace that it names."""
+        """The referenced Secrets and ConfigMaps in the agent's namespace."""
         names = [one.source_endpoint_auth_name for one in self.each_source]
         found = {Reference(CaKind.Secret, name) for name in (*names, self.scoring_endpoint_auth_name) if name}
         return frozenset(found.union(*(access.references for access in self.accesses)))
 
     @property
     def uses_account(self) -> bool:
-        """Whether it asks for tokens of the agent's own account."""
+        """Whether it needs tokens of the agent's own account."""
         return any(access.methods.account_use not in ("", POD_IDENTITY) for access in self.accesses)
 
     @property
     def accesses(self) -> list[Access]:
-        """How its servers are asked, where that is more than a token of upstream's kind."""
+        """Authentication to its servers, as far as it exceeds a token in upstream's format."""
         accesses = (*(one.source_access for one in self.each_source), self.scoring_access)
         return [access for access in accesses if access is not None]
 
 
 def dump_summaries(summaries: Iterable[ScorerSummary]) -> str:
-    """The JSON array of the ConfigMap, sorted by name so that equal sets are equal texts; `[]` when there are none."""
+    """The JSON array of the ConfigMap, sorted by name so that equal sets give equal texts; `[]` if empty."""
     ordered = sorted(summaries, key=lambda summary: (summary.name, summary.score_name))
     return json.dumps(
         [summary.model_dump(mode="json", by_alias=True, exclude_none=True) for summary in ordered],
@@ -145,7 +145,7 @@ def dump_summaries(summaries: Iterable[ScorerSummary]) -> str:
 def parse_summaries(text: str) -> list[ScorerSummary]:
     """The summaries in the ConfigMap's `text`. Unknown keys are ignored, missing optional ones get their defaults.
 
-    Raises ManifestError that names the element and the field.
+    Raises ManifestError naming the element and the field.
     """
     try:
         elements = json.loads(text)

@@ -20,23 +20,23 @@ from dsf.errors import ResolutionError
 _TEMPLATE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^{}]*)\}")
 #: The same in PromQL, where `${1}` is a group of label_replace.
 _IN_QUERY: Final = re.compile(r"\$(?:(?P<literal>\$)|(?!\{[0-9]+\}))\{(?P<name>[^{}]*)\}")
-#: What may stand in PromQL outside of a string: a name, a number or a duration. No blank, no operator.
+#: Values allowed in PromQL outside of a string: a name, a number or a duration. No blank, no operator.
 _WORD: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_:.]*")
 _HOST_PART: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 _KNOWN: Final = "${cluster}, ${label:KEY} and ${claim:KEY}"
 
-#: Makes of a value what may stand in its place; raises ValueError (why not).
+#: Escapes a value for its place; raises ValueError with the reason if impossible.
 _Escape = Callable[[str], str]
 
 
 class Renderer:
-    """Fills in the values of one cluster. All methods raise ResolutionError that names cluster, field and key."""
+    """Expands templates for one cluster. All methods raise ResolutionError naming cluster, field and key."""
 
     def __init__(self, cluster: ClusterFacts) -> None:
         self._cluster = cluster
 
     def query(self, text: str, field: str) -> str:
-        """PromQL, or any text with strings like its."""
+        """PromQL, or any text with the same string syntax."""
         if "${" not in text:
             return text
         filled = code = ""
@@ -64,11 +64,11 @@ class Renderer:
         return filled + text[position:]
 
     def path(self, text: str, field: str) -> str:
-        """A path, with a query or not."""
+        """A path, optionally with a query."""
         return self._fill(text, field, _path)
 
     def value(self, text: str, field: str) -> str:
-        """The value of a header or of a parameter, which is escaped when it is sent."""
+        """The value of a header or a parameter, which is escaped when it is sent."""
         return self._fill(text, field, _plain)
 
     def _fill(self, text: str, field: str, escape: _Escape, template: re.Pattern[str] = _TEMPLATE) -> str:
@@ -101,19 +101,19 @@ class Renderer:
 
 
 def has_template(text: str) -> bool:
-    """Whether something is to be filled in, or to be taken for itself."""
+    """Whether the text has a template or an escaped `$${`."""
     return _TEMPLATE.search(text) is not None
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """The text in pieces, and of each what it is: `string` (with its quotes), `comment` or something else."""
+    """Pieces of the text with their type: `string` (with its quotes), `comment` or other."""
     for found in TOKEN.finditer(text):
         yield found[0], found.lastgroup or ""
 
 
 def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
-    """Refuse a template behind a backslash that would escape the first character of the value, and not itself."""
-    # Of a value between quotes, and of one in a regular expression, each character stands behind backslashes of ours.
+    """Refuse a template after a backslash that would escape the first character of the value."""
+    # In quotes and in regular expressions, our own backslashes precede the characters of a value.
     even = 2 ** ((piece[0] != "`") + is_regex)
     for found in _IN_QUERY.finditer(piece):
         before = piece[: found.start()]

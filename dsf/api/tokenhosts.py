@@ -1,4 +1,4 @@
-"""Lists of servers that a token may be sent to.
+"""Lists of servers to which a token may be sent.
 
 The owner of a token writes such a list, not the author of a DynamicScorer. An entry is `host` (any port, http or
 https), `host:port` (http or https) or `https://host[:port]` (exactly this server).
@@ -27,12 +27,12 @@ class TokenHosts:
     """The servers of one list."""
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
-        """Raises ValueError that names the entry which is no server."""
+        """Raises ValueError naming an invalid entry."""
         self._entries = frozenset(_parse(entry) for entry in entries)
 
     @classmethod
     def split(cls, text: str) -> TokenHosts:
-        """From a text in which commas or blanks separate the entries. Raises ValueError."""
+        """Parse entries separated by commas or blanks. Raises ValueError."""
         return cls(entry for entry in _SEPARATORS.split(text) if entry)
 
     def __bool__(self) -> bool:
@@ -62,5 +62,5 @@ def _parse(entry: str) -> _Entry:
         raise ValueError(msg) from None
     if "://" in entry:
         return _Entry(scheme, host, port)
-    # What follows the brackets of an IPv6 address, or the whole of a name.
+    # The part after the brackets of an IPv6 address, or a whole name.
     return _Entry(None, host, port if ":" in entry.rpartition("]")[2] else None)

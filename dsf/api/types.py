@@ -30,26 +30,26 @@ MANIFESTWORK_NAME: Final = "dynamic-scoring-config-manifestwork"
 CONFIGMAP_NAME: Final = "dynamic-scoring-config"
 #: Key of the ConfigMap that holds the JSON array of ScorerSummary.
 SUMMARIES_KEY: Final = "summaries"
-#: And the one with the URL of the agent's Redis, where the hub says it.
+#: Key with the URL of the agent's Redis, if the hub provides it.
 REDIS_URL_KEY: Final = "redis-url"
 
-#: The Secret that brings an agent its own credentials, its ManifestWork, and the key that signs results.
+#: The Secret with an agent's credentials, its ManifestWork, and its key with the signing key of results.
 CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
 CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
 #: The ServiceAccount of agents.
 AGENT_ACCOUNT: Final = "dynamic-scoring-agent-sa"
-#: Name on the managed cluster of the pull Secret that the hub delivers there, as upstream's.
+#: Name on the managed cluster of the pull Secret that the hub delivers, as in upstream.
 PULL_SECRET_NAME: Final = "hub-registry-secret"  # noqa: S105 - the name of a Secret
 CREDENTIALS_KEY: Final = "signing-key"
-#: Key of the same Secret with the password of the cluster's user in Redis, where there are users.
+#: Key of the same Secret with the password of the cluster's Redis user, if there are users.
 REDIS_PASSWORD_KEY: Final = "redis-password"  # noqa: S105 - the key in a Secret
-#: And the one with the password of the Sentinels, where they want one: the same for every agent.
+#: Key with the password of the Sentinels, if they need one: the same for every agent.
 SENTINEL_PASSWORD_KEY: Final = "sentinel-password"  # noqa: S105 - the key in a Secret
-#: Label or annotation of a Secret on a managed cluster: the servers that scorers may have its tokens sent to.
+#: Label or annotation of a Secret on a managed cluster: the servers to which scorers may send its tokens.
 USABLE_FOR: Final = f"{GROUP}/usable-for"
-#: Label of Secrets on the hub that clusters may have, with the value true.
+#: Label of Secrets on the hub that may be delivered to clusters, with the value true.
 DELIVER_LABEL: Final = f"{GROUP}/deliver"
-#: Annotation of that ManifestWork: which credentials are valid. Numbers, no secret.
+#: Annotation of that ManifestWork with the valid key ids. Numbers, no secret.
 KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
 
 ADDON_NAME: Final = "dynamic-scoring-framework"
@@ -57,17 +57,17 @@ AGENT_NAME: Final = "dynamic-scoring-agent"
 HUB_NAMESPACE: Final = "open-cluster-management"
 AGENT_NAMESPACE: Final = "dynamic-scoring"
 
-#: Largest number of seconds a field takes: what a Go int32 on the other side can hold.
+#: Largest number of seconds in a field: that of a Go int32.
 MAX_SECONDS: Final = 2**31 - 1
 
 #: Labels of every object the framework writes.
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "dynamic-scoring-framework"
 SCORER_NAME_LABEL: Final = "dynamic-scoring.open-cluster-management.io/scorer-name"
-#: And those that cells write: the name of the cell.
+#: Label of objects written by cells: the name of the cell.
 CELL_LABEL: Final = "dynamic-scoring.open-cluster-management.io/cell"
 
-#: Label of a ManagedCluster: the ManagedClusterSet that it is in.
+#: Label of a ManagedCluster: its ManagedClusterSet.
 CLUSTER_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
 
 #: Annotation of a DynamicScorer: no ticks before this RFC 3339 time.
@@ -76,7 +76,7 @@ PAUSED_UNTIL_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/pau
 #: The one condition of an AddOnPlacementScore; type and reason are the same word (OCM enhancement 32).
 SCORE_CONDITION: Final = "AddOnPlacementScoreUpdated"
 
-#: Labels of a result that mean something to the framework; others are dropped.
+#: Labels of a result that the framework uses; others are dropped.
 USED_LABELS: Final = ("node", "device", "namespace", "app", "pod", "container", "meta")
 
 
@@ -149,5 +149,5 @@ class ConditionType(StrEnum):
     ConfigSynced = "ConfigSynced"
     Distributed = "Distributed"
     Scoring = "Scoring"
-    #: Only there since a scorer asked for a server whose certificate is not looked at.
+    #: Only once a scorer has disabled certificate verification for a server.
     TLSVerified = "TLSVerified"

@@ -1,7 +1,7 @@
-"""URLs of scoring APIs and sources: checking, comparing and joining them.
+"""Validation, comparison and joining of URLs of scoring APIs and sources.
 
-The check is narrow on purpose. Tokens are sent to these URLs, and two programs that read one odd URL differently
-(a backslash, a blank, user information before an `@`) may send them to two different hosts.
+The check is strict on purpose. Tokens are sent to these URLs, and two programs that parse an unusual URL differently (a
+backslash, a blank, user information before an `@`) may send them to different hosts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-# Both cases are spelled out: to IGNORECASE, a long s (U+017F) is an `s` and the Kelvin sign a `k`.
+# Both cases are spelled out: IGNORECASE matches a long s (U+017F) with `s` and the Kelvin sign with `k`.
 _URL = re.compile(
     r"""(?P<scheme>[hH][tT][tT][pP][sS]?)://
         (?P<host>\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+)
@@ -21,13 +21,13 @@ _URL = re.compile(
 )
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _MAX_PORT: Final = 65535
-# What may stand in a path as it is: RFC 3986 pchar, the slash, and % of what is escaped already.
+# Characters allowed in a path: RFC 3986 pchar, the slash, and % of existing escapes.
 _PATH_SAFE: Final = "/:@!$&'()*+,;=~%"
 _QUERY_SAFE: Final = _PATH_SAFE + "?"
 
 
 class Origin(NamedTuple):
-    """Which server a URL speaks to. Two URLs of one server have equal origins."""
+    """The server of a URL. Two URLs of one server have equal origins."""
 
     scheme: str
     host: str
@@ -35,7 +35,7 @@ class Origin(NamedTuple):
 
 
 def is_valid_url(url: str) -> bool:
-    """Whether `url` is http or https with a host, and nothing that may be read in two ways."""
+    """Whether `url` is http or https with a host, and unambiguous."""
     try:
         origin(url)
     except ValueError:
@@ -52,7 +52,7 @@ def origin(url: str) -> Origin:
 
 
 def base_url(url: str) -> str:
-    """`scheme://host[:port]` of `url` as it is written there. Raises ValueError when `is_valid_url` would be false."""
+    """`scheme://host[:port]` of `url`, unchanged. Raises ValueError when `is_valid_url` would be false."""
     match = _match(url)
     return url[: match.end("port") if match["port"] else match.end("host")]
 
@@ -60,7 +60,7 @@ def base_url(url: str) -> str:
 def join_url(host: str, path: str) -> str:
     """`path` below the URL `host`, which may have a path of its own.
 
-    Slashes are normalised and dot segments resolved; a `?query` of the path is kept; what cannot stand in a URL is
+    Slashes are normalised and dot segments resolved; a `?query` of the path is kept; invalid characters are
     percent-encoded. Raises ValueError when `host` is no valid URL or has a query.
     """
     match = _match(host)

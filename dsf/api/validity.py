@@ -1,16 +1,16 @@
-"""Until when a score may be used.
+"""Validity of scores.
 
-The fleet's factor stretches a validity once, where the score is stored: every reader sees the same end.
+The fleet's factor extends a validity once, when the score is stored, so that all readers see the same expiry.
 """
 
 from __future__ import annotations
 
 
 def valid_until(at: float, validity: float, factor: float) -> float:
-    """Until when (unix seconds) a score of the moment `at` may be used. `factor` is `Writes.validity_factor`."""
+    """Expiry (unix seconds) of a score of the time `at`. `factor` is `Writes.validity_factor`."""
     return at + validity * factor
 
 
 def has_expired(until: float, now: float) -> bool:
-    """Whether a score that is valid until then must not be used any more at `now`."""
+    """Whether a score with this expiry has expired at `now`."""
     return until <= now

@@ -21,21 +21,21 @@ from dsf.errors import ResolutionError
 _OneValue = TypeVar("_OneValue", bound=OneValue)
 
 
-#: What a cluster is told, why the scorer cannot run there, or None where it shall not.
+#: The configuration for a cluster, why the scorer cannot run there, or None if it is not selected.
 Told: TypeAlias = ScorerSummary | ResolutionError | None
 
 
 class Everywhere(NamedTuple):
     """One scorer on all clusters."""
 
-    #: What is the same on all of them; its summary is that of one of them.
+    #: The common configuration; its summary is that of one cluster.
     resolved: ResolvedScorer
-    #: By cluster, where not all are told the same.
+    #: By cluster, if configurations differ.
     told: dict[str, Told]
 
 
 class _Anything(dict[str, str]):
-    """Labels of a cluster that has every one."""
+    """Labels of a cluster with every label."""
 
     def get(self, key: str, default: Any = None) -> Any:
         del key, default
@@ -46,24 +46,24 @@ _NOWHERE = ClusterFacts("x", _Anything(), _Anything())
 
 
 class Memory:
-    """What clusters were told the last time, so that only what changed is worked out again: a template costs a third of
-    a millisecond on each cluster. Not thread-safe."""
+    """Cache of the clusters' configurations, so that only changes are recomputed: a template takes a third of a
+    millisecond per cluster. Not thread-safe."""
 
     def __init__(self) -> None:
-        # Scorer -> what it was made of, and by cluster of which facts and what.
+        # Scorer -> its inputs, and by cluster the facts and the result.
         self._kept: dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterFacts, Told]]]] = {}
 
     def recall(self, scorer: str, inputs: tuple[object, ...]) -> dict[str, tuple[ClusterFacts, Told]]:
-        """By cluster; nothing when it was made of something else."""
+        """Cached results by cluster; empty for other inputs."""
         kept = self._kept.get(scorer)
         return kept[1] if kept is not None and kept[0] == inputs else {}
 
     def keep(self, scorer: str, inputs: tuple[object, ...], found: dict[str, tuple[ClusterFacts, Told]]) -> None:
-        """For the next time."""
+        """Cache results by cluster."""
         self._kept[scorer] = (inputs, found)
 
     def forget_others(self, scorers: Container[str]) -> None:
-        """Drop what is kept of scorers that are none of these."""
+        """Drop the cached results of all other scorers."""
         for gone in [name for name in self._kept if name not in scorers]:
             del self._kept[gone]
 
@@ -75,20 +75,20 @@ def resolve_everywhere(
     clusters: Iterable[ClusterFacts],
     memory: Memory | None = None,
 ) -> Everywhere:
-    """What the clusters are told. Raises ResolutionError when it can run on none of those that it shall run on."""
+    """The clusters' configurations. Raises ResolutionError if it cannot run on any selected cluster."""
     has_templates = any(has_template(text) for text in _texts(scorer))
     resolved = None if has_templates else resolve(scorer, token_hosts, authentications)
     selector = scorer.spec.cluster_selector
     if resolved is not None and selector is None and not _is_varied(resolved):
         return Everywhere(resolved, {})
-    # All that `resolve` reads; a status that was written is no news.
+    # All inputs of `resolve`; a written status is no change.
     inputs = (scorer.spec, scorer.status.last_synced_config, scorer.metadata.annotations, token_hosts, authentications)
     memory = memory or Memory()
     before = memory.recall(scorer.key, inputs)
     now: dict[str, tuple[ClusterFacts, Told]] = {}
     for cluster in clusters:
         known = before.get(cluster.name)
-        # Of the first one that it runs on the whole is needed.
+        # The whole result is only needed for the first cluster on which it runs.
         if known is None or known[0] != cluster or (resolved is None and isinstance(known[1], ScorerSummary)):
             found: Told = None
             if selector is None or selector.matches(cluster.labels):
@@ -108,13 +108,13 @@ def resolve_everywhere(
     if resolved is None:
         if refusal is not None:
             raise refusal
-        # No list of servers has the stand-in, and none has to.
+        # No list of servers contains the placeholder.
         resolved = resolve(_rendered(scorer, _NOWHERE), None, authentications)
     return Everywhere(resolved, told)
 
 
 def _texts(scorer: DynamicScorer) -> list[str]:
-    """What may have templates that are filled in before a scorer is resolved."""
+    """Texts that may have templates which are expanded before a scorer is resolved."""
     spec, synced = scorer.spec, synced_config(scorer)
     texts = [spec.scoring.host, spec.scoring.path, synced.scoring.host, synced.scoring.path]
     said: list[Source | RemoteSource] = [spec.source, synced.source, *(spec.sources or ()), *(synced.sources or ())]
@@ -124,11 +124,11 @@ def _texts(scorer: DynamicScorer) -> list[str]:
 
 
 def _rendered(scorer: DynamicScorer, cluster: ClusterFacts) -> DynamicScorer:
-    """The scorer with the values of a cluster in it."""
+    """The scorer with templates expanded for a cluster."""
     fill = Renderer(cluster)
     spec, synced = scorer.spec, scorer.status.last_synced_config
     made = scorer.model_copy(update={"spec": spec.model_copy(update=_filled_parts(spec, fill, "spec.{}"))})
-    # One that was synced before the mode became None counts no more, whatever its templates.
+    # A /config that was synced before the mode became None is ignored with its templates.
     if synced is None or spec.config_sync_mode is not ConfigSyncMode.Full:
         return made
     config = synced.model_copy(update=_filled_parts(synced, fill, "{} in /config"))
@@ -136,7 +136,7 @@ def _rendered(scorer: DynamicScorer, cluster: ClusterFacts) -> DynamicScorer:
 
 
 def _filled_parts(said: DynamicScorerSpec | RemoteConfig, fill: Renderer, where: str) -> dict[str, Any]:
-    """What is asked, by the name of the field; `where` makes a field's place of its name."""
+    """The expanded parts by field name; `where` converts a field name to its path."""
     sources = None
     if said.sources is not None:
         sources = tuple(_with_query(one, fill, f"sources[{one.name}]", where) for one in said.sources)
@@ -164,7 +164,7 @@ def _with_urls(part: Any, fill: Renderer, field: str, where: str) -> Any:
 
 
 def _is_varied(resolved: ResolvedScorer) -> bool:
-    """Whether clusters are told different things of a scorer without templates in query and URLs."""
+    """Whether clusters get different configurations of a scorer without templates in query and URLs."""
     ways = [way.authentication for way in (*resolved.source_ways, resolved.scoring_way)]
     if any(authentication is not None and authentication.spec.overrides for authentication in ways):
         return True
@@ -196,7 +196,7 @@ def _on_cluster(resolved: ResolvedScorer, cluster: ClusterFacts) -> ScorerSummar
 def _told(
     stage: str, way: Way, endpoint: str, access: Access | None, cluster: ClusterFacts, fill: Renderer
 ) -> tuple[str, Access | None]:
-    """How one server is asked on a cluster."""
+    """URL of one server on a cluster, and authentication to it."""
     override = way.authentication.spec.on(cluster) if way.authentication is not None else None
     if way.authentication is not None and override is not None:
         endpoint, access = _overridden(stage, way, way.authentication, override, endpoint, fill)

@@ -16,10 +16,10 @@ from dsf.errors import ResolutionError
 
 
 class Way(NamedTuple):
-    """How a server is asked that a ScoringAuthentication is named for."""
+    """Authentication to a server by a ScoringAuthentication."""
 
     authentication: ScoringAuthentication | None = None
-    #: Of its endpoint, below the host.
+    #: Path of its endpoint below the host.
     path: str = ""
 
 
@@ -29,7 +29,7 @@ NO_WAY: Final = Way()
 def authentication_of(
     stage: str, spec: Source | Scoring, scorer: DynamicScorer, known: Authentications
 ) -> ScoringAuthentication | None:
-    """The ScoringAuthentication that a stage names."""
+    """The ScoringAuthentication of a stage."""
     if spec.auth is None or spec.auth.authentication_ref is None:
         return None
     name, namespace = spec.auth.authentication_ref.name, scorer.metadata.namespace
@@ -64,7 +64,7 @@ def check_allowed(stage: str, authentication: ScoringAuthentication, endpoint: s
 
 
 def access_of(stage: str, spec: Source | Scoring, way: Way, endpoint: str) -> Access | None:
-    """What else an agent needs to ask this server; None when a token of upstream's kind, or nothing, is all of it."""
+    """The authentication to this server beyond a token in upstream's format; None if there is none."""
     authentication = way.authentication
     if authentication is not None:
         where = f"spec of ScoringAuthentication {authentication.metadata.name!r}"
@@ -85,7 +85,7 @@ def access_of(stage: str, spec: Source | Scoring, way: Way, endpoint: str) -> Ac
 
 
 def access_with(authentication: ScoringAuthentication, methods: Methods, tls: Tls | None, where: str) -> Access:
-    """What agents are told of a server that this object is named for. Raises ResolutionError."""
+    """The agents' configuration for a server with this object. Raises ResolutionError."""
     for part in (methods, tls):
         if part is not None:
             _check_references(part, where)
@@ -99,7 +99,7 @@ def access_with(authentication: ScoringAuthentication, methods: Methods, tls: Tl
 
 
 def methods_of(part: Methods | None) -> Methods:
-    """The methods alone of a model that has more."""
+    """Only the methods of a model with more fields."""
     return Methods() if part is None else Methods(**{name: getattr(part, name) for name in Methods.model_fields})
 
 
