@@ -170,7 +170,7 @@ HUB_CHANGED = "dsf:hub:changed"
 #: list, one element wakes the hub controller.
 HUB_WAKE = "dsf:hub:wake"
 
-# --- what people did (the command line, the optimiser and the page write; the hub controller makes Events of it) ----
+# --- users' actions (written by command line, optimiser and page; the hub controller makes Events of them) ----------
 
 #: stream, newest `CHANGES_KEPT` actions; each has one field `change` with JSON by `dsf.fleet.changes`.
 CHANGES = "dsf:changes"

@@ -45,7 +45,7 @@ def _on_a_fleet(
         ),
     ] = None,
 ) -> None:
-    """Defines the option."""
+    """Carries the option."""
 
 
 class FleetCommand(TyperCommand):
