@@ -1,12 +1,15 @@
 """The output folder of the `dir` backend: the file of each object.
 
-    dynamicscorers/<name>.yaml              DynamicScorer with its status dynamicscoringconfigs/<name>.yaml
-    DynamicScoringConfig with its status scoringauthentications/<name>.yaml      ScoringAuthentication
-    managedclusters/<name>.yaml             ManagedCluster clusters/<cluster>/manifestwork-<name>.yaml
+    dynamicscorers/<name>.yaml              DynamicScorer with its status
+    dynamicscoringconfigs/<name>.yaml       DynamicScoringConfig with its status
+    scoringauthentications/<name>.yaml      ScoringAuthentication
+    managedclusters/<name>.yaml             ManagedCluster
+    clusters/<cluster>/manifestwork-<name>.yaml
     clusters/<cluster>/<configmap>.yaml     delivered by the ManifestWork
-    clusters/<cluster>/addonplacementscores/<name>.yaml clusters/<cluster>/agent-credentials/   the agent's credentials
-    problems.yaml, events.yaml              for users .hub/                                   the hub's own: lock and
-    master secret
+    clusters/<cluster>/addonplacementscores/<name>.yaml
+    clusters/<cluster>/agent-credentials/   the agent's credentials
+    problems.yaml, events.yaml              for users
+    .hub/                                   the hub's own: lock and master secret
 
 The file name of an object outside of the hub's namespace includes the namespace: `<namespace>_<name>.yaml`. With
 several cells, each has such a folder, named after the cell, inside the folder of a single hub.
