@@ -1,4 +1,4 @@
-"""The call of a stage as Celery's worker takes it: what it reads of a message, with nothing in it to decode."""
+"""A stage call for Celery's worker: the parts of a message that it reads, already decoded."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Final
 from dsf.store.entries import LATEST
 
 _ORIGIN: Final = f"gen{os.getpid()}@{socket.gethostname()}"
-#: No callbacks and no chain: what follows a task is decided where it runs.
+#: No callbacks and no chain: the task itself decides what follows it.
 _NOTHING_FOLLOWS: Final = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
 class StageCall:
-    """In the place of kombu's Message, in this process only."""
+    """Replaces kombu's Message, in this process only."""
 
     __slots__ = ("body", "headers", "properties")
 
@@ -51,27 +51,27 @@ class StageCall:
             "retries": retries,
             "root_id": root_id or task_id,
             "parent_id": parent_id,
-            # What Flower and logs show.
+            # Shown by Flower and in logs.
             "argsrepr": repr(names),
             "kwargsrepr": "{}",
             "origin": _ORIGIN,
             "ignore_result": True,
-            # Of people's own there are none. Celery would look for them at each task.
+            # No custom headers; else Celery would look for them at each task.
             "headers": {},
         }
 
     @property
     def task(self) -> str:
-        """Its name."""
+        """The task's name."""
         return str(self.headers["task"])
 
     @property
     def payload(self) -> Any:
-        """What a body is decoded to: positional and named arguments, and what follows."""
+        """The decoded body: positional and named arguments, and callbacks."""
         return self.body
 
     @property
     def delivery_info(self) -> dict[str, str]:
-        """The queue that it is of."""
+        """The queue."""
         info: dict[str, str] = self.properties["delivery_info"]
         return info

@@ -1,8 +1,8 @@
-"""What time it is on the hub, as well as this agent can know it.
+"""The hub's time, as estimated by this agent.
 
-A tick expires at a moment of the hub's clock. An agent whose own clock is ahead would drop ticks that are fresh, and
-one that is behind would run stale ones, so the difference is measured with Redis' own clock (`TIME`) and taken into
-account. Results still carry the agent's own time: the hub refuses one whose clock is too far off, and says so.
+A tick expires by the hub's clock. An agent whose clock is ahead would drop fresh ticks, and one whose clock is behind
+would run stale ones, so the agent measures the offset to Redis' clock (`TIME`) and corrects for it. Results still carry
+the agent's own time: the hub refuses an agent whose clock is too far off, and reports it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ log = dsf.log.get(__name__)
 
 #: Seconds between two measurements; a clock drifts by milliseconds in that time.
 _EVERY: Final = 60.0
-#: Seconds before the next try when one failed.
+#: Seconds before retry after a failure.
 _RETRY: Final = 5.0
-#: Seconds; a slower answer says too little about the time at which it was made.
+#: Seconds; the time in a slower answer is too imprecise.
 _SLOWEST: Final = 2.0
-#: Seconds of difference that are worth a line in the log.
+#: Offset in seconds from which it is logged.
 _NOTABLE: Final = 1.0
 
 
 class HubClock:
-    """Measures in a thread of its own; until the first measurement the agent's own clock counts."""
+    """Measures in its own thread; uses the agent's clock until the first measurement."""
 
     def __init__(self, line: Line, clock: Callable[[], float] = time.time) -> None:
         self._line = line
@@ -50,12 +50,12 @@ class HubClock:
         return self._clock() + self._offset
 
     def start(self) -> None:
-        """Measure now and again and again."""
+        """Measure now and then periodically."""
         self._thread = threading.Thread(target=self._run, name="dsf-clock", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(5)

@@ -1,4 +1,4 @@
-"""The scorers of this cluster, as OCM delivered them: the trusted channel, and the only one that holds endpoints."""
+"""This cluster's scorers, as delivered by OCM: the trusted channel, and the only one with endpoints."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Summaries = Mapping[str, ScorerSummary]
 
 
 class Delivery(NamedTuple):
-    """What a ConfigMap says."""
+    """A ConfigMap's content."""
 
     summaries: Summaries
-    #: Where this cluster's Redis is; empty where the hub does not say, None where there is no word of the hub.
+    #: URL of this cluster's Redis; empty if the hub does not set it, None without a delivery from the hub.
     redis_url: str | None = None
 
 
@@ -33,22 +33,22 @@ class Delivery(NamedTuple):
 NONE: Final = Delivery(MappingProxyType({}))
 #: A ConfigMap has at most 1 MiB.
 _MAX_BYTES = 4 * 1024 * 1024
-#: Seconds between two looks at the file.
+#: Seconds between checks of the file.
 _LOOK_EVERY = 1.0
 
 
 class ConfigSource(Protocol):
-    """Where summaries come from. Implementations are thread-safe."""
+    """Source of summaries. Implementations are thread-safe."""
 
     def get(self, scorer: str) -> ScorerSummary | None:
-        """The scorer's summary as of now, or None when it is not to run on this cluster."""
+        """The scorer's summary as of now, or None if it is not to run on this cluster."""
 
     def summaries(self) -> Summaries:
         """All summaries as of now, by the scorer's name."""
 
     @property
     def problem(self) -> str:
-        """Why the newest delivery cannot be used; empty while it can."""
+        """Why the newest delivery is unusable; empty if it is usable."""
 
     @property
     def loaded_at(self) -> float:
@@ -56,27 +56,27 @@ class ConfigSource(Protocol):
 
 
 class Watching(ConfigSource, Protocol):
-    """A source of summaries that watches in the background."""
+    """A source of summaries with a background watch."""
 
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
-        """Call this with the summaries each time they change, by the thread that sees it."""
+        """Call this with the summaries at each change, in the watching thread."""
 
     def on_redis(self, listener: Callable[[str], None]) -> None:
-        """Call this with the URL of this cluster's Redis with the first delivery and each time it changes; it is empty
-        where the hub does not say."""
+        """Call this with the URL of this cluster's Redis at the first delivery and at each change; empty if the hub
+        does not set it."""
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the watch."""
 
     def stop(self) -> None:
-        """End the watch."""
+        """Stop the watch."""
 
 
 class InForce:
-    """The newest delivery that can be used. One that cannot be used leaves it in force, and is reported once."""
+    """The newest usable delivery. An unusable one leaves it in force and is reported once."""
 
     def __init__(self, **place: str) -> None:
-        """`place` says in logs where deliveries come from."""
+        """`place` names the deliveries' source in logs."""
         self._place = place
         self._lock = threading.Lock()
         self.current = NONE.summaries
@@ -87,7 +87,7 @@ class InForce:
         self._redis_url: str | None = None
 
     def accept(self, delivery: Delivery) -> None:
-        """This delivery is in force from now on; listeners hear of it if it differs from the one before."""
+        """Put this delivery into force; notify listeners if it differs from the one before."""
         found = delivery.summaries
         with self._lock:
             before, self.current = self.current, found
@@ -104,7 +104,7 @@ class InForce:
                 redis_listener(url)
 
     def refuse(self, problem: str) -> None:
-        """The newest delivery cannot be used."""
+        """The newest delivery is unusable."""
         with self._lock:
             news = problem != self.problem
             self.problem = problem
@@ -137,7 +137,7 @@ class FileConfig:
         return self.summaries().get(scorer)
 
     def summaries(self) -> Summaries:
-        # One stat() per look: a tick that comes right after a change must see the change.
+        # One stat() per check: a tick right after a change must see the change.
         try:
             found = self._file.read()
         except FileNotFoundError:
@@ -156,19 +156,19 @@ class FileConfig:
         self._in_force.redis_listeners.append(listener)
 
     def start(self) -> None:
-        """Watch the file, so that changes and mistakes are reported when they happen."""
+        """Watch the file, so that changes and errors are reported at once."""
         self._thread = threading.Thread(target=self._watch, name="dsf-config", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the watch."""
+        """Stop the watch."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(5)
 
     def _watch(self) -> None:
-        # A look is one stat(), and each tick has a look of its own: this one is for what nobody asks about meanwhile.
-        # To be told by the kernel takes a library that looks forty times a second.
+        # A check is one stat(), and each tick makes its own: this one finds changes between ticks. Kernel notifications
+        # would need a library that polls forty times a second.
         while not self._stop.is_set():
             self.summaries()
             self._stop.wait(_LOOK_EVERY)
@@ -188,7 +188,7 @@ def _parse(data: bytes) -> Delivery:
 
 
 def from_configmap(manifest: object) -> Delivery:
-    """What a ConfigMap says. Raises ManifestError."""
+    """A ConfigMap's content. Raises ManifestError."""
     data = manifest.get("data") if isinstance(manifest, dict) else None
     text = data.get(SUMMARIES_KEY) if isinstance(data, dict) else None
     if not isinstance(text, str):

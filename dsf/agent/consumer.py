@@ -1,4 +1,4 @@
-"""The agent's consumer: what waits for its turn under a rate limit outlives the connection, and the wish to end."""
+"""The agent's consumer: tasks held back by a rate limit survive a lost connection and a shutdown."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from dsf.agent.ending import is_ending
 from dsf.workerprobes import PatientConsumer
 
-# Its methods are not in the published types of Celery.
+# Its methods are missing in Celery's type stubs.
 _Base: Any = PatientConsumer
 
 
 class AgentConsumer(_Base):  # type: ignore[misc]
-    """Loses no task that waits for its turn, where Celery's counts on Redis to send it again."""
+    """Keeps tasks that wait under a rate limit; Celery's own relies on redelivery by Redis."""
 
     def on_close(self) -> None:
-        """The connection is lost, or the worker ends: what waits goes on waiting."""
+        """Connection lost or worker shutdown: waiting tasks keep waiting."""
         waiting = [(bucket, list(bucket.contents)) for bucket in self.task_buckets.values() if bucket]
         super().on_close()
         for bucket, tasks in waiting:
@@ -23,7 +23,7 @@ class AgentConsumer(_Base):  # type: ignore[misc]
             self._schedule_bucket_request(bucket)
 
     def stop(self) -> None:
-        """The worker ends, maybe while it waits for Redis; then nobody has called `on_close`."""
+        """Worker shutdown, possibly while it waits for Redis; then `on_close` was not called."""
         super().stop()
         for bucket in self.task_buckets.values():
             if bucket:
@@ -33,7 +33,7 @@ class AgentConsumer(_Base):  # type: ignore[misc]
         if not is_ending():
             super()._schedule_bucket_request(bucket)
             return
-        # The few that have begun are finished at once: no limit is worth losing them, and nobody waits for a turn.
+        # The few that have begun are finished at once, without the rate limit, so that none is lost.
         while bucket.contents:
             task, _ = bucket.pop()
             self._limit_move_to_pool(task)

@@ -26,11 +26,11 @@ from dsf.sources.held import Held
 
 log = dsf.log.get(__name__)
 
-#: A cycle may be longer than its interval only when its message says so, and never longer than this many time-outs.
+#: A cycle may exceed its interval only if its message says so, and never this many time-outs.
 _TIMEOUTS = 3
-#: Seconds between two looks for unfinished cycles and their files.
+#: Seconds between purges of unfinished cycles and their files.
 _PURGE_EVERY = 60.0
-#: Seconds after which a file of the spool belongs to no cycle.
+#: Age in seconds from which a spool file belongs to no cycle.
 _SPOOL_AGE = 3600.0
 
 
@@ -46,9 +46,8 @@ class Cycles:
         hub_time: Callable[[], float] = time.time,
         held: Held | None = None,
     ) -> None:
-        """`hub_time` gives unix seconds by the hub's clock, which is the one that says when a cycle expires; `held` is
-        what sources keep between cycles.
-        """
+        """`hub_time` gives unix seconds by the hub's clock, which decides when a cycle expires; `held` is the sources'
+        state between cycles."""
         self._hub_time = hub_time
         self._settings = settings
         self._spool = spool
@@ -60,18 +59,18 @@ class Cycles:
         self._purged_at = time.monotonic()
 
     def enter(self, run_id: str, summary: ScorerSummary, expires_at: float | None) -> Cycle:
-        """Begin a cycle or go on with it. `expires_at` (unix seconds) is when the next one may begin.
+        """Begin or continue a cycle. `expires_at` (unix seconds) is when the next one may begin.
 
-        Raises OverlapError when another cycle of the scorer goes on, DuplicateError when this one has ended.
+        Raises OverlapError if another cycle of the scorer is running, DuplicateError if this one has ended.
         """
         self._purge()
-        # What a message says may shorten a cycle, but not hold the scorer back for ever.
+        # A message may shorten a cycle, but not block the scorer for ever.
         left = float(max(summary.scoring_interval, 1) if expires_at is None else expires_at - self._hub_time())
         longest = max(summary.scoring_interval, _TIMEOUTS * summary.timeout_seconds)
         return self._running.enter(run_id, summary, time.monotonic() + min(left, longest))
 
     def leave(self, scorer: str, run_id: str) -> None:
-        """End a cycle: the next one may begin, and its payload goes."""
+        """End a cycle: the next one may begin; its payload is removed."""
         self._running.leave(scorer, run_id)
         with contextlib.suppress(OSError):
             self._spool.remove(run_id)
@@ -81,14 +80,14 @@ class Cycles:
         self._running.rest(cycle)
 
     def look(self, scorers: Container[str]) -> int:
-        """End the stages of scorers that are none of these, and say how many stages hang. Called regularly."""
+        """End the stages of all other scorers; returns the number of hanging stages. Called regularly."""
         for cycle in self._running.end_others(scorers):
             log.info("cycle ended, its scorer was removed", scorer=cycle.scorer, run=cycle.run_id)
             watchdog.cut(cycle)
         return self._running.stuck()
 
     def fetch(self, cycle: Cycle) -> None:
-        """Ask the source and put the scoring request into the spool. Raises CycleError."""
+        """Query the source and spool the scoring request. Raises CycleError."""
         payload = self._stages.fetch(cycle)
         try:
             self._spool.write(cycle.run_id, payload.pieces)
@@ -98,7 +97,7 @@ class Cycles:
         cycle.fetched = True
 
     def score(self, cycle: Cycle) -> None:
-        """Send the payload to the scoring API and keep its answer. A payload that is gone is fetched again.
+        """Send the payload to the scoring API and keep the response. A missing payload is fetched again.
 
         Raises CycleError.
         """
@@ -113,12 +112,12 @@ class Cycles:
             self._spool.remove(cycle.run_id)
 
     def result(self, cycle: Cycle) -> Result:
-        """The message about a cycle that was scored."""
+        """The message for a scored cycle."""
         response = cycle.response
         if response is None:
             raise RuntimeError("the cycle was not scored")
         outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
-        # model_construct: everything in it was checked when the answer was read.
+        # model_construct: everything in it was validated when the response was read.
         return Result.model_construct(
             cluster=self._settings.cluster,
             scorer=cycle.scorer,
@@ -144,7 +143,7 @@ class Cycles:
         stage: Stage = "",
         cycle: Cycle | None = None,
     ) -> Result:
-        """The message about a cycle without scores: reason, and timings so far."""
+        """The message for a cycle without scores: reason, and timings so far."""
         return Result(
             cluster=self._settings.cluster,
             scorer=scorer,
@@ -177,5 +176,5 @@ class Cycles:
 
 
 def _rounded(timings: dict[str, float]) -> dict[str, float]:
-    """Microseconds are enough, and shorter."""
+    """Rounded to microseconds, which is shorter."""
     return {stage: round(seconds, 6) for stage, seconds in timings.items()}

@@ -1,4 +1,4 @@
-"""Whether this worker has been told to end."""
+"""Shutdown state of this worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from celery.worker import state
 
 
 def is_ending() -> bool:
-    """Whether the worker has been told to end: a signal handler says so."""
-    # An exit code once it is to end, and 0 is one.
+    """Whether a signal handler has requested shutdown."""
+    # Exit codes, maybe 0, once requested.
     codes: list[Any] = [state.should_stop, state.should_terminate]
     return any(code is not None and code is not False for code in codes)

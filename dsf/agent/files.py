@@ -1,4 +1,4 @@
-"""A file that is read again when it changed."""
+"""A file that is reread when it changed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from dsf.errors import DsfError
 
 _Value = TypeVar("_Value")
 
-#: Inode, size and time of change: Kubernetes replaces mounted files, editors rewrite them.
+#: Inode, size and mtime: Kubernetes replaces mounted files, editors rewrite them.
 _Stamp = tuple[int, int, int]
 
 
 class WatchedFile(Generic[_Value]):
     """The parsed content of a file, cached until the file changes. Thread-safe.
 
-    `parse` gets the bytes; a ValueError or DsfError that it raises passes through `read`, each time until the file
-    changes.
+    `parse` gets the bytes; a ValueError or DsfError that it raises is raised by each `read` until the file changes.
     """
 
     def __init__(self, path: Path, parse: Callable[[bytes], _Value], *, max_bytes: int) -> None:
@@ -32,7 +31,7 @@ class WatchedFile(Generic[_Value]):
         self._error: Exception | None = None
 
     def read(self) -> _Value:
-        """The content as of now. Raises OSError when there is no readable file, ValueError when it is too large."""
+        """The content as of now. Raises OSError if it is not readable, ValueError if it is too large."""
         stamp = self.stamp()
         with self._lock:
             if self._stamp != stamp:
@@ -42,10 +41,10 @@ class WatchedFile(Generic[_Value]):
                     self._value = self._parse(data)
                 except (ValueError, DsfError) as error:
                     self._error = error
-                # The stamp from before reading: a change in between is then seen at the next read.
+                # The stamp from before reading: a change in between is seen at the next read.
                 self._stamp = stamp
             if self._error is not None:
-                # A traceback would grow with each time that it is raised.
+                # The traceback would grow with each raise.
                 raise self._error.with_traceback(None)
             return cast("_Value", self._value)
 
@@ -57,6 +56,6 @@ class WatchedFile(Generic[_Value]):
         return data
 
     def stamp(self) -> _Stamp:
-        """What changes when the file changes. Raises OSError when it is not there."""
+        """A value that changes with the file. Raises OSError if it is missing."""
         status = self._path.stat()
         return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,7 +1,7 @@
-"""The stages as Celery tasks: how they begin, are tried again, fail, and hand on to the next one.
+"""The stages as Celery tasks: start, retry, failure and hand-over to the next stage.
 
 Every cycle ends with exactly one result to the hub, unless the agent dies; then the hub declares it lost. The next
-stage, and another try of this one, is a call for this worker itself (`dsf.agent.handover`).
+stage, or a retry of this one, is a call for this worker itself (`dsf.agent.handover`).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ log = dsf.log.get(__name__)
 
 AnyTask = Task[Any, Any]
 
-#: A tick may be faster than the ConfigMap with its new scorer: looks at the configuration, seconds apart.
+#: A tick may arrive before its new scorer's ConfigMap: number of checks, seconds between them.
 _UNKNOWN_TRIES = 5
 _UNKNOWN_WAIT = 1.0
-#: Seconds that must be left for another try to be worth it.
+#: Least seconds that must be left for a retry.
 _SHORTEST_TRY = 0.5
-#: Seconds for which a result that brings no score is tried to be sent.
+#: Seconds of attempts to send a result without a score.
 _SEND_SECONDS = 30.0
 
 
 class Flow:
-    """What the tasks of `dsf.tasks` call."""
+    """Called by the tasks of `dsf.tasks`."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Flow:
         hub_time: Callable[[], float] = time.time,
         on_success: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
-        """`hub_time` gives unix seconds by the hub's clock; `on_success` gets the scorer of each cycle that ended well,
-        and in how many seconds its next one is due."""
+        """`hub_time` gives unix seconds by the hub's clock; `on_success` gets the scorer of each successful cycle, and
+        the seconds until its next one is due."""
         self._hub_time = hub_time
         self._settings = settings
         self._config = config
@@ -70,9 +70,9 @@ class Flow:
         self._on_success = on_success
 
     def fetch(self, task: AnyTask, scorer: str, run_id: str | None) -> str:
-        """Begin a cycle. Without a run id, as a person calls it, it makes its own."""
+        """Begin a cycle. Without a run id (a manual call) it makes one."""
         if run_id is None:
-            # By the hub's clock, as scheduled ones: the hub refuses a run id that sorts before the last one.
+            # By the hub's clock, like scheduled ones: the hub refuses a run id that sorts before the last one.
             run_id = new_run_id(self._hub_time())
 
         def work(cycle: Cycle) -> str:
@@ -82,7 +82,7 @@ class Flow:
         return self._stage(task, "fetch", scorer, run_id, work, then=SCORE_TASK)
 
     def score(self, task: AnyTask, scorer: str, run_id: str) -> str:
-        """Send what was fetched to the scoring API."""
+        """Send the fetched payload to the scoring API."""
 
         def work(cycle: Cycle) -> str:
             self._cycles.score(cycle)
@@ -91,7 +91,7 @@ class Flow:
         return self._stage(task, "score", scorer, run_id, work, then=PUBLISH_TASK)
 
     def publish(self, task: AnyTask, scorer: str, run_id: str) -> str:
-        """Show the scores on the agent's own /metrics and send them to the hub."""
+        """Expose the scores on the agent's /metrics and send them to the hub."""
 
         def work(cycle: Cycle) -> str:
             if cycle.response is None:
@@ -103,10 +103,10 @@ class Flow:
         return self._stage(task, "publish", scorer, run_id, work)
 
     def expired(self, request: Any) -> None:
-        """Celery dropped a call of ours because it was too old. Called in the worker's main loop, or by a thread of
-        the pool; neither waits for Redis."""
+        """Celery dropped a stage call that had expired. Called in the worker's main loop or by a pool thread; neither
+        waits for Redis."""
         if len(request.args) < 2:
-            # A fetch by hand, which has no cycle yet.
+            # A manual fetch, which has no cycle yet.
             return
         scorer, run_id = request.args
         self._cycles.leave(scorer, run_id)
@@ -122,11 +122,11 @@ class Flow:
         work: Callable[[Cycle], str],
         then: str | None = None,
     ) -> str:
-        """Do the work of one stage, and have the task `then` called next."""
+        """Run one stage, and have the task `then` called next."""
         summary = self._config.get(scorer)
         if summary is None:
             self._unknown(task, stage, scorer, run_id)
-        # Celery looks for it in the thread each time.
+        # Thread-local: a lookup at each access.
         request = task.request
         expires = _expires(request)
         try:
@@ -138,7 +138,7 @@ class Flow:
             return "duplicate"
         try:
             if stage == "fetch" and cycle.fetched:
-                # A second copy of the tick.
+                # A duplicate of the tick.
                 return "duplicate"
             said = self._try(task, cycle, stage, work)
         finally:
@@ -151,7 +151,7 @@ class Flow:
         return said
 
     def _call(self, name: str, by: Any, scorer: str, run_id: str, **options: Any) -> StageCall:
-        """A call of the task `name` for this cycle, by the request of another one."""
+        """A call of the task `name` for this cycle, derived from the request `by`."""
         queue = spoke_queue(self._settings.cluster)
         return StageCall(name, (scorer, run_id), queue, root_id=by.root_id, **options)
 
@@ -161,7 +161,7 @@ class Flow:
         except CycleError as error:
             failure = error
         except BaseException:
-            # Also what sys.exit() raises: this is a thread of the pool, and the cycle would have no result.
+            # Also what sys.exit() raises: this is a pool thread, and the cycle would have no result.
             log.exception("stage failed unexpectedly", stage=stage, scorer=cycle.scorer, run=cycle.run_id)
             failure = CycleError(stage, "internal_error", "a mistake in the agent; its log has the details")
         self._retry(task, cycle, failure)
@@ -172,9 +172,9 @@ class Flow:
         started = time.monotonic()
         self._metrics.publish(cycle.summary, cycle.response.results if cycle.response is not None else [])
         result = self._cycles.result(cycle)
-        # As far as it can be known before sending.
+        # As far as known before sending.
         result.timings["publish"] = round(time.monotonic() - started, 6)
-        # Before the result is seen: who waits for it may ask for the next cycle at once.
+        # Before the result is visible: its reader may request the next cycle at once.
         self._cycles.leave(cycle.scorer, cycle.run_id)
         self._outbox.send(result, cycle.deadline)
         self._metrics.timed(cycle.summary.score_name, "publish", time.monotonic() - started)
@@ -182,14 +182,14 @@ class Flow:
         return result.outcome
 
     def _retry(self, task: AnyTask, cycle: Cycle, failure: CycleError) -> None:
-        """Raise Celery's Retry when another try may help and has time; else return."""
+        """Raise Celery's Retry if a retry may help and there is time; else return."""
         if not failure.retryable or is_ending():
             return
         tries = cycle.tries.get(failure.stage, 0)
         if tries >= cycle.summary.max_retries:
             return
         delay = self._delay(tries) if failure.retry_after is None else failure.retry_after
-        # What took too long once gets a whole time-out, or it would only fail sooner.
+        # After a time-out a retry needs a whole time-out, or it would only fail sooner.
         needed = cycle.summary.timeout_seconds if failure.reason == "timeout" else _SHORTEST_TRY
         if time.monotonic() + delay + needed > cycle.deadline:
             return
@@ -198,18 +198,18 @@ class Flow:
         self._again(task, cycle.scorer, cycle.run_id, delay, failure)
 
     def _delay(self, tries: int) -> float:
-        """Exponential, with jitter: scorers that failed together are not asked together again."""
+        """Exponential, with jitter: scorers that failed together are not retried together."""
         longest = min(self._settings.retry_backoff * 2.0**tries, self._settings.retry_backoff_max)
         return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
     def _again(self, task: AnyTask, scorer: str, run_id: str, delay: float, failure: CycleError) -> NoReturn:
-        """As `task.retry`, which would go through Redis. Flower shows the same task again, and how often."""
+        """Like `task.retry`, which would go through Redis. Flower shows the same task, with its retries."""
         request = task.request
         call = self._call(
             task.name,
             request,
             scorer,
-            # A fetch by hand came without one.
+            # A manual fetch came without one.
             run_id,
             task_id=request.id,
             parent_id=request.parent_id,
@@ -243,7 +243,7 @@ class Flow:
             cycle.scorer, cycle.run_id, outcome, failure.reason, failure.message, stage=stage, cycle=cycle
         )
         self._cycles.leave(cycle.scorer, cycle.run_id)
-        # One that gave way to a newer one: the next that is sent says so, and a message of its own would be in its way.
+        # A superseded run is reported by the next result sent; its own message would be in the way.
         if failure.reason != FailureReason.SUPERSEDED:
             self._report(result)
 
@@ -251,7 +251,7 @@ class Flow:
         try:
             self._outbox.send(result, time.monotonic() + _SEND_SECONDS)
         except CycleError as error:
-            # The hub will declare the cycle lost; this line says what it would have said.
+            # The hub will declare the cycle lost; this line has the content of its result.
             log.error(
                 "result not sent",
                 scorer=result.scorer,
@@ -263,12 +263,12 @@ class Flow:
 
 
 def _interval(cycle: Cycle, expires: float | None) -> float:
-    """Seconds between two cycles in force: an override may be longer than what the scorer says."""
+    """The interval in force, in seconds: an override may exceed the scorer's own."""
     says = float(cycle.summary.scoring_interval)
     return says if expires is None else max(says, expires - run_time(cycle.run_id))
 
 
 def _expires(request: Any) -> float | None:
-    """When the call expires, in unix seconds."""
+    """Expiry of the call, in unix seconds."""
     expires = request.expires
     return None if expires is None else float(expires.timestamp())

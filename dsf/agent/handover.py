@@ -1,10 +1,9 @@
-"""The way from one stage of a cycle to the next: inside this worker, not through Redis.
+"""Hand-over from one stage of a cycle to the next: inside this worker, not through Redis.
 
-A stage that has ended well has the next one follow in its own thread; one that is tried again later, or that waits for
-its turn under a rate limit, comes back by way of the main loop. Either goes to this worker's own consumer, as what came
-from Redis does: the task is received, runs, and Flower shows it. So a cycle costs one pop and one push however far away
-Redis is, and an agent needs no right to write to its queue. What is here when the process dies is lost, as a whole
-cycle; the next tick comes.
+After a successful stage the next one runs in the same thread; a stage to be retried, or held back by a rate limit,
+returns through the main loop. Both go to this worker's own consumer, like messages from Redis: the task is received,
+runs, and Flower shows it. So a cycle costs one pop and one push at any distance to Redis, and an agent needs no right
+to write to its queue. If the process dies, the cycle is lost as a whole; the next tick comes.
 """
 
 from __future__ import annotations
@@ -21,41 +20,41 @@ from dsf.agent.ending import is_ending
 
 
 class HandOver:
-    """Calls for this worker from itself. `give` is for any thread, `follow` for one of the pool, all else for the
-    worker's main loop."""
+    """This worker's calls to itself. `give` is for any thread, `follow` for pool threads, all else for the worker's
+    main loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._order = itertools.count()
-        #: When it is due (time.monotonic()), its number, the call.
+        #: Due time (time.monotonic()), sequence number, call.
         self._waiting: list[tuple[float, int, StageCall]] = []
         self._consumer: Any = None
-        #: Until when the main loop's timer sleeps.
+        #: When the main loop's timer fires.
         self._alarm = float("inf")
 
     def follow(self, call: StageCall) -> None:
-        """Have it run in this thread, after the task that runs there now."""
+        """Run it in this thread after the current task."""
         consumer = self._consumer
         if consumer.task_buckets[call.task] is None:
             consumer.pool.follow(partial(_receive, consumer, call))
         else:
-            # It waits for its turn, and turns are the main loop's.
+            # Rate-limited: the main loop handles it.
             self.give(call)
 
     def give(self, call: StageCall, delay: float = 0.0) -> None:
-        """Have it received in so many seconds; at once when the agent is to end."""
+        """Have it received after `delay` seconds; at once during shutdown."""
         with self._lock:
             heapq.heappush(self._waiting, (time.monotonic() + delay, next(self._order), call))
         self.wake()
 
     def wake(self) -> None:
-        """Have the main loop look around: here, and whether one more tick may be taken."""
+        """Have the main loop check for calls here, and for room for one more tick."""
         consumer = self._consumer
         if consumer is not None:
             consumer.hub.call_soon(self.deliver)
 
     def attach(self, consumer: Any) -> None:
-        """Hand to this consumer from now on."""
+        """Use this consumer from now on."""
         self._consumer = consumer
         self._alarm = float("inf")
         self.wake()
@@ -65,7 +64,7 @@ class HandOver:
         _receive(self._consumer, call)
 
     def deliver(self) -> bool:
-        """Hand over what is due; says whether something still waits."""
+        """Hand over what is due; returns whether anything still waits."""
         now = float("inf") if is_ending() else time.monotonic()
         if self._alarm <= now:
             self._alarm = float("inf")
@@ -85,7 +84,7 @@ class HandOver:
 
 
 def _receive(consumer: Any, call: StageCall) -> None:
-    """As the consumer's own handler of messages from Redis, without one; there is nothing to acknowledge."""
+    """Like the consumer's handler of Redis messages, but without a message; nothing to acknowledge."""
     consumer.strategies[call.task](call, None, _nothing, _nothing, consumer.on_task_message)
 
 

@@ -1,8 +1,8 @@
-"""What was pushed into this cluster's queue, taken apart before Celery sees it.
+"""Validation of messages in this cluster's queue before Celery sees them.
 
-Who holds an agent's credential, or a right to start tasks, may push anything there, and one malformed message would end
-the worker. So only these parts are taken, each of them checked: which task, which scorer, which run, when it expires,
-how often it was tried, and its ids. Everything else is dropped, and the call is made anew.
+Any holder of an agent's credential, or of a right to start tasks, may push anything there, and one malformed message
+would end the worker. So only these parts are taken, each checked: task, scorer, run, expiry, number of retries, and
+ids. Everything else is dropped, and the call is rebuilt.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dsf.agent.call import StageCall
 from dsf.keys import is_name
 from dsf.messages import FETCH_TASK, PUBLISH_TASK, SCORE_TASK, is_run_id
 
-#: An agent of an earlier version put the later stages of a cycle into the queue, too.
+#: Agents of earlier versions also queued the later stages of a cycle.
 _TASKS = (FETCH_TASK, SCORE_TASK, PUBLISH_TASK)
-#: Bytes of a message; a tick has 0.7 kB, and what Celery makes of one by hand 1.5 kB.
+#: Bytes of a message; a tick has 0.7 kB, a manual Celery call 1.5 kB.
 _LONGEST = 16_384
 
 
 def accept(item: bytes, queue: str) -> StageCall:
-    """The call for Celery that `item`, an element of `queue`, calls for.
+    """The Celery call for `item`, an element of `queue`.
 
-    Raises MessageRejectedError when it is no call of a stage with the name of a scorer and a run id. Only a fetch may
-    come without a run id, as people send it.
+    Raises MessageRejectedError if it is not a stage call with a scorer name and a run id. Only a (manual) fetch may
+    omit the run id.
     """
     call = wire.Call.open(item, _LONGEST)
     if call.task not in _TASKS:
@@ -45,7 +45,7 @@ def accept(item: bytes, queue: str) -> StageCall:
 
 
 def _names(args: list[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:
-    """Scorer and run id, by place or by name: `["sample", null]` is `{"scorer": "sample"}`."""
+    """Scorer and run id, positional or named: `["sample", null]` is `{"scorer": "sample"}`."""
     given = dict(zip(("scorer", "run_id"), args, strict=False))
     if len(args) > len(given) or given.keys() & kwargs.keys():
         raise wire.malformed("too many arguments")

@@ -1,8 +1,8 @@
-"""What the agent reads from its own cluster's API server: its ConfigMap, and the tokens that scorers name.
+"""Objects read from the agent's own API server: its ConfigMap, and the tokens that scorers reference.
 
-Each object is watched by its name, so that a Role with `resourceNames` is enough, and a change is seen at once: a
-mounted volume would be up to a minute late. The agent's own credentials are not read here but mounted: a scorer names
-the Secrets that are read here, and the Role does not let it name that one. Nothing of the hub's API server is read.
+Each object is watched by name, so that a Role with `resourceNames` suffices, and a change is seen at once: a mounted
+volume would be up to a minute late. The agent's own credentials are mounted, not read here: scorers name the Secrets
+that are read here, and the Role excludes that one. The hub's API server is never read.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
 from dsf.settings import Settings
 
-#: Seconds to wait for the first look at an object; then it counts as missing until it is seen.
+#: Seconds to wait for the first list of an object; then it counts as missing until seen.
 _FIRST_LOOK: Final = 5.0
-#: Seconds to connect, and for each read, when a token is asked for: a stage waits for it, and maybe others with it.
+#: Connect and read time-outs of a token request, in seconds: at least one stage waits for it.
 _TOKEN_TIMEOUT: Final = (3.0, 5.0)
-#: Seconds between two looks while waiting.
+#: Polling interval while waiting, in seconds.
 _POLL: Final = 0.05
-#: How a refusal looks in what a watch says of itself.
+#: Marks a refusal in the problem text of a watch.
 _FORBIDDEN: Final = ": 403: "
-#: Types of the Secrets that hold private keys of servers, and passwords of registries.
+#: Secret types with private keys of servers or registry passwords.
 _NEVER_SENT: Final = frozenset({"kubernetes.io/tls", "kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"})
-#: Type of the Secrets with a ServiceAccount's rights: only who keeps one releases it.
+#: Secret type with a ServiceAccount's rights: only the Secret itself can release it.
 _ACCOUNT: Final = "kubernetes.io/service-account-token"
 _RESOURCES: Final = {CaKind.Secret: SECRETS, CaKind.ConfigMap: CONFIG_MAPS}
 
 
 class _Watched:
-    """One object, watched by its name."""
+    """One object, watched by name."""
 
     def __init__(self, session: Session, resource: Resource, namespace: str, name: str) -> None:
         self._key = (namespace, name)
@@ -53,27 +53,27 @@ class _Watched:
             resource,
             self.changed,
             namespace=namespace,
-            # Makes list and watch requests for this one name, which `resourceNames` of a Role can allow.
+            # List and watch by this one name, as a Role's `resourceNames` can allow.
             selectors={"fieldSelector": f"metadata.name={name}"},
         )
 
     def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
-        """Called by the watch; nothing to do where the object is read when it is used."""
+        """Called by the watch; a no-op where the object is read at use."""
 
     def wait(self) -> None:
-        """Wait for the first look at the object, or for what is wrong with it."""
+        """Wait for the first list of the object, or for an error."""
         deadline = time.monotonic() + _FIRST_LOOK
         while not self.reflector.synced.wait(_POLL) and not self.reflector.error and time.monotonic() < deadline:
             pass
 
     def read(self) -> Object | None:
-        """The object as of now, or None. While the API server is away: as it was seen last."""
+        """The current object, or None. While the API server is unreachable: as last seen."""
         self.wait()
         return self.reflector.store.get(self._key)
 
 
 class KubeObjects:
-    """All that the agent reads from its own cluster, over one session."""
+    """All objects read from the agent's own cluster, over one session."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError."""
@@ -98,9 +98,9 @@ class KubeObjects:
 
 
 class KubeConfig(_Watched):
-    """Summaries in the ConfigMap that OCM delivers. No ConfigMap means no scorers.
+    """Summaries in the ConfigMap delivered by OCM. No ConfigMap means no scorers.
 
-    One that cannot be used leaves the last good one in force, and is reported once.
+    An unusable one leaves the last good one in force and is reported once.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class KubeConfig(_Watched):
 
     @property
     def problem(self) -> str:
-        """Why the newest delivery, or the watch, cannot be used; empty while it can."""
+        """Why the newest delivery or the watch is unusable; empty if it is usable."""
         return self._in_force.problem or self.reflector.error or ""
 
     @property
@@ -134,7 +134,7 @@ class KubeConfig(_Watched):
         return self._in_force.current
 
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
-        """Call this with the summaries each time they change."""
+        """Call this with the summaries at each change."""
         self._in_force.listeners.append(listener)
 
     def on_redis(self, listener: Callable[[str], None]) -> None:
@@ -142,16 +142,16 @@ class KubeConfig(_Watched):
         self._in_force.redis_listeners.append(listener)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the watch."""
         self.reflector.start()
 
     def stop(self) -> None:
-        """End the watch."""
+        """Stop the watch."""
         self.reflector.stop()
         self._on_stop()
 
     def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
-        """Take in what the watch saw."""
+        """Process a change."""
         try:
             found = NONE if new is None else from_configmap(new)
         except ManifestError as error:
@@ -161,9 +161,9 @@ class KubeConfig(_Watched):
 
 
 class KubeSecrets:
-    """Secrets and ConfigMaps of the agent's namespace, each watched from its first use on until no scorer names it.
+    """Secrets and ConfigMaps of the agent's namespace, each watched from first use until no scorer references it.
 
-    Tokens of the agent's own account come from here, too.
+    Also issues tokens of the agent's own account.
     """
 
     def __init__(self, session: Session, namespace: str, release: Release) -> None:
@@ -176,7 +176,7 @@ class KubeSecrets:
 
     @property
     def watched(self) -> frozenset[str]:
-        """Names of the Secrets and ConfigMaps that are held."""
+        """Names of the watched Secrets and ConfigMaps."""
         with self._lock:
             return frozenset(reference.name for reference in self._watched)
 
@@ -207,7 +207,7 @@ class KubeSecrets:
         }
         try:
             answer = self._session.request("POST", path, body=body, timeout=_TOKEN_TIMEOUT)
-            # The server decides for how long it is. Not the time of its end: the agent's own clock may be another one.
+            # The server decides the lifetime. Not the expiry time: the agent's clock may differ.
             return AccountToken(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))
         except BackendError as error:
             raise SecretError(
@@ -219,14 +219,14 @@ class KubeSecrets:
             raise SecretError(f"no token of ServiceAccount {AGENT_ACCOUNT}: a strange answer", "auth_failed") from None
 
     def keep(self, references: Collection[Reference]) -> None:
-        """Forget all but these: what no scorer uses must not stay in memory."""
+        """Forget all but these: unused Secrets must not stay in memory."""
         with self._lock:
             gone = [self._watched.pop(reference) for reference in self._watched.keys() - set(references)]
         for watched in gone:
             watched.reflector.stop()
 
     def stop(self) -> None:
-        """End all watches."""
+        """Stop all watches."""
         with self._lock:
             watched, self._watched = list(self._watched.values()), {}
         for one in watched:
@@ -238,12 +238,12 @@ class KubeSecrets:
         except KeyError:
             why = watched.reflector.error
             if why and not watched.reflector.synced.is_set():
-                # Never seen: the next cycle looks at once, so that a right that is granted now works by then.
+                # Never seen: the next cycle retries at once, so that a right granted meanwhile takes effect.
                 self._drop(reference, watched)
             raise SecretError(f"{label} is missing on the managed cluster{self._hint(reference, why)}") from None
 
     def _check(self, name: str, key: str, use: Use, secret: Object) -> None:
-        """Raise SecretError unless the Secret may be used so."""
+        """Raise SecretError unless this use is allowed."""
         metadata = secret["metadata"]
         labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
         kind = secret.get("type")
@@ -283,13 +283,13 @@ class KubeSecrets:
 
 
 def hint(resource: Resource, namespace: str, name: str, why: str) -> str:
-    """What to add to "is missing" when a watch says `why` it has not seen the object."""
+    """Text to add to "is missing" if a watch gives a reason (`why`)."""
     lacks = f" for this agent: its Role in namespace {namespace} has no rule for get, list and watch of {resource} with"
     return f"{lacks} resourceNames [{name}] ({why})" if _FORBIDDEN in why else f" or cannot be read ({why})"
 
 
 def _value(found: Object | None, key: str) -> bytes:
-    """What the key of a Secret or ConfigMap holds. Raises KeyError when it or the key are not there."""
+    """The value of a key of a Secret or ConfigMap. Raises KeyError if either is missing."""
     if found is None:
         raise KeyError(key)
     if found.get("kind") == CaKind.ConfigMap:

@@ -1,7 +1,7 @@
 """The agent's own cluster: its nodes and pods, for scorers with the source type `Kubernetes`, and other objects.
 
-Both are watched from the first cycle of such a scorer on until the last such scorer is gone. What is kept of a pod is
-its node and its requests: some hundred bytes.
+Nodes and pods are watched from the first cycle of such a scorer until the last one is gone. Only a pod's node and
+requests are kept: some hundred bytes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dsf.sources.requests import pod_requests
 
 _NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 _PODS: Final = Resource("", "v1", "pods", "Pod")
-#: A pod that waits for a node takes nothing yet, one that has ended nothing any more.
+#: Unscheduled and terminated pods use no resources.
 _RUNNING: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
-#: Seconds between two looks while waiting.
+#: Polling interval while waiting, in seconds.
 _POLL: Final = 0.05
-#: Where a reduced object is in what the reflector keeps.
+#: Key of a reduced object in the reflector's copy.
 _REDUCED: Final = "reduced"
-#: How refusals look in what a watch says of itself.
+#: Marks refusals in the problem text of a watch.
 _FORBIDDEN: Final = (": 401: ", ": 403: ")
 
 
@@ -45,9 +45,10 @@ class KubeCluster:
         self._lock = threading.Lock()
 
     def state(self, deadline: float) -> ClusterState:
-        """Nodes and pods as of now. Waits for the first look at them, at most until `deadline` (time.monotonic()).
+        """Current nodes and pods. Waits for the first list, at most until `deadline` (time.monotonic()).
 
-        Raises HttpError: unauthorized without the rights, connection_failed while the API server is away, timeout.
+        Raises HttpError: unauthorized without the rights, connection_failed while the API server is unreachable,
+        timeout.
         """
         nodes, pods = both = self._watched()
         while not all(reflector.synced.is_set() for reflector in both):
@@ -57,7 +58,7 @@ class KubeCluster:
                     "timeout", f"the nodes and pods of {self._session.host} were not listed in time", retryable=True
                 )
             time.sleep(_POLL)
-        # An old copy must not pass for news.
+        # A stale copy must not pass as current.
         self._check(both)
         return ClusterState(
             [found[_REDUCED] for found in nodes.store.list()], [found[_REDUCED] for found in pods.store.list()]
@@ -68,7 +69,7 @@ class KubeCluster:
         return KubeListing(self._session, self._objects, wanted, deadline)
 
     def stop(self) -> None:
-        """Forget everything; the next call of `state` begins anew."""
+        """Forget everything; the next `state` starts afresh."""
         with self._lock:
             reflectors, self._reflectors = self._reflectors, None
         for reflector in reflectors or ():
@@ -76,7 +77,7 @@ class KubeCluster:
 
     @property
     def is_watching(self) -> bool:
-        """Whether nodes and pods are held."""
+        """Whether nodes and pods are watched."""
         with self._lock:
             return self._reflectors is not None
 
@@ -97,7 +98,7 @@ class KubeCluster:
             if why is None:
                 continue
             if any(refusal in why for refusal in _FORBIDDEN):
-                # The next cycle looks at once, so that a right that is granted now works by then.
+                # The next cycle retries at once, so that a right granted meanwhile takes effect.
                 self.stop()
                 raise HttpError(
                     "unauthorized",
@@ -107,7 +108,7 @@ class KubeCluster:
 
 
 def _reduced(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]:
-    """Makes of an object what a reflector needs of it and what counts."""
+    """Reduces an object to the reflector's needs and the relevant values."""
 
     def transform(manifest: Object) -> Object:
         metadata = manifest["metadata"]
@@ -122,4 +123,4 @@ def _pod_of(manifest: Object) -> Pod:
 
 
 def _ignore(*_: object) -> None:
-    """The copy is read when it is used."""
+    """No-op: the copy is read at use."""

@@ -13,9 +13,9 @@ from dsf.errors import BackendError, HttpError, ObjectNotFoundError
 from dsf.kube.resources import Resource
 from dsf.kube.session import ApiError, ExpiredError, Session, TooLargeError
 
-#: Objects of one answer: few, as parsed ones are many times as large as their text.
+#: Objects per page: few, as parsed objects are many times larger than their text.
 _PAGE: Final = 100
-#: Bytes of the kinds of one API group and version.
+#: Bytes of an API group version's resource list.
 _MAX_KINDS: Final = 4 * 1024 * 1024
 
 
@@ -23,11 +23,11 @@ class KubeListing:
     """The objects of one kind. See the protocol."""
 
     def __init__(self, session: Session, released: Collection[str], wanted: ObjectSource, deadline: float) -> None:
-        """Asks which kinds there are; those in `released` may be read. Raises HttpError."""
+        """Discovers the kinds; those in `released` may be read. Raises HttpError."""
         self._session = session
         self._resource = _resource(session, wanted, deadline)
         if str(self._resource) not in released:
-            # A right alone is not enough: that to read pods is also given for numbers that tell nothing of them.
+            # RBAC alone is not enough: the right to read pods is also granted for mere capacity sums.
             raise HttpError(
                 "unauthorized", f"this agent may not read {self._resource}: {_how_to_grant(self._resource)}"
             )
@@ -50,7 +50,7 @@ class KubeListing:
 
 
 def _resource(session: Session, wanted: ObjectSource, deadline: float) -> Resource:
-    """How the API server calls the kind in its paths."""
+    """The kind's resource, as named in API paths."""
     prefix = f"/apis/{wanted.api_version}" if wanted.group else f"/api/{wanted.api_version}"
     answer, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, wanted.api_version)
     version = wanted.api_version.rpartition("/")[2]
@@ -70,7 +70,7 @@ def _resource(session: Session, wanted: ObjectSource, deadline: float) -> Resour
 def _read(
     session: Session, path: str, query: Mapping[str, str], max_bytes: int, deadline: float, what: Resource | str
 ) -> tuple[dict[str, Any], int]:
-    """One answer and its bytes. Raises HttpError, whose words say who has to do what."""
+    """A response and its bytes. Raises HttpError with a message that names the remedy."""
     try:
         return session.read(path, query, max_bytes=max_bytes, deadline=deadline)
     except ObjectNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The agent's mailbox on the hub: a few slots, each for one result, that the hub empties.
+"""The agent's mailbox on the hub: a few slots of one result each, emptied by the hub.
 
 It is all that an agent may write. A result that the hub has not taken when its scorer has a newer one gives its slot to
 that one: while the hub is behind, what waits is the newest of each scorer and nothing else. When every slot is taken
@@ -20,25 +20,25 @@ from dsf.agent.line import Line
 
 log = dsf.log.get(__name__)
 
-#: Seconds for which a way that the hub does not allow is not tried again: it may be upgraded, or taken back.
+#: Seconds before a forbidden way of sending is tried again: the hub may be upgraded or rolled back.
 _TRY_AGAIN: Final = 60.0
 
 
 @dataclass(frozen=True)
 class Letter:
-    """A message for the hub, and which result it brings."""
+    """A message for the hub, and the result in it."""
 
     scorer: str
     run: str
-    #: Whether it brings a score, and not only a reason why there is none.
+    #: Whether it has a score, not only a reason for having none.
     is_score: bool
     message: bytes
-    #: Runs (`<scorer>/<run id>`) that it says were superseded.
+    #: Runs (`<scorer>/<run id>`) that it reports as superseded.
     superseded: tuple[str, ...] = ()
 
 
 class Mailbox:
-    """Puts messages where the hub takes them. Thread-safe."""
+    """Writes messages into the mailbox. Thread-safe."""
 
     def __init__(self, client: redis.Redis, cluster: str) -> None:
         #: The connection that is shared with whatever else this agent asks of Redis.
@@ -47,22 +47,22 @@ class Mailbox:
         self._bell = keys.mail_bell(cluster)
         self._lock = threading.Lock()
         self._next = 0
-        # What was put into each slot last, without its message; only this agent puts anything there.
+        # The last letter of each slot, without its message; only this agent writes there.
         self._held: dict[int, Letter] = {}
-        # Slots that a thread is about to write to: what is in them is not known until it has the answer.
+        # Slots being written by a thread: their content is unknown until the answer.
         self._in_flight: set[int] = set()
-        # Whether a collector listened the last time. One that does not may be one that will never look: then nothing
-        # that stands in a slot gives way.
+        # Whether a collector listened the last time. If not, there may never be one: then no slot's content is
+        # replaced.
         self._is_heard = True
-        # Until when (time.monotonic()) there is taken to be no mailbox, and no list.
+        # Until when (time.monotonic()) mailbox and list are considered missing.
         self._no_mailbox_until = 0.0
         self._no_list_until = 0.0
 
     def put(self, letter: Letter) -> tuple[bool, tuple[str, ...]]:
-        """Put a letter in: whether it is in, and which runs (`<scorer>/<run id>`) will not reach the hub because of it.
+        """Put a letter in; returns whether it is in, and the runs (`<scorer>/<run id>`) that it displaced.
 
-        It is not in when every slot is taken. One round trip, unless the hub is behind.
-        Raises redis.RedisError when Redis is away, full, or allows this agent neither way.
+        It is not in if every slot is taken. One round trip, unless the hub is behind. Raises redis.RedisError if Redis
+        is unreachable, full, or allows this agent neither way.
         """
         if time.monotonic() < self._no_mailbox_until and self._push(letter.message):
             return True, ()
@@ -75,11 +75,11 @@ class Mailbox:
             return True, ()
         if is_in:
             return True, lost
-        # No collector listens: the results workers are away, or an old hub lets every agent write everywhere.
+        # No collector listens: the results workers are down, or an old hub lets every agent write everywhere.
         return (not hears and self._push(letter.message)), ()
 
     def _put(self, letter: Letter) -> tuple[bool, bool, tuple[str, ...]]:
-        """Whether it is in, whether the hub listens, and what will not reach the hub because of it."""
+        """Whether it is in, whether the hub listens, and the displaced runs."""
         with self._lock:
             own = self._own_slot(letter)
             first = self._next
@@ -102,23 +102,23 @@ class Mailbox:
                 hears = heard if heard is not None else hears
                 if is_put:
                     return True, bool(hears), ()
-        # Where nothing could be tried, others are at all of them, so somebody is there.
+        # Nothing tried: other threads are writing to all slots, so a mailbox exists.
         return False, hears is not False, ()
 
     def _own_slot(self, letter: Letter) -> int | None:
-        """Where the last result of its scorer was put, if this one may take its place. The lock is held."""
+        """The slot of its scorer's last result, if this one may replace it. The lock is held."""
         if not self._is_heard:
             return None
         for number, held in self._held.items():
             if held.scorer == letter.scorer:
                 if number in self._in_flight:
                     return None
-                # A score is worth more than a newer reason why there is none.
+                # A score is worth more than a newer reason for having none.
                 return number if held.run < letter.run and (letter.is_score or not held.is_score) else None
         return None
 
     def _replace(self, number: int, before: Letter, letter: Letter) -> tuple[bool, bool, tuple[str, ...]]:
-        """Put it into this slot, which is in flight, in place of what may be there."""
+        """Write it to this slot, which is in flight, replacing any content."""
         slot = self._slots[number]
         try:
             was_there, _, heard = self.line.ask(
@@ -133,7 +133,7 @@ class Mailbox:
         return True, heard > 0, lost
 
     def _try(self, number: int, letter: Letter) -> tuple[bool, bool | None]:
-        """Put it into this slot if it is empty; whether it is in, and whether the hub listens, None if not tried."""
+        """Write it to this slot if empty; whether it is in, and whether the hub listens, None if not tried."""
         with self._lock:
             if number in self._in_flight:
                 return False, None
@@ -154,7 +154,7 @@ class Mailbox:
         return bool(is_put), heard > 0
 
     def _push(self, message: bytes) -> bool:
-        """As the last release did; says whether the hub still allows it."""
+        """Push as the last release did; False if forbidden."""
         if time.monotonic() < self._no_list_until:
             return False
         try:

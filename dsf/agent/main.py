@@ -1,7 +1,7 @@
 """`dsf agent`: the worker of one cluster.
 
-The worker runs in this process with a pool of threads: the stages wait for HTTP, and everything that they share (the
-configuration, the scores on /metrics, which cycles run) is in memory.
+The worker runs in this process with a thread pool: the stages wait for HTTP, and their shared state (configuration,
+scores on /metrics, running cycles) is in memory.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ log = dsf.log.get(__name__)
 
 
 def run(config: Settings) -> int:
-    """Run until SIGTERM or SIGINT, and return the exit code: 0, or 2 when a setting is missing or wrong.
+    """Run until SIGTERM or SIGINT, and return the exit code: 0, or 2 if a setting is missing or wrong.
 
-    SIGTERM ends it as soon as the cycles that have begun are done; each of their stages has its time-out.
+    After SIGTERM it finishes the cycles that have begun; each stage has its time-out.
     """
     dsf.log.setup(config)
     try:
@@ -37,7 +37,7 @@ def run(config: Settings) -> int:
 
 
 def _own(config: Settings) -> Settings:
-    """Make these the process's settings, with the agent's role: the Celery application is made from them."""
+    """Make these the process's settings, with the agent's role: the Celery application uses them."""
     if "dsf.celery" in sys.modules and dsf.settings.settings().role != "agent":
         raise SettingsError("DSF_ROLE: the Celery application of another role is loaded in this process already")
     for name in config.model_fields_set | {"role"}:
@@ -53,7 +53,7 @@ def _own(config: Settings) -> Settings:
 
 
 def _run(config: Settings) -> int:
-    # Only now: importing it makes the application, for the role that the settings say.
+    # Only now: importing it creates the application for the role in the settings.
     from celery import signals
 
     from dsf import memory, workerprobes
@@ -91,7 +91,7 @@ def _run(config: Settings) -> int:
             queues=[agent.queue],
             loglevel=config.log_level,
             task_events=True,
-            # Both make every worker listen to every other one, over the WAN.
+            # With either every worker listens to every other one, over the WAN.
             without_gossip=True,
             without_mingle=True,
             heartbeat_interval=config.agent_heartbeat_interval,

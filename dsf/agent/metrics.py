@@ -1,4 +1,4 @@
-"""The agent's own metrics: the scores of this cluster and what its cycles cost."""
+"""The agent's own metrics: this cluster's scores, and the cost of its cycles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.validity import has_expired
 from dsf.cycle.stages import Observer
 
-#: Stage -> the counter of seconds that upstream's dashboards know it by.
+#: Stage -> the counter of seconds used by upstream's dashboards.
 _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publish": names.SEND_SECONDS}
 
 
@@ -35,7 +35,7 @@ class _Published:
 
 
 class AgentMetrics(Observer):
-    """Filled by the cycles, read by the exposition. Thread-safe."""
+    """Written by cycles, read by the exposition. Thread-safe."""
 
     def __init__(self, cluster: str, config: ConfigSource, clock: Callable[[], float] = time.time) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -73,23 +73,23 @@ class AgentMetrics(Observer):
             self._published[summary.name] = published
 
     def succeeded(self, score_name: str, refused: Iterable[tuple[str, int]]) -> None:
-        """A cycle ended with an answer; some of its results may have been refused."""
+        """A cycle ended with a response; some of its results may have been refused."""
         self._requests.labels(score_name, "success").inc()
         for reason, number in refused:
             self._refused.labels(score_name, reason).inc(number)
 
     def failed(self, score_name: str, stage: str, reason: str) -> None:
-        """A cycle ended without an answer."""
+        """A cycle ended without a response."""
         self._requests.labels(score_name, "failure").inc()
         self._failures.labels(score_name, stage, reason).inc()
 
     def refused_message(self) -> None:
-        """Something in the agent's own queue was no call of a stage."""
+        """A message in the agent's queue was not a stage call."""
         self._messages.inc()
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
-        """One stage, or one try of it, took this long."""
-        # To find them again by their labels would take as long as to count.
+        """Duration of one stage, or of one try."""
+        # Looking them up by labels would take as long as counting.
         timer = self._timers.get((score_name, stage))
         if timer is None:
             timer = self._seconds[stage].labels(score_name), self._stages.labels(score_name, stage)
@@ -98,7 +98,7 @@ class AgentMetrics(Observer):
         timer[1].observe(seconds)
 
     def current(self, config: ConfigSource) -> list[_Published]:
-        """Results that may still be used, of scorers that are still there; the others are forgotten."""
+        """Valid results of existing scorers; the others are forgotten."""
         now = self._clock()
         wanted = config.summaries()
         with self._lock:
@@ -114,7 +114,7 @@ class AgentMetrics(Observer):
 
 
 class _Scores(Collector):
-    """`dynamic_score` and the state of the configuration, made anew for each scrape."""
+    """`dynamic_score` and the configuration's state, rebuilt at each scrape."""
 
     def __init__(self, metrics: AgentMetrics, cluster: str, config: ConfigSource, clock: Callable[[], float]) -> None:
         self._metrics = metrics
@@ -124,7 +124,7 @@ class _Scores(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         scores = names.SCORE.gauge()
-        # One series per set of labels, whichever scorer it is from: a second one would make the whole scrape invalid.
+        # One series per label set across all scorers: a duplicate would invalidate the whole scrape.
         samples: dict[tuple[str, ...], float] = {}
         for published in self._metrics.current(self._config):
             if published.samples is None:

@@ -1,6 +1,6 @@
-"""A cluster's Redis is another one from now on: the worker ends as if it was told to, and begins anew in its process.
+"""Move to another Redis: the worker shuts down regularly and restarts in the same process.
 
-What has begun is finished and sent to where its tick came from.
+Running cycles are finished and sent to the Redis that their tick came from.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dsf.settings import ENV_PREFIX, Settings
 
 log = dsf.log.get(__name__)
 
-#: As a worker's exit code: it ended by itself. A signal says 0, also when it comes after this.
+#: Exit code of a worker that ended by itself. A signal sets 0, also afterwards.
 _MOVING: Final = 75
-# Its types know no codes.
+# Its stubs lack the codes.
 _codes: Any = state
 
 
 class Moving:
-    """Follows what the hub says of where Redis is."""
+    """Follows the Redis URL delivered by the hub."""
 
     def __init__(self, settings: Settings) -> None:
         self._own = settings.resolved_redis_url()
@@ -33,7 +33,7 @@ class Moving:
         self._url = ""
 
     def heard(self, url: str) -> None:
-        """The hub says that Redis is there; empty: where the agent's own settings say. Called by any thread."""
+        """The hub has set this Redis URL; empty: that of the agent's settings. Called by any thread."""
         try:
             said = str(address.parse(url or self._own))
         except SettingsError as error:
@@ -46,10 +46,10 @@ class Moving:
         _codes.should_stop = _MOVING
 
     def go(self) -> None:
-        """Begin anew if that is why the worker ended; returns if it is not."""
+        """Restart if that is why the worker ended; else return."""
         if _codes.should_stop != _MOVING:
             return
         os.environ[f"{ENV_PREFIX}AGENT_REDIS_URL"] = self._url
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, [sys.executable, "-m", "dsf.agent"])  # noqa: S606 (nothing of it is anybody's text)
+        os.execv(sys.executable, [sys.executable, "-m", "dsf.agent"])  # noqa: S606 (no user input)

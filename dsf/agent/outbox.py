@@ -1,4 +1,4 @@
-"""Sends results to the hub: signed, as calls of the task `dsf.ingest`."""
+"""Sends signed results to the hub, as calls of the task `dsf.ingest`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dsf.store.pairs import SUCCESSES
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two tries while Redis is away; the client itself tries for a short while.
+#: Seconds between tries while Redis is unreachable; the client itself retries briefly.
 _WAIT = 1.0
 #: Seconds between two tries while the mailbox is full.
 _FULL_WAIT = 0.25
-#: Runs that are remembered until the hub can be told that their results gave way.
+#: Max. superseded runs remembered until reported to the hub.
 _MOST_TO_TELL = 1000
 
 
@@ -38,18 +38,17 @@ class Outbox:
         self._keyring = keyring
         self._lock = threading.Lock()
         self._waiting: list[Result] = []
-        # Runs (`<scorer>/<run id>`) whose results no longer reach the hub; the next result says so.
+        # Superseded runs (`<scorer>/<run id>`), to be reported with the next result.
         self._superseded: dict[str, None] = {}
         self._max_bytes = max_bytes
         self._background = ThreadPoolExecutor(1, thread_name_prefix="dsf-outbox")
 
     def send(self, result: Result, deadline: float) -> None:
-        """Send until it is sent, or `deadline` (time.monotonic()) has passed, or the agent is to end.
+        """Send with retries until `deadline` (time.monotonic()) or the agent's shutdown.
 
-        While the hub is behind, a result waits; one whose scorer has a newer one that waits as well gives way to it,
-        and the next result that is sent tells the hub so.
-        Raises CycleError of stage publish with reason no_signing_key, too_large, connection_failed, results_behind or
-        superseded.
+        While the hub is behind, a result waits; a newer waiting result of its scorer supersedes it, which the next
+        result sent reports to the hub. Raises CycleError of stage publish with reason no_signing_key, too_large,
+        connection_failed, results_behind or superseded.
         """
         with self._lock:
             superseded = list(self._superseded)[:MOST_SUPERSEDED]
@@ -64,7 +63,7 @@ class Outbox:
             raise
 
     def _send(self, result: Result, superseded: tuple[str, ...], deadline: float) -> None:
-        # Signed with the rest, so that only this agent can say so.
+        # Signed with the rest, so that only this agent can report it.
         result = result.model_copy(update={"mail": True, "superseded": list(superseded)})
         try:
             envelope = sign(result, self._keyring.key())
@@ -85,7 +84,7 @@ class Outbox:
             # For Flower and logs, instead of the first thousand characters of the envelope.
             argsrepr=repr((result.cluster, result.scorer, result.run)),
         )
-        # The hub refuses such a message unread, without a reason to the sender.
+        # The hub would refuse such a message unread, without feedback.
         if len(message) > self._max_bytes * PACKING:
             raise CycleError(
                 "publish",
@@ -103,7 +102,7 @@ class Outbox:
                 self._waiting = [other for other in self._waiting if other is not result]
 
     def _tell_later(self, runs: Iterable[str]) -> None:
-        """The next result says that these never reach the hub. What is too much for it is declared lost there."""
+        """Report these as superseded with the next result. Beyond the limit the hub declares them lost."""
         with self._lock:
             self._superseded.update(dict.fromkeys(runs))
             for run in list(self._superseded)[:-_MOST_TO_TELL]:
@@ -135,14 +134,14 @@ class Outbox:
             time.sleep(wait)
 
     def _is_superseded(self, result: Result) -> bool:
-        """Whether a newer result waits that says what this one says, and more of now."""
+        """Whether a newer waiting result supersedes this one."""
         with self._lock:
             newer = [one for one in self._waiting if one.scorer == result.scorer and one.run > result.run]
-        # A score is worth more than a newer reason why there is none.
+        # A score is worth more than a newer reason for having none.
         return any(one.outcome in SUCCESSES or result.outcome not in SUCCESSES for one in newer)
 
     def send_later(self, result: Result, seconds: float) -> None:
-        """Send from another thread: the worker's main loop, which calls this, must not wait for Redis."""
+        """Send from another thread: the caller, the worker's main loop, must not wait for Redis."""
 
         def work() -> None:
             try:
@@ -153,5 +152,5 @@ class Outbox:
         self._background.submit(work)
 
     def close(self) -> None:
-        """Wait for what is being sent."""
+        """Wait for pending sends."""
         self._background.shutdown(wait=True)

@@ -1,4 +1,4 @@
-"""The threads in which the stages run: those of one cycle in the same one, as long as each follows the one before."""
+"""The stages' thread pool: consecutive stages of one cycle run in the same thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsf.workerprobes import keep_alive, lives_no_more
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two looks for the end of the work that is left.
+#: Seconds between checks for remaining work at shutdown.
 _LOOK = 0.05
 
 
@@ -23,37 +23,37 @@ _Work = tuple[Any, ...]
 
 
 class _Own(threading.local):
-    """What belongs to one thread."""
+    """State of one thread."""
 
-    #: What is to be called after the work that is being done, whether that goes on, and what it gave.
+    #: The call to make after the current work, whether it is in progress, and the work it produced.
     receive: Callable[[], object] | None = None
     receives = False
     next: _Work | None = None
 
 
 class StagePool(BasePool):
-    """`limit` threads that take what is to be run in the order in which it came; one that hangs is replaced."""
+    """`limit` threads that take work in order of arrival; a hanging one is replaced."""
 
     body_can_be_buffer = True
     signal_safe = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        #: Called in a thread that makes room for one more tick when there was none; it must not wait.
+        #: Called in a thread that becomes free when none was; it must not block.
         self.on_room: Callable[[], object] = lambda: None
-        #: Whether something is still to come although no thread runs it; asked when the worker ends.
+        #: Whether work is pending outside of the pool; asked at shutdown.
         self.is_more_to_come: Callable[[], bool] = lambda: False
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._own = _Own()
         self._lock = threading.Lock()
-        #: What was given to the pool and has not ended.
+        #: Work items queued or running.
         self._unfinished = 0
-        #: Threads that are there, and how many of them hang.
+        #: Number of threads, and of hanging ones.
         self._threads = 0
         self._hanging = 0
 
     def room(self) -> int:
-        """How many threads are free."""
+        """Number of free threads."""
         return max(0, int(self.limit) - self._unfinished + self._hanging)
 
     def on_start(self) -> None:
@@ -61,7 +61,7 @@ class StagePool(BasePool):
         self.replace(0)
 
     def replace(self, hanging: int) -> None:
-        """So many threads hang: others take their place, up to as many again. They go when the first ones return."""
+        """Replace this many hanging threads, at most `limit`. The extra threads end when those return."""
         with self._lock:
             if hanging > self._hanging:
                 log.warning("stages hang long after their cycles should have ended", count=hanging)
@@ -69,7 +69,7 @@ class StagePool(BasePool):
             missing = self.limit + self._hanging - self._threads
             self._threads += max(missing, 0)
         for _ in range(missing):
-            # Daemons: one that hangs must not keep a process that is to end.
+            # Daemons: a hanging thread must not block the process's exit.
             threading.Thread(target=self._run, name="dsf-stage", daemon=True).start()
         if missing > 0:
             self.on_room()
@@ -83,7 +83,7 @@ class StagePool(BasePool):
         accept_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> None:
-        """Run it as soon as a thread is free; what follows, in its own."""
+        """Run it as soon as a thread is free; a follow-up in its own."""
         work = (target, args, kwargs, callback, accept_callback)
         if self._own.receives:
             self._own.next = work
@@ -93,16 +93,16 @@ class StagePool(BasePool):
         self._work.put(work)
 
     def follow(self, receive: Callable[[], object]) -> None:
-        """Call `receive` in this thread, one of the pool's, after what runs there now; what it applies runs there next.
+        """Call `receive` in this pool thread after its current work; the work that it applies runs there next.
 
-        So it waits for no other thread and for no turn of the worker's main loop.
+        So it waits neither for another thread nor for the worker's main loop.
         """
         self._own.receive = receive
 
     def on_stop(self) -> None:
-        """Wait until all is done that has begun, with all that follows from it."""
+        """Wait for all work that has begun, follow-ups included."""
         while True:
-            # In this order: what runs may give more to come, and what came runs.
+            # In this order: running work may add pending work, which then runs.
             is_busy = self._unfinished > self._hanging
             if not (is_busy or self.is_more_to_come() or self._unfinished > self._hanging):
                 break
@@ -117,7 +117,7 @@ class StagePool(BasePool):
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             try:
-                # Not kept until the next one comes: it has the payload of this one.
+                # No reference kept while idle: it would hold the payload.
                 while work is not None:
                     work = self._do(work)
             finally:
@@ -132,12 +132,12 @@ class StagePool(BasePool):
                 return
 
     def _do(self, work: _Work) -> _Work | None:
-        """Do it, and say what follows."""
+        """Do it; returns the follow-up."""
         own = self._own
         try:
             apply_target(*work)
         except Exception:
-            # Celery itself failed at what it does around a task.
+            # Celery itself failed, outside of the task.
             log.exception("stage not finished")
         receive, own.receive, own.next = own.receive, None, None
         if receive is not None:

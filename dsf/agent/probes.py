@@ -1,7 +1,7 @@
 """The readiness file of an agent: ready means *scoring*, not that a process runs.
 
-The file is there while the agent takes ticks and at least one of its scorers has had a good cycle lately. An agent
-without scorers has nothing to fail and is ready. Liveness is in `dsf.workerprobes`.
+The file exists while the agent takes ticks and at least one of its scorers has had a recent successful cycle. An agent
+without scorers is ready. Liveness is in `dsf.workerprobes`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from dsf.agent.config import ConfigSource
 
 log = dsf.log.get(__name__)
 
-#: Intervals of a scorer without a good cycle after which it does not count any more; also after it is first seen.
+#: A scorer stops counting after this many intervals without success, also after it is first seen.
 _INTERVALS = 3
-#: At least this many seconds: with an interval of a second one slow answer would be an outage.
+#: Least seconds: with an interval of one second one slow response would be an outage.
 _LEAST = 10.0
-#: Seconds between two looks; what begins and what ends is seen at once.
+#: Seconds between checks; start and end are seen at once.
 _LOOK_EVERY = 5.0
 
 
 class ScoringProbe:
-    """Keeps the file. Thread-safe. `clock` is a monotonic one."""
+    """Maintains the file. Thread-safe. `clock` is monotonic."""
 
     def __init__(self, file: Path | None, config: ConfigSource, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file
         self._config = config
         self._clock = clock
         self._lock = threading.Lock()
-        # Scorer -> until when it counts as one that scores.
+        # Scorer -> until when it counts as scoring.
         self._fresh_until: dict[str, float] = {}
         self._is_consuming = False
         self._is_ready: bool | None = None
@@ -41,13 +41,13 @@ class ScoringProbe:
         self._thread = threading.Thread(target=self._run, name="dsf-readiness", daemon=True)
 
     def start(self) -> None:
-        """Begin to look. A file that an earlier process left goes at once."""
+        """Start checking. A file of an earlier process is removed at once."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Not ready any more."""
+        """No longer ready."""
         self.consuming(False)
         self._is_stopped = True
         self._wake.set()
@@ -55,7 +55,7 @@ class ScoringProbe:
             self._thread.join(5)
 
     def consuming(self, yes: bool) -> None:
-        """The worker takes ticks, or does not any more: that is seen at once."""
+        """The worker takes ticks, or no longer does; takes effect at once."""
         with self._lock:
             self._is_consuming = yes
             if not yes:
@@ -71,7 +71,7 @@ class ScoringProbe:
             self._wake.set()
 
     def look(self) -> None:
-        """Make the file say what is true now."""
+        """Update the file to the current state."""
         summaries = self._config.summaries()
         now = self._clock()
         with self._lock:
@@ -89,7 +89,7 @@ class ScoringProbe:
         if ready:
             self._file.touch()
         else:
-            # First the reason: who finds the agent not ready looks for it in the log.
+            # Reason first: it must be in the log before the agent is seen not ready.
             if self._is_ready and self._is_consuming:
                 log.warning("not ready: no scorer had a good cycle for 3 intervals", scorers=len(self._fresh_until))
             self._file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Which cycles run in this agent: one per scorer, until it ends or its deadline passes."""
+"""This agent's running cycles: one per scorer, until its end or deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.cycle import Cycle
 
-#: Seconds past its cycle's deadline after which a stage hangs. All that waits for something waits until then at most.
+#: Seconds past its cycle's deadline from which a stage counts as hanging. Every wait ends before that.
 HANGS: Final = 5.0
 
 
@@ -19,7 +19,7 @@ class OverlapError(Exception):
 
 
 class DuplicateError(Exception):
-    """This message came twice: its cycle has ended already, or its stage runs right now."""
+    """Duplicate message: its cycle has ended, or its stage is running."""
 
 
 class Running:
@@ -29,11 +29,11 @@ class Running:
         self._lock = threading.Lock()
         self._cycles: dict[str, Cycle] = {}
         self._ended: dict[str, str] = {}
-        #: Cycles one stage of which goes on, also those that another one has replaced.
+        #: Cycles with a running stage, including replaced ones.
         self._busy: dict[int, Cycle] = {}
 
     def enter(self, run_id: str, summary: ScorerSummary, deadline: float) -> Cycle:
-        """The cycle of this id: the one that is going on, or a new one. It is busy until `rest` is called.
+        """The running cycle of this id, or a new one. It is busy until `rest` is called.
 
         Raises OverlapError and DuplicateError.
         """
@@ -51,7 +51,7 @@ class Running:
             now = time.monotonic()
             if current is not None and current.deadline > now:
                 raise OverlapError
-            # A source of somebody's own may hang for ever: one thread for each of its ticks would be all of them.
+            # A custom source may hang for ever: with a thread for each tick it would use up the pool.
             if any(cycle.scorer == summary.name and cycle.deadline < now - HANGS for cycle in self._busy.values()):
                 raise OverlapError
             cycle = self._cycles[summary.name] = Cycle(summary.name, run_id, summary, deadline)
@@ -73,13 +73,13 @@ class Running:
             self._busy.pop(id(cycle), None)
 
     def stuck(self) -> int:
-        """How many stages hang."""
+        """Number of hanging stages."""
         latest = time.monotonic() - HANGS
         with self._lock:
             return sum(cycle.deadline < latest for cycle in self._busy.values())
 
     def end_others(self, scorers: Container[str]) -> list[Cycle]:
-        """The cycles of scorers that are none of these, with a stage that goes on; their time is over from now on."""
+        """End cycles of all other scorers with a running stage (their deadline is now); returns them."""
         now = time.monotonic()
         with self._lock:
             others = [cycle for cycle in self._busy.values() if cycle.scorer not in scorers and cycle.deadline > now]
@@ -88,7 +88,7 @@ class Running:
         return others
 
     def purge(self) -> list[str]:
-        """Forget cycles whose deadline has passed (their message was lost) and return their ids."""
+        """Forget cycles past their deadline (their message was lost); returns their ids."""
         now = time.monotonic()
         with self._lock:
             over = [cycle for cycle in self._cycles.values() if cycle.deadline <= now]

@@ -27,7 +27,7 @@ log = dsf.log.get(__name__)
 
 
 class Runtime:
-    """Everything that an agent's tasks use. Constructing it checks the settings; `start` begins to watch and serve."""
+    """Everything that an agent's tasks use. Construction checks the settings; `start` starts watches and servers."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError naming the variable that is missing or wrong."""
@@ -39,11 +39,11 @@ class Runtime:
         self.config: Watching
         secrets: SecretSource
         cluster: ClusterView | None = None
-        # Before anything is watched: a pod without it says so and starts again.
+        # Before any watch: without a key the pod logs that and restarts.
         keyring = KeyRing(settings)
         keyring.key()
         if settings.agent_kube:
-            # Only then: importing the Kubernetes client costs 40 MB.
+            # Only here: importing the Kubernetes client costs 40 MB.
             from dsf.agent.kube import KubeObjects
 
             objects = KubeObjects(settings)
@@ -52,7 +52,7 @@ class Runtime:
             self.config, secrets = _files(settings)
         self.spool = Spool(own_folder(settings.agent_spool_dir, settings.cluster))
         self.metrics = AgentMetrics(settings.cluster, self.config)
-        #: The agent's own queue, the way from one stage to the next, and the connections to Redis for all else.
+        #: The agent's queue, the hand-over between stages, and other connections to Redis.
         self.queue = spoke_queue(settings.cluster)
         self.handover = HandOver()
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
@@ -94,7 +94,7 @@ class Runtime:
         log.info("metrics served", host=host, port=self._exposition.port)
 
     def stop(self) -> None:
-        """Send what is still to be sent, then stop serving."""
+        """Send pending results, then stop serving."""
         self.readiness.stop()
         self.sources.stop()
         self.outbox.close()
@@ -118,13 +118,13 @@ _current: Runtime | None = None
 
 
 def install(runtime: Runtime) -> None:
-    """Make this the one that tasks use."""
+    """Make this the runtime of the tasks."""
     global _current  # noqa: PLW0603
     _current = runtime
 
 
 def current() -> Runtime:
-    """The process's runtime. Raises RuntimeError in a process that is no agent."""
+    """The process's runtime. Raises RuntimeError outside of an agent."""
     if _current is None:
         raise RuntimeError("no agent runs in this process; start it with `dsf agent`")
     return _current

@@ -1,9 +1,9 @@
-"""Secrets and the signing key: files that Kubernetes mounts, read when they are used, so that rotation needs nothing.
+"""Secrets and the signing key: files mounted by Kubernetes, read at each use, so that rotation needs no restart.
 
-A secret is known to this module and to the request that carries it. It is in no message, log or exception.
+Only this module and the request that carries a secret know it. It is in no message, log or exception.
 
-The author of a DynamicScorer names a Secret and the server that gets what is in it. So a Secret can be used only if an
-admin of its cluster or of the hub released it for that server, and the agent's own Secrets never.
+The author of a DynamicScorer names a Secret and the server that receives its content. So a Secret is usable only if an
+admin of its cluster or of the hub released it for that server, and the agent's own Secrets never are.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dsf.keys import is_name
 from dsf.messages import SigningKey
 from dsf.settings import Settings
 
-#: Bytes of a key of a Secret; a bundle of CAs is the largest that is meant.
+#: Bytes of a Secret's key; the largest expected value is a CA bundle.
 _MAX_BYTES = 1024 * 1024
-#: In a folder of mounted Secrets, the file beside the keys of one that says where they may be sent to.
+#: In a folder of mounted Secrets, the file beside a Secret's keys that lists the allowed servers.
 USABLE_FOR_FILE: Final = "usable-for"
 #: What Kubernetes allows as a key of a Secret. A key of dots only would be a path.
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -33,12 +33,12 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-
 
 
 def beside(out_dir: Path, cluster: str) -> Path:
-    """Where people put the tokens of a cluster for a hub on a folder: beside what that hub writes, and not below it."""
+    """Folder for a cluster's tokens with a folder-backed hub: beside the hub's output, not below it."""
     return out_dir.parent / "_secrets" / cluster
 
 
 class Release:
-    """Which servers the tokens of a Secret may be sent to: what the hub's admin listed, and what the Secret says."""
+    """Servers that a Secret's tokens may be sent to: listed by the hub's admin, and on the Secret."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError."""
@@ -52,9 +52,9 @@ class Release:
     def check(self, name: str, key: str, use: Use, said: str, how: str, *, is_bindable: bool = True) -> None:
         """Raise SecretError unless the Secret may be used for all URLs of `use`.
 
-        `said` is the list of servers on the Secret itself, empty where there is none; `how` tells people where it
-        stands. What a ScoringAuthentication binds the Secret to counts only where neither the Secret nor the hub's
-        admin names servers, and for none that is not `is_bindable`.
+        `said` is the list of servers on the Secret itself, empty if none; `how` names its place for messages. A
+        ScoringAuthentication's binding counts only if neither the Secret nor the hub's admin names servers, and only
+        for a Secret that `is_bindable`.
         """
         label = f"key {key!r} of Secret {name!r}"
         try:
@@ -75,9 +75,9 @@ class Release:
 
 
 class FileSecrets:
-    """Secrets in a folder where they are mounted: `<folder>/<secret name>/<key>`; ConfigMaps stand beside them.
+    """Secrets mounted in a folder: `<folder>/<secret name>/<key>`, with ConfigMaps beside them.
 
-    The file `usable-for` beside the keys lists the servers that they may be sent to.
+    The file `usable-for` beside the keys lists the allowed servers.
     """
 
     def __init__(self, folder: Path | None, release: Release) -> None:
@@ -104,7 +104,7 @@ class FileSecrets:
         return only_certificates(self._read(name, key, label), label)
 
     def account_token(self, audience: str, seconds: int) -> AccountToken:
-        """See the protocol. There is no account outside of a cluster."""
+        """See the protocol. No account exists outside of a cluster."""
         del seconds
         raise SecretError(
             f"a token of the agent's ServiceAccount for {audience!r} needs an agent that runs with DSF_AGENT_KUBE=true"
@@ -127,7 +127,7 @@ class FileSecrets:
         try:
             return file.read()
         except OSError:
-            # Forget it: after a deletion the old one must not stay in memory.
+            # Forget it: a deleted one must not stay in memory.
             self._files.pop((name, key), None)
             raise SecretError(f"{label} is missing; its place is the file {path}") from None
         except ValueError:
@@ -135,9 +135,9 @@ class FileSecrets:
 
 
 def secret_label(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
-    """How a key of a Secret is named to people.
+    """Display name of a Secret's key.
 
-    Raises SecretError when it cannot exist (a name may become a path), and when the Secret is the agent's own.
+    Raises SecretError if it cannot exist (a name may become a path), or if the Secret is the agent's own.
     """
     label = f"key {key!r} of {kind} {name!r}"
     if not is_name(name) or _KEY.fullmatch(key) is None or not key.strip("."):
@@ -148,7 +148,7 @@ def secret_label(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
 
 
 def only_certificates(data: bytes, label: str) -> bytes:
-    """The certificates in PEM, so that nothing else of a Secret is ever held. Raises SecretError."""
+    """Only the PEM certificates, so that nothing else of a Secret is ever held. Raises SecretError."""
     found = _CERTIFICATE.findall(data)
     if not found:
         raise SecretError(f"{label} has no certificate in PEM", "secret_invalid")
@@ -156,7 +156,7 @@ def only_certificates(data: bytes, label: str) -> bytes:
 
 
 class KeyRing:
-    """The agent's own signing key, as of now."""
+    """The agent's current signing key."""
 
     def __init__(self, settings: Settings) -> None:
         self._fixed = settings.signing_key

@@ -1,4 +1,4 @@
-"""What this agent keeps for its sources, made from the settings, and what they do between cycles."""
+"""State and background work of this agent's sources between cycles."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ log = dsf.log.get(__name__)
 
 
 class SourceState:
-    """Made by the runtime before the configuration is watched, used by cycles."""
+    """Created by the runtime before the configuration watch, used by cycles."""
 
     def __init__(
         self, settings: Settings, config: Watching, cluster: ClusterView | None, registry: CollectorRegistry
     ) -> None:
-        """`cluster` is None for an agent that does not run on Kubernetes."""
+        """`cluster` is None for an agent outside of Kubernetes."""
         self.held = Held(Budget(settings.agent_window_series, settings.agent_window_samples), config.summaries)
         self.held.cluster = cluster
         self.held.settings = settings
@@ -35,20 +35,20 @@ class SourceState:
         config.on_change(self._begin)
 
     def stop(self) -> None:
-        """Receive no more."""
+        """Stop receiving."""
         self.held.stop()
 
     def _begin(self, summaries: Summaries) -> None:
-        """Begin what the scorers' sources do between cycles: before their first cycle, so that it has something."""
+        """Start the sources' background work, before their scorers' first cycle, so that it has data."""
         for name in sorted({type_of(source) for one in summaries.values() for source in one.each_source}):
             try:
                 begin(name, self.held)
-            except Exception as error:  # noqa: BLE001 (other people's code; the scorers' cycles try again, and say so)
+            except Exception as error:  # noqa: BLE001 (third-party code; the scorers' cycles retry and report it)
                 log.error("a source cannot begin", type=name, problem=str(error))
 
 
 class _Collector(Collector):
-    """How much is held, and what sources say of what they do."""
+    """Amount of held data, and metrics of the sources."""
 
     def __init__(self, held: Held) -> None:
         self._held = held

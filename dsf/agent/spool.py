@@ -1,9 +1,9 @@
-"""Payloads between two stages, on the agent's own disk: what one stage hands to the next is only the run id.
+"""Payloads between two stages, on the agent's own disk; stages hand over only the run id.
 
-Small ones stay in memory while there is room for them: a file that is made and removed costs ten times the copy.
+Small ones stay in memory while there is room: creating and removing a file costs ten times the copy.
 
-A spool belongs to one process. Nothing in it outlives the process: it is emptied at the start, because after a crash
-no cycle waits for what is left, and a cycle whose payload is gone fetches again.
+A spool belongs to one process. Nothing in it outlives the process: it is emptied at startup, because after a crash no
+cycle needs the rest, and a cycle without its payload fetches again.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from dsf.errors import SettingsError
 from dsf.messages import is_run_id
 
-#: Files up to this many bytes are read as a whole; larger ones are sent in pieces of this size.
+#: Files up to this many bytes are read whole; larger ones are sent in pieces of this size.
 _PIECE_BYTES = 256 * 1024
-#: Bytes of payloads up to that size that are in memory, all together.
+#: Total bytes of such small payloads in memory.
 _MOST_KEPT = 2 * 1024 * 1024
-#: How the name of an unfinished file ends.
+#: Suffix of an unfinished file.
 _UNFINISHED = ".part"
 
 
 class SpooledFile:
-    """A large payload, read in pieces while it is sent; no more than one piece is in memory."""
+    """A large payload, read in pieces while being sent; at most one piece is in memory."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
@@ -47,26 +47,26 @@ class SpooledFile:
 
 
 class Spool:
-    """What is kept in memory, and files named by run id in a folder that only this user can read. Thread-safe."""
+    """In-memory payloads, and files named by run id in a folder readable only by this user. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        # Run id -> the payload, and when it came (unix seconds).
+        # Run id -> payload, and time of arrival (unix seconds).
         self._kept: dict[str, tuple[bytes, float]] = {}
         self._room = _MOST_KEPT
         self._in_files: set[str] = set()
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
+        """The files' folder."""
         return self._folder
 
     def prepare(self) -> int:
-        """Make the folder and empty it; says how many files were there.
+        """Create and empty the folder; returns how many files were there.
 
-        Raises SettingsError when the folder cannot be used or is not only ours: payloads may be confidential. What it
-        is in may be anyone's: an emptyDir belongs to root and is everyone's to write.
+        Raises SettingsError if the folder is unusable or not private to this user: payloads may be confidential. Its
+        parent may have any owner and mode: an emptyDir belongs to root and is world-writable.
         """
         try:
             self._folder.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class Spool:
             raise SettingsError(f"DSF_AGENT_SPOOL_DIR: cannot use {self._folder}: {error.strerror}") from None
 
     def write(self, run_id: str, pieces: Sequence[bytes | memoryview]) -> None:
-        """Store a payload; it is there as a whole or not at all. Raises OSError (a full disk) and ValueError."""
+        """Store a payload atomically. Raises OSError (disk full) and ValueError."""
         path = self._path(run_id)
         self._drop(run_id)
         if self._keep(run_id, pieces):
@@ -100,7 +100,7 @@ class Spool:
             raise
 
     def read(self, run_id: str) -> bytes | SpooledFile | None:
-        """The payload, or None when there is none (any more). Raises ValueError for what is no run id."""
+        """The payload, or None if there is none (any more). Raises ValueError for an invalid run id."""
         if (kept := self._kept.get(run_id)) is not None:
             return kept[0]
         path = self._path(run_id)
@@ -111,7 +111,7 @@ class Spool:
             return None
 
     def remove(self, run_id: str) -> None:
-        """Remove a payload, if it is there."""
+        """Remove a payload, if present."""
         self._drop(run_id)
         if run_id in self._in_files:
             self._in_files.discard(run_id)
@@ -119,7 +119,7 @@ class Spool:
                 self._path(run_id).unlink()
 
     def sweep(self, max_age: float) -> int:
-        """Remove payloads older than `max_age` seconds, whose cycle ended without anyone noticing; says how many."""
+        """Remove payloads older than `max_age` seconds, whose cycle's end went unnoticed; returns the number."""
         oldest = time.time() - max_age
         removed = sum(self._drop(run_id) for run_id, (_, at) in list(self._kept.items()) if at <= oldest)
         for entry in os.scandir(self._folder):
@@ -131,7 +131,7 @@ class Spool:
         return removed
 
     def _keep(self, run_id: str, pieces: Sequence[bytes | memoryview]) -> bool:
-        """Keep it in memory if it is small and there is room."""
+        """Keep it in memory if small and if there is room."""
         size = sum(map(len, pieces))
         with self._lock:
             if size > min(_PIECE_BYTES, self._room):
@@ -141,7 +141,7 @@ class Spool:
         return True
 
     def _drop(self, run_id: str) -> bool:
-        """Forget it, if it is in memory."""
+        """Forget it, if in memory."""
         with self._lock:
             kept = self._kept.pop(run_id, None)
             self._room += 0 if kept is None else len(kept[0])
@@ -155,7 +155,7 @@ class Spool:
 
 
 def own_folder(parent: Path | None, cluster: str) -> Path:
-    """A folder of this user's in `parent`, or in the temp directory; the same at every start, so that a crash leaves
+    """A folder of this user in `parent` or the temp directory; the same at every start, so that a crash leaves
     nothing."""
     return (parent or Path(tempfile.gettempdir())) / f"dsf-agent-{os.geteuid()}-{cluster}"
 

@@ -1,4 +1,4 @@
-"""What the agent adds to Celery's consumer: its objects follow each connection to Redis."""
+"""Boot steps of Celery's consumer: attach the agent's objects to each connection to Redis."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dsf.agent.ending import is_ending
 from dsf.agent.tracer import tracer
 from dsf.messages import FETCH_TASK, PUBLISH_TASK, SCORE_TASK
 
-#: Seconds between two looks for stages that hang and for scorers that were removed.
+#: Seconds between checks for hanging stages and removed scorers.
 _LOOK_EVERY = 1.0
-#: Seconds that an event for Flower waits for others.
+#: Seconds for which events for Flower are batched.
 _EVENTS_EVERY = 0.25
-#: Events after which the thread that makes the next one sends them all: more than come together in that time.
+#: Events after which the producing thread sends them all: more than normally come in that time.
 _MOST_EVENTS = 1000
 
 
 class AgentStep(bootsteps.StartStopStep):
-    """Joins a new connection's consumer with what the agent keeps over all of its connections."""
+    """Attaches the agent's long-lived objects to a new connection's consumer."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -32,7 +32,7 @@ class AgentStep(bootsteps.StartStopStep):
         self._look: Any = None
 
     def start(self, consumer: Any) -> None:
-        """There is a new connection, and the worker takes ticks."""
+        """New connection: the worker takes ticks."""
         agent = runtime.current()
         pool, channel = consumer.pool, consumer.task_consumer.channel
         channel.room = pool.room
@@ -41,7 +41,7 @@ class AgentStep(bootsteps.StartStopStep):
         pool.on_room = agent.handover.wake
         pool.is_more_to_come = agent.handover.deliver
         agent.handover.attach(consumer)
-        # Celery's own logs each task that ended well.
+        # Celery's own logs each successful task.
         if not logging.getLogger().isEnabledFor(logging.DEBUG):
             for name in (FETCH_TASK, SCORE_TASK, PUBLISH_TASK):
                 task = consumer.app.tasks[name]
@@ -55,7 +55,7 @@ class AgentStep(bootsteps.StartStopStep):
             _drop_unused(connection)
 
     def stop(self, consumer: Any) -> None:
-        """The worker ends, or the connection is lost. What has begun is finished; nothing more begins."""
+        """Shutdown or lost connection. Running cycles are finished; no new one begins."""
         runtime.current().readiness.consuming(False)
         if self._look is not None:
             self._look.cancel()
@@ -65,16 +65,16 @@ class AgentStep(bootsteps.StartStopStep):
 
 
 def _drop_unused(connection: Any) -> None:
-    """Every channel is made with a connection to Redis, to see whether it is there; what is not used now goes."""
+    """Close unused connections: every channel opens one to check that Redis is reachable."""
     for channel in connection.transport.channels if connection else ():
         channel.async_pool.disconnect(inuse_connections=False)
 
 
 class EventBatches(bootsteps.StartStopStep):
-    """Sends events for Flower together, in a thread for each connection.
+    """Sends events for Flower in batches, in one thread per connection.
 
-    Celery sends them one by one from its main loop, which waits for Redis meanwhile: over a line with 100 ms to the
-    hub, six messages a cycle would leave time for less than two cycles a second.
+    Celery sends them one by one from its main loop, which blocks on Redis: at 100 ms to the hub, six messages per cycle
+    would allow less than two cycles a second.
     """
 
     requires = ("celery.worker.consumer.events:Events",)
@@ -82,11 +82,11 @@ class EventBatches(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._end = threading.Event()
-        #: The same for all connections: a task that began under an earlier one speaks to its dispatcher.
+        #: Shared by all connections: a task begun under an earlier one uses that one's dispatcher.
         self._is_some = threading.Event()
 
     def start(self, consumer: Any) -> None:
-        """There is a new connection, and with it a new dispatcher."""
+        """New connection, with a new dispatcher."""
         dispatcher = consumer.event_dispatcher
         if dispatcher is not None:
             self._end = threading.Event()
@@ -97,13 +97,13 @@ class EventBatches(bootsteps.StartStopStep):
             ).start()
 
     def stop(self, consumer: Any) -> None:
-        """The connection ends, and what comes then goes with the next one."""
+        """The connection ends; later events are sent over the next one."""
         del consumer
         self._end.set()
         self._is_some.set()
 
     def shutdown(self, consumer: Any) -> None:
-        """The worker ends: the last ones are sent, those of the cycles that it finished before."""
+        """Shutdown: send the last events, those of the cycles finished before."""
         self._end.set()
         self._is_some.set()
         if consumer.event_dispatcher is not None:
@@ -111,13 +111,13 @@ class EventBatches(bootsteps.StartStopStep):
 
 
 def _set(event: threading.Event) -> None:
-    # To set it again would cost more than the event for Flower does.
+    # Setting it again would cost more than the event for Flower.
     if not event.is_set():
         event.set()
 
 
 def _send_batches(dispatcher: Any, is_some: threading.Event, end: threading.Event) -> None:
-    # A dispatcher that cannot send keeps its events.
+    # A dispatcher keeps events that it cannot send.
     while is_some.wait() and not end.wait(_EVENTS_EVERY):
         is_some.clear()
         dispatcher.flush()

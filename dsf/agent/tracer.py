@@ -1,7 +1,7 @@
-"""How a stage is called as a task: what Celery's own tracer does, without what stages do not have.
+"""Task tracer for stages: Celery's own, minus the features that stages do not use.
 
-They have no result to be stored, no callbacks, no chain, and no hooks of a class or a loader; to look for all that
-takes as long as the rest. Signals, and what becomes of an error, are Celery's. A stage that ended well is not logged.
+They have no stored result, no callbacks, no chain, and no class or loader hooks; checking for all that takes as long as
+the rest. Signals and error handling are Celery's. A successful stage is not logged.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from celery.exceptions import Retry
 
 
 def tracer(task: Any) -> Callable[..., Any]:
-    """In the place of `task.__trace__`."""
+    """Replacement for `task.__trace__`."""
     push, pop, run = task.request_stack.push, task.request_stack.pop, task.run
 
     def trace(uuid: str, args: Any, kwargs: Any, request: dict[str, Any]) -> Any:
-        """What was returned or what is known of the error, what kind of error, seconds, what was returned as text."""
+        """Returns the return value or error info, the kind of error, seconds, the return value as text."""
         started = time.monotonic()
         about = {"sender": task, "task_id": uuid, "task": task, "args": args, "kwargs": kwargs}
         context = Context(request, called_directly=False)
@@ -34,7 +34,7 @@ def tracer(task: Any) -> Callable[..., Any]:
             state, seconds = states.SUCCESS, time.monotonic() - started
             signals.task_success.send(sender=task, result=said, runtime=seconds)
             return trace_ok_t(said, None, seconds, repr(said))
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is the task's)
+        except Exception as error:  # noqa: BLE001 (any error of the task)
             state = states.RETRY if isinstance(error, Retry) else states.FAILURE
             info = TraceInfo(state, error)
             known = info.handle_error_state(task, context, call_errbacks=False)

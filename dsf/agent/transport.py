@@ -1,8 +1,7 @@
-"""How ticks leave the cluster's queue: one at a time, while a thread is free, and taken apart before Celery sees them.
+"""Consumption of the cluster's queue: ticks are taken while a thread is free, and validated before Celery sees them.
 
-At most once: what was popped is gone from Redis, and nothing is ever put back, so that an agent needs no right to write
-to its queue. What cannot be read is counted and dropped, and what can is given to the worker without kombu's way of a
-message to its consumer.
+At most once: a popped message is gone from Redis and never put back, so that an agent needs no right to write to its
+queue. Unreadable messages are counted and dropped; the others go to the worker directly, bypassing kombu's delivery.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dsf.errors import MessageRejectedError
 from dsf.redislink import transport as link
 from dsf.throttle import Throttle
 
-# What is overridden is not in the published types of kombu.
+# The overridden members are missing in kombu's type stubs.
 _BaseChannel: Any = link.Channel
 _BaseSentinelChannel: Any = link.SentinelChannel
 _BaseTransport: Any = link.Transport
@@ -30,14 +29,14 @@ _BaseQoS: Any = virtual.QoS
 
 log = dsf.log.get(__name__)
 
-#: Pops that wait in Redis at a time: ticks that come in one round trip.
+#: Pops pending in Redis at a time: ticks per round trip.
 _MOST_POPS = 8
 
 _throttle = Throttle()
 
 
 class QoS(_BaseQoS):  # type: ignore[misc]
-    """Asks for more only while there is room for it. What was taken runs, whatever becomes of the connection."""
+    """Prefetches only while there is room. Taken ticks run even if the connection is lost."""
 
     def can_consume(self) -> bool:
         """Whether one more tick may be taken."""
@@ -45,14 +44,14 @@ class QoS(_BaseQoS):  # type: ignore[misc]
 
 
 class Channel(_BaseChannel):  # type: ignore[misc]
-    """A channel that lets nothing into the worker but calls of its stages."""
+    """A channel that passes only stage calls to the worker."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: How many threads are free, who takes a call, and who counts what is refused; set by the worker.
+        #: Number of free threads, receiver of calls, counter of refused messages; set by the worker.
         self.room: Callable[[], int] = lambda: 1
         self.on_call: Callable[[StageCall], object] = lambda _: None
         self.on_refused: Callable[[], None] = lambda: None
-        # Pops that Redis has not answered; it takes the next one up as soon as it has answered the one before.
+        # Pops that Redis has not answered; it answers them one after another.
         self._asked = 0
         super().__init__(*args, **kwargs)
         self.QoS = QoS
@@ -60,8 +59,8 @@ class Channel(_BaseChannel):  # type: ignore[misc]
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for as many ticks as there are free threads, a few at most.
 
-        Each pop is answered before Redis looks at the next one, so while nothing comes they cost as much as one. Over a
-        long line, one after the other would be no more than one tick in each round trip.
+        Redis answers each pop before it looks at the next one, so while the queue is empty they cost as much as one.
+        Without pipelining a slow link would allow only one tick per round trip.
         """
         connection = self.client.connection
         self._asked = 0 if connection is not self._in_poll else self._asked
@@ -73,7 +72,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         connection = self.client.connection
         was_taken = False
         try:
-            # What has come is taken at once: nothing tells the main loop of what is in the client's buffer already.
+            # Drain at once: the main loop is not notified of data in the client's buffer.
             while True:
                 popped = connection.read_response()
                 self._asked -= 1
@@ -85,7 +84,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         except BaseException as error:
             self._asked, self._in_poll = 0, None
             if isinstance(error, self.connection_errors):
-                # The next look connects again.
+                # The next poll reconnects.
                 connection.disconnect()
             raise
         self._brpop_sent_at = time.monotonic()
@@ -110,14 +109,14 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         self.on_call(call)
 
     def stop_taking(self) -> None:
-        """Take no more ticks. One that is here already is handed to the worker.
+        """Take no more ticks. One that has arrived is handed to the worker.
 
-        The base class waits for the answer to its pop, and what that brings would be lost.
+        The base class waits for the answer to its pop and would lose that message.
         """
         connection: Any = self._in_poll
         if not connection:
             return
-        # Asks for no more.
+        # No more requests.
         self.room = lambda: 0
         try:
             if connection.can_read(0):
@@ -140,7 +139,7 @@ class Transport(_BaseTransport):  # type: ignore[misc]
 
 
 class SentinelChannel(Channel, _BaseSentinelChannel):  # type: ignore[misc]
-    """That channel to the server that Sentinel names."""
+    """That channel to the server named by Sentinel."""
 
 
 class SentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
