@@ -1,8 +1,8 @@
-"""Statuses where several cells write them: what each finds on its clusters, and the sums. Pure functions.
+"""Statuses written by several cells: one part per cell, and the totals. Pure functions.
 
-Each cell writes its own part, `status.cells` by name; the first one of the rule writes all else, made of its own part
-and those of the others as they stand in the object. So there is one writer for each field, and cells need no way to
-each other but the API server.
+Each cell writes its own part, `status.cells` by name; the first cell of the rule writes all other fields, computed from
+its own part and the others' stored ones. So each field has one writer, and cells communicate only through the API
+server.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _PARTS: Final[dict[type, type[Part]]] = {
     DynamicScorerStatus: CellStatus,
     DynamicScoringConfigStatus: ConfigCellStatus,
 }
-#: Those that say nothing of a cell that has no clusters for the scorer, while another one has.
+#: Ignored from a cell without clusters for the scorer if another cell has some.
 _ABOUT_CLUSTERS: Final = (ConditionType.Distributed, ConditionType.Scoring)
 _WORST_FIRST: Final = ("False", "Unknown", "True")
 
 
 def own(status: Status, cells: Cells) -> Status:
-    """A stored status as this cell knows it: its own part in the place of the sums.
+    """A stored status with this cell's part in place of the totals.
 
-    One that has none yet knows what the first cell knows of the scoring API, or its scorers would run nowhere until its
-    first check has ended. What a hub alone wrote is all the first cell's.
+    A cell without a part takes the first cell's view of the scoring API, or its scorers would run nowhere before its
+    first check. A status written by a hub without cells belongs to the first cell.
     """
     if not cells.own:
         return status
@@ -48,7 +48,7 @@ def own(status: Status, cells: Cells) -> Status:
 
 
 def part_of(status: Status, name: str) -> Part:
-    """What the cell of this name says of its clusters."""
+    """The part of the cell of this name."""
     kind = _PARTS[type(status)]
     return kind(name=name, **_fields(kind, status))
 
@@ -60,7 +60,7 @@ def others(status: dict[str, Any], cells: Cells) -> list[dict[str, Any]]:
 
 
 def summed(status: Status, known: Status, cells: Cells) -> Status:
-    """The whole status as the first cell writes it; `status` is its own, `known` is what is stored."""
+    """The full status written by the first cell; `status` is its own, `known` the stored one."""
     mine = part_of(status, cells.own)
     listed: Iterable[Part] = known.cells or ()
     rest: list[Part] = [one for one in listed if cells.is_other(one.name)]
@@ -82,7 +82,7 @@ def summed(status: Status, known: Status, cells: Cells) -> Status:
         update |= {
             "clusters": sum(one.clusters for one in told),
             "masked": sum(one.masked for one in told),
-            # Most run in every cell: which are counted twice is not known.
+            # Most run in every cell: a sum would count them twice.
             "scorers": max(one.scorers for one in told),
         }
     return status.model_copy(update=update)
@@ -109,7 +109,7 @@ def _conditions(parts: Sequence[Part], known: Iterable[Condition]) -> list[Condi
 
 
 def _together(said: Sequence[tuple[str, Condition]]) -> Condition:
-    """What cells say of one thing: the worst, and which of them say it where they do not all say the same."""
+    """One condition from all cells: the worst, and the cells that report it if they differ."""
     worst = min((condition for _, condition in said), key=lambda one: _WORST_FIRST.index(one.status))
     same = [(name, one) for name, one in said if one.status == worst.status]
     if len(same) == len(said) and len({one.message for _, one in same}) == 1:

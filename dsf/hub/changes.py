@@ -1,4 +1,4 @@
-"""What people did to a DynamicScorer becomes a Kubernetes Event on it: those who act have no rights for that."""
+"""Records users' actions on a DynamicScorer as Kubernetes Events: the users have no right to create these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsf.backends.protocol import Backend, ObjectKey
 from dsf.fleet.changes import Action, Change, after
 from dsf.store.client import at_once
 
-#: The reason of each Event. What concerns no DynamicScorer becomes none.
+#: The reason of each Event. Actions without a DynamicScorer become none.
 REASONS: Final = {
     Action.RESCORE: "Rescored",
     Action.PAUSE: "Paused",
@@ -22,24 +22,24 @@ REASONS: Final = {
     Action.INTERVAL: "IntervalChanged",
     Action.RESET: "ChangesReset",
 }
-#: Seconds after which a deed is no news any more; Kubernetes keeps an Event for an hour.
+#: Age in seconds from which an action is skipped; Kubernetes keeps an Event for an hour.
 _OLD: Final = 3600.0
 
 
 class ChangeTeller:
-    """Thread-safe. Each deed is told once, also of the time in which no hub ran; twice, or never, after a crash."""
+    """Thread-safe. Each action is recorded once, also if no hub ran then; after a crash twice or never."""
 
     def __init__(
         self, client: redis.Redis, backend: Backend, scorers_called: Callable[[str], Iterable[ObjectKey]]
     ) -> None:
-        """`scorers_called` finds the DynamicScorers of a name."""
+        """`scorers_called` finds DynamicScorers by name."""
         self._redis = client
         self._backend = backend
         self._scorers_called = scorers_called
         self._lock = threading.Lock()
 
     def tell(self) -> None:
-        """Make Events of what is new. Raises redis.RedisError."""
+        """Create Events for new actions. Raises redis.RedisError."""
         with self._lock:
             oldest = f"{int((time.time() - _OLD) * 1000)}-0"
             told = self._redis.get(keys.CHANGES_TOLD)
@@ -58,6 +58,6 @@ class ChangeTeller:
 
 
 def _moment(id_: str) -> tuple[int, int]:
-    """Of a stream's id: milliseconds, and which one of that millisecond."""
+    """Milliseconds and sequence number of a stream id."""
     milliseconds, _, number = id_.partition("-")
     return int(milliseconds), int(number or 0)

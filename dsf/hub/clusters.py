@@ -24,13 +24,13 @@ from dsf.store.entries import Entry
 
 log = dsf.log.get(__name__)
 
-#: Longest time in seconds that new entries wait for OCM to bring the agent what they need. A cluster that is away gets
-#: them after this; its agent knows nothing of them for longer, and says so.
+#: Longest time in seconds that new entries wait for OCM's delivery to the agent. An unreachable cluster gets them after
+#: this; its agent then reports an unknown scorer.
 HOLD: Final = 2.0
 
 
 class ClusterReconciler:
-    """Called with the key of a ManagedCluster, whether it exists or not."""
+    """Reconciles a ManagedCluster by key, existing or not."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class ClusterReconciler:
         redis_url: str = "",
         on_distributed: Callable[[frozenset[str]], None],
     ) -> None:
-        """`on_distributed` gets the names of the scorers that arrived on a cluster or left it; `redis_url` is what
-        agents are told of where Redis is."""
+        """`on_distributed` gets the names of the scorers added to or removed from a cluster; `redis_url` is the Redis
+        URL delivered to agents."""
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
@@ -53,25 +53,25 @@ class ClusterReconciler:
         self._credentials = credentials
         self._on_distributed = on_distributed
         self._lock = threading.Lock()
-        # Cluster -> scorers that its agent was told of; without an item where that is not known to be up to date.
+        # Cluster -> scorers delivered to its agent; no item if not known to be up to date.
         self._distributed: dict[str, frozenset[str]] = {}
-        # Clusters that were looked at since this process began.
+        # Clusters reconciled since this process started.
         self._looked_at: set[str] = set()
-        # Cluster -> why it could not be told what to run, and whether that was a refusal.
+        # Cluster -> why delivery failed, and whether that was a refusal.
         self._problems: dict[str, tuple[str, bool]] = {}
-        # A plan, and the texts of summaries by the names of scorers that run.
+        # A plan, and its summaries as text by the names of running scorers.
         self._texts: tuple[Plan, dict[tuple[str, ...], str]] = Plan(), {}
-        # Clusters whose last look failed.
+        # Clusters whose last run failed.
         self._unsettled: set[str] = set()
-        # Cluster -> until when (monotonic clock) its new entries wait.
+        # Cluster -> end (monotonic clock) of its new entries' wait.
         self._held: dict[str, float] = {}
-        # Clusters that this process has served: another cell that takes one over since then has read a newer rule.
+        # Clusters served by this process: a cell that takes one over has read a newer rule.
         self._served: set[str] = set()
-        # Clusters of the plan that another cell has taken over.
+        # Clusters of the plan taken over by another cell.
         self._let_go: set[str] = set()
 
     def __call__(self, key: ObjectKey) -> float | None:
-        """Raises BackendError and redis.RedisError; one does not keep the other's work from being done."""
+        """Raises BackendError and redis.RedisError; a failure of one does not prevent the other's work."""
         plan = self._desired.update()
         problem: tuple[str, bool] | None = None
         with self._lock:
@@ -99,41 +99,41 @@ class ClusterReconciler:
             raise
         finally:
             self._note_problem(key.name, plan, problem)
-            # Also when it failed: then what was delivered is known not to be up to date.
+            # Also on failure: the delivery is then known not to be up to date.
             self._note_look(key.name, plan)
 
     def distributed(self, scorer: str) -> int:
-        """On how many clusters the agent was told of this scorer."""
+        """Number of clusters that this scorer was delivered to."""
         with self._lock:
             return sum(scorer in names for names in self._distributed.values())
 
     def kept(self, clusters: Iterable[str]) -> list[str]:
-        """Without those that another cell took over, whose list is a newer one: they count there."""
+        """Without clusters taken over by another cell, whose list is newer: they count there."""
         with self._lock:
             return [name for name in clusters if name not in self._let_go]
 
     def have_looked_at(self, clusters: Iterable[str]) -> bool:
-        """Whether the numbers tell about all of these clusters; after a start they do not at first."""
+        """Whether the counts cover all of these clusters; not yet right after a start."""
         with self._lock:
             return self._looked_at.issuperset(clusters)
 
     def problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
-        """Why one of these clusters could not be told, `<cluster>: <error>`, and whether that was a refusal."""
+        """Why delivery to one of these clusters failed, `<cluster>: <error>`, and whether that was a refusal."""
         with self._lock:
             found = [(name, *self._problems[name]) for name in clusters if name in self._problems]
         if not found:
             return "", False
-        # Refusals first, and always the same one of many: a status must not change without need.
+        # Refusals first, in stable order: a status must not change without need.
         name, text, is_refused = min(found, key=lambda problem: (not problem[2], problem[0]))
         return f"{name}: {text}", is_refused
 
     def unsettled(self) -> set[str]:
-        """Clusters whose last look failed, or has not ended."""
+        """Clusters whose last run failed or is unfinished."""
         with self._lock:
             return set(self._unsettled)
 
     def up_to_date(self) -> int:
-        """How many clusters have what they should have."""
+        """Number of clusters that are up to date."""
         with self._lock:
             return len(self._distributed)
 
@@ -141,15 +141,15 @@ class ClusterReconciler:
         unreachable: redis.RedisError | None = None
         look: float | None = None
         try:
-            # Also while there is no configuration: credentials say who the agent is, not what it does. They go when
-            # the cluster is not accepted any more.
+            # Also without a configuration: credentials are the agent's identity, not its work. They are removed when
+            # the cluster is no longer accepted.
             look = self._credentials.ensure(cluster, plan.clusters[cluster])
         except redis.RedisError as error:
-            # What can be delivered without Redis has been.
+            # Deliveries without Redis are done.
             unreachable = error
         try:
             wanted = plan.entries(cluster, self._registrar.present(cluster))
-            # Before the agent forgets the scorer: a tick for something it does not know would be a failed cycle.
+            # Before the agent forgets the scorer: a tick for an unknown scorer would be a failed cycle.
             self._registrar.remove_other_entries(cluster, wanted)
         except redis.RedisError as error:
             unreachable = error
@@ -161,9 +161,9 @@ class ClusterReconciler:
             raise
         if unreachable is not None:
             raise unreachable
-        # As they are now: since the plan was made, others may have come, and what is not in it is forgotten.
+        # With the current plan: scorers may have been added since, and those not in it are removed.
         self._registrar.sync_scorers(self._desired.update())
-        # After the ManifestWork, for the same reason.
+        # After the ManifestWork for the same reason.
         wait = self._hold(cluster, wanted, has_arrived=has_arrived)
         self._registrar.put_entries(cluster, wanted)
         self._registrar.notices.tell_cluster(plan.notice(cluster))
@@ -171,9 +171,8 @@ class ClusterReconciler:
         return min(waits, default=None)
 
     def _put_known(self, cluster: str, wanted: dict[str, Entry]) -> None:
-        """Bring pauses and intervals into force although the agent cannot be told anything: it goes on with the scorers
-        that it knows. What begins waits until it is told.
-        """
+        """Apply pauses and intervals although delivery to the agent fails: it continues with the scorers that it knows.
+        New scorers wait for delivery."""
         present = self._registrar.present(cluster)
         known = {
             name: entry
@@ -183,31 +182,30 @@ class ClusterReconciler:
         try:
             self._registrar.put_entries(cluster, known)
         except redis.RedisError as error:
-            # Why the agent cannot be told is what people must know.
+            # The delivery error is the one to report.
             log.warning("changes wait for redis", cluster=cluster, error=str(error))
 
     def _elsewhere(self, cluster: str, plan: Plan) -> str:
-        """The other cell that has this cluster; empty where it is ours."""
+        """The other cell that owns this cluster; empty if this one does."""
         if cluster in plan.elsewhere:
             self._served.discard(cluster)
             return plan.elsewhere[cluster]
-        # The newest deliverer of credentials has it. Without that, two cells that read different rules, because one of
-        # them was not started anew yet, would take it from each other again and again.
+        # The cell that delivered credentials last owns it. Else two cells with different rules, because one is not
+        # restarted yet, would take it from each other again and again.
         label = self._label(cluster, CREDENTIALS_WORK_NAME)
         if cluster in plan.clusters:
             return label if cluster in self._served else ""
         return label or self._label(cluster, MANIFESTWORK_NAME)
 
     def _label(self, cluster: str, name: str) -> str:
-        """The other cell that a ManifestWork says it is of; empty where it says none."""
+        """The other cell in a ManifestWork's label; empty if none."""
         work = self._backend.get(Kind.WORK, cluster, name)
         label = str((work["metadata"].get("labels") or {}).get(CELL_LABEL, "")) if work is not None else ""
         return label if self._desired.cells.is_other(label) else ""
 
     def _leave(self, cluster: str, elsewhere: str = "") -> None:
-        """The cluster is gone or not accepted: take away all that was made for it. One that is another cell's is
-        forgotten here, and what it has is left to that cell.
-        """
+        """The cluster is gone or not accepted: remove everything created for it. One of another cell is only forgotten
+        here; its objects are left to that cell."""
         unreachable: redis.RedisError | None = None
         try:
             if elsewhere:
@@ -228,9 +226,8 @@ class ClusterReconciler:
             raise unreachable
 
     def _hold(self, cluster: str, wanted: dict[str, Entry], *, has_arrived: bool) -> float | None:
-        """Take entries out of `wanted` that begin before the agent knows of them; returns the seconds until they are
-        wanted all the same, None when there are none. The arrival is told as a change of the ManifestWork.
-        """
+        """Take entries out of `wanted` that would start before delivery to the agent; returns the seconds until they
+        start regardless, None if there are none. Delivery shows as a change of the ManifestWork."""
         present = self._registrar.present(cluster)
         begins = [
             name
@@ -243,11 +240,11 @@ class ClusterReconciler:
         now = time.monotonic()
         wait = self._held.setdefault(cluster, now + HOLD) - now
         if wait <= 0:
-            # Kept: until it arrives or nothing begins any more, nothing waits a second time.
+            # Kept: no second wait until delivery, or until no entry is new.
             return None
         for name in begins:
             if name in present:
-                # Not runnable: an override that says "not paused" must not send the tick either.
+                # Not runnable: even an override "not paused" must not send the tick.
                 held = {"suspended": True, "suspended_until": None, "runnable": False}
                 wanted[name] = wanted[name].model_copy(update=held)
             else:
@@ -255,7 +252,7 @@ class ClusterReconciler:
         return wait
 
     def _distribute(self, cluster: str, plan: Plan) -> bool:
-        """Bring the ManifestWork about; says whether the agent has what it says."""
+        """Apply the ManifestWork; returns whether the agent has received it."""
         if not plan.is_enabled:
             self._delete_work(cluster)
             self._note(cluster, None)
@@ -278,20 +275,20 @@ class ClusterReconciler:
             work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         has_arrived = work is not None and is_applied(work) and carries(work, wanted)
         if work is not None and work["metadata"].get("deletionTimestamp"):
-            # Of a time before: it goes first, and is then made anew.
+            # An earlier one: deleted first, then created again.
             has_arrived = False
         self._note(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
         return has_arrived
 
     def _secrets(self, names: Iterable[str]) -> list[Manifest]:
-        """The hub's Secrets as this cluster gets them."""
+        """The hub's Secrets as delivered to this cluster."""
         namespace = self._desired.config_key.namespace
-        # One that went a moment ago is told of, and then it is not in the plan.
+        # One deleted just now will trigger an event, and then leave the plan.
         found = (self._backend.get(Kind.SECRET, namespace, name) for name in sorted(names))
         return [copy_for(self._agent_namespace, secret) for secret in found if secret is not None]
 
     def _summaries(self, plan: Plan, cluster: str, running: list[ScorerPlan], told: list[ScorerSummary]) -> str:
-        """As text. Most clusters are told the same, which is made once for each plan."""
+        """As text. Most clusters share one, which is built once per plan."""
         names = tuple(scorer.name for scorer in running)
         if any(scorer.is_varied for scorer in running):
             names = (*names, f"on {cluster}")
@@ -312,7 +309,7 @@ class ClusterReconciler:
             if cluster in self._looked_at:
                 return
             self._looked_at.add(cluster)
-        # Statuses may have waited for this look although it changed nothing.
+        # Statuses may have waited for this although it changed nothing.
         self._on_distributed(frozenset(scorer.name for scorer in plan.running(cluster)))
 
     def _note_problem(self, cluster: str, plan: Plan, problem: tuple[str, bool] | None) -> None:

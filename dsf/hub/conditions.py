@@ -1,4 +1,4 @@
-"""The status of a DynamicScorer and of a DynamicScoringConfig, in words. Pure functions."""
+"""Conditions and statuses of DynamicScorer and DynamicScoringConfig. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from dsf.hub.health import Health
 from dsf.hub.summaries import Obstacle, ScorerPlan
 from dsf.store.entries import Override, Pace, Pauses
 
-#: Condition of a DynamicScoringConfig that does not count.
+#: Condition of a DynamicScoringConfig that is ignored.
 IGNORED: Final = "Ignored"
-#: Condition of the DynamicScoringConfig that counts; it is there since some agent was too old or too new.
+#: Condition of the effective DynamicScoringConfig; present once some agent was too old or too new.
 AGENTS_SUPPORTED: Final = "AgentsSupported"
-#: Reasons that more than one place uses.
+#: Reasons used in several places.
 NOT_CHECKED_YET: Final = "NotCheckedYet"
-#: Of a DynamicScorer whose manifest cannot be read, and the conditions that say it.
+#: Reason for an unreadable DynamicScorer manifest, and the conditions with it.
 INVALID: Final = "Invalid"
 _OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, ConditionType.Scoring)
-#: Characters that the CRD takes.
+#: Characters allowed by the CRD.
 MESSAGE_LIMIT: Final = 32768
 _NO_CONFIG: Final = "NoScoringConfig"
 _DISTRIBUTING: Final = "Distributing"
 
 
 class Statement(NamedTuple):
-    """What a condition says."""
+    """Content of a condition."""
 
     status: Literal["True", "False", "Unknown"]
     reason: str
@@ -41,22 +41,22 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True)
 class Spread:
-    """Where a scorer is wanted and where it has arrived."""
+    """Where a scorer is wanted and where it is delivered."""
 
     #: Accepted clusters, whether they want it or not.
     clusters: int
     desired: int
     distributed: int
-    #: `namespace/name` of the one configuration, for messages, and whether it is there.
+    #: `namespace/name` of the one configuration, for messages, and whether it exists.
     config: str
     is_enabled: bool
-    #: Whether `distributed` counts every cluster; after a start it does not at first.
+    #: Whether `distributed` covers every cluster; not yet right after a start.
     is_counted: bool = True
-    #: Why one of the clusters that have not got it could not be told, `<cluster>: <error>`; empty when none failed.
+    #: Why delivery to one of the missing clusters failed, `<cluster>: <error>`; empty if none failed.
     problem: str = ""
-    #: Whether that one was refused, so that a person has to act.
+    #: Whether that was a refusal, which needs manual action.
     is_refused: bool = False
-    #: Accepted clusters that do not count because they have no ManagedClusterAddOn.
+    #: Accepted clusters left out for lack of a ManagedClusterAddOn.
     without_addon: int = 0
 
 
@@ -71,7 +71,7 @@ def scorer_status(
     threshold: int,
     now: datetime,
 ) -> DynamicScorerStatus:
-    """The whole status. `cycles` and `pace` are None when they cannot be read; what was known of them stays then.
+    """The whole status. `cycles` and `pace` are None if they cannot be read; the previous values then stay.
 
     `threshold` is the number of failed health checks after which a scorer is Inactive.
     """
@@ -124,7 +124,7 @@ def _config_time(health: Health, previous: DynamicScorerStatus, now: datetime) -
 
 
 def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetime) -> DynamicScorerStatus:
-    """The status of a scorer in a namespace whose scorers do not count; `namespace` is one whose do."""
+    """The status of a scorer in a namespace that is ignored; `namespace` is one that counts."""
     text = (
         f"only DynamicScorers in namespace {namespace} count, and those of DSF_SCORER_NAMESPACES (the chart's "
         "hubSetting.scorerNamespaces): create it there, or have the hub's admin add its namespace"
@@ -136,7 +136,7 @@ def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetim
 
 
 def stumbled_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
-    """The status of a scorer over which the hub stumbled; all else that was known of it stays."""
+    """The status of a scorer with an internal error; all else known of it stays."""
     statement = Statement("False", obstacle.reason, obstacle.message)
     conditions = _with_scoring(scorer.status.conditions, statement, scorer.metadata.generation, now)
     return scorer.status.model_copy(update={"conditions": conditions})
@@ -145,7 +145,7 @@ def stumbled_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: da
 def unreadable_scorer_status(
     mistake: str, known: list[Condition], generation: int, *, now: datetime
 ) -> DynamicScorerStatus:
-    """The status of a scorer whose manifest cannot be read: it runs nowhere, and all that was known is of another."""
+    """The status of a scorer with an unreadable manifest: it runs nowhere, and earlier findings are void."""
     conditions = [one for one in known if one.type in _OF_UNREADABLE]
     for kind in _OF_UNREADABLE:
         conditions = set_condition(conditions, _condition(kind, Statement("False", INVALID, mistake), generation, now))
@@ -168,7 +168,7 @@ def _condition(kind: str, statement: Statement, generation: int, now: datetime) 
 
 
 def healthy(health: Health, threshold: int) -> Statement | None:
-    """Condition Healthy; None when no check has ended yet and an earlier statement stands."""
+    """Condition Healthy; None if no check has ended yet and the earlier condition stays."""
     if not health.is_checked:
         return None
     if health.status is HealthStatus.Active and health.failure is None:
@@ -182,7 +182,7 @@ def healthy(health: Health, threshold: int) -> Statement | None:
 
 
 def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
-    """Condition ConfigSynced: whether spec and `/config` say enough, and whether `/config` is good now."""
+    """Condition ConfigSynced: whether spec and `/config` are complete, and whether `/config` is valid now."""
     obstacle = plan.obstacle
     if plan.scorer.spec.config_sync_mode is not ConfigSyncMode.Full:
         if obstacle is not None:
@@ -204,7 +204,7 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
 
 
 def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement | None:
-    """Condition TLSVerified: whether agents look at the certificates of all servers; None while that needs no words."""
+    """Condition TLSVerified: whether agents verify the certificates of all servers; None if not worth mentioning."""
     told = [one for one in plan.variants.values() if one is not None and not isinstance(one, Obstacle)]
     told += [plan.resolved.summary] if plan.resolved is not None else []
     servers = [("scoring API", one.scoring_access) for one in told]
@@ -226,9 +226,9 @@ def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement |
 
 
 def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement | None:
-    """Condition Distributed: whether every cluster that wants the scorer has been told of it.
+    """Condition Distributed: whether the scorer is delivered to every cluster that wants it.
 
-    None while that is not known and an earlier statement stands.
+    None while that is unknown and the earlier condition stays.
     """
     if plan.obstacle is not None and not (health.config is None and not health.is_checked):
         return Statement("False", plan.obstacle.reason, plan.obstacle.message)
@@ -263,9 +263,9 @@ def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement |
 
 
 def scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles, pauses: Pauses = Pauses()) -> Statement:  # noqa: B008
-    """Condition Scoring: True while no cluster fails and at least one has a score.
+    """Condition Scoring: True if no cluster fails and at least one has a score.
 
-    What people paused is said whatever else holds; where they paused all, that is the reason.
+    Manual pauses are always mentioned; if all clusters are paused, that is the reason.
     """
     if not pauses.clusters or spread.desired == 0 or plan.is_suspended:
         return _scoring(plan, spread, cycles)
@@ -303,7 +303,7 @@ def _scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Statement:
         text = f"{cycles.unwritten} of {spread.desired} scores cannot be written; {cycles.refusal}"
         return Statement("False", "ScoresNotWritten", text)
     if cycles.skips is not None:
-        # Without the number of ticks, which would make it another text every time.
+        # Without the number of ticks, which would change the text every time.
         skips = cycles.skips
         text = f"{cycles.idle} of {spread.desired} clusters have no score, for they are sent no ticks; longest: "
         text += f"{skips.cluster}, {skips.reason}: {skips.why(plan.scorer.spec.execution.rate_limit)}"
@@ -338,10 +338,10 @@ def config_status(
     agents: Mapping[str, str] | None = None,
     without_addon: int = 0,
 ) -> DynamicScoringConfigStatus:
-    """The status of the configuration that counts; `distributed` of `clusters` have been told what to run.
+    """The status of the effective configuration; delivered to `distributed` of `clusters`.
 
-    `agents` says of each cluster whose agent is too old or too new what that means; None when it is not known now.
-    `without_addon` are accepted clusters that do not count for want of the addon.
+    `agents` explains, for each cluster with a too old or too new agent, the effect; None if unknown now.
+    `without_addon` is the number of accepted clusters left out for lack of the addon.
     """
     if clusters == 0:
         statement = _no_clusters(without_addon)
@@ -374,7 +374,7 @@ def _agents_statement(problems: Mapping[str, str]) -> Statement:
 
 
 def ignored_config_status(config: DynamicScoringConfig, namespace: str, *, now: datetime) -> DynamicScoringConfigStatus:
-    """The status of another configuration than the one that counts, which is in `namespace`."""
+    """The status of a configuration other than the effective one, which is in `namespace`."""
     reason = "OtherName" if config.metadata.name != CONFIG_NAME else "OtherNamespace"
     text = f"only the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} counts"
     return DynamicScoringConfigStatus(

@@ -1,7 +1,7 @@
-"""One DynamicScoringConfig: its status, and the end of everything when the one that counts is deleted.
+"""One DynamicScoringConfig: its status, and the cleanup when the effective one is deleted.
 
-The end takes away ManifestWorks, schedule entries and scores. The agents' credentials stay while their clusters are
-accepted: they say who an agent is, and the next configuration finds agents that are ready.
+The cleanup removes ManifestWorks, schedule entries and scores. Agents keep their credentials while their clusters are
+accepted: these are their identity, and the next configuration finds agents that are ready.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.scores import ScoreReconciler
 from dsf.hub.statuses import write_status
 
-#: Keeps the object until what was distributed is removed, where objects can be kept. Cells have one each:
+#: Keeps the object until everything distributed is removed, if the backend has finalizers. One per cell:
 #: `<this>-<cell>`.
 FINALIZER: Final = f"{GROUP}/cleanup"
-#: Seconds between two looks at whether everything is removed.
+#: Seconds between checks whether everything is removed.
 CLEANUP_LOOK: Final = 0.5
 
 
 class ConfigReconciler:
-    """Called with the key of a DynamicScoringConfig. Removing what was distributed is the clusters' affair."""
+    """Reconciles a DynamicScoringConfig by key. The cluster reconciler removes what was distributed."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ConfigReconciler:
             if self._finalizer not in config.metadata.finalizers:
                 self._backend.add_finalizer(*key, self._finalizer)
             if config.status.conditions and not self._clusters.have_looked_at(plan.clusters):
-                # After a start: what was true before is not yet known to be different. The last look comes back here.
+                # After a start: the counts are not yet complete. The last cluster's run triggers this again.
                 return None
             status = config_status(
                 config,
@@ -83,11 +83,11 @@ class ConfigReconciler:
         try:
             return self._registrar.agent_problems()
         except redis.RedisError:
-            # What is known stays.
+            # Keep the known status.
             return None
 
     def _end(self, key: ObjectKey, config: DynamicScoringConfig, *, counts: bool) -> float | None:
-        """It is being deleted: let it go once everything that was made because of it is removed."""
+        """Being deleted: release it once everything created for it is removed."""
         ours = self._finalizers(config)
         if not ours:
             return None
@@ -98,14 +98,14 @@ class ConfigReconciler:
         return None
 
     def _finalizers(self, config: DynamicScoringConfig) -> list[str]:
-        """Those of the object that are for this hub to take off: its own, and for the first of several cells also those
-        of a hub without cells and of cells that are not there any more."""
+        """The object's finalizers that this hub must remove: its own, and for the first of several cells also those of
+        a hub without cells and of removed cells."""
         others = {f"{FINALIZER}-{name}" for name in self._desired.cells.names if name != self._desired.cells.own}
         found = [one for one in config.metadata.finalizers if one.startswith(FINALIZER) and one not in others]
         return found if self._desired.cells.is_first else [one for one in found if one == self._finalizer]
 
     def _is_clean(self) -> bool:
-        # A work that is being deleted waits for its cluster, which may be away for a long time.
+        # A work in deletion waits for its cluster, which may be unreachable for long.
         works = (
             work
             for work in self._backend.list(Kind.WORK)
@@ -116,5 +116,5 @@ class ConfigReconciler:
         )
         if next(works, None) is not None or self._registrar.has_entries():
             return False
-        # The writer removes what it wrote; what it does not know of, or while it is away, is removed here.
+        # The writer removes its scores; scores unknown to it, or while it is down, are removed here.
         return not self._scores.remove_all()

@@ -1,4 +1,4 @@
-"""The loop that works on keys: take one, make the world as it should be, say what comes next."""
+"""The reconciliation loop: take a key, reconcile it, schedule its next run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ log = dsf.log.get(__name__)
 STOP_TIMEOUT: Final = 10.0
 
 
-#: Seconds without a finished piece of work, while some waits, after which the workers count as stuck. Every request has
-#: a time-out, so a thread that waits for one comes back long before.
+#: Seconds without a finished key, while some wait, after which the workers count as stuck. Every request has a
+#: time-out, so a waiting thread returns long before.
 STUCK: Final = 180.0
 
-#: Seconds before the next attempt where a server has no time and does not say how many.
+#: Seconds before retry if a busy server sends no Retry-After.
 _BUSY_PAUSE: Final = 1.0
 
-#: Reads the object that the key names and makes the world as it should be. It is not told what happened: it must
-#: give the same outcome however often it is called. It returns the seconds after which the key is to be worked on
-#: again, None for when something changes. An exception means: try again later.
+#: Reads the object named by the key and brings the actual state to the desired one. It does not get the event: it must
+#: be idempotent. Returns the seconds until the next reconciliation, None to wait for a change. After an exception the
+#: key is retried later.
 Reconcile = Callable[[ObjectKey], float | None]
 
 
@@ -50,11 +50,11 @@ class Controller:
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(workers)
         ]
         self._lock = threading.Lock()
-        # What `is_moving` saw: how much was finished, and since when that is so while work waits.
+        # Seen by `is_moving`: finished keys, and since when unchanged while work waits.
         self._seen: tuple[int, float] = (-1, 0.0)
 
     def is_moving(self) -> bool:
-        """Whether work is done while there is some. It must be asked now and then to know."""
+        """Whether waiting work progresses. Must be called periodically."""
         with self._lock:
             finished = sum(self.results.values())
             now = time.monotonic()
@@ -63,7 +63,7 @@ class Controller:
             return now - self._seen[1] < STUCK
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the workers."""
         for thread in self._threads:
             thread.start()
 
@@ -89,7 +89,7 @@ class Controller:
         try:
             again_after = self._reconcile(key)
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            # Said once for all keys; each one comes back by itself.
+            # Logged once for all keys; each is retried by itself.
             self._outage.begin(error)
             self.queue.retry(key)
             return "error"
@@ -111,7 +111,7 @@ class Controller:
 
 
 def _asked(error: Exception) -> float:
-    """Seconds that the API server wants to be left alone: all keys together would else ask it all the time."""
+    """Seconds requested by the API server (Retry-After): else all keys together would query it constantly."""
     asked = getattr(error, "retry_after", None)
     if not asked and isinstance(error, BackendError) and error.is_busy:
         asked = _BUSY_PAUSE

@@ -1,11 +1,10 @@
-"""What agents show who they are with: their signing keys, their users in Redis, and changes of both.
+"""Agents' credentials: signing keys, Redis users, and changes of both.
 
-The key ids of a cluster are kept with what was delivered to it (`Backend.delivered_key_ids`), so that neither a lost
-Redis nor a new hub forgets that a credential was withdrawn. Keys and passwords are derived from the master secret and
-are stored nowhere.
+A cluster's key ids are stored with its delivery (`Backend.delivered_key_ids`), so that neither a lost Redis nor a new
+hub forgets a withdrawn credential. Keys and passwords are derived from the master secret and stored nowhere.
 
-A rotation loses no cycle: Redis and the results worker take the new credentials before the agent can have them, and the
-old ones go when it has used the new ones. Steps may be repeated after a crash at any point.
+A rotation loses no cycle: Redis and the results worker accept the new credentials before the agent can have them, and
+the old ones are removed once it has used the new ones. Steps may be repeated after a crash at any point.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from dsf.store.registry import ClusterRecord
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two looks at a rotation that is under way: a tenth of the overlap, within these.
+#: Seconds between checks of a rotation in progress: a tenth of the overlap, within these bounds.
 _LEAST_LOOK: Final = 0.5
 _LONGEST_LOOK: Final = 10.0
 
 
 class AgentCredentials:
-    """Thread-safe, as long as one cluster is worked on by one thread at a time."""
+    """Thread-safe if each cluster is handled by one thread at a time."""
 
     def __init__(
         self,
@@ -53,20 +52,20 @@ class AgentCredentials:
         self._keys = AgentKeys(client)
         self._secret = master_secret
         self._settings = settings
-        # Wrong from the beginning is said at the beginning.
+        # Report a wrong setting at startup.
         self._shared()
         self._users = UsersEverywhere(client, settings, master_secret) if settings.redis_manage_users else None
-        # What `have_changed` saw.
+        # Last seen by `have_changed`.
         self._seen: object = None
         self._overlap = settings.credentials_overlap
         self._look = min(max(self._overlap / 10, _LEAST_LOOK), _LONGEST_LOOK)
         # Guards `_ids`, `_gone` and the users in Redis: they change together.
         self._lock = threading.Lock()
-        # Cluster -> what is in force in Redis.
+        # Cluster -> ids in force in Redis.
         self._ids: dict[str, KeyIds] = {}
-        # Withdrawn for good so far: a plan of before may still name them, and what was delivered still be there.
+        # Withdrawn for good: an older plan may still name them, and their delivery still exist.
         self._gone: set[str] = set()
-        # What people asked for; None until it was read once.
+        # Users' requests; None until first read.
         self._requests: dict[str, KeyRequest] | None = None
         self._guard: Guard | None = None
         if settings.redis_manage_users:
@@ -79,9 +78,9 @@ class AgentCredentials:
             self._guard.start()
 
     def ensure(self, cluster: str, uid: str) -> float | None:
-        """Make the cluster's credentials valid and deliver them; returns after how many seconds to look again.
+        """Make the cluster's credentials valid and deliver them; returns seconds until the next check.
 
-        While Redis is away only what was valid before is delivered. Raises BackendError and redis.RedisError.
+        Without Redis only credentials valid before are delivered. Raises BackendError and redis.RedisError.
         """
         request: KeyRequest | None = None
         try:
@@ -100,9 +99,9 @@ class AgentCredentials:
         return self._look if ids.previous is not None else None
 
     def withdraw(self, cluster: str) -> None:
-        """The cluster is gone: its user goes, which cuts its connections, and its credentials never come back.
+        """The cluster is gone: delete its user, which closes its connections; its credentials never become valid again.
 
-        Raises redis.RedisError. Costs nothing when nothing is known of the cluster.
+        Raises redis.RedisError. Costs nothing for an unknown cluster.
         """
         registered = self._registrar.key_ids(cluster)
         with self._lock:
@@ -120,8 +119,7 @@ class AgentCredentials:
         log.info("credentials of a cluster withdrawn", cluster=cluster, key_id=current)
 
     def sync(self, clusters: Mapping[str, str]) -> set[str]:
-        """Make the users in Redis those of these clusters, by name with their uid; returns the clusters whose users
-        were not right.
+        """Make the users in Redis those of these clusters (name -> uid); returns the clusters whose users were wrong.
 
         Raises BackendError and redis.RedisError.
         """
@@ -136,7 +134,7 @@ class AgentCredentials:
         return {*changes.made, *changes.changed, *changes.removed}
 
     def have_changed(self) -> bool:
-        """Whether the files of what every agent gets say something else than at the last call."""
+        """Whether the files shared by all agents changed since the last call."""
         before = self._seen
         try:
             self._seen = self._shared()
@@ -145,7 +143,7 @@ class AgentCredentials:
         return self._seen != before
 
     def read_requests(self) -> set[str]:
-        """Take note of what people asked for; returns the clusters. Raises redis.RedisError."""
+        """Read users' requests; returns the clusters. Raises redis.RedisError."""
         found = self._keys.requests()
         self._requests = found
         return set(found)
@@ -159,24 +157,24 @@ class AgentCredentials:
 
     def _request(self, cluster: str) -> KeyRequest | None:
         if self._requests is None:
-            # Before anything else: what was revoked must not become valid again for a moment.
+            # First: a revoked credential must not become valid again even briefly.
             self.read_requests()
         return (self._requests or {}).get(cluster)
 
     def _forget(self, cluster: str, request: KeyRequest | None = None) -> None:
-        """Forget a request that is done, or any of a cluster."""
+        """Forget a completed request, or any of a cluster."""
         requests = self._requests
         if requests is not None and request in (None, requests.get(cluster)):
             requests.pop(cluster, None)
 
     def _admit(self, cluster: str, uid: str, registered: tuple[int, ...], request: KeyRequest | None) -> KeyIds:
-        """Have Redis and the results worker take the credentials that are valid now."""
+        """Have Redis and the results worker accept the currently valid credentials."""
         now = time.time()
         known = None
         if self._is_another(cluster, uid):
             log.info("a cluster was deleted and made again", cluster=cluster)
             self.withdraw(cluster)
-            # It says which ids are valid; and before the cluster is registered, by which this would not be done again.
+            # It holds the valid ids; before the registration, after which this would not be repeated.
             self._backend.remove_credentials(cluster)
         else:
             known = self._known(cluster, registered)
@@ -188,14 +186,14 @@ class AgentCredentials:
             if request.action == "revoke":
                 ids = ids.revoked(now)
             elif ids.previous is None:
-                # Else the agent may not have the current ones yet: the request waits for the end of that rotation.
+                # Else the agent may lack the current ones: the request waits for the end of that rotation.
                 ids = ids.rotated(now)
         with self._lock:
             self._gone.discard(cluster)
             if self._users is not None:
                 self._users.ensure(cluster, ids.valid)
             if before.current not in ids.valid:
-                # Its user can add nothing any more; and before anything is written, for which there may be no room.
+                # Its user can no longer add anything; before any write, for which there may be no room.
                 self._keys.empty(cluster)
             self._registrar.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid, key_since=ids.since))
             self._ids[cluster] = ids
@@ -204,19 +202,18 @@ class AgentCredentials:
         return ids
 
     def _known(self, cluster: str, registered: tuple[int, ...]) -> KeyIds | None:
-        """Which credentials of a cluster are valid, as far as is known; Redis is asked last."""
+        """A cluster's valid credentials, as far as known; Redis is queried last."""
         found = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
         return found or (KeyIds(max(registered)) if registered else None)
 
     def _is_another(self, cluster: str, uid: str) -> bool:
-        """Whether what is registered is an earlier cluster of this name, which went while no hub controller looked."""
+        """Whether the registered cluster is an earlier one of this name, removed while no hub controller ran."""
         registered = self._registrar.uid(cluster)
         return bool(registered and uid and registered != uid)
 
     def _in_force(self, cluster: str, uid: str) -> KeyIds | None:
-        """Which credentials of a cluster Redis is to take, also when a hub died between a revocation's two steps:
-        what Redis refuses already must not become valid again for a moment.
-        """
+        """The credentials of a cluster that Redis is to accept, also if a hub died between a revocation's two steps:
+        what Redis already refuses must not become valid again even briefly."""
         if self._is_another(cluster, uid):
             return None
         ids, request = self._known(cluster, self._registrar.key_ids(cluster)), self._request(cluster)
@@ -225,7 +222,7 @@ class AgentCredentials:
         return ids
 
     def _new(self, cluster: str, now: float) -> KeyIds:
-        """Credentials of a new cluster: others than those of one of the same name that is gone."""
+        """Credentials of a new cluster: different from those of a removed one of that name."""
         retired = self._keys.last_used(cluster)
         return KeyIds(1 if retired is None else retired + 1, None, now)
 
@@ -235,10 +232,10 @@ class AgentCredentials:
         try:
             shared = self._shared()
         except SettingsError as error:
-            # Not without it: the agent's pod would wait for what is gone.
+            # Not without it: the agent's pod would wait for a missing Secret.
             raise BackendError(str(error)) from None
         self._backend.deliver_credentials(cluster, Credentials(ids, key, password, *shared))
 
     def _shared(self) -> tuple[str, str]:
-        """What every agent gets: the password for the Sentinels, the pull Secret. Raises SettingsError."""
+        """Shared by all agents: the Sentinels' password, the pull Secret. Raises SettingsError."""
         return self._settings.resolved_agent_sentinel_password() or "", self._settings.resolved_agent_pull_secret()

@@ -1,4 +1,4 @@
-"""How the cycles of a scorer went lately, summed up over its clusters for its status. Pure functions."""
+"""Recent outcomes of a scorer's cycles, summed over its clusters for its status. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from dsf.store.skips import Skips
 
 @dataclass(frozen=True)
 class Cycles:
-    """How the newest cycles of a scorer went on the clusters that it is wanted on."""
+    """Outcomes of a scorer's newest cycles on the clusters that it is wanted on."""
 
     succeeding: int = 0
     failing: int = 0
-    #: Clusters whose newest cycle succeeded and brought no items, and those whose score expired without a newer cycle.
+    #: Clusters whose newest cycle succeeded without items, and those whose score expired without a newer cycle.
     empty: int = 0
     expired: int = 0
     #: Newest first, at most MAX_FAILURES.
     failures: list[Failure] = field(default_factory=list)
-    #: Clusters whose score was refused by the API server, and why for one of them, `<cluster>: <error>`.
+    #: Clusters whose score the API server refused, and the reason for one, `<cluster>: <error>`.
     unwritten: int = 0
     refusal: str = ""
-    #: Clusters without a score that may be used, since beat sends them no ticks, and the one that waits longest.
+    #: Clusters without a valid score because beat sends them no ticks, and the longest waiting one.
     idle: int = 0
     skips: Skips | None = None
 
     @classmethod
     def of(cls, states: Iterable[PairState], now: float, succeeding: int = 0) -> Cycles:
-        """Sum up the states of a scorer's pairs at `now` (unix seconds); of so many more it is known that they
-        succeed."""
+        """Sum up the states of a scorer's pairs at `now` (unix seconds); `succeeding` more are known to succeed."""
         counts = Counter({Verdict.OK: succeeding})
         unwritten = 0
         refusal = ""
@@ -51,7 +50,7 @@ class Cycles:
             if judged is Verdict.SKIPPED and skips is not None and not _is_usable(state, now):
                 idle.append(skips)
             else:
-                # Its score may be used until it expires, although it gets no ticks.
+                # Its score is valid until it expires, although it gets no ticks.
                 counts[Verdict.OK if judged is Verdict.SKIPPED else judged] += 1
             if found is not None:
                 time = datetime.fromtimestamp(int(found.at), UTC)
@@ -74,5 +73,5 @@ class Cycles:
 
 
 def _is_usable(state: PairState, now: float) -> bool:
-    """Whether it has a score that may be used, however old."""
+    """Whether it has a valid score of any age."""
     return state.last_success is not None and not has_expired(state.valid_until, now)

@@ -1,4 +1,4 @@
-"""The hub's picture of the world: the backend's objects, read and put together into the desired state."""
+"""Reads the backend's objects and builds the desired state from them."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: What newer CRDs let pass: after a roll back they stay, and a hub without its configuration would take away all that
-#: it made. Not a ScoringAuthentication: without a field that restricts it, it would allow more. The folder backend
-#: refuses such fields as mistypings before they get here.
+#: Kinds whose unknown fields are ignored: newer CRDs stay after a rollback, and a hub without its configuration would
+#: remove everything. Not ScoringAuthentication: without a restricting field it would allow more. The folder backend
+#: refuses unknown fields as typos before this.
 _FORGIVEN: Final = (DynamicScorer, DynamicScoringConfig)
 
 _Object = TypeVar("_Object", DynamicScorer, DynamicScoringConfig, ScoringAuthentication, ManagedCluster)
 
 
 class DesiredState:
-    """Makes the plan when something changed, and tells what is different in the new one. Thread-safe."""
+    """Rebuilds the plan after changes and reports the differences. Thread-safe."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class DesiredState:
         health: Callable[[ObjectKey], Health | None],
         on_new: Callable[[Differences], None],
     ) -> None:
-        """`on_new` gets what a new plan changes, in the thread that called `update`.
+        """`on_new` gets a new plan's differences, in the thread that called `update`.
 
         Raises SettingsError.
         """
@@ -60,25 +60,25 @@ class DesiredState:
             raise SettingsError(f"DSF_TOKEN_HOSTS: {error}") from None
         self._backend = backend
         self._settings = settings
-        #: Which clusters are this hub's.
+        #: Division of clusters into cells.
         self.cells = settings.division
         self._health = health
         self._on_new = on_new
         self._lock = threading.RLock()
-        # Version, what was read, and what is wrong with what cannot be.
+        # Version, parsed object, and error if unreadable.
         self._parsed: dict[ObjectKey, tuple[str, ApiObject | None, str]] = {}
-        # Object -> what was said last about fields that this hub does not know.
+        # Object -> last message logged about its unknown fields.
         self._ignored: dict[ObjectKey, str] = {}
         self._memory = Memory()
-        # Scorer -> the error that was logged last.
+        # Scorer -> last logged error.
         self._reported: dict[str, str] = {}
         self._plan = Plan()
         self._is_stale = True
-        # Unix time at which a pause ends, after which the plan is another one.
+        # Unix time at which a pause ends and the plan changes.
         self._ends = float("inf")
 
     def invalidate(self) -> None:
-        """Something may have changed: the next `update` makes the plan anew."""
+        """Something may have changed: the next `update` rebuilds the plan."""
         with self._lock:
             self._is_stale = True
 
@@ -88,12 +88,12 @@ class DesiredState:
         return self._plan
 
     def update(self) -> Plan:
-        """Make the plan anew if something changed, and tell what is different; returns it."""
+        """Rebuild the plan if something changed, and report differences; returns it."""
         with self._lock:
             if not self._is_stale and time.time() < self._ends:
                 return self._plan
             before = self._plan
-            # Before reading: what changes from here on makes it stale again.
+            # Before reading: later changes make it stale again.
             self._is_stale = False
             try:
                 plan = self._make()
@@ -112,27 +112,27 @@ class DesiredState:
         return namespace in (self._settings.namespace, *self._settings.scorer_namespaces)
 
     def scorer(self, key: ObjectKey) -> DynamicScorer | None:
-        """A DynamicScorer as it is stored; None when it is not there, is being deleted or cannot be read."""
+        """A DynamicScorer as stored; None if missing, being deleted or unreadable."""
         found = self._one(key, DynamicScorer)
         return found if found is not None and found.metadata.deletion_timestamp is None else None
 
     def config(self, key: ObjectKey) -> DynamicScoringConfig | None:
-        """A DynamicScoringConfig as it is stored; None when it is not there or cannot be read."""
+        """A DynamicScoringConfig as stored; None if missing or unreadable."""
         return self._one(key, DynamicScoringConfig)
 
     def authentication(self, namespace: str, name: str) -> ScoringAuthentication | None:
-        """A ScoringAuthentication as it is stored; None when it is not there or cannot be read."""
+        """A ScoringAuthentication as stored; None if missing or unreadable."""
         return self._one(ObjectKey(Kind.AUTHENTICATION, namespace, name), ScoringAuthentication)
 
     def mistake(self, key: ObjectKey) -> str:
-        """What is wrong with an object that is there and cannot be read; empty for all others."""
+        """The error of an unreadable object; empty for all others."""
         with self._lock:
             found = self._parsed.get(key)
         return found[2] if found is not None else ""
 
     @property
     def config_key(self) -> ObjectKey:
-        """The one DynamicScoringConfig that counts."""
+        """Key of the effective DynamicScoringConfig."""
         return ObjectKey(Kind.CONFIG, self._settings.namespace, CONFIG_NAME)
 
     def _make(self) -> Plan:
@@ -177,7 +177,7 @@ class DesiredState:
         return Delivery.of(self._settings.namespace, self._backend.list(Kind.SECRET))
 
     def _report(self, plan: Plan) -> None:
-        """Log what the hub stumbled over, once each."""
+        """Log each internal error once."""
         errors = {key: scorer.obstacle.error for key, scorer in plan.scorers.items() if scorer.obstacle is not None}
         found = {key: (error, repr(error)) for key, error in errors.items() if error is not None}
         for key, (error, text) in found.items():
@@ -192,7 +192,7 @@ class DesiredState:
         return Obstacle(failure.reason, failure.message) if failure is not None else None
 
     def _in_force(self, scorer: DynamicScorer) -> DynamicScorer:
-        """The scorer with the health and the config that count now; its stored status may be a moment old."""
+        """The scorer with its current health and config; its stored status may be slightly stale."""
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
         if health is None:
             return scorer
@@ -235,7 +235,7 @@ class DesiredState:
             self._backend.event(key, "Warning", "Invalid", text)
             parsed = None
         except Exception as error:
-            # A mistake of the hub's: it must not end the plan of all others.
+            # A bug in the hub: it must not break the plan of all others.
             log.exception("object cannot be read, the others go on", kind=key.kind.value, object=key.name)
             text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
             self._backend.event(key, "Warning", INTERNAL_ERROR, text)
@@ -244,7 +244,7 @@ class DesiredState:
         return parsed
 
     def _tell_ignored(self, key: ObjectKey, fields: list[str]) -> None:
-        """Say once what is ignored: the object has a new version whenever its status changes."""
+        """Log ignored fields once: each status change gives the object a new version."""
         verb = "it is" if len(fields) == 1 else "they are"
         text = f"this hub does not know {', '.join(fields)}; {verb} ignored" if fields else ""
         if text and text != self._ignored.get(key):

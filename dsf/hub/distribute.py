@@ -22,7 +22,7 @@ from dsf.backends.protocol import Kind, Manifest
 _WORK_API_VERSION = "work.open-cluster-management.io/v1"
 
 
-#: The Role of agents for what their scorers name, and its binding.
+#: The agents' Role for objects scorers reference, and its binding.
 SCORERS_ROLE: Final = "dynamic-scoring-agent-scorers"
 
 
@@ -39,9 +39,9 @@ def manifest_work(
 ) -> Manifest:
     """The ManifestWork with the ConfigMap that the cluster's agent reads. `summaries` are from `dump_summaries`.
 
-    `references` are the Secrets and ConfigMaps that these name: a Role lets the agent read them, and no others.
-    `uses_account` lets it ask for tokens of its own account. `secrets` go to the cluster beside it. `redis_url` is
-    where the agent finds its Redis, `cell` is the one that delivers this; empty where there is nothing to say.
+    `references` are the Secrets and ConfigMaps that these name: a Role lets the agent read only them. `uses_account`
+    lets it request tokens of its own account. `secrets` are delivered with it. `redis_url` is the agent's Redis, `cell`
+    the delivering cell; each may be empty.
     """
     labels = {MANAGED_BY_LABEL: MANAGED_BY}
     config_map = {
@@ -68,7 +68,7 @@ def _rights(namespace: str, references: Iterable[Reference], uses_account: bool)
     rules: list[Manifest] = []
     for kind, plural in ((CaKind.Secret, "secrets"), (CaKind.ConfigMap, "configmaps")):
         if names := sorted(found.name for found in set(references) if found.kind is kind):
-            # Never without names: that would be all of them.
+            # Never without names: that would allow all of them.
             rules.append(
                 {"apiGroups": [""], "resources": [plural], "resourceNames": names, "verbs": ["get", "list", "watch"]}
             )
@@ -98,7 +98,7 @@ def _rights(namespace: str, references: Iterable[Reference], uses_account: bool)
 
 
 def carries(work: Manifest, wanted: Manifest) -> bool:
-    """Whether this ManifestWork is as wanted. A key of data beyond that was taken away on the hub."""
+    """Whether this ManifestWork is as wanted. An additional key of data was removed on the hub."""
     return covers(work, wanted) and _data(work) == _data(wanted)
 
 
@@ -107,7 +107,7 @@ def _data(work: Manifest) -> list[object]:
 
 
 def is_applied(work: Manifest) -> bool:
-    """Whether OCM's work agent has brought this very generation to the managed cluster."""
+    """Whether OCM's work agent has applied this generation on the managed cluster."""
     generation = work["metadata"].get("generation", 0)
     return any(
         condition.get("type") == "Applied"

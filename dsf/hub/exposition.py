@@ -1,7 +1,7 @@
 """The hub controller's own HTTP server: /healthz and /readyz for Kubernetes' probes, and /metrics about itself.
 
-It serves from the start, also while another hub works: a standby is as ready as the hub that works, and Kubernetes must
-not count it as missing.
+It serves from the start, also on a standby: that is as ready as the leader, and Kubernetes must not count it as
+missing.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ log = dsf.log.get(__name__)
 
 
 class HubExposition:
-    """Does nothing without `hub_metrics_port`."""
+    """No-op without `hub_metrics_port`."""
 
     def __init__(self, settings: Settings, hub: Hub, election: Election) -> None:
-        """Raises SettingsError when the port cannot be had."""
+        """Raises SettingsError if the port is unavailable."""
         self._hub = hub
         self._election = election
         self._server: Exposition | None = None
@@ -46,13 +46,13 @@ class HubExposition:
             ) from None
 
     def start(self) -> None:
-        """Answer requests."""
+        """Start serving."""
         if self._server is not None:
             self._server.start()
             log.info("probes and metrics served", port=self._server.port)
 
     def stop(self) -> None:
-        """Stop answering."""
+        """Stop serving."""
         if self._server is not None:
             self._server.stop()
 
@@ -63,7 +63,7 @@ class HubExposition:
 
 
 class _HubCollector(Collector):
-    """Made anew for each scrape."""
+    """Rebuilt at each scrape."""
 
     def __init__(self, hub: Hub, election: Election) -> None:
         self._hub = hub

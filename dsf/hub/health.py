@@ -1,8 +1,8 @@
 """Health checks of scoring APIs and the polling of their /config.
 
-A scorer becomes Active by a check in which everything is good. It stays Active while `/healthz` is good: a bad
-`/config` then leaves the last good one in force and is only reported. It becomes Inactive after some failed checks in
-a row; one that never was Active at this URL becomes Inactive at the first.
+A scorer becomes Active after a fully successful check. It stays Active while `/healthz` succeeds: a bad `/config` then
+leaves the last good one in force and is only reported. It becomes Inactive after some consecutive failed checks; one
+that never was Active at this URL, after the first.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ log = dsf.log.get(__name__)
 JITTER: Final = 0.1
 #: Seconds for which `stop` waits for checks that are running.
 STOP_TIMEOUT: Final = 1.0
-#: Most bytes of an answer that are read, after decompression.
+#: Max. bytes read of a response, after decompression.
 MAX_BYTES: Final = 1024 * 1024
 #: Characters of a message.
 _MESSAGE_LIMIT: Final = 1024
 _OK: Final = 200
 _REFUSES_WHO: Final = (401, 403)
 _NOT_FOUND: Final = 404
-#: `auth` and `tls` of a scoring API are of the clusters' Secrets, which the hub does not have. What to do instead:
+#: `auth` and `tls` of a scoring API use the clusters' Secrets, which the hub lacks. Alternatives:
 _HELP: Final = "(docs/sources.md#what-the-hub-asks)"
 _OPEN: Final = f"; the hub asks without scoring.auth: let it in, or set another configURL {_HELP}"
 _OWN_CA: Final = f"; the hub asks without scoring.tls: it trusts the CAs of trustedCA {_HELP}"
 
 
 class Target(NamedTuple):
-    """What is checked."""
+    """Target of a check."""
 
     config_url: str
     mode: ConfigSyncMode
-    #: How it is asked: directly, or through a proxy.
+    #: Direct access, or through a proxy.
     access: Access = PLAIN
-    #: uid of the DynamicScorer: one that was deleted and made again is another one.
+    #: uid of the DynamicScorer: it differs after deletion and re-creation.
     uid: str = ""
 
 
 @dataclass(frozen=True)
 class CheckFailure:
-    """Why a check failed: a CamelCase word for programs, a sentence for people."""
+    """Why a check failed: a CamelCase reason and a human-readable message."""
 
     reason: str
     message: str
@@ -68,7 +68,7 @@ class CheckFailure:
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found. In mode None `/config` is not asked: `config` and `config_failure` are both None."""
+    """Result of one check. In mode None `/config` is not requested: `config` and `config_failure` are None."""
 
     health_failure: CheckFailure | None
     config: RemoteConfig | None = None
@@ -77,23 +77,23 @@ class Check:
 
 @dataclass(frozen=True)
 class Health:
-    """What is known of one scoring API."""
+    """Known state of one scoring API."""
 
     status: HealthStatus = HealthStatus.Unknown
-    #: The last good answer of configURL; it stays when later ones are bad, and when the mode becomes None.
+    #: The last valid response of configURL; it stays if later ones are bad, and if the mode becomes None.
     config: RemoteConfig | None = None
-    #: Failed checks in a row.
+    #: Consecutive failed checks.
     failures: int = 0
-    #: Why the newest check failed; None after a good one.
+    #: Why the newest check failed; None after a success.
     failure: CheckFailure | None = None
     config_failure: CheckFailure | None = None
     #: Whether a check of this URL in this mode has ended.
     is_checked: bool = False
-    #: Whether it was Active at this URL and in this mode, so that a failed check may be a passing one.
+    #: Whether it was Active at this URL and in this mode, so that a failed check may be transient.
     is_proven: bool = False
 
     def after(self, check: Check, threshold: int) -> Health:
-        """What is known after one more check; `threshold` failed ones in a row make a proven scorer Inactive."""
+        """The state after one more check; `threshold` consecutive failures make a proven scorer Inactive."""
         is_active = self.status is HealthStatus.Active and self.is_proven
         failure = check.health_failure or (None if is_active else check.config_failure)
         failures = 0 if failure is None else self.failures + 1
@@ -109,19 +109,19 @@ class Health:
         )
 
     def elsewhere(self) -> Health:
-        """What is known when URL or mode changed: all stays in force until the first check, which then decides."""
+        """The state after a change of URL or mode: all stays in force until the first check, which then decides."""
         return replace(self, failures=0, failure=None, config_failure=None, is_checked=False, is_proven=False)
 
 
 def check(target: Target, *, timeout: float) -> Check:
-    """Check one scoring API; `timeout` is for everything together."""
+    """Check one scoring API; `timeout` covers everything."""
     deadline = time.monotonic() + timeout
 
     def ask(url: str) -> http.Answer | CheckFailure:
         try:
             return http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, access=target.access)
         except HttpError as error:
-            # Without the seconds of a timeout: a message that differs at each check would be a new status each time.
+            # Without the seconds of a timeout: a message that varies would change the status at each check.
             late = error.reason == "timeout"
             message = f"{place('GET', url)}: no complete answer in time" if late else str(error)
             return CheckFailure(_camel_case(error.reason), message + _OWN_CA * (TLS_FAILED in message))
@@ -132,10 +132,10 @@ def check(target: Target, *, timeout: float) -> Check:
         return Check(CheckFailure("InvalidURL", f"spec.configURL: {error}"))
     answer = ask(healthz)
     if isinstance(answer, CheckFailure) or target.mode is not ConfigSyncMode.Full:
-        # Without any answer there is no point in asking the same server for more.
+        # Without any response further requests to this server are pointless.
         return Check(_failure_of(healthz, answer))
     config, config_failure = _read_config(target.config_url, ask(target.config_url))
-    # A scoring API without /healthz: its /config shows whether it lives.
+    # A scoring API without /healthz: its /config shows whether it is up.
     health_failure = config_failure if answer.status == _NOT_FOUND else _failure_of(healthz, answer)
     return Check(health_failure, config, config_failure)
 
@@ -164,10 +164,10 @@ def _camel_case(words: str) -> str:
 
 
 class HealthMonitor:
-    """Checks every scorer it was told of, concurrently; one that hangs holds one thread and delays no other."""
+    """Checks all tracked scorers concurrently; a hanging one holds one thread and delays no other."""
 
     def __init__(self, settings: Settings, on_change: Callable[[ObjectKey], None]) -> None:
-        """`on_change` is called from the checking threads, outside of any lock, when a scorer's Health differs."""
+        """`on_change` is called in the checking threads, outside of any lock, when a scorer's Health changes."""
         self._settings = settings
         self._on_change = on_change
         self._queue: WorkQueue[ObjectKey] = WorkQueue()
@@ -180,21 +180,21 @@ class HealthMonitor:
         ]
 
     def start(self) -> None:
-        """Begin to check."""
+        """Start checking."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Begin no more checks; those that hang end with the process."""
+        """Start no more checks; hanging ones end with the process."""
         self._queue.shutdown()
         deadline = time.monotonic() + STOP_TIMEOUT
         for thread in (thread for thread in self._threads if thread.is_alive()):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def track(self, key: ObjectKey, target: Target, known: Health) -> Health:
-        """Check this scorer from now on, or go on; returns what is known. A new or changed target is checked at once.
+        """Start or continue checking this scorer; returns its state. A new or changed target is checked at once.
 
-        `known` is what its status says; it counts when nothing is known here yet.
+        `known` comes from its status; it counts if nothing is known here yet.
         """
         with self._lock:
             before = self._targets.get(key)
@@ -207,14 +207,14 @@ class HealthMonitor:
         return health
 
     def forget(self, key: ObjectKey) -> None:
-        """Check this scorer no more."""
+        """Stop checking this scorer."""
         with self._lock:
             self._targets.pop(key, None)
             self._known.pop(key, None)
         self._queue.drop(key)
 
     def health(self, key: ObjectKey) -> Health | None:
-        """What is known of a scorer that is tracked."""
+        """The state of a tracked scorer."""
         with self._lock:
             return self._known.get(key)
 
@@ -242,7 +242,7 @@ class HealthMonitor:
         try:
             found = check(target, timeout=self._settings.health_timeout)
         except Exception as error:
-            # An answer that the hub cannot take is no good answer: a scorer must not stay Active by it.
+            # A response that the hub cannot handle is a failure: the scorer must not stay Active.
             log.exception("health check failed in an unexpected way", scorer=key.name)
             text = (
                 f"{target.config_url}: the hub cannot take its answer: {type(error).__name__}; the hub's log says where"
@@ -250,7 +250,7 @@ class HealthMonitor:
             found = Check(CheckFailure("CheckFailed", text))
         with self._lock:
             if self._targets.get(key) != target:
-                # Changed meanwhile: this says nothing of what is wanted now.
+                # Changed meanwhile: this result is for an old target.
                 return
             before = self._known[key]
             after = before.after(found, self._settings.health_failure_threshold)

@@ -34,22 +34,22 @@ from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
 
-#: Over how many seconds a look at everything is spread.
+#: Seconds over which a full resync is spread.
 RESYNC_SPREAD: Final = 5.0
-#: Every so many looks around are at everything.
+#: Every nth resync is a full one.
 FULL_RESYNC: Final = 20
-#: A scorer's status counts its clusters. It waits this many seconds for more news, and longer the more clusters.
+#: A scorer's status counts its clusters. It waits this many seconds for more changes, longer with more clusters.
 STATUS_DELAY: Final = 0.05
 STATUS_DELAY_PER_CLUSTER: Final = 0.001
-#: Least bytes of a master secret.
+#: Min. bytes of a master secret.
 _MIN_SECRET: Final = 16
 
 
 class Hub:
-    """Everything of one hub controller. `start` it once, `stop` it once."""
+    """One hub controller. `start` it once, `stop` it once."""
 
     def __init__(self, settings: Settings, backend: Backend, *, resync: float | None = None) -> None:
-        """`resync` in seconds, else as the settings say. Raises SettingsError."""
+        """`resync` in seconds, by default from the settings. Raises SettingsError."""
         if settings.cell and settings.backend == "kube" and not settings.agent_redis_url:
             raise SettingsError("DSF_AGENT_REDIS_URL: required with DSF_CELL: agents must know whose Redis is theirs")
         if settings.agent_redis_url:
@@ -63,7 +63,7 @@ class Hub:
         self._resync_interval = resync or settings.hub_resync
         self._outage = Outage("Redis")
         self._client = connect(settings, name="dsf-hub")
-        # A connection of its own, without retries: it is the one that finds out whether Redis is there.
+        # A separate connection without retries: it detects whether Redis is reachable.
         self._news_client = connect(settings, name="dsf-hub-news", retries=0)
         self._news = News(
             self._news_client, self._outage, on_news=self._on_news, on_wake=self._on_wake, on_back=self._look_now
@@ -74,7 +74,7 @@ class Hub:
         self._registrar = Registrar(self._client, settings, self._outage)
         self._changes = ChangeTeller(self._client, backend, self._scorers_called)
         workers = settings.hub_workers
-        # Two queues: thousands of clusters that wait must not hold up the status of a scorer.
+        # Two queues: thousands of waiting clusters must not delay a scorer's status.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
         self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
         #: Both, for probes and metrics.
@@ -82,14 +82,14 @@ class Hub:
         self._scores = ScoreReconciler(backend, self._registrar, self._desired)
         self._reconcilers: dict[Kind, Reconcile] = {}
         self._unsettled: Callable[[], set[str]] = set
-        # What `_is_news` saw of each object; only used in the backend's one thread.
+        # Last seen by `_is_news` of each object; only used in the backend's one thread.
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._resync = threading.Event()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._resync_forever, name="resync", daemon=True)
 
     def start(self) -> None:
-        """Begin to work. Raises BackendError and SettingsError."""
+        """Start working. Raises BackendError and SettingsError."""
         self._backend.start(self._on_change)
         self._make_reconcilers(self._master_secret())
         if self._is_stopping:
@@ -103,8 +103,8 @@ class Hub:
         log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
 
     def problem(self) -> str:
-        """Why the work does not go on; empty while it does, or has not begun. To be asked every few seconds."""
-        # Not that an API server or Redis is away: a new process would not do better.
+        """Why work has stalled; empty if it progresses or has not begun. To be called every few seconds."""
+        # Not an unreachable API server or Redis: a restart would not help.
         if not self._thread.ident:
             return ""
         if not (self._thread.is_alive() and self._news.is_moving()):
@@ -118,12 +118,12 @@ class Hub:
         return self._outage.is_on
 
     def interrupt(self) -> None:
-        """Let a `start` that is under way in another thread end soon, with BackendError. Call `stop` afterwards."""
+        """Abort a `start` running in another thread, with BackendError. Call `stop` afterwards."""
         self._is_stopping = True
         self._backend.interrupt()
 
     def stop(self) -> None:
-        """End all work that is in progress and let go of everything."""
+        """End all work in progress and release everything."""
         self._is_stopping = True
         self._resync.set()
         self._news.end()
@@ -133,7 +133,7 @@ class Hub:
         if self._thread.is_alive():
             self._thread.join()
         self._news.stop()
-        # Last: until here threads may have been writing.
+        # Last: threads may write until here.
         self._backend.stop()
         if self._credentials is not None:
             self._credentials.close()
@@ -181,13 +181,13 @@ class Hub:
     # --- event routing -------------------------------------------------------------------------------------------
 
     def _on_change(self, key: ObjectKey) -> None:
-        """An object changed. What follows from that for others is found when the plan is made anew."""
+        """An object changed. Effects on others are found when the plan is rebuilt."""
         if key.kind in (Kind.SCORER, Kind.CONFIG):
             if self._is_news(key):
                 self._desired.invalidate()
                 self._others.queue.add(key)
         elif key.kind is Kind.AUTHENTICATION:
-            # What it changes is told by the new plan.
+            # The new plan reports its effects.
             self._desired.invalidate()
             self._others.queue.add(self._desired.config_key)
         elif key.kind is Kind.SECRET:
@@ -204,8 +204,8 @@ class Hub:
             self._clusters.queue.add(key)
 
     def _is_news(self, key: ObjectKey) -> bool:
-        """Whether more than the status changed, which is written here. Edits of a status are found when everything is
-        looked at."""
+        """Whether more than the status, which the hub itself writes, changed. Edits of a status are found by a full
+        resync."""
         manifest = self._backend.get(*key)
         if manifest is None:
             self._seen.pop(key, None)
@@ -213,15 +213,14 @@ class Hub:
         metadata = manifest["metadata"]
         fields = ("uid", "generation", "annotations", "deletionTimestamp", "finalizers")
         cells = self._backend.shared_by
-        # The first cell makes sums of what the others write.
+        # The first cell sums up the others' parts.
         parts = others(manifest.get("status") or {}, cells) if cells.is_first else None
         now = (*(metadata.get(name) for name in fields), parts)
         before, self._seen[key] = self._seen.get(key), now
         return before != now
 
     def _is_edited(self, key: ObjectKey) -> bool:
-        """Whether a score that is told of was there before. A new one is the writer's; if it is not, it is found when
-        everything is looked at."""
+        """Whether a changed score existed before. A new one is the writer's; if not, a full resync finds it."""
         if self._backend.get(*key) is None:
             self._seen.pop(key, None)
             return True
@@ -247,11 +246,11 @@ class Hub:
         self._refresh_statuses(scorers)
 
     def _on_wake(self) -> None:
-        """New credentials may have been asked for, or people did something else. Raises redis.RedisError."""
+        """There may be requests for credentials, or other user actions. Raises redis.RedisError."""
         if self._credentials is not None:
             for cluster in self._credentials.read_requests():
                 self._clusters.queue.add(_cluster(cluster))
-        # Before the first plan nobody knows which objects are meant.
+        # Before the first plan the objects meant are unknown.
         if self._desired.plan.scorers:
             self._changes.tell()
 
@@ -290,7 +289,7 @@ class Hub:
                 log.exception("resync failed, will be tried again")
 
     def _look_around(self, spread: float, *, everything: bool) -> None:
-        """Enqueue the clusters where something is not as it should be although no change was told, or `everything`."""
+        """Enqueue the clusters that deviate from the desired state without an event, or `everything`."""
         self._desired.invalidate()
         plan = self._desired.update()
         clusters: set[str] = set()
@@ -303,7 +302,7 @@ class Hub:
             orphans += self._scores.orphans(plan)
             clusters |= self._registrar.refresh()
             clusters |= self._registrar.known_clusters() - plan.clusters.keys()
-            # All these lists took a while, and what is not in the plan is forgotten.
+            # Listing took a while, and entries not in the plan are forgotten.
             plan = self._desired.update()
             self._registrar.sync_scorers(plan)
             self._registrar.notices.keep(plan.scorer_names(), plan.clusters.keys())
@@ -317,11 +316,11 @@ class Hub:
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
 
     def _sync_credentials(self, plan: Plan) -> None:
-        """Make users in Redis what they should be after any change or loss. Raises redis.RedisError."""
+        """Correct the users in Redis after any change or loss. Raises redis.RedisError."""
         if self._credentials is None:
             return
         for cluster in self._credentials.read_requests() | self._credentials.sync(plan.clusters):
-            # Something may have changed while all of them were looked at: each is looked at once more by itself.
+            # Something may have changed during this pass: each is reconciled once more by itself.
             self._clusters.queue.add(_cluster(cluster))
 
 

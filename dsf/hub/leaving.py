@@ -1,7 +1,7 @@
-"""Takes back what the hub controller delivered to managed clusters: `dsf hub --leave`, before the chart is uninstalled.
+"""Removes the hub's deliveries from managed clusters: `dsf hub --leave`, before the chart is uninstalled.
 
-With its ManifestWorks go the agents' ConfigMap and their credentials. The controller ends first, or it would deliver
-them again.
+Deleting its ManifestWorks removes the agents' ConfigMap and credentials. The controller is stopped first, or it would
+deliver them again.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _DEPLOYMENT: Final = "dynamic-scoring-hub"
 #: The controller's pods, as the chart labels them.
 _PODS: Final = "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component=hub"
 _DELIVERED: Final = (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
-#: All ManifestWorks of the hub would be more than this process's memory holds.
+#: Selector: all of the hub's ManifestWorks would exceed this process's memory.
 _OURS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
-#: Seconds for the controller's end, and for OCM to take things off the clusters; each takes a few where all is well.
+#: Seconds for the controller's shutdown, and for OCM's removal from the clusters; normally each takes a few.
 _PATIENCE: Final = 90.0
 _POLL: Final = 1.0
-#: Seconds for the last look at what is left.
+#: Seconds for the last check of the rest.
 _LAST: Final = 10.0
 
 
 def run(settings: Settings) -> int:
-    """Returns the exit code: 0 also when clusters are away, whose work agents do their part when they are back.
+    """Returns the exit code: 0 also if clusters are unreachable; their work agents follow later.
 
-    Raises BackendError when the API server refuses, or does not answer, for longer than the patience.
+    Raises BackendError if the API server refuses or does not answer for longer than the time-out.
     """
     dsf.log.setup(settings)
     session = Session.load(settings.kubeconfig)
@@ -50,9 +50,9 @@ def run(settings: Settings) -> int:
 
 
 def leave(session: Session, namespace: str, patience: float = _PATIENCE, *, cell: str = "") -> list[str]:
-    """End the controller, delete what it delivered and wait until it is gone; the clusters where it is not yet.
+    """Stop the controller, delete its deliveries and wait until they are gone; returns the clusters still pending.
 
-    Of a cell what says that it is this cell's.
+    With `cell` only objects labelled with it.
     """
     if not _until(lambda: _has_ended(session, namespace), patience):
         log.warning("the hub controller has not ended yet", namespace=namespace)
@@ -74,19 +74,19 @@ def leave(session: Session, namespace: str, patience: float = _PATIENCE, *, cell
                 _delete(session, metadata)
                 asked.add(metadata["uid"])
             except UnreachableError:
-                # It would meet the next one too.
+                # It would fail for the next one too.
                 raise
             except BackendError as error:
                 if error.is_busy:
                     raise
-                # One object's own, such as a webhook that refuses: it must not keep the others from going.
+                # Specific to one object, such as a refusing webhook: the others must still be deleted.
                 failure = failure or error
         if failure is not None:
             raise failure
         return not works
 
     if not _until(are_gone, patience):
-        # Some went since then.
+        # Some are gone since then.
         _until(have_looked, _LAST)
     log.info("taken back", objects=len(asked))
     return sorted({work["metadata"]["namespace"] for work in works})
@@ -109,13 +109,13 @@ def _delete(session: Session, metadata: dict[str, Any]) -> None:
 
 
 def _works(session: Session, cell: str) -> list[dict[str, Any]]:
-    # Only what names them: thousands of summaries need not be held.
+    # Only metadata: thousands of summaries need not be held.
     found = lists.objects(session, MANIFEST_WORKS, labels=f"{_OURS},{CELL_LABEL}={cell}" if cell else _OURS)
     return [{"metadata": work["metadata"]} for work in found if work["metadata"]["name"] in _DELIVERED]
 
 
 def _until(condition: Callable[[], bool], patience: float) -> bool:
-    """Whether it came to hold. A request that fails is repeated meanwhile; its error is raised when it still does."""
+    """Whether it became true. Failed requests are retried meanwhile; the last one's error is raised."""
     deadline = time.monotonic() + patience
     while True:
         problem: BackendError | None = None

@@ -1,6 +1,6 @@
-"""`dsf hub`: run the hub controller until it is told to end.
+"""`dsf hub`: run the hub controller until shutdown.
 
-On Kubernetes several of these may run; one works, the others wait for its lease.
+On Kubernetes several may run; one leads, the others wait for its lease.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Exit code: ended as asked. The others: could not start or lost the lease, wrong settings.
+#: Exit codes: regular shutdown; failed start or lost lease; wrong settings.
 OK: Final = 0
-#: Seconds to wait for a start that was interrupted; it may be in a request that the API server does not answer.
+#: Seconds to wait for an interrupted start; it may be in an unanswered request to the API server.
 START_TIMEOUT: Final = 2.0
 
 
 class _Ended:
-    """The process was asked to end."""
+    """Shutdown was requested."""
 
 
 class _Leading:
-    """This is the hub that works."""
+    """This hub is the leader."""
 
 
 _Happened = _Ended | _Leading | BaseException
 
 
 def run(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code. To be called in the main thread."""
+    """Run until SIGTERM or SIGINT; returns the exit code. Call it in the main thread."""
     dsf.log.setup(settings)
     memory.share_heap()
-    # Not an Event: only this queue may be put into by a signal handler, which interrupts its own thread anywhere.
+    # Not an Event: only SimpleQueue.put is safe in a signal handler, which interrupts its own thread anywhere.
     happened: SimpleQueue[_Happened] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: happened.put(_Ended()))
@@ -66,12 +66,12 @@ def run(settings: Settings) -> int:
     finally:
         hub.stop()
         exposition.stop()
-        # Last: another hub begins as soon as this is done.
+        # Last: another hub takes over as soon as this is done.
         election.stop()
 
 
 def _work(hub: Hub, happened: SimpleQueue[_Happened]) -> int:
-    """Work until told to end, also while still starting; returns the exit code."""
+    """Work until shutdown, also during startup; returns the exit code."""
 
     def start() -> None:
         try:
@@ -98,6 +98,6 @@ def _work(hub: Hub, happened: SimpleQueue[_Happened]) -> int:
 
 
 def _stop_writing() -> None:
-    """The lease is lost. Threads may be in the middle of a write, and only the end of the process stops them."""
+    """The lease is lost. Threads may be in the middle of a write; only the process's end stops them."""
     sys.stderr.flush()
     os._exit(FAILED)

@@ -1,4 +1,4 @@
-"""News from the results worker through Redis, and whether Redis can be reached at all."""
+"""Notifications from the results worker through Redis, and detection of Redis outages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dsf.hub.outage import Outage
 
 log = dsf.log.get(__name__)
 
-#: Seconds of one blocking pop; how long `stop` may take.
+#: Seconds of one blocking pop; upper bound for `stop`.
 WAIT: Final = 0.5
-#: Seconds between two attempts while Redis is away.
+#: Seconds between attempts while Redis is unreachable.
 RETRY: Final = 0.5
 #: Seconds that one round may take; time-outs of Redis and of Sentinel are far below.
 _STUCK: Final = 120.0
@@ -27,7 +27,7 @@ _BATCH: Final = 500
 
 
 class News:
-    """One thread that waits for news. While Redis is away it is the only one that asks for it."""
+    """One thread waiting for notifications. While Redis is unreachable only it probes."""
 
     def __init__(
         self,
@@ -38,9 +38,8 @@ class News:
         on_wake: Callable[[], None],
         on_back: Callable[[], None],
     ) -> None:
-        """`on_news` gets names of scorers whose cycles changed between success and failure; `on_wake` is called when
-        there may be anything else that is new, and may raise redis.RedisError; `on_back` when Redis can be reached
-        again."""
+        """`on_news` gets names of scorers whose cycles changed between success and failure; `on_wake` is called for any
+        other news, and may raise redis.RedisError; `on_back` when Redis is reachable again."""
         self._redis = client
         self._outage = outage
         self._on_news = on_news
@@ -52,11 +51,11 @@ class News:
         self._thread = threading.Thread(target=self._run, name="news", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         self._thread.start()
 
     def is_moving(self) -> bool:
-        """Whether it goes round; it never waits for long, whatever Redis does."""
+        """Whether the loop is alive; no round takes long, whatever Redis does."""
         return self._thread.is_alive() and time.monotonic() - self._alive_at < _STUCK
 
     def end(self) -> None:
@@ -83,16 +82,16 @@ class News:
                 self._stop.wait(RETRY * random.uniform(1, 2))  # noqa: S311
                 continue
             except redis.RedisError as error:
-                # It answers, and refuses: a right is missing, or it is out of memory.
+                # Redis refuses: a right is missing, or it is out of memory.
                 log.error("news cannot be read", error=str(error))
                 self._stop.wait(10 * RETRY)
             except Exception:
-                # What it was about is found when everything is looked at; the next news must be heard.
+                # A full resync finds its subject; listening must go on.
                 log.exception("news cannot be passed on")
                 self._stop.wait(RETRY)
 
     def _take(self) -> set[str]:
-        # The set first: news may have come before this process did.
+        # The set first: news may predate this process.
         names: set[str] = set()
         while batch := self._redis.spop(keys.HUB_CHANGED, _BATCH):
             names |= {str(name) for name in batch}

@@ -1,4 +1,4 @@
-"""Says once that something is away, and once that it is back, however many notice it."""
+"""Logs an outage once, and its end once, however many threads notice it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ log = dsf.log.get(__name__)
 
 
 class StillAwayError(redis.ConnectionError):
-    """Not tried, because it is known to be away."""
+    """Not tried because of a known outage."""
 
 
 class Outage:
-    """The state of one thing that may be away. Thread-safe."""
+    """Outage state of one dependency. Thread-safe."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._since: float | None = None
-        # What was said of this outage: the reason may change while it is mended.
+        # Reasons logged for this outage: they may change during recovery.
         self._said: set[str] = set()
         self._lock = threading.Lock()
 
     def begin(self, error: BaseException) -> None:
-        """It failed; the first to notice logs it, and the first to notice another reason."""
+        """A failure; the first one is logged, and the first with another reason."""
         if isinstance(error, StillAwayError):
             return
         with self._lock:
@@ -39,7 +39,7 @@ class Outage:
         log.error("unreachable, will be tried again until it is back", what=self._what, error=str(error))
 
     def end(self) -> bool:
-        """It works; the first to notice after an outage logs it. Says whether this was the first."""
+        """A success; the first after an outage is logged. Returns whether it was the first."""
         with self._lock:
             if self._since is None:
                 return False
@@ -51,5 +51,5 @@ class Outage:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is away now."""
+        """Whether the outage lasts."""
         return self._since is not None

@@ -1,7 +1,7 @@
-"""What the hub tells Redis: scorers and clusters in the registry, entries in the schedule.
+"""Writes to Redis: scorers and clusters of the registry, entries of the schedule.
 
-It remembers what is there, so that work on a cluster that needs no change costs no round trip; `refresh` reads it
-again, so that a Redis that lost something, or was written to by others, is put right.
+Caches the content, so that an unchanged cluster costs no round trip; `refresh` rereads it, so that losses and foreign
+writes in Redis are corrected.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ log = dsf.log.get(__name__)
 
 
 class Registrar:
-    """Thread-safe, as long as one cluster is worked on by one thread at a time.
+    """Thread-safe if each cluster is handled by one thread at a time.
 
-    Methods raise redis.RedisError when Redis cannot be reached; repeating them is always right.
+    Methods raise redis.RedisError if Redis is unreachable; all are idempotent.
     """
 
     def __init__(self, client: redis.Redis, settings: Settings, outage: Outage) -> None:
@@ -43,7 +43,7 @@ class Registrar:
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._writes = Writes(client)
-        #: What people are told.
+        #: Notices for users.
         self.notices = Notices(client)
         self._lock = threading.RLock()
         self._is_read = False
@@ -56,14 +56,14 @@ class Registrar:
         self._agent_problems: Mapping[str, str] = {}
         # Pair -> an entry's text, and what it says.
         self._parsed: dict[str, tuple[str, Entry | None]] = {}
-        # By how many seconds the clock that all of the hub's processes see is ahead of this host's.
+        # Seconds by which the clock shared by all hub processes is ahead of this host's.
         self._skew = 0.0
-        # The plan whose scorers the registry has, and what went wrong with scorers at the newest attempt.
+        # The plan whose scorers the registry has, and scorers' errors at the last attempt.
         self._synced: Plan | None = None
         self._problems: Mapping[str, Exception] = {}
 
     def refresh(self) -> set[str]:
-        """Read what is in Redis; returns the clusters that others changed since the last time."""
+        """Reread Redis; returns the clusters changed by others since the last time."""
         with self._lock:
             self._touched.clear()
         seconds, microseconds = self._redis.time()
@@ -79,7 +79,7 @@ class Registrar:
                 by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
         with self._lock:
             for cluster in self._touched:
-                # Changed while it was read: what is remembered is newer.
+                # Changed while reading: the cache is newer.
                 by_cluster[cluster] = self._entries.get(cluster, {})
             entries = {cluster: entries for cluster, entries in by_cluster.items() if entries}
             clusters = self._registry.clusters()
@@ -87,12 +87,12 @@ class Registrar:
             self._entries, self._clusters, self._scorers = entries, clusters, self._registry.scorers()
             self._parsed, self._skew, self._synced = parsed, skew, None
             self._agent_problems = self._agents.problems()
-            # The first time nothing was known that could have changed.
+            # The first time there is nothing to compare with.
             others, self._is_read = others if self._is_read else set(), True
         return others
 
     def known_clusters(self) -> frozenset[str]:
-        """The clusters that Redis knows anything of, whether they exist or not."""
+        """The clusters with any data in Redis, existing or not."""
         self._ensure_read()
         with self._lock:
             scheduled = (cluster for cluster, entries in self._entries.items() if entries)
@@ -105,9 +105,9 @@ class Registrar:
             return any(self._entries.values())
 
     def sync_scorers(self, plan: Plan) -> Mapping[str, Exception]:
-        """Make the registry's scorers those of the plan. Overrides of scorers that are gone are forgotten.
+        """Make the registry's scorers those of the plan. Overrides of removed scorers are deleted.
 
-        Returns what went wrong by the name of the scorer; the others are done all the same.
+        Returns errors by scorer name; the other scorers are written regardless.
         """
         self._ensure_read()
         problems: dict[str, Exception] = {}
@@ -122,7 +122,7 @@ class Registrar:
                     raise
                 except Exception as error:
                     problems[name] = error
-                    # Once, and not for each cluster that is worked on.
+                    # Once, not for each cluster.
                     if repr(error) != repr(self._problems.get(name)):
                         log.exception("a scorer cannot be registered, the others go on", scorer=name)
             self._problems, self._synced = problems, None if problems else plan
@@ -141,17 +141,17 @@ class Registrar:
         self._registry.put_scorer(wanted)
         self._scorers[name] = wanted
         if before is not None:
-            # Dimension format, validity, what is shown while failing: scores may have to be written anew.
+            # Dimension format, validity or failure policy changed: scores may need a rewrite.
             self._writes.touch_all((cluster, name) for cluster in self._clusters_with(name))
 
     def present(self, cluster: str) -> Mapping[str, Entry]:
-        """The entries of a cluster that the schedule has, by scorer."""
+        """A cluster's entries in the schedule, by scorer."""
         self._ensure_read()
         with self._lock:
             return dict(self._entries.get(cluster, {}))
 
     def remove_other_entries(self, cluster: str, wanted: Mapping[str, Entry]) -> None:
-        """Remove the entries of a cluster that are not wanted; the writer is told to remove their scores."""
+        """Remove a cluster's unwanted entries; the writer is told to remove their scores."""
         gone = [scorer for scorer in self.present(cluster) if scorer not in wanted]
         if not gone:
             return
@@ -162,20 +162,20 @@ class Registrar:
             self._entries[cluster] = {scorer: entry for scorer, entry in entries.items() if scorer not in gone}
 
     def agent_problems(self) -> Mapping[str, str]:
-        """Cluster -> why the results of its agent are refused; only those with such a problem."""
+        """Cluster -> why its agent's results are refused; only clusters with such a problem."""
         self._ensure_read()
         with self._lock:
             return {name: text for name, text in self._agent_problems.items() if name in self._clusters}
 
     def key_ids(self, cluster: str) -> tuple[int, ...]:
-        """Ids of the cluster's valid credentials as they are registered; none when it is not."""
+        """Registered ids of the cluster's valid credentials; none if not registered."""
         self._ensure_read()
         with self._lock:
             record = self._clusters.get(cluster)
             return record.key_ids if record is not None else ()
 
     def uid(self, cluster: str) -> str:
-        """uid of the ManagedCluster that is registered; empty when none is."""
+        """uid of the registered ManagedCluster; empty if none."""
         self._ensure_read()
         with self._lock:
             record = self._clusters.get(cluster)
@@ -191,7 +191,7 @@ class Registrar:
             self._clusters[record.name] = record
 
     def put_entries(self, cluster: str, wanted: Mapping[str, Entry]) -> None:
-        """Write the entries that are new or differ. What the agent needs for them must have been delivered before."""
+        """Write new or changed entries. The agent's delivery for them must precede."""
         present = self.present(cluster)
         changed = [entry for scorer, entry in wanted.items() if present.get(scorer) != entry]
         if not changed:
@@ -210,35 +210,35 @@ class Registrar:
                 del self._clusters[cluster]
 
     def leave_scores(self, cluster: str) -> None:
-        """Have the scores of a cluster stay until they expire although its entries go: another cell has it now."""
+        """Keep a cluster's scores until they expire although its entries go: another cell has it now."""
         self._writes.leave((cluster, scorer) for scorer in self.present(cluster))
 
     def rewrite_score(self, cluster: str, scorer: str) -> None:
-        """Have the writer write a pair's score whatever it remembers of it: it was changed or removed."""
+        """Have the writer write a pair's score unconditionally: it was changed or removed."""
         self._ensure_read()
         self._writes.touch(cluster, scorer, forget_written=True)
 
     def written_score(self, cluster: str, scorer: str) -> str | None:
-        """Name of the score that the writer wrote for a pair and has not removed; None when there is none."""
+        """Name of the score that the writer has written for a pair; None if there is none."""
         self._ensure_read()
         [facts] = self._writes.facts([Claim(cluster, scorer, 0.0)])
         return facts.written.name if facts.written is not None else None
 
     def cycles(self, plan: ScorerPlan, clusters: list[str]) -> Cycles:
-        """How the newest cycles of a scorer went."""
+        """Outcomes of a scorer's newest cycles."""
         self._ensure_read()
         now = self._now()
         states = self._pairs.unsettled(((cluster, plan.name) for cluster in clusters), now)
         return Cycles.of(states, now, succeeding=len(clusters) - len(states))
 
     def pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
-        """How often a scorer really runs on the clusters that it is wanted on."""
+        """Effective interval of a scorer on the clusters that it is wanted on."""
         self._ensure_read()
         declared = plan.resolved.interval_seconds if plan.resolved is not None else 0
         return pace(plan.name, declared, clusters, self._schedule.overrides_of(plan.name, clusters), self._now())
 
     def _now(self) -> float:
-        """Unix seconds by the clock that all of the hub's processes see; this host's may be off."""
+        """Unix seconds by the clock shared by all hub processes; this host's may be off."""
         return time.time() + self._skew
 
     def _clusters_with(self, scorer: str) -> list[str]:

@@ -33,7 +33,7 @@ from dsf.store.notices import Said, ScorerNotice, cut
 
 
 class ScorerReconciler:
-    """Called with the key of a DynamicScorer, whether it exists or not. Where it runs is the clusters' affair."""
+    """Reconciles a DynamicScorer by key, existing or not. The cluster reconciler decides where it runs."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class ScorerReconciler:
         self._failure_threshold = failure_threshold
 
     def __call__(self, key: ObjectKey) -> float | None:
-        """Raises BackendError and redis.RedisError; the status is written although Redis cannot be reached.
+        """Raises BackendError and redis.RedisError; the status is written even if Redis is unreachable.
 
-        Whatever else goes wrong is in the status, too.
+        Other errors also go into the status.
         """
         try:
             return self._reconcile(key)
@@ -67,7 +67,7 @@ class ScorerReconciler:
             raise
 
     def _tell(self, key: ObjectKey, error: Exception) -> None:
-        """Let the status say that the hub stumbled over this scorer."""
+        """Report an internal error in the status of this scorer."""
         scorer = self._desired.scorer(key)
         if scorer is not None:
             now = datetime.now(UTC)
@@ -84,7 +84,7 @@ class ScorerReconciler:
             self._tell_mistake(key)
             return None
         if not self._desired.counts(key.namespace):
-            # It is not even asked for its /config: others than those who may could make the hub send requests.
+            # Not even its /config is requested: unauthorised users could make the hub send requests.
             self._health.forget(key)
             namespace = self._desired.config_key.namespace
             status = ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
@@ -95,7 +95,7 @@ class ScorerReconciler:
         self._health.track(key, target, _known(scorer))
         plan, own, health = self._picture(key, scorer)
         if own is None:
-            # It went between the two looks; that is told as a change of its own.
+            # Deleted between the two reads; that triggers its own event.
             return None
         cycles: Cycles | None = None
         pace: Pace | None = None
@@ -122,12 +122,12 @@ class ScorerReconciler:
         if unreachable is not None:
             raise unreachable
         self._registrar.notices.tell_scorer(_notice(key, status))
-        # When a pause ends, the registry and the status say so; beat knows the time itself.
+        # The end of a pause updates registry and status; beat knows the time itself.
         ends = [at for at in (own.suspended_until, pace.pauses.ends if pace else None) if at is not None]
         return max(0.0, min(ends) - time.time()) + 0.05 if ends else None
 
     def _tell_mistake(self, key: ObjectKey) -> None:
-        """Let the status of a scorer that is there and cannot be read say why."""
+        """Report in the status why a scorer is unreadable."""
         mistake, manifest = self._desired.mistake(key), self._backend.get(*key)
         if not mistake or manifest is None or not self._desired.counts(key.namespace):
             return
@@ -142,7 +142,7 @@ class ScorerReconciler:
         self._registrar.notices.tell_scorer(_notice(key, status))
 
     def _access(self, scorer: DynamicScorer) -> Access:
-        """How the hub asks its scoring API: no Secret is here, but a proxy may be on the way."""
+        """The hub's access to its scoring API: without Secrets, but maybe through a proxy."""
         if scorer.spec.location is Location.Internal:
             return DIRECT
         auth = scorer.spec.scoring.auth
@@ -152,8 +152,8 @@ class ScorerReconciler:
         return PLAIN if found is None else Access(proxy=found.spec.proxy_url)
 
     def _picture(self, key: ObjectKey, scorer: DynamicScorer) -> tuple[Plan, ScorerPlan | None, Health]:
-        """The plan and the health that it was made with: a check may end between two looks, and a status made from
-        both would say that a healthy scorer has no configuration."""
+        """A plan and the health that it was built with: a check may end between two reads, and mixing them would report
+        a healthy scorer without configuration."""
         while True:
             plan = self._desired.update()
             own = plan.scorers.get(scorer.key)
@@ -198,7 +198,7 @@ def _notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
 
 
 def _known(scorer: DynamicScorer) -> Health:
-    """What an earlier hub found. If the spec changed since, it may have been found at another URL."""
+    """Findings of an earlier hub. If the spec changed since, they may be of another URL."""
     return Health(
         status=scorer.status.health_status,
         config=scorer.status.last_synced_config,

@@ -1,7 +1,7 @@
-"""AddOnPlacementScores that others changed, and orphaned ones.
+"""Foreign changes to AddOnPlacementScores, and orphaned ones.
 
-Scores are the writer's in the results worker. The hub watches them, has the writer look again, and removes those that
-the writer knows nothing of: Redis lost its memory of them, or they were made by hand with our label.
+The results worker's writer owns the scores. The hub watches them, has the writer check again, and removes those unknown
+to the writer: Redis lost their records, or they were created manually with the hub's label.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dsf.hub.summaries import Plan, ScorerPlan
 
 log = dsf.log.get(__name__)
 
-#: Scores that one call of `remove_all` removes, so that a large fleet's do not hold a thread for minutes.
+#: Scores per call of `remove_all`, so that a large fleet does not hold a thread for minutes.
 BATCH: Final = 200
 
 
 class ScoreReconciler:
-    """Called with the key of an AddOnPlacementScore that was edited, is gone, or may be orphaned."""
+    """Reconciles an AddOnPlacementScore by key: edited, deleted, or possibly orphaned."""
 
     def __init__(self, backend: Backend, registrar: Registrar, desired: DesiredState) -> None:
         self._backend = backend
@@ -50,10 +50,10 @@ class ScoreReconciler:
         return None
 
     def orphans(self, plan: Plan) -> Iterator[ObjectKey]:
-        """The scores that belong to no scorer of the plan; the writer may still be about to remove them."""
+        """Scores without a scorer in the plan; the writer may still be about to remove them."""
         owners = _Owners(plan)
         for key in self._backend.keys(Kind.SCORE):
-            # Most are known by their name: only the others are read.
+            # Most are recognised by name: only the others are read.
             if key.namespace not in plan.elsewhere and owners.of(key, None) is None:
                 manifest = self._backend.get(*key)
                 if manifest is None or _is_going(manifest) or self._is_others(key, manifest, plan):
@@ -62,14 +62,14 @@ class ScoreReconciler:
                     yield key
 
     def remove_all(self) -> bool:
-        """Remove some of the scores that are there; says whether there were any.
+        """Remove some of the existing scores; returns whether there were any.
 
-        Raises BackendError; a refusal only after the others were tried.
+        Raises BackendError; a refusal only after trying the others.
         """
         plan = self._desired.update()
         tried = 0
         failure: BackendError | None = None
-        # What could not be removed comes last the next time: it must not take the places of all others.
+        # Failed ones come last the next time: they must not block the others.
         for key in sorted(self._backend.keys(Kind.SCORE), key=self._refused.__contains__):
             manifest = self._backend.get(*key)
             if manifest is None or _is_going(manifest) or self._is_others(key, manifest, plan):
@@ -80,7 +80,7 @@ class ScoreReconciler:
             except BackendError as error:
                 self._refused.add(key)
                 if not error.is_refusal:
-                    # It would meet the next one too.
+                    # It would fail for the next one too.
                     raise
                 failure = failure or error
             if tried == BATCH:
@@ -91,18 +91,18 @@ class ScoreReconciler:
         return tried > 0
 
     def _is_others(self, key: ObjectKey, manifest: Manifest | None, plan: Plan) -> bool:
-        """Whether a score is another cell's: by its cluster, or by its label, while that cell still lets it expire."""
+        """Whether a score is another cell's: by cluster, or by label while that cell still lets it expire."""
         label = _label(manifest, CELL_LABEL) if manifest is not None else ""
         return key.namespace in plan.elsewhere or self._desired.cells.is_other(label)
 
     def _is_writers(self, key: ObjectKey, manifest: Manifest) -> bool:
-        """Whether the writer knows of this score, and so will remove it."""
+        """Whether the writer knows this score, and so will remove it."""
         scorer = _label(manifest, SCORER_NAME_LABEL)
         return bool(scorer) and self._registrar.written_score(key.namespace, scorer) == key.name
 
 
 class _Owners:
-    """Finds the scorer that a score belongs to, by its label or, when that is gone, by its name."""
+    """Finds a score's scorer by label or, if that is missing, by name."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -119,16 +119,16 @@ class _Owners:
         }
 
     def of(self, key: ObjectKey, manifest: Manifest | None) -> ScorerPlan | None:
-        """The scorer; None when no scorer has such a score on this cluster.
+        """The scorer; None if no scorer has such a score on this cluster.
 
-        A scorer that cannot run at the moment keeps its scores: they expire in their own time. One that does not
-        select this cluster any more has none there.
+        A scorer that cannot run at the moment keeps its scores until they expire. One that no longer selects this
+        cluster has none there.
         """
         if not self._plan.is_enabled or key.namespace not in self._plan.clusters:
             return None
         scorer = self._by_name.get(key.name)
         if scorer is None and manifest is not None:
-            # One that cannot be resolved at the moment has no score name.
+            # An unresolved scorer has no score name.
             labelled = self._by_label.get(_label(manifest, SCORER_NAME_LABEL))
             return labelled if labelled is not None and labelled.resolved is None else None
         if scorer is None or scorer.resolved is None:

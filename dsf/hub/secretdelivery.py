@@ -1,6 +1,6 @@
-"""Secrets of the hub's own namespace that ScoringAuthentications want on the clusters. Pure functions.
+"""Secrets of the hub's own namespace that ScoringAuthentications deliver to clusters. Pure functions.
 
-Two must want it: whoever writes the ScoringAuthentication names the Secret, and whoever keeps the Secret labels it.
+Both owners must agree: the ScoringAuthentication names the Secret, and the Secret is labelled for it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,31 @@ from dsf.errors import ResolutionError
 
 #: Characters of all values of one Secret, in base64: it shares a ManifestWork with a cluster's scorers.
 MAX_SIZE: Final = 32 * 1024
-#: The same of all Secrets of a cluster, names of keys included. OCM takes 500 KiB, and the scorers need the rest.
+#: The same for all Secrets of a cluster, key names included. OCM allows 500 KiB; the scorers need the rest.
 MAX_OF_CLUSTER: Final = 256 * 1024
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What the hub may deliver."""
+    """Deliverable Secrets."""
 
     #: The hub's own namespace.
     namespace: str = ""
-    #: Of each Secret there that has the label its name, why it is not delivered (empty where it is), and its size;
-    #: None: none at all.
+    #: For each labelled Secret there: name, why it is not delivered (empty if it is), size; None: delivery is off.
     secrets: tuple[tuple[str, str, int], ...] | None = None
 
     @classmethod
     def of(cls, namespace: str, secrets: Iterable[Manifest]) -> Delivery:
-        """Of the Secrets with the label."""
+        """From the labelled Secrets."""
         return cls(namespace, tuple(sorted((one["metadata"]["name"], _problem(one), _size(one)) for one in secrets)))
 
     def size(self, names: Iterable[str]) -> int:
-        """Characters of these Secrets together, which can all be delivered."""
+        """Total characters of these deliverable Secrets."""
         sizes = {name: size for name, _, size in self.secrets or ()}
         return sum(sizes[name] for name in names)
 
 
-#: That of a hub that delivers no Secrets.
+#: For a hub that delivers no Secrets.
 NO_DELIVERY: Final = Delivery()
 
 
@@ -59,12 +58,12 @@ def _size(secret: Manifest) -> int:
 
 
 def wanted(resolved: ResolvedScorer | None) -> frozenset[str]:
-    """The names of the Secrets that go where this scorer goes."""
+    """Names of the Secrets delivered with this scorer."""
     return frozenset(name for _, _, name in _named(resolved))
 
 
 def check(resolved: ResolvedScorer, delivery: Delivery) -> None:
-    """Raise ResolutionError unless all that the scorer's ScoringAuthentications want delivered can be."""
+    """Raise ResolutionError unless all Secrets of the scorer's ScoringAuthentications are deliverable."""
     for namespace, authentication, name in _named(resolved):
         problem = _refusal(namespace, name, delivery)
         if problem:
@@ -75,7 +74,7 @@ def check(resolved: ResolvedScorer, delivery: Delivery) -> None:
 
 
 def left_out(scorers: Iterable[ResolvedScorer], delivery: Delivery) -> Iterator[tuple[str, str]]:
-    """(name, why) of those of a cluster's scorers whose Secrets it cannot have besides those of the scorers before."""
+    """(name, why) of a cluster's scorers whose Secrets exceed the limit together with those of earlier scorers."""
     held: frozenset[str] = frozenset()
     for one in scorers:
         both = held | wanted(one)
@@ -114,7 +113,7 @@ def _named(resolved: ResolvedScorer | None) -> Iterator[tuple[str, str, str]]:
 
 
 def copy_for(agent_namespace: str, secret: Manifest) -> Manifest:
-    """The Secret as clusters get it. What else stands on it stays on the hub: kubectl notes all values there."""
+    """The Secret as delivered. Other metadata stays on the hub: kubectl records all values in an annotation."""
     metadata: dict[str, Any] = {"name": secret["metadata"]["name"], "namespace": agent_namespace}
     usable = (secret["metadata"].get("annotations") or {}).get(USABLE_FOR)
     if usable is not None:

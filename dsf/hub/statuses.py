@@ -1,4 +1,4 @@
-"""Writing statuses: only when they differ, and with an event when a condition says something new."""
+"""Writes statuses: only changes, with an event for each new condition."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dsf.errors import ObjectNotFoundError
 from dsf.hub.cellstatus import Status, others, part_of, summed
 from dsf.hub.conditions import IGNORED
 
-#: Reasons of a state on the way to another one, or that another condition tells about.
+#: Reasons of transitional states, or covered by another condition.
 _QUIET: Final = frozenset({"Distributing", "NotDistributed"})
-#: Conditions that are bad news when they hold.
+#: Conditions that are bad if True.
 _BAD_WHEN_TRUE: Final = frozenset({IGNORED})
 
 
 def write_status(backend: Backend, key: ObjectKey, before: Sequence[Condition], status: Status) -> None:
-    """Make `status` the object's status, or this cell's part of it; `before` are the conditions that it has now.
+    """Make `status` the object's status, or this cell's part of it; `before` are its current conditions.
 
     Raises BackendError.
     """
@@ -30,7 +30,7 @@ def write_status(backend: Backend, key: ObjectKey, before: Sequence[Condition], 
     cells = backend.shared_by
     found = stored.get("status") or {}
     if cells.own and not cells.is_first:
-        # What people are told by events is the first cell's to say.
+        # Only the first cell creates events.
         _write(backend, key, found, {"cells": [part_of(status, cells.own).to_manifest()]}, part=cells.own)
         return
     if cells.own:
@@ -49,7 +49,7 @@ def write_status(backend: Backend, key: ObjectKey, before: Sequence[Condition], 
 
 
 def _write(backend: Backend, key: ObjectKey, found: Manifest, wanted: Manifest, *, part: str = "") -> bool:
-    """Whether there was something to write; of a `part` only that is looked at."""
+    """Returns whether anything was written; with `part` only that one is compared."""
     if part:
         found = {"cells": [one for one in found.get("cells") or () if one.get("name") == part]}
     if found == wanted:
@@ -57,7 +57,7 @@ def _write(backend: Backend, key: ObjectKey, found: Manifest, wanted: Manifest, 
     try:
         backend.update_status(*key, wanted)
     except ObjectNotFoundError:
-        # Gone since it was read; that is told as a change of its own.
+        # Deleted since it was read; that triggers its own event.
         return False
     return True
 
@@ -66,5 +66,5 @@ def _read(found: Manifest, like: Status) -> Status:
     try:
         return type(like).model_validate(found, by_alias=True)
     except ValidationError:
-        # Edited, or of another version: as if nothing were there.
+        # Edited, or of another version: treat as missing.
         return type(like)()

@@ -1,4 +1,4 @@
-"""What shall run where: accepted clusters x scorers that can run, minus masks. Pure, no input or output."""
+"""The desired state: accepted clusters x runnable scorers, minus masks. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a scorer runs nowhere: the reason of its condition and a sentence for people."""
+    """Why a scorer runs nowhere: its condition's reason and message."""
 
     reason: str
     message: str
-    #: What went wrong in the hub itself; None where the scorer has to be changed.
+    #: The hub's internal error; None if the scorer has to be changed.
     error: Exception | None = field(default=None, compare=False)
 
 
-#: Reason of the conditions of a scorer that the hub stumbles over.
+#: Condition reason for an internal error with a scorer.
 INTERNAL_ERROR: Final = "InternalError"
 
 
 def internal_obstacle(error: Exception, doing: str) -> Obstacle:
-    """For a scorer over which the hub stumbled while `doing` something."""
+    """For an internal error with a scorer while `doing` something."""
     text = f"the hub cannot go on with this scorer: {type(error).__name__} while {doing}; the hub's log says where"
     return Obstacle(INTERNAL_ERROR, text, error)
 
 
 @dataclass(frozen=True)
 class ScorerPlan:
-    """One scorer and what it comes to."""
+    """One scorer and its resolution."""
 
     scorer: DynamicScorer
-    #: None when `obstacle` is that it could not be resolved.
+    #: None if it could not be resolved (see `obstacle`).
     resolved: ResolvedScorer | None
     obstacle: Obstacle | None
     is_suspended: bool = False
@@ -61,16 +61,16 @@ class ScorerPlan:
     suspended_until: float | None = None
     #: Why the scoring API is Inactive, as far as known.
     unhealthy: Obstacle | None = None
-    #: Where not all clusters are told the same: what each is told, why it cannot run there, or None: it shall not.
+    #: If clusters differ: each one's summary, why it cannot run there, or None if not selected.
     variants: Mapping[str, ScorerSummary | Obstacle | None] = field(default_factory=dict)
 
     @property
     def is_varied(self) -> bool:
-        """Whether not all clusters are told the same."""
+        """Whether summaries differ between clusters."""
         return bool(self.variants)
 
     def summary_on(self, cluster: str) -> ScorerSummary | None:
-        """What a cluster is told; None when it does not run there now."""
+        """A cluster's summary; None if it does not run there now."""
         if self.runnable is None:
             return None
         found = self.variants.get(cluster, self.runnable.summary)
@@ -83,25 +83,25 @@ class ScorerPlan:
 
     @property
     def name(self) -> str:
-        """The scorer's own name, which is what agents and Redis know it by."""
+        """The scorer's own name, as used by agents and Redis."""
         return self.scorer.metadata.name
 
     @property
     def runnable(self) -> ResolvedScorer | None:
-        """What agents are told, or None when it runs nowhere now."""
+        """The resolution for agents, or None if it runs nowhere now."""
         is_active = self.scorer.status.health_status is HealthStatus.Active
         return self.resolved if self.obstacle is None and is_active else None
 
     @property
     def problem(self) -> str:
-        """Why it runs nowhere now, as `<reason>: <sentence>`; empty while it can, or where that is not known."""
+        """Why it runs nowhere now, as `<reason>: <sentence>`; empty if it can, or if unknown."""
         found = self.obstacle
         if found is None and self.scorer.status.health_status is HealthStatus.Inactive:
             found = self.unhealthy
         return f"{found.reason}: {found.message}" if found is not None else ""
 
     def record(self) -> ScorerRecord | None:
-        """What the results worker and people need; None when there is nothing to know yet."""
+        """Record for the results worker and users; None if nothing is known yet."""
         if self.resolved is None or self.obstacle is not None:
             return None
         spec, resolved = self.scorer.spec, self.resolved
@@ -135,7 +135,7 @@ class ScorerPlan:
         )
 
     def entry(self, cluster: str) -> Entry | None:
-        """Its entry of the schedule on one cluster that it is not masked on; None when it does not run now."""
+        """Its schedule entry on one unmasked cluster; None if it does not run now."""
         resolved = self.runnable
         if resolved is None:
             return None
@@ -151,7 +151,7 @@ class ScorerPlan:
 
 
 def _by_name(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> Iterator[tuple[str, str]]:
-    """(cluster, score) of each mask; those of a selector for each cluster that it selects."""
+    """(cluster, score) of each mask; a selector gives one for each selected cluster."""
     for mask in masks:
         if mask.cluster_selector is None:
             yield mask.cluster_name or "", mask.score_name
@@ -162,20 +162,20 @@ def _by_name(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> Iterato
 
 
 class MaskIndex:
-    """Masks, ready to be asked often: thousands of masks times thousands of clusters are asked at every change."""
+    """Index for frequent lookups: thousands of masks times thousands of clusters at every change."""
 
     def __init__(self, masks: Iterable[tuple[str, str]]) -> None:
         """`masks` are (cluster, score), each of which may be `*`."""
         self._masks = frozenset(masks)
 
     def hides(self, cluster: str, score_name: str) -> bool:
-        """Whether a mask names this pair; score names are raw, and `*` is any."""
+        """Whether a mask matches this pair; score names are raw, and `*` is any."""
         return bool(self._masks) and not self._masks.isdisjoint(
             {(cluster, score_name), (ANY, score_name), (cluster, ANY), (ANY, ANY)}
         )
 
     def why(self, cluster: str, score_name: str) -> str:
-        """Which mask hides this pair, for a person; empty when none does."""
+        """The mask that hides this pair, as text; empty if none."""
         for mask, text in (
             ((cluster, score_name), "masked on this cluster"),
             ((ANY, score_name), "masked on all clusters"),
@@ -202,15 +202,15 @@ class Plan:
     #: Clusters that scorers may run on, by name, with their uid.
     clusters: Mapping[str, str] = field(default_factory=dict)
     masks: MaskIndex = field(default_factory=lambda: MaskIndex(()))
-    #: Whether there is a configuration; without one nothing runs and nothing is distributed.
+    #: Whether a configuration exists; without one nothing runs or is distributed.
     is_enabled: bool = False
-    #: Accepted clusters that are not among `clusters`: they have no agent yet.
+    #: Number of accepted clusters not in `clusters`: without an agent yet.
     without_addon: int = 0
-    #: Labels of `clusters`, as far as people are told of them.
+    #: Labels of `clusters` that are shown to users.
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Names of DynamicScorers that are there and cannot be read.
+    #: Names of unreadable DynamicScorers.
     unreadable: frozenset[str] = frozenset()
-    #: Clusters that other cells serve, and which.
+    #: Clusters of other cells -> the cell.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def running(self, cluster: str) -> list[ScorerPlan]:
@@ -229,7 +229,7 @@ class Plan:
         )
 
     def notice(self, cluster: str) -> ClusterNotice:
-        """What people are told of a cluster."""
+        """The notice for users about a cluster."""
         absent: dict[str, str] = {}
         for plan in self.scorers.values():
             if plan.resolved is None:
@@ -244,17 +244,17 @@ class Plan:
         return ClusterNotice(name=cluster, labels=dict(self.labels.get(cluster, {})), absent=absent)
 
     def summaries(self, cluster: str) -> list[ScorerSummary]:
-        """What the agent of a cluster is told."""
+        """The summaries for a cluster's agent."""
         found = (plan.summary_on(cluster) for plan in self.running(cluster))
         return [summary for summary in found if summary is not None]
 
     def entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
-        """The entries of a cluster by scorer; `present` are those that the schedule has now.
+        """The entries of a cluster by scorer; `present` are those in the schedule now.
 
-        A scorer that cannot run at the moment (its API is down, its manifest was edited into something that cannot
-        run, this cluster lacks a label that it needs) keeps the entry it has, suspended: its scores expire in their own
-        time and its books stay. One that is gone, masked, or lost its score name to another loses the entry, and so
-        does one that can run and does not select the cluster.
+        A scorer that cannot run at the moment (its API is down, its manifest was edited into something that cannot run,
+        this cluster lacks a label that it needs) keeps its entry, suspended: its scores expire normally and its books
+        stay. The entry is removed if the scorer is deleted, masked, lost its score name to another, or can run and does
+        not select the cluster.
         """
         wanted = {plan.name: entry for plan in self.running(cluster) if (entry := plan.entry(cluster)) is not None}
         if not self.is_enabled or cluster not in self.clusters:
@@ -285,26 +285,26 @@ class Plan:
         )
 
     def delivered(self, cluster: str) -> frozenset[str]:
-        """The names of the hub's Secrets that a cluster gets."""
+        """Names of the hub's Secrets delivered to a cluster."""
         return frozenset().union(*(secretdelivery.wanted(plan.runnable) for plan in self.running(cluster)))
 
     def having(self, secret: str) -> set[str]:
-        """The clusters that get this Secret of the hub."""
+        """The clusters that get this hub Secret."""
         scorers = [plan for plan in self.scorers.values() if secret in secretdelivery.wanted(plan.runnable)]
         return {cluster for plan in scorers for cluster in self.clusters_of(plan)}
 
     def masked_pairs(self) -> int:
-        """Pairs of accepted cluster and running score that the masks leave out."""
+        """Number of pairs of accepted cluster and running score hidden by masks."""
         if not self.is_enabled:
             return 0
         names = [plan.runnable.score_name for plan in self.scorers.values() if plan.runnable is not None]
         return sum(self.masks.hides(cluster, name) for cluster in self.clusters for name in names)
 
     def records(self, present: Mapping[str, ScorerRecord]) -> dict[str, ScorerRecord]:
-        """The records of all scorers by the scorer's name; `present` are those that the registry has now.
+        """The records of all scorers by the scorer's name; `present` are those in the registry now.
 
-        A scorer that cannot be resolved at the moment keeps the record it has, suspended. One that lost its score
-        name to another has none.
+        A scorer that cannot be resolved at the moment keeps its record, suspended. One that lost its score name to
+        another has none.
         """
         wanted = {record.name: record for plan in self.scorers.values() if (record := plan.record()) is not None}
         for plan in self.scorers.values():
@@ -317,19 +317,19 @@ class Plan:
         return wanted
 
     def scorer_names(self) -> frozenset[str]:
-        """The names of all scorers that exist, whether they run or not."""
+        """Names of all existing scorers, running or not."""
         return self.unreadable.union(plan.name for plan in self.scorers.values())
 
 
 class Differences(NamedTuple):
-    """What has to be looked at after the plan changed: keys (`namespace/name`) of scorers, and names of clusters."""
+    """What to reconcile after a change of the plan: keys (`namespace/name`) of scorers, and names of clusters."""
 
     scorers: frozenset[str]
     clusters: frozenset[str]
 
 
 def differences(old: Plan, new: Plan) -> Differences:
-    """What is affected by a change of the plan."""
+    """Objects affected by a change of the plan."""
     scorers = {
         key
         for key in old.scorers.keys() | new.scorers.keys()
@@ -337,10 +337,10 @@ def differences(old: Plan, new: Plan) -> Differences:
     }
     clusters = {name for name, _ in old.clusters.items() ^ new.clusters.items()}
     relabelled = {name for name, labels in new.labels.items() if old.labels.get(name) != labels}
-    # Their keys are all clusters: one that comes or is relabelled must not have all others looked at.
+    # Their keys are all clusters: a new or relabelled one must not trigger all others.
     varied = {key: _varied(old.scorers[key], plan) for key, plan in new.scorers.items() if key not in scorers}
     is_general = old.is_enabled != new.is_enabled or old.masks != new.masks
-    # Where a scorer runs is part of its status, and what runs there is what a cluster is told.
+    # A scorer's status shows where it runs; a cluster's delivery contains what runs there.
     every_scorer = new.scorers.keys() if is_general or clusters else set()
     every_cluster = old.clusters.keys() | new.clusters.keys() if is_general or scorers else set()
     elsewhere = {key for key, names in varied.items() if names}
@@ -351,15 +351,15 @@ def differences(old: Plan, new: Plan) -> Differences:
 
 
 def _footprint(plan: ScorerPlan | None) -> object:
-    """All of a scorer that every cluster may see the effect of."""
+    """The parts of a scorer that may affect every cluster."""
     if plan is None:
         return None
     return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record()
 
 
 def _varied(old: ScorerPlan, new: ScorerPlan) -> set[str]:
-    """The clusters where another variant counts; all else about the scorer is the same."""
-    # Where there is no variant.
+    """The clusters whose variant changed; all else of the scorer is the same."""
+    # Default without a variant.
     usual = new.resolved.summary if new.resolved is not None else None
     names = old.variants.keys() | new.variants.keys()
     return {name for name in names if old.variants.get(name, usual) != new.variants.get(name, usual)}
@@ -377,12 +377,11 @@ def make_plan(
     mistaken: Mapping[str, str] = MappingProxyType({}),
     memory: Memory | None = None,
 ) -> Plan:
-    """The desired state. Objects that are being deleted count as gone; `now` decides about pauses with an end.
+    """The desired state. Objects being deleted count as gone; `now` decides about pauses with an end.
 
-    `token_hosts` are the servers that `/config` may name for a token; `unhealthy` says by the scorer's key why its
-    scoring API is Inactive; `authentications` are all that scorers may name, `mistaken` says by key what is wrong with
-    those that cannot be read, `delivery` says which Secrets of the hub these may have delivered, `memory` has what the
-    last plan found.
+    `token_hosts` are the servers that `/config` may name for a token; `unhealthy` maps a scorer's key to why its
+    scoring API is Inactive; `authentications` are all that scorers may name, `mistaken` maps keys of unreadable ones to
+    their errors, `delivery` has the hub's deliverable Secrets, `memory` caches the last plan's results.
     """
     known: Authentications = {
         **mistaken,
@@ -418,7 +417,7 @@ def make_plan(
 
 
 def _bounded(plan: Plan, delivery: Delivery) -> Plan:
-    """The plan without scorers whose Secrets are too much for a cluster: its ManifestWork would not arrive any more."""
+    """The plan without scorers whose Secrets exceed a cluster's limit: OCM would refuse its ManifestWork."""
     names = frozenset().union(*(secretdelivery.wanted(one.runnable) for one in plan.scorers.values()))
     if delivery.size(names) <= secretdelivery.MAX_OF_CLUSTER:
         return plan
@@ -444,13 +443,13 @@ def _plan_scorer(
     delivery: Delivery,
     memory: Memory | None,
 ) -> ScorerPlan:
-    """One scorer's plan, whatever its author or its scoring API wrote: an error here would end the plan of all."""
+    """One scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
     try:
         resolved, told = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory)
         secretdelivery.check(resolved, delivery)
         variants = {name: _variant(found) for name, found in told.items()}
         plan = replace(_resolved_plan(scorer, resolved, now), variants=variants)
-        # What is made of it together with all others is made once by itself: there, an error would stop those too.
+        # Tried alone first: later, with all scorers together, an error would stop those too.
         plan.record()
         plan.entry("any")
         if plan.resolved is not None:

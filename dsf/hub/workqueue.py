@@ -1,7 +1,7 @@
-"""A queue of keys to work on: each key waits at most once and is worked on by one thread at a time.
+"""A work queue of keys: each key is queued at most once and processed by one thread at a time.
 
-The shape of client-go's work queue. A key that is added while it is being worked on is worked on once more afterwards;
-a key that failed comes back after a delay that doubles; a key may be added for later. All times are seconds.
+Modelled on client-go's workqueue. A key added while being processed is processed once more afterwards; a failed key
+returns after a doubling delay; a key may be added for later. All times are seconds.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import time
 from collections import deque
 from typing import Final, Generic, TypeVar
 
-#: First delay of a key that failed, and the longest.
+#: First and longest delay of a failed key.
 RETRY_BASE: Final = 0.005
 RETRY_MAX: Final = 60.0
-#: A delay is cut by up to this share, so that keys which failed together do not come back together.
+#: A delay is cut by up to this share, so that keys that failed together are not retried together.
 JITTER: Final = 0.2
 # 2 to this power times RETRY_BASE is beyond RETRY_MAX; larger powers are not worth computing.
 _MAX_DOUBLINGS: Final = 30
@@ -28,27 +28,27 @@ class WorkQueue(Generic[Key]):
 
     def __init__(self) -> None:
         self._ready: deque[Key] = deque()
-        # Waiting to be worked on, in `_ready` or, while in `_processing`, until `done`.
+        # Waiting for processing, in `_ready` or, while in `_processing`, until `done`.
         self._dirty: set[Key] = set()
         self._processing: set[Key] = set()
-        # When a key comes by itself, by the monotonic clock.
+        # Key -> its scheduled time, by the monotonic clock.
         self._later: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._is_shut_down = False
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        """Keys that are ready and not taken; those for later do not count."""
+        """Number of ready keys, without those for later."""
         with self._changed:
             return len(self._ready)
 
     def add(self, key: Key) -> None:
-        """Work on `key` as soon as a thread is free. A time it was to come by itself is forgotten."""
+        """Process `key` as soon as a thread is free. Its scheduled time is dropped."""
         with self._changed:
             self._add(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Work on `key` in this time. Of several times the earliest counts."""
+        """Process `key` after this time. Of several times the earliest counts."""
         if seconds <= 0:
             self.add(key)
             return
@@ -61,7 +61,7 @@ class WorkQueue(Generic[Key]):
                 self._changed.notify()
 
     def retry(self, key: Key, *, least: float = 0.0) -> float:
-        """Work on `key` again after a delay that doubles with each call until `forget`; returns the delay.
+        """Process `key` again after a delay that doubles with each call until `forget`; returns the delay.
 
         It is `least` seconds or somewhat more.
         """
@@ -75,17 +75,17 @@ class WorkQueue(Generic[Key]):
         return delay
 
     def forget(self, key: Key) -> None:
-        """`key` went well: its next failure starts with the shortest delay again."""
+        """`key` succeeded: its next failure starts with the shortest delay again."""
         with self._changed:
             self._failures.pop(key, None)
 
     def failures(self, key: Key) -> int:
-        """How often in a row `key` failed."""
+        """Consecutive failures of `key`."""
         with self._changed:
             return self._failures.get(key, 0)
 
     def get(self) -> Key | None:
-        """Wait for a key and take it; None once the queue is shut down. Call `done` with it afterwards."""
+        """Wait for a key and take it; None after shutdown. Call `done` with it afterwards."""
         with self._changed:
             while True:
                 if self._is_shut_down:
@@ -99,7 +99,7 @@ class WorkQueue(Generic[Key]):
                 self._changed.wait(wait)
 
     def done(self, key: Key) -> None:
-        """The work on `key` is finished; if it was added meanwhile, it is ready again."""
+        """`key` is processed; if added meanwhile, it is ready again."""
         with self._changed:
             self._processing.discard(key)
             if key in self._dirty and not self._is_shut_down:
@@ -107,7 +107,7 @@ class WorkQueue(Generic[Key]):
                 self._changed.notify()
 
     def drop(self, key: Key) -> None:
-        """Forget all about `key`: it does not come any more unless it is added again."""
+        """Forget `key` completely until it is added again."""
         with self._changed:
             self._later.pop(key, None)
             self._failures.pop(key, None)
@@ -117,7 +117,7 @@ class WorkQueue(Generic[Key]):
                     self._ready.remove(key)
 
     def shutdown(self) -> None:
-        """Give out no more keys; every waiting `get` returns None."""
+        """Stop the queue; every waiting `get` returns None."""
         with self._changed:
             self._is_shut_down = True
             self._ready.clear()
@@ -136,7 +136,7 @@ class WorkQueue(Generic[Key]):
             self._changed.notify()
 
     def _bring_due(self) -> float | None:
-        """Make keys ready whose time has come; returns the time until the next one, None when there is none."""
+        """Make due keys ready; returns the time until the next one, None if there is none."""
         if not self._later:
             return None
         now = time.monotonic()
