@@ -1,1 +1,1 @@
-"""The results worker: takes signed results from the agents, keeps the books, and writes AddOnPlacementScores."""
+"""The results worker: receives agents' signed results, keeps the books, and writes AddOnPlacementScores."""

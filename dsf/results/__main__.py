@@ -1,4 +1,4 @@
-"""`python -m dsf.results`: the results worker without the command line around it."""
+"""`python -m dsf.results`: the results worker without the CLI."""
 
 import sys
 
@@ -6,7 +6,7 @@ from dsf.launch import launch
 
 
 def main() -> int:
-    """Run with the settings of the environment."""
+    """Run with settings from the environment."""
     return launch("dsf.results.worker:run")
 
 

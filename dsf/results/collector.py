@@ -1,9 +1,9 @@
-"""Empties the mailboxes of the clusters into the results queue.
+"""Moves results from the clusters' mailboxes into the results queue.
 
-Agents may write nowhere but into the few slots of their own mailbox, so what one credential can make Redis hold is
-bounded, and a cluster that sends much delays no other: the mailboxes are emptied in turns, and only while the queue is
-short. An agent says on a channel in which slot it has put something; a slow look at all mailboxes finds what was not
-heard. One results worker of all collects at a time.
+Agents may write only to the few slots of their own mailbox, so one credential can use bounded memory in Redis, and a
+busy cluster delays no other: the mailboxes are emptied round-robin, and only while the queue is short. An agent
+publishes the number of each slot it writes (a bell); a slow sweep of all mailboxes finds missed ones. Only one results
+worker collects at a time.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from dsf.store.looping import repeat
 from dsf.store.mail import Mail
 from dsf.throttle import Throttle
 
-#: Seconds between two looks at all mailboxes.
+#: Seconds between sweeps of all mailboxes.
 SWEEP_EVERY = 5.0
-#: Seconds after which another worker collects in place of one that died.
+#: Seconds after which another worker replaces a dead collector.
 LEASE = 3.0
 _RENEW_EVERY = 1.0
-# Longest wait for a bell, in seconds: so late are the end of this worker and a due look noticed.
+# Longest wait for a bell, in seconds: so late are shutdown and a due sweep noticed.
 _LONGEST_WAIT = 0.5
-# Seconds between two looks at a queue that is as long as it may be, and tasks that must have left it before more is
-# collected: to name hundreds of clusters and move one result takes more from a worker than the result.
+# Seconds between checks of a full queue, and tasks that must have left it before collection resumes: naming hundreds of
+# clusters to move one result costs a worker more than the result.
 _NO_ROOM_PAUSE = 0.05
 _ROOM = 2
-#: Time from one collection to the next, in seconds: results that come soon after each other are taken in together, for
-#: most of a result's cost is that of its collection and its task. One that comes alone does not wait. The longer time
-#: holds until a task is full, while no mailbox fills.
+#: Time from one collection to the next, in seconds: results in quick succession are batched, because collection and
+#: task are most of a result's cost. A single one does not wait. The longer time applies until a task is full, while no
+#: mailbox fills.
 PACE, QUIET_PACE = 0.03, 0.3
-#: Slots of one mailbox with something in them from which on it counts as one that fills.
+#: Used slots from which a mailbox counts as filling.
 _FILLING = 3
-# Bells that are heard before what they say is collected.
+# Bells read before the next collection.
 _MOST_BELLS = 1000
-# Clusters that one script empties: Redis answers no other client meanwhile.
+# Clusters per script call: it blocks Redis for other clients.
 _BATCH = 500
 _ALL = tuple(range(keys.MAIL_SLOTS))
 _SLOTS = {str(slot): slot for slot in _ALL}
@@ -51,7 +51,7 @@ log = dsf.log.get(__name__)
 
 
 class Collector:
-    """Collects until it is stopped. Any number of workers may have one."""
+    """Collects until stopped. Any number of workers may have one."""
 
     def __init__(self, client: redis.Redis, settings: Settings, stopping: threading.Event) -> None:
         self._redis = client
@@ -61,9 +61,9 @@ class Collector:
         self._stopping = stopping
         self._group = settings.results_group
         self._throttle = Throttle(10.0)
-        # Cluster -> its slots with something in them, in the order in which they are emptied.
+        # Cluster -> its used slots, in collection order.
         self._ringing: dict[str, dict[int, None]] = {}
-        # Results that there is room for while more wait than that; None while all of them have room.
+        # Room in results if more than that wait; None if all fit.
         self._room: int | None = None
         self._ours_until = 0.0
         self._collected_at = 0.0
@@ -81,7 +81,7 @@ class Collector:
         return 0.0
 
     def _serve(self) -> None:
-        """Collect while it is this worker's turn. Raises redis.RedisError."""
+        """Collect while this worker has the lease. Raises redis.RedisError."""
         self._ringing.clear()
         client: Any = self._redis
         with client.pubsub(ignore_subscribe_messages=True) as bells:
@@ -94,13 +94,13 @@ class Collector:
                         self._ringing.setdefault(cluster, {}).update(dict.fromkeys(_ALL))
                 is_quiet = self._hear(bells)
                 if self._ringing:
-                    # In a flood of bells those of the other clusters are behind it: no time to wait.
+                    # In a flood other clusters' bells are queued behind it: do not wait.
                     if is_quiet:
                         self._await_others(bells)
                     if not self.collect():
                         self._await_room()
                     if self._ringing:
-                        # More is there than was collected: what waits already need not wait for others.
+                        # More is waiting than was collected: no need to wait for others.
                         self._collected_at = float("-inf")
 
     def _is_ours(self) -> bool:
@@ -112,14 +112,14 @@ class Collector:
         return True
 
     def _await_others(self, bells: Any) -> None:
-        """Keep the pace, and note who else rang meanwhile."""
+        """Keep the pace, and note bells meanwhile."""
         while (left := self._collected_at + self._pace() - time.monotonic()) > 0:
             self._stopping.wait(min(left, PACE))
             self._hear(bells)
         self._collected_at = time.monotonic()
 
     def _await_room(self) -> None:
-        """Wait for the queue to get shorter, but for no longer than bells may ring unheard."""
+        """Wait for a shorter queue, but no longer than bells may be ignored."""
         until = time.monotonic() + _LONGEST_WAIT
         enough = min(_ROOM * self._group, self._mail.queue_limit // 2)
         while not self._stopping.wait(_NO_ROOM_PAUSE):
@@ -132,16 +132,16 @@ class Collector:
         return PACE if max(waiting) >= _FILLING or sum(waiting) >= self._group else QUIET_PACE
 
     def _hear(self, bells: Any) -> bool:
-        """Note what the bells say that have rung by now; wait for one if nothing is to be done.
+        """Read pending bells; wait for one if there is nothing to do.
 
-        Says whether these were all.
+        Returns whether these were all.
         """
         wait = 0.0 if self._ringing else _LONGEST_WAIT
         for _ in range(_MOST_BELLS):
             try:
                 message = bells.get_message(timeout=wait)
             except UnicodeDecodeError:
-                # No slot. Whoever rings so must not stop the others from being heard.
+                # Invalid slot: it must not block other bells.
                 continue
             if message is None:
                 return True
@@ -150,13 +150,13 @@ class Collector:
         return False
 
     def ring(self, cluster: str, slot: str) -> None:
-        """Something may be in this slot. What comes from a channel is not trusted."""
+        """This slot may be in use. Input from a channel is not trusted."""
         number = _SLOTS.get(slot)
         if number is not None and keys.is_name(cluster):
             self._ringing.setdefault(cluster, {})[number] = None
 
     def collect(self) -> bool:
-        """Move what is there into the queue; says whether there was room for all of it. Raises redis.RedisError."""
+        """Move waiting results into the queue; returns whether all fitted. Raises redis.RedisError."""
         most = _BATCH if self._room is None else max(1, min(_BATCH, self._room))
         batch = {cluster: tuple(self._ringing[cluster]) for cluster in islice(self._ringing, most)}
         done = self._mail.collect(batch)
@@ -170,7 +170,7 @@ class Collector:
             if self._room is not None:
                 self._room = self._room - done.moved if self._ringing else None
             return self._room is None or self._room > 0
-        # Whose turn was over is the last one next time, and so is a slot: the next result in it may come at once.
+        # Served clusters come last next time, and so do slots: a slot's next result may come at once.
         rest, turn = divmod(done.next, len(order))
         for cluster in (*(order[turn:] if rest else ()), *order[:turn]):
             self._ringing[cluster] = self._ringing.pop(cluster)

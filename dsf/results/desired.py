@@ -1,4 +1,4 @@
-"""What should stand in the backend for one pair at one moment: a pure function of what is known."""
+"""The desired score object of one pair at a given time, as a pure function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsf.store.registry import ClusterRecord, ScorerRecord
 
 @dataclass(frozen=True)
 class ScoreObject:
-    """An AddOnPlacementScore as it should be. `valid_until` is unix seconds."""
+    """A desired AddOnPlacementScore. `valid_until` is unix seconds."""
 
     cluster: ClusterRecord
     scorer: ScorerRecord
@@ -33,7 +33,7 @@ class ScoreObject:
 
     @cached_property
     def digest(self) -> str:
-        """Differs when anything but the times does."""
+        """Hash of everything but the times."""
         text = repr((self.name, self.scorer.name, self.cluster.uid, sorted(self.items)))
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
@@ -43,7 +43,7 @@ class ScoreObject:
         return score_body(*names, owner_uid=self.cluster.uid, cell=cell)
 
     def status(self, since: float) -> dict[str, Any]:
-        """Its status; `since` is when it was first there (unix seconds)."""
+        """Its status; `since` is its creation time (unix seconds)."""
         return score_status(self.items, valid_until=_moment(self.valid_until), now=_moment(since))
 
 
@@ -57,47 +57,47 @@ def desired(
     factor: float,
     shown_until: float = 0.0,
 ) -> ScoreObject | None:
-    """The object to be there at `now`, or None for none.
+    """The object desired at `now`, or None.
 
-    `failing` is the number of failed cycles in a row, `factor` by how much every validity is longer, `shown_until`
-    until when what is there is valid. That of a score is stretched already.
+    `failing` is the number of consecutive failed cycles, `factor` the extension of every validity, `shown_until` the
+    end of the current object's validity. A score's own is already extended.
     """
     if scorer.destination == "None":
         return None
     policy = scorer.when_failing
-    # An Inactive scorer gets no ticks, so nothing counts its failures any more; several health checks failed before.
-    # A suspended one gets none anyway, whatever its health.
+    # An Inactive scorer gets no ticks, so its failures are no longer counted; several health checks failed before. A
+    # suspended one gets none regardless of health.
     is_inactive = scorer.health == "Inactive" and not scorer.suspended
     fails = failing >= policy.failure_threshold or is_inactive
     if policy.behavior != "Keep" and fails:
         if policy.behavior == "Remove" or policy.value is None:
             return None
-        # Readers see the value for as long as cycles fail, so it is valid from now on and renewed.
+        # Shown as long as cycles fail, so it is valid from now and renewed.
         shown = (tuple(score.items) if score is not None else ()) or _without_results(scorer, cluster, policy.value)
         items = tuple((name, policy.value) for name, _ in shown)
-        # No cycle runs while the scorer is suspended: what is there expires, as any score of it does.
+        # No cycle runs while the scorer is suspended: the object expires like any score.
         until = shown_until if scorer.suspended else valid_until(now, scorer.validity, factor)
         return None if has_expired(until, now) else ScoreObject(cluster, scorer, items, until)
     if score is None or has_expired(score.valid_until, now):
         return None
-    # Also when every result was refused: either way OCM would read a missing score as 0.
+    # Also if every result was refused: OCM would read a missing score as 0.
     results = tuple(score.items) or _without_results(scorer, cluster, scorer.when_empty.value)
     return ScoreObject(cluster, scorer, results, score.valid_until)
 
 
 def validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) -> float:
-    """By how much every validity must be longer, so that renewals take at most half of the write rate.
+    """Extension factor of validities, so that renewals use at most half of the write rate.
 
-    `validities` are (number of objects, seconds); an object is renewed when half of its validity is gone.
+    `validities` are (number of objects, seconds); an object is renewed at half of its validity.
     """
     renewals = sum(number / (seconds / 2) for number, seconds in validities)
     return max(1.0, renewals / (write_rate / 2))
 
 
 def _without_results(scorer: ScorerRecord, cluster: ClusterRecord, value: int | None) -> tuple[Item, ...]:
-    """The items that stand for results where there are none: those that the user named, else one with `value`.
+    """Substitute items without results: those configured by the user, else one with `value`.
 
-    None where there is neither. Of two that have the same name on this cluster the later one counts, as with results.
+    None if there is neither. Of two with the same name on this cluster the later one counts, as for results.
     """
     named = scorer.when_empty.items
     if named:

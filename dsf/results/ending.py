@@ -1,10 +1,10 @@
-"""From a verified result to what goes into the books: the rules, without Redis.
+"""Rules that turn a verified result into book entries, without Redis.
 
-- A result without any score item is `empty` if the scoring API sent no result at all, `partial` if all were refused.
-- A result is `partial` when the agent or the hub refused some of its scores. A dimension that came twice is counted as
-  refused (`duplicate_dimension`) but does not make the cycle partial: the later one is the answer.
-- A score that would not fit into one object fails the whole cycle: half a score set would rank clusters wrongly.
-- What cannot be right about time ends the run as a failed one, so that the pair says why it has no score.
+- A result without score items is `empty` if the scoring API sent no result, `partial` if all were refused.
+- A result is `partial` if the agent or the hub refused some of its scores. A duplicate dimension is counted as
+  refused (`duplicate_dimension`) but does not make the cycle partial: the later one counts.
+- A score too large for one object fails the whole cycle: half a score set would rank clusters wrongly.
+- Implausible times end the run as failed, so that the pair shows why it has no score.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from dsf.store.pairs import SUCCESSES, Failure, Score
 from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Ending, GivenWay
 
-# Labels that mean something, and the score as the API gave it.
+# Relevant labels, and the score as returned by the API.
 _Kept = tuple[dict[str, str], float]
 
 _WORD = re.compile(r"[a-z0-9_]{1,64}")
 _USED: Final = frozenset(USED_LABELS)
 _STAGES = ("fetch", "score", "publish")
-# Longer than any stage may take; an absurd number must not spoil a sum for ever.
+# Upper bound of a stage's time; an absurd number must not spoil a sum for ever.
 _LONGEST_STAGE = 86_400.0
 _MOST_COUNTS = 16
 
-#: Why the hub refuses to take over a result, as reasons of the failure it becomes.
+#: Failure reasons for results that the hub refuses.
 CLOCK_SKEW = "clock_skew"
 STALE = "stale"
 
 
 class _Scored(NamedTuple):
-    """A result that brings a score."""
+    """A result with a score."""
 
     outcome: str
     score: Score
@@ -55,9 +55,8 @@ class _Scored(NamedTuple):
 
 
 def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Settings, factor: float = 1.0) -> Ending:
-    """What `result` does to the books of its pair. `now` is unix seconds by the hub's clock, `factor` by how much every
-    validity is longer.
-    """
+    """The effect of `result` on its pair's books. `now` is unix seconds by the hub's clock, `factor` extends every
+    validity."""
     skew = _clock_skew(result, now, settings.clock_tolerance)
     if skew is not None:
         return _failed(result, scorer, CycleError("publish", CLOCK_SKEW, skew), now, refusal="stale")
@@ -66,7 +65,7 @@ def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Set
         return _failed(result, scorer, error, now)
     if result.outcome == "skipped":
         reason = result.reason or "unknown"
-        # Only a run that the hub waits for can have given way to another one.
+        # Only a run that the hub waits for can be superseded.
         refusal = "replayed" if reason == SkipReason.SUPERSEDED else ""
         counters: dict[str, float] = {"n:skipped:" + reason: 1}
         return _ending(result, scorer, "skipped", counters, reason=reason, message=result.message, refusal=refusal)
@@ -86,7 +85,7 @@ def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Set
 
 
 def superseded_by(result: Result) -> Iterator[GivenWay]:
-    """The runs that gave way to newer ones before the hub took their results, as this verified result says."""
+    """Runs reported by this verified result as superseded before the hub took their results."""
     for member in result.superseded:
         scorer, _, run = member.partition("/")
         if is_name(scorer) and is_run_id(run):
@@ -104,18 +103,18 @@ def superseded_by(result: Result) -> Iterator[GivenWay]:
 
 
 def digest_of(score_name: str, items: Iterable[Item]) -> str:
-    """A short text that differs when name or items do; their order does not matter."""
+    """A short hash of name and items, regardless of order."""
     text = repr((score_name, sorted(items)))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 def _clock_skew(result: Result, now: float, tolerance: float) -> str | None:
-    """Why the times of this result cannot be right, or None."""
+    """Why this result's times are implausible, or None."""
     scheduled = run_time(result.run)
     if result.at > now + tolerance:
         what, off = "ahead of", result.at - now
     elif scheduled > now + tolerance:
-        # A run that the agent itself began, before its clock was set right.
+        # A run begun by the agent itself before its clock was corrected.
         what, off = "ahead of", scheduled - now
     elif result.at < scheduled - tolerance:
         what, off = "behind", scheduled - result.at
@@ -128,7 +127,7 @@ def _clock_skew(result: Result, now: float, tolerance: float) -> str | None:
 
 
 def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_results: int) -> _Scored:
-    """The score of a successful result. Raises CycleError when it has too many results or is too large."""
+    """The score of a successful result. Raises CycleError if it has too many results or is too large."""
     if len(result.results) > max_results:
         raise CycleError(
             "publish", "too_many_results", f"{len(result.results)} results in one cycle, the limit is {max_results}"
@@ -154,7 +153,7 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_r
         if built.duplicates:
             refused["duplicate_dimension"] = built.duplicates
     outcome = "partial" if partial else "ok" if kept else "empty"
-    # Everything in it was validated just now.
+    # All of it was just validated.
     score = Score.model_construct(
         run=result.run,
         score_name=scorer.score_name,
@@ -167,7 +166,7 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_r
 
 
 def _kept(results: Sequence[_Kept]) -> list[_Kept]:
-    """Results with the labels that mean something; of two with the same ones the later, as in the agent's metrics."""
+    """Results with relevant labels; of duplicates the later one, as in the agent's metrics."""
     latest: dict[frozenset[tuple[str, str]], _Kept] = {}
     for labels, value in results:
         is_clean = _USED.issuperset(labels) and all(labels.values())
@@ -251,18 +250,18 @@ def _ending(
 
 
 def _value(score: Score | None) -> float | None:
-    """The one number that stands for a score. Items where there are any: they are what is compared."""
+    """The number that represents a score; from its items if any: they are what is compared."""
     if score is None:
         return None
     numbers: list[float] = [value for _, value in score.items] or [value for _, value in score.results]
     if not numbers:
         return None
-    # Six digits are what a person tells apart, and it is kept fifty times per pair. The division first: a sum of the
-    # largest numbers is infinite.
+    # Six digits suffice for display, and it is stored fifty times per pair. Division first: a sum of the largest
+    # numbers is infinite.
     return float(f"{sum(value / len(numbers) for value in numbers):.6g}")
 
 
 def _counts(counts: dict[str, int]) -> dict[str, int]:
-    """An agent's own counts for the history, of bounded number and size."""
+    """An agent's counts for the history, bounded in number and size."""
     known = [(name, number) for name, number in counts.items() if _WORD.fullmatch(name) and number <= LARGEST_COUNT]
     return dict(known[:_MOST_COUNTS])

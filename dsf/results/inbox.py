@@ -1,7 +1,7 @@
-"""What agents push into the results queue, taken apart before Celery sees it.
+"""Validation of agents' messages in the results queue before Celery sees them.
 
-Any holder of an agent's credential may push anything there (`dsf.wire` says what that could do). So only two
-things are taken from each, its envelope and its id; everything else is dropped, and the message is made anew.
+Any holder of an agent's credential may push anything there (`dsf.wire` says what that could do). So only envelope and
+id are taken from each; everything else is dropped, and the message is rebuilt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from dsf import keys, wire
 from dsf.messages import INGEST_TASK, PACKING
 
-#: Beside the message for Celery: what is put back into the queue if it cannot be finished, one text for each result.
+#: Beside the Celery message: texts to put back into the queue if it is not finished, one per result.
 ITEMS = "items"
 _LONGEST_TEXT = 200
 
@@ -21,7 +21,7 @@ _LONGEST_TEXT = 200
 class Letter(NamedTuple):
     """One call of the ingest task, with one envelope."""
 
-    #: JSON text of the envelope, which may be anything.
+    #: JSON text of the envelope, unvalidated.
     envelope: str
     #: The body that holds it, and whether that is base64.
     body: str
@@ -36,7 +36,7 @@ class Letter(NamedTuple):
     def open(cls, item: bytes, limit: int) -> Letter:
         """Read `item`, which is not trusted. `limit` is in bytes of an envelope.
 
-        Raises MessageRejectedError (`malformed`) when it is not a call of the ingest task.
+        Raises MessageRejectedError (`malformed`) if it is not a call of the ingest task.
         """
         call = wire.Call.open(item, limit * PACKING)
         if call.task != INGEST_TASK:
@@ -60,9 +60,8 @@ class Letter(NamedTuple):
         )
 
     def again(self) -> str:
-        """What to put back into the queue, marked as coming again. Of what was pushed only texts that were looked at
-        are in it: nothing that could be refused, or end a worker, at the second look.
-        """
+        """The element to put back into the queue, marked as redelivered. It contains only validated texts: nothing that
+        could be refused, or end a worker, the second time."""
         element = {
             "headers": {
                 "task": INGEST_TASK,
@@ -77,14 +76,14 @@ class Letter(NamedTuple):
             },
             "body": self.body,
         }
-        # As short as it came: it must be within the limit at the second look, too.
+        # As short as before: it must be within the limit the second time, too.
         return wire.packed(element)
 
 
 def message_of(letters: Sequence[Letter]) -> dict[str, Any]:
     """One Celery message with the envelopes of all of these, at least one, as its arguments.
 
-    They stay texts: what is read from them as it arrives could make the whole message unreadable, that of others too.
+    They stay texts: parsed here, one could make the whole message unreadable, including others.
     """
     first = letters[0]
     alone = len(letters) == 1
@@ -102,6 +101,6 @@ def message_of(letters: Sequence[Letter]) -> dict[str, Any]:
 
 
 def _listed(letters: Sequence[Letter]) -> str:
-    """What Flower shows of a group: how many, and as many of them as there is room for."""
+    """Flower's text for a group: the number, and as many of them as fit."""
     text = f"{len(letters)} results: " + ", ".join(letter.argsrepr for letter in letters)
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."

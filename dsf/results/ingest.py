@@ -1,4 +1,4 @@
-"""Takes in results: who sent them, what they say, and into the books with them."""
+"""Ingestion of results: sender verification, validation, bookkeeping."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Ending, GivenWay, Runs
 from dsf.throttle import Throttle
 
-#: Answers of `Ingest.handle` for a result that was refused; each is counted.
+#: Return values of `Ingest.handle` for refused results; each is counted.
 REFUSED = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed", "removed")
 
 _WHY = {
@@ -27,19 +27,19 @@ _WHY = {
     "removed": "this scorer does not run on this cluster any more",
 }
 _LEAST_SECRET = 16
-#: Seconds after which what an agent uses is noted again: Redis may have lost it.
+#: Seconds until an agent's versions are stored again: Redis may lose them.
 _NOTE_AGAIN = 30.0
 
-# Version of an agent's messages and of its software, and whether it sends by mailbox.
+# Versions of an agent's messages and software, and whether it uses its mailbox.
 _Said = tuple[int, str, bool]
 
 log = dsf.log.get(__name__)
 
 
 class Ingest:
-    """Handles results; any number of threads and processes may do so at once.
+    """Handles results, concurrently in any number of threads and processes.
 
-    `clock` gives unix seconds; `on_change` is called when a writer has to look at some pair now.
+    `clock` gives unix seconds; `on_change` is called when a writer must check some pair now.
     """
 
     def __init__(
@@ -56,19 +56,18 @@ class Ingest:
         self._runs = Runs(client)
         self._clock = clock
         self._on_change = on_change
-        # A flood of forged results must not fill a disk with log lines.
+        # A flood of forged results must not fill the disk with log lines.
         self._throttle = Throttle()
         self._agents = Agents(client)
-        # Cluster -> newest key id that it signed with, what its agent speaks, and until when that need not be noted
-        # again.
+        # Cluster -> newest key id used, its agent's versions, and until when these need not be stored again.
         self._noted: dict[str, tuple[int, _Said, float]] = {}
 
     def handle(self, envelope: object) -> str:
-        """Take in one envelope and say what became of it.
+        """Ingest one envelope; returns what became of it.
 
         The outcome (ok, empty, partial, error, skipped), `late` for the result of a run that was declared lost, or one
-        of REFUSED. Handling the same envelope again changes nothing. Never raises because of what is in the envelope;
-        raises redis.RedisError when Redis cannot be reached, and may then be called again.
+        of REFUSED. Handling the same envelope again changes nothing. Never raises because of an envelope's content;
+        raises redis.RedisError if Redis is unreachable, and may then be called again.
         """
         (answer,) = self.handle_all([envelope])
         if isinstance(answer, redis.ResponseError):
@@ -76,10 +75,10 @@ class Ingest:
         return answer
 
     def handle_all(self, envelopes: Sequence[object]) -> list[str | redis.ResponseError]:
-        """Take in several envelopes in their order, as if one by one, in one round trip.
+        """Ingest several envelopes in order, as if one by one, in one round trip.
 
-        Returns for each of them what `handle` would return, or what Redis had against it. Raises redis.RedisError when
-        Redis cannot be reached; all of them may then be handled again.
+        Returns for each what `handle` would return, or Redis' error. Raises redis.RedisError if Redis is unreachable;
+        all may then be handled again.
         """
         now = self._clock()
         factor = self._registry.validity_factor()
@@ -121,30 +120,30 @@ class Ingest:
         return [answers[number] for number in range(len(envelopes))]
 
     def refuse(self, reason: str) -> None:
-        """Count a result that is dropped without being taken in. Raises redis.RedisError."""
+        """Count a result dropped without ingestion. Raises redis.RedisError."""
         self._runs.refuse({reason: 1})
 
     def _examine(self, envelope: object, news: dict[str, tuple[_Said, int]]) -> tuple[Result, ScorerRecord]:
-        """The result and its scorer; `news` gets what is to be noted of its sender. Raises MessageRejectedError."""
+        """The result and its scorer; adds its sender's data to `news`. Raises MessageRejectedError."""
         try:
             result = verify(envelope, self._secret, limit=self._settings.max_result_message_bytes)
         except SchemaMismatchError as error:
-            # It is named to people: they would else look for a network that loses results.
+            # Its agent is reported: else users would suspect a lossy network.
             self._sender(error.cluster, error.key_id, (error.schema_version, error.version, False), news)
             raise
         except (ValueError, RecursionError) as error:
-            # Half a character or a document nested too deeply for the parser.
+            # A lone surrogate, or nesting too deep for the parser.
             raise MessageRejectedError("malformed", f"not readable: {type(error).__name__}") from None
         key_id = envelope["kid"] if isinstance(envelope, dict) else 0
         self._sender(result.cluster, key_id, (result.v, result.version, result.mail), news)
         scorer = self._registry.scorer(result.scorer)
         if scorer is None:
-            # Its scorer went while it was on its way. The sweeper forgets the run with it.
+            # Its scorer was deleted meanwhile. The sweeper forgets the run with it.
             raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
         return result, scorer
 
     def _sender(self, name: str, key_id: int, said: _Said, news: dict[str, tuple[_Said, int]]) -> None:
-        """Check that a cluster may send with this key; what it uses is `news`. Raises MessageRejectedError."""
+        """Check that a cluster may send with this key; adds to `news`. Raises MessageRejectedError."""
         cluster = self._registry.cluster(name)
         if cluster is None:
             raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {name}")
@@ -153,11 +152,11 @@ class Ingest:
         noted_id, noted, until = self._noted.get(name, (0, None, 0.0))
         if key_id <= noted_id and said == noted and time.monotonic() < until:
             return
-        # A rotation waits for the new key; a result that was signed before it may come after.
+        # A rotation waits for the new key; a result signed with the old one may come later.
         news[name] = said, max(key_id, noted_id, news[name][1] if name in news else 0)
 
     def _note(self, news: dict[str, tuple[_Said, int]]) -> None:
-        """Tell the hub what clusters use."""
+        """Store versions for the hub."""
         if not news:
             return
         self._agents.note_all(
@@ -174,14 +173,14 @@ class Ingest:
         if not_logged is None:
             return
         claimed = envelope.get("cluster") if isinstance(envelope, dict) else None
-        # Never the payload: it is not ours, and it may be long.
+        # Never the payload: it is foreign and may be long.
         log.warning(
             "result refused", reason=reason, cluster=str(claimed)[:253], why=why[:500], not_logged=not_logged, **context
         )
 
 
 def master_secret(settings: Settings) -> bytes:
-    """The hub's master secret. Raises SettingsError when it is missing, too short or not hexadecimal."""
+    """The hub's master secret. Raises SettingsError if it is missing, too short or not hexadecimal."""
     text = settings.resolved_signing_secret()
     if not text:
         raise SettingsError(

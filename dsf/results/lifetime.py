@@ -1,12 +1,12 @@
-"""What the tasks, the writer and the sweeper of one results worker tell each other. One set per process."""
+"""Signals between tasks, writer and sweeper of one results worker. One set per process."""
 
 from __future__ import annotations
 
 import threading
 
-#: Set when the worker was told to stop.
+#: Set at shutdown of the worker.
 stopping = threading.Event()
-#: Set when a pair has to be looked at now, so that the writer need not wait for its next look.
+#: Set when a pair must be checked now, to wake the writer early.
 wake = threading.Event()
-#: Lists in which the channels of this process keep a message between the queue and its being noted as unfinished.
+#: Lists of this process's channels for messages that left the queue and are not yet recorded as unacknowledged.
 takers: set[str] = set()

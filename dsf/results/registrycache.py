@@ -1,4 +1,4 @@
-"""The registry as ingest sees it: at most a second old, without a round trip per result."""
+"""Registry cache for ingestion: at most a second old, without a round trip per result."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dsf import keys
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
-#: Seconds after which a change of the registry is seen.
+#: Max. seconds until a registry change is seen.
 MAX_AGE = 1.0
 
 _Record = TypeVar("_Record", ScorerRecord, ClusterRecord)
 
 
 class RegistryCache:
-    """Scorers and clusters by name. Methods raise redis.RedisError when Redis cannot be reached."""
+    """Scorers and clusters by name. Methods raise redis.RedisError if Redis is unreachable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -30,15 +30,15 @@ class RegistryCache:
         self._read_at = float("-inf")
 
     def scorer(self, name: str) -> ScorerRecord | None:
-        """The scorer of this name, or None. One that is new is there at once."""
+        """The scorer of this name, or None. A new one is found at once."""
         return self._one(self._scorers, name)
 
     def cluster(self, name: str) -> ClusterRecord | None:
-        """The cluster of this name, or None. One that is new is there at once."""
+        """The cluster of this name, or None. A new one is found at once."""
         return self._one(self._clusters, name)
 
     def validity_factor(self) -> float:
-        """By how much every validity is longer now."""
+        """Current extension factor of validities."""
         self._refresh()
         return self._factor
 
@@ -46,7 +46,7 @@ class RegistryCache:
         self._refresh()
         if name in table.texts:
             return table.records.get(name)
-        # Its first result may come before the second is over; were it refused, the first score would be a cycle late.
+        # Its first result may come within that second; refusing it would delay the first score by a cycle.
         text: str | None = self._redis.hget(table.key, name)  # type: ignore[assignment]
         return read_record(table.model, name, text)
 
@@ -70,12 +70,12 @@ class RegistryCache:
 
 
 class _Table(Generic[_Record]):
-    """One hash of the registry. Only what changed is parsed again: a fleet has thousands of clusters."""
+    """One hash of the registry. Only changes are reparsed: a fleet has thousands of clusters."""
 
     def __init__(self, key: str, model: type[_Record]) -> None:
         self.key = key
         self.model: type[_Record] = model
-        #: As they are stored; what cannot be read is in `texts` only.
+        #: As stored; unreadable ones are in `texts` only.
         self.texts: dict[str, str] = {}
         self.records: dict[str, _Record] = {}
 
@@ -88,6 +88,6 @@ class _Table(Generic[_Record]):
             record = known if self.texts.get(name) == text else read_record(self.model, name, text)
             if record is not None:
                 records[name] = record
-        # Replaced in one step: readers hold no lock.
+        # Replaced atomically: readers hold no lock.
         self.records = records
         self.texts = stored

@@ -1,7 +1,7 @@
-"""What runs beside the tasks of a results worker: the writer, the sweeper and the collector.
+"""Background threads of a results worker: writer, sweeper and collector.
 
-A step of Celery's worker, which `dsf.celery` adds for this role: `celery -A dsf.celery worker -Q hub.results` is all of
-a results worker. What is missing for one is said before it takes the first result.
+A step of Celery's worker, which `dsf.celery` adds for this role: `celery -A dsf.celery worker -Q hub.results` is a
+complete results worker. Missing settings are reported before it takes the first result.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from dsf.results.writer import Writer
 from dsf.settings import Settings, settings
 from dsf.store.client import connect
 
-# Longest time that one write in progress may delay the end of the worker.
+# Longest time in seconds that a write in progress may delay shutdown.
 _STOP_WAIT = 10.0
 
 log = dsf.log.get(__name__)
 
 
 class Service(bootsteps.StartStopStep):
-    """The writer, the sweeper and the collector of one process, each in a thread of its own."""
+    """Writer, sweeper and collector of one process, each in its own thread."""
 
     requires = ("celery.worker.components:Timer",)
 
     def __init__(self, worker: Any, **options: Any) -> None:
-        """Ends the process when a setting is missing or wrong."""
+        """Ends the process if a setting is missing or wrong."""
         super().__init__(worker, **options)
         try:
             self._threads, self._client = _prepared(settings())
         except DsfError as error:
             log.error("the results worker cannot start", error=str(error))
             sys.exit(1)
-        # Earlier than `stop`: a task that waits for Redis to have room must not hold up the end. Only this queue may be
-        # put into by a signal's handler: it may have interrupted its own thread in the middle of an event's set().
+        # Earlier than `stop`: a task that waits for a full Redis must not delay shutdown. Only SimpleQueue.put is safe
+        # in a signal handler, which may interrupt its own thread inside an Event's set().
         told: SimpleQueue[None] = SimpleQueue()
         signals.worker_shutting_down.connect(lambda **_: told.put(None), weak=False)
         self._teller = threading.Thread(target=_pass_on, args=(told,), name="stop-teller", daemon=True)
@@ -57,22 +57,22 @@ class Service(bootsteps.StartStopStep):
             thread.start()
 
     def stop(self, worker: Any) -> None:
-        """Tell them to stop and wait for what they are at."""
+        """Stop the threads and wait for work in progress."""
         del worker
         _tell_to_stop()
         for thread in self._threads:
-            # They are not started where the worker ended before it was ready.
+            # They are not started if the worker ended before it was ready.
             if thread.is_alive():
                 thread.join(_STOP_WAIT)
         self._client.close()
 
     def terminate(self, parent: Any) -> None:
-        """As `stop`."""
+        """See `stop`."""
         self.stop(parent)
 
 
 def _prepared(config: Settings) -> tuple[list[threading.Thread], redis.Redis]:
-    """The threads, not started, and what they share. Raises DsfError."""
+    """The threads, not started, and their Redis client. Raises DsfError."""
     master_secret(config)
     client: redis.Redis = connect(config, name="dsf-results")
     stopping = lifetime.stopping
@@ -90,6 +90,6 @@ def _pass_on(told: SimpleQueue[None]) -> None:
 
 
 def _tell_to_stop() -> None:
-    """Tell every thread of this process that the worker ends."""
+    """Signal shutdown to every thread of this process."""
     lifetime.stopping.set()
     lifetime.wake.set()

@@ -1,6 +1,5 @@
-"""Finds what went missing and what was left: results that a dead worker had taken, runs of which nothing was heard in
-time, and what is known of pairs that are gone. It also keeps the read model true where time or a person changes it.
-"""
+"""Recovers results taken by dead workers, declares overdue runs lost, and removes leftovers of deleted pairs. It also
+updates the read model after changes by time or users."""
 
 from __future__ import annotations
 
@@ -16,22 +15,22 @@ from dsf.store.looping import repeat
 from dsf.store.model import ModelKeeper
 from dsf.store.runs import Runs
 
-#: Seconds between two looks, and between them while results that may be the missing ones still wait.
+#: Seconds between sweeps, and between them while waiting results may be the missing ones.
 EVERY = 1.0
 EVERY_WHILE_WAITING = 0.2
-# Seconds for which results that wait are waited for, beyond those after which what a dead worker had is put back: then
-# something is always there, and what was sent before is not among it any more.
+# Seconds to wait for queued results beyond the put-back time of dead workers: after that the queue is never empty, but
+# no longer holds results sent before.
 _PATIENCE = 60.0
-#: Seconds between two looks for what is left of removed pairs. Only what is found twice goes.
+#: Seconds between checks for leftovers of removed pairs. Only those found twice are removed.
 LEFTOVERS_EVERY = 60.0
-# Names in one log line; the books have them all.
+# Names per log line; the books have all.
 _NAMED = 5
 
 log = dsf.log.get(__name__)
 
 
 class Sweeper:
-    """Looks for them until it is stopped. Any number of workers may have one."""
+    """Sweeps until stopped. Any number of workers may have one."""
 
     def __init__(self, client: redis.Redis, settings: Settings, stopping: threading.Event) -> None:
         self._runs = Runs(client)
@@ -40,7 +39,7 @@ class Sweeper:
         self._stopping = stopping
         self._left: set[str] = set()
         self._next_leftovers = 0.0
-        # Since when (unix seconds) each look found results that wait.
+        # Since when (unix seconds) each sweep found waiting results.
         self._waiting_since: float | None = None
 
     def run(self) -> None:
@@ -59,7 +58,7 @@ class Sweeper:
         return EVERY_WHILE_WAITING if again else EVERY
 
     def put_back(self, now: float) -> None:
-        """Say that this worker is alive, and put results of dead ones back into the queue."""
+        """Send this worker's heartbeat, and put results of dead workers back into the queue."""
         count = self._runs.put_back(
             tuple(lifetime.takers), now=now, dead_after=self._settings.results_visibility_timeout
         )
@@ -67,7 +66,7 @@ class Sweeper:
             log.warning("results of a dead worker put back", count=count)
 
     def sweep(self, now: float) -> bool:
-        """Look for lost runs once; says whether to look again soon."""
+        """Find lost runs once; returns whether to check again soon."""
         patience = _PATIENCE + self._settings.results_visibility_timeout
         since = now if self._waiting_since is None else self._waiting_since
         lost, again = self._runs.sweep(
@@ -82,7 +81,7 @@ class Sweeper:
         return again
 
     def forget_leftovers(self) -> None:
-        """Forget pairs that were gone at the last look already; at the first the hub may still be about to do it."""
+        """Forget pairs already gone at the last check; at the first the hub may still be doing it."""
         left = self._runs.leftovers()
         forgotten = self._runs.forget(left & self._left)
         self._left = left - self._left

@@ -1,4 +1,4 @@
-"""What the threads of one writer ask of Redis together: a round trip for each object costs more than the object."""
+"""Batches the Redis requests of one writer's threads: a round trip per object costs more than the object."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 
 from dsf.store.writes import BURST, Finish, Writes
 
-# Pairs whose end is noted in one round trip, and for how many seconds the first of them waits for others at most.
+# Pairs finished per round trip, and max. seconds that the first of them waits for others.
 _FINISHED = 32
 _WITHIN = 0.5
-# Turns that are waited for together, one less than the burst: who comes a little late has lost none. And for how many
-# seconds they are.
+# Turns requested together, one less than the burst: a slightly late request loses none. And max. seconds to gather
+# them.
 _TURNS = BURST - 1
 _GATHER = 0.05
-# Seconds after which what a writer knows of a pair is old. A change meanwhile is not lost: the pair is looked at again.
+# Seconds after which a writer's facts are stale. A change meanwhile is not lost: the pair is checked again.
 _STALE = 1.0
 
 
 class Together:
-    """Turns to write, asked for some at a time, and the ends of pairs, noted some at a time. Thread-safe.
+    """Batched requests for write turns, and batched finishes of pairs. Thread-safe.
 
-    Methods raise redis.RedisError; the ends that were to be noted are then lost, and the leases of those pairs end.
+    Methods raise redis.RedisError; pending finishes are then lost, and the leases of those pairs expire.
     """
 
     def __init__(self, writes: Writes, rate: float, stopping: threading.Event) -> None:
@@ -29,18 +29,18 @@ class Together:
         self._rate = rate
         self._stopping = stopping
         self._lock = threading.Lock()
-        # Of the one thread that asks for turns while the others wait for it.
+        # Held by the thread that requests turns while the others wait.
         self._asking = threading.Lock()
-        # Writes that may happen now.
+        # Writes allowed now.
         self._granted = 0
         self._finished: list[Finish] = []
         # By time.monotonic().
         self._first_at = 0.0
 
     def wait_for_budget(self, wanted: int) -> bool:
-        """Wait for a turn to write; says whether that took so long that what is known is to be read again.
+        """Wait for a turn to write; returns whether facts have become stale meanwhile.
 
-        `wanted` is how many writes may follow, this one included: their turns are asked for with this one.
+        `wanted` is the number of writes that may follow, this one included: their turns are requested together.
         """
         began = time.monotonic()
         with self._asking:
@@ -56,11 +56,11 @@ class Together:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a thread asks for a turn to write: more threads would not write more."""
+        """Whether a thread is requesting turns: more threads would not write more."""
         return self._asking.locked()
 
     def finish(self, one: Finish) -> None:
-        """Note that a pair is done with, soon."""
+        """Record a pair as finished, soon."""
         now = time.monotonic()
         with self._lock:
             if not self._finished:
@@ -71,13 +71,13 @@ class Together:
             self.flush()
 
     def flush(self) -> None:
-        """Note all that are done with."""
+        """Record all finished pairs."""
         with self._lock:
             finished, self._finished = self._finished, []
         self._writes.finish_all(finished)
 
     def end(self) -> None:
-        """A batch is over: what is done with is noted, and no turn is kept for the next one, which comes any time."""
+        """End a batch: record finished pairs, and keep no turn for the next batch, which may come any time."""
         with self._lock:
             self._granted = 0
         self.flush()

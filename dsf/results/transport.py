@@ -1,4 +1,4 @@
-"""Kombu's Redis transport for the results worker: it loses no result, takes no garbage, and takes many if many wait."""
+"""Kombu's Redis transport for the results worker: no result lost, invalid messages refused, waiting ones batched."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from dsf.settings import settings
 from dsf.store.client import lua
 from dsf.throttle import Throttle
 
-# A result that was there within so many seconds of asking for it had waited, or came with a collection, which are this
-# far from each other where results never cease; there may be more.
+# A result received within this many seconds had waited, or came with a collection (their distance in a steady stream of
+# results); there may be more.
 _AT_ONCE = 0.45
-# Seconds between two looks while Redis refuses to wait.
+# Seconds between polls while Redis refuses to block.
 _FULL_PAUSE = 0.5
-# Bytes of a note, well below what Redis takes as one value (`proto-max-bulk-len`, 16 MB): what cannot be noted would be
-# put back for ever.
+# Bytes of a record, well below Redis' limit of one value (`proto-max-bulk-len`, 16 MB): an unrecordable message would
+# be put back for ever.
 _LONGEST_NOTE = 14 * 1024 * 1024
-# Bytes of elements in one note: in it they can be twice as long, for their quotes are escaped.
+# Bytes of elements per record: escaped quotes can double their size in it.
 _MOST_TOGETHER = 6 * 1024 * 1024
 
-# What is overridden is not in the published types of kombu.
+# The overridden members are missing in kombu's type stubs.
 _BaseChannel: Any = link.Channel
 _BaseSentinelChannel: Any = link.SentinelChannel
 _BaseTransport: Any = link.Transport
@@ -44,19 +44,19 @@ _BaseQoS: Any = base.QoS
 
 log = dsf.log.get(__name__)
 
-# A flood of garbage must not fill a disk with log lines.
+# Bounds log lines in a flood of invalid messages.
 _throttle = Throttle()
 
 
 def _note(kept: dict[str, Any], exchange: str, routing_key: str) -> bytes:
-    """What kombu reads again to put a message back; in UTF-8, for escapes make a letter thrice as long."""
+    """The record from which kombu restores a message; in UTF-8, as escapes triple a character's size."""
     text = wire.packed([kept, exchange, routing_key])
-    # Half of a character (a lone surrogate), which UTF-8 does not have, becomes an escape of JSON; only that one.
+    # Only a lone surrogate, which UTF-8 cannot encode, becomes a JSON escape.
     return text.encode("utf-8", "backslashreplace")
 
 
 def _open(item: bytes) -> inbox.Letter:
-    """Read an element of the queue. Raises MessageRejectedError, also when it could not be noted."""
+    """Read an element of the queue. Raises MessageRejectedError, also if it could not be recorded."""
     letter = inbox.Letter.open(item, settings().max_result_message_bytes)
     if len(item) > _MOST_TOGETHER:
         length = len(_note({inbox.ITEMS: [letter.again()]}, "", keys.RESULTS_QUEUE))
@@ -66,44 +66,43 @@ def _open(item: bytes) -> inbox.Letter:
 
 
 class QoS(_BaseQoS):  # type: ignore[misc]
-    """Remembers unfinished messages as the base class does, and lets go of where they were kept before."""
+    """Records unacknowledged messages like the base class, and removes them from the channel's list."""
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Note that a message is being worked on: in one step, so that it is always somewhere."""
+        """Record a message as unacknowledged: atomically, so that it is always stored somewhere."""
         delivery = message.delivery_info
         raw = message._raw
-        # Of what can be made anew only that from which it is made.
+        # Only the items if the message can be rebuilt from them.
         kept = {inbox.ITEMS: raw[inbox.ITEMS]} if inbox.ITEMS in raw else raw
         self.channel.let_go(delivery_tag, _note(kept, delivery["exchange"], delivery["routing_key"]))
         virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
-        """What was noted is finished. In a script: a full Redis refuses every transaction."""
+        """The message is finished. In a script: a full Redis refuses every transaction."""
         self.channel.forget(delivery_tag)
         virtual.QoS.ack(self, delivery_tag)
 
     def restore_visible(self, *args: Any, **options: Any) -> None:
-        """Put back what was not finished; while Redis is full that waits, and holds up no worker that connects."""
+        """Restore unacknowledged messages; postponed while Redis is full, so that no worker's connect fails."""
         with contextlib.suppress(redis.exceptions.OutOfMemoryError):
             super().restore_visible(*args, **options)
 
 
 class Channel(_BaseChannel):  # type: ignore[misc]
-    """A channel that loses no result and takes no garbage.
+    """A channel that loses no result and refuses invalid messages.
 
-    The base class pops a message and only then notes that it has it; under load a worker that is killed nearly always
-    loses one, for the next message is already popped while it works. Here Redis moves it into a list of this channel's
-    own, and it leaves that list in the same step in which it is noted. The sweepers put back what is in the lists of
-    workers that are gone.
+    The base class pops a message before recording it; under load a killed worker nearly always loses one, because the
+    next message is popped while it works. Here Redis moves it into this channel's own list, and it leaves that list
+    atomically with being recorded. The sweepers restore the lists of dead workers.
     """
 
     QoS = QoS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Before the base class connects: that may fail.
+        # Before the base class connects, which may fail.
         self.taken = ""
         self._moving = False
-        # What is in that list and not noted elsewhere: how many elements, and for what some of them were refused.
+        # Elements in that list not recorded elsewhere: their number, and reasons of refused ones.
         self._held = 0
         self._refused: Counter[str] = Counter()
         self._scripts: dict[str, Any] = {}
@@ -114,7 +113,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
             super()._brpop_start(timeout)
             return
         if not self.taken:
-            # The list is made known before anything can be in it, also when Redis is full.
+            # The list is registered before anything can be in it, also if Redis is full.
             taken = keys.taken_list(str(uuid.uuid4()))
             self._run("taker", keys=[keys.TAKERS], args=[taken, time.time()])
             lifetime.takers.add(taken)
@@ -134,7 +133,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
             except redis.exceptions.OutOfMemoryError:
                 items = self._when_full()
             except self.connection_errors:
-                # The next look connects again.
+                # The next poll reconnects.
                 self.client.connection.disconnect()
                 raise
             else:
@@ -149,29 +148,29 @@ class Channel(_BaseChannel):  # type: ignore[misc]
             self._flush_brpop_reauth()
 
     def _all(self, item: bytes) -> list[bytes]:
-        """What to work on together, oldest first: this element, and more if more wait."""
+        """The next batch, oldest first: this element, and more if waiting."""
         most = settings().results_group
         if most == 1 or time.monotonic() - self._brpop_sent_at > _AT_ONCE:
             return [item]
         try:
             return self._more(most)
         except redis.ResponseError:
-            # What is wrong, if it lasts, is said when the next one is asked for. This one is here.
+            # A lasting error shows at the next request. This element is safe.
             return [item]
 
     def _when_full(self) -> list[bytes]:
-        """Redis is full and lets only our scripts move anything: what is worked off makes room."""
+        """Redis is full and allows only the hub's scripts: finished work makes room."""
         if (not_logged := _throttle.take("full")) is not None:
             log.warning("redis is full (maxmemory): results are taken in all the same", not_logged=not_logged)
         items = self._more(settings().results_group)
         if not items:
-            # It refuses at once where it would wait for a result.
+            # It refuses at once instead of blocking.
             time.sleep(_FULL_PAUSE)
             raise Empty
         return items
 
     def _more(self, most: int) -> list[bytes]:
-        """What is in this channel's list and, up to so many together, in the queue; oldest first."""
+        """Elements of this channel's list and, up to `most` in total, of the queue; oldest first."""
         size = min(settings().max_result_message_bytes * PACKING, _MOST_TOGETHER)
         found: list[bytes] = self._run("take", keys=[keys.RESULTS_QUEUE, self.taken], args=[most, size])
         return found[::-1]
@@ -183,7 +182,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
             return self._scripts[script](**values, client=client)
 
     def _take(self, items: Sequence[bytes]) -> None:
-        """Hand elements of the queue to Celery, as one message; refuse those that are none of ours."""
+        """Hand queue elements to Celery as one message; refuse invalid ones."""
         letters = []
         for item in items:
             try:
@@ -199,7 +198,7 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         self.let_go()
 
     def let_go(self, tag: str = "", note: bytes = b"") -> None:
-        """What was taken last is done with, or noted as unfinished under this tag."""
+        """The last batch is finished, or recorded as unacknowledged under this tag."""
         refused = [part for item in self._refused.items() for part in item]
         self._run(
             "note",
@@ -210,23 +209,23 @@ class Channel(_BaseChannel):  # type: ignore[misc]
         self._refused.clear()
 
     def forget(self, tag: str) -> None:
-        """What was noted under this tag is finished."""
+        """The message of this tag is finished."""
         self._run("done", keys=[self.unacked_key, self.unacked_index_key], args=[tag])
 
     def _do_restore_message(
         self, payload: dict[str, Any], exchange: str, routing_key: str, pipe: Any, leftmost: bool = False
     ) -> None:
-        """Put back, one by one, what a message was made of."""
+        """Put back the elements of a message one by one."""
         items = payload.get(inbox.ITEMS)
         if items is None:
             super()._do_restore_message(payload, exchange, routing_key, pipe, leftmost)
             return
-        # The queue is taken from on the right: either way the oldest of these goes first again.
+        # The queue is popped from the right: either way the oldest comes first again.
         for item in items if leftmost else reversed(items):
             (pipe.lpush if leftmost else pipe.rpush)(routing_key, item.encode("utf-8", "surrogatepass"))
 
     def close(self) -> None:
-        """Close; whatever is left in the list is put back later."""
+        """Close; elements left in the list are put back later."""
         super().close()
         lifetime.takers.discard(self.taken)
 
@@ -238,7 +237,7 @@ class Transport(_BaseTransport):  # type: ignore[misc]
 
 
 class SentinelChannel(Channel, _BaseSentinelChannel):  # type: ignore[misc]
-    """That channel to the server that Sentinel names."""
+    """That channel to the server named by Sentinel."""
 
 
 class SentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]

@@ -11,22 +11,22 @@ from dsf import keys, memory
 from dsf.results.ingest import master_secret
 from dsf.settings import ENV_PREFIX, Settings, settings
 
-# Seconds between two heartbeats in Flower; each is a message to everyone who listens.
+# Seconds between heartbeats in Flower; each is sent to all listeners.
 _HEARTBEAT = 30
 
 
 def run(config: Settings) -> int:
-    """Run the results worker until it is told to stop (SIGTERM, SIGINT); returns its exit code.
+    """Run the results worker until SIGTERM or SIGINT; returns its exit code.
 
-    Raises SettingsError when the master secret is missing or wrong.
+    Raises SettingsError if the master secret is missing or wrong.
     """
     master_secret(config)
-    # The Celery application reads the role where every process does.
+    # The Celery application reads the role from the environment.
     os.environ[ENV_PREFIX + "ROLE"] = "results"
     settings.cache_clear()
     memory.share_heap()
     signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
-    # The application is made at import, by the role just set.
+    # The application is created at import, for the role just set.
     from dsf.celery import app
 
     worker = app.Worker(

@@ -1,7 +1,7 @@
-"""Writes AddOnPlacementScores: only what changed, at a bounded rate, and takes away what expired.
+"""Writes AddOnPlacementScores: only changes, at a bounded rate, and deletes expired ones.
 
-It is level-triggered: a look at a pair computes what should be there from what is known now, compares it with what was
-written last, and does the difference. So nothing is queued, the newest value wins, and a look too many does no harm.
+It is level-triggered: checking a pair computes the desired object from current data, compares it with the last write,
+and applies the difference. So nothing is queued, the newest value wins, and an extra check is harmless.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from dsf.store.registry import Registry
 from dsf.store.writes import Claim, Facts, Finish, Writes, WrittenRecord
 from dsf.throttle import Throttle
 
-#: Seconds after which the pairs of a writer that died are looked at by another one.
+#: Seconds after which another writer takes over a dead writer's pairs.
 LEASE = 30.0
-#: Longest sleep between two looks; a change that this process ingests wakes the writer at once.
+#: Longest sleep between checks; a change ingested by this process wakes the writer at once.
 LONGEST_SLEEP = 0.5
-# Shortest time from one look with something to do to the next, so that a stream of changes is taken in batches: a look
-# has five round trips whatever it finds. A change that comes alone does not wait.
+# Shortest time between checks that find work, so that a stream of changes is batched: a check has five round trips
+# whatever it finds. A single change does not wait.
 _PACE = 0.3
-# Seconds between two times at which this writer offers to audit.
+# Seconds between this writer's offers to audit.
 _OFFER_EVERY = 1.0
 _BATCH = 32
-# Objects of a batch that are written at once, one more for each so many seconds that it takes. Most of a write may be
-# waiting: for the API server, and in a busy worker several times for the thread that takes in results. Where it is not,
-# threads that take turns cost a fifth more CPU than one.
+# Objects of a batch written concurrently, one more for each such number of seconds that it takes. A write may mostly
+# wait: for the API server, and in a busy worker several times for the ingesting thread. If it does not, alternating
+# threads cost a fifth more CPU than one.
 _AT_ONCE, _ALONE = 4, 0.1
-# While results wait, writing takes a fourth of the CPU of this process: for each second that a batch took, the rest of
-# the worker has so many before the next one, or what it can get in so long.
+# While results wait, writing gets a quarter of this process's CPU: for each second of a batch the rest of the worker
+# gets this many seconds before the next one, within at most this long.
 _OTHERS, _LONGEST_YIELD = 3.0, 2.0
-# So many results wait now and then without any being late.
+# Waiting results up to this number are normal.
 _FEW = 32
 _YIELD_STEP = 0.1
-# Seconds between two audits in the whole fleet of writers.
+# Seconds between audits by all writers together.
 _AUDIT_EVERY = 30.0
 _FIRST_BACKOFF = 1.0
 _LONGEST_BACKOFF = 60.0
-# An object that cannot be renewed yet is looked at again when half of the rest is gone, but not in ever shorter steps.
+# An object not yet renewable is checked again at half of its remaining time, but not in ever shorter steps.
 _SHORTEST_STEP = 1.0
 _LOG_EVERY = 10.0
 
@@ -61,7 +61,7 @@ log = dsf.log.get(__name__)
 
 
 class Writer:
-    """Looks at due pairs until it is stopped. Any number of workers may have one.
+    """Checks due pairs until stopped. Any number of workers may have one.
 
     `clock` gives unix seconds.
     """
@@ -90,7 +90,7 @@ class Writer:
         self._factor = 1.0
         self._throttle = Throttle(_LOG_EVERY)
         self._together = Together(self._writes, self._rate, stopping)
-        # By time.monotonic(): the last look with something to do, and the next time to offer an audit.
+        # By time.monotonic(): the last check that found work, and the next offer of an audit.
         self._worked_at = self._offer_at = float("-inf")
 
     def run(self) -> None:
@@ -108,12 +108,12 @@ class Writer:
             self._wake.wait(min(seconds, LONGEST_SLEEP))
 
     def step(self) -> float:
-        """Look at a batch of due pairs; returns the seconds until the next one is due, 0 if there are more now."""
+        """Check a batch of due pairs; returns the seconds until the next one is due, 0 if there are more now."""
         if time.monotonic() >= self._offer_at:
             self._offer_at = time.monotonic() + _OFFER_EVERY
             if self._writes.begin_audit(_AUDIT_EVERY):
                 self._audit()
-        # No more than can be written within a fraction of the lease.
+        # Only as many as can be written within a fraction of the lease.
         batch = max(1, min(_BATCH, int(self._rate * LEASE / 4)))
         claims, due_in = self._writes.claim(self._clock(), LEASE, batch)
         if claims:
@@ -125,18 +125,16 @@ class Writer:
         return LONGEST_SLEEP if due_in is None else due_in
 
     def _yield(self, spent: float) -> None:
-        """Let results go first that wait, after a batch that took so much CPU (seconds): the later a score is written,
-        the newer it is, and it is written once.
-        """
+        """Yield to waiting results after a batch that used this much CPU (seconds): a score written later is newer, and
+        is written once."""
         cpu, until = time.process_time() + _OTHERS * spent, time.monotonic() + _LONGEST_YIELD
         while time.process_time() < cpu and time.monotonic() < until and self._writes.results_waiting() > self._few:
             if self._stopping.wait(_YIELD_STEP):
                 return
 
     def _look_at_all(self, batch: deque[tuple[Claim, Facts]]) -> float:
-        """Some at once; returns the seconds of CPU that it took. Raises what the first of them raised that could not go
-        on; the rest of the batch is left.
-        """
+        """Check a batch concurrently; returns the CPU seconds used. Raises the first fatal error; the rest of the batch
+        is left."""
         errors: list[Exception] = []
         spent: list[float] = []
 
@@ -156,7 +154,7 @@ class Writer:
         helpers: list[threading.Thread] = []
         while batch and len(helpers) < _AT_ONCE:
             if not helpers or not self._together.is_waiting:
-                # Daemons: a write that hangs must not hold up the end of the worker.
+                # Daemons: a hanging write must not delay shutdown.
                 helpers.append(threading.Thread(target=look, daemon=True))
                 helpers[-1].start()
             helpers[-1].join(_ALONE)
@@ -168,20 +166,20 @@ class Writer:
         return sum(spent)
 
     def _look(self, claim: Claim, facts: Facts, left: int) -> None:
-        """Do what one pair needs, with so many behind it; a failure of the backend puts the pair off."""
-        # A slow backend must not keep pairs longer than their lease, nor delay the stop.
+        """Process one pair, with `left` more behind it; a failure of the backend postpones the pair."""
+        # A slow backend must neither hold pairs beyond their lease nor delay shutdown.
         if self._stopping.is_set() or self._clock() > claim.lease - LEASE / 2:
             self._writes.put_back(claim, self._clock())
             return
         try:
             target = self._desired(claim, facts)
             if self._is_needed(target, facts.written) and self._together.wait_for_budget(1 + left):
-                # Time has passed: what is written should be the newest.
+                # Time has passed: write the newest data.
                 facts = self._writes.facts([claim])[0]
                 target = self._desired(claim, facts)
             self._write(claim, facts, target)
             if facts.refusal:
-                # It looks at what is noted.
+                # It reads recorded finishes.
                 self._together.flush()
                 self._tell_hub(claim.scorer)
             if self._attempts.pop(claim.pair, 0) and (not_logged := self._throttle.take("again")) is not None:
@@ -189,12 +187,12 @@ class Writer:
         except redis.RedisError:
             raise
         except BackendError as error:
-            # A refusal is for people to mend, so the scorer's status says it.
+            # A refusal needs manual action, so the scorer's status reports it.
             if error.is_refusal and self._writes.note_refusal(claim, facts, str(error)):
                 self._tell_hub(claim.scorer)
             self._put_off(claim, str(error))
         except Exception as error:
-            # One object that cannot be handled must not hold up those behind it.
+            # One failing object must not block those behind it.
             log.exception("writing a score failed", cluster=claim.cluster, scorer=claim.scorer)
             self._put_off(claim, repr(error))
 
@@ -213,7 +211,7 @@ class Writer:
         )
 
     def _is_needed(self, target: ScoreObject | None, written: WrittenRecord | None) -> bool:
-        """Whether the backend has to be asked to do anything."""
+        """Whether the backend has to be called."""
         if target is None or written is None:
             return (target is None) != (written is None)
         if target.name != written.name or target.digest != written.digest:
@@ -221,10 +219,10 @@ class Writer:
         return self._clock() >= written.renew_at and target.valid_until > written.valid_until
 
     def _write(self, claim: Claim, facts: Facts, target: ScoreObject | None) -> None:
-        """Make the backend as `target` says, and remember it."""
+        """Apply `target` to the backend, and record it."""
         counts: Counter[str] = Counter()
         if facts.changes > 1:
-            # Only the newest of them is written now, or found to need no write.
+            # Only the newest is written, or needs no write.
             counts["coalesced"] = facts.changes - 1
         written = facts.written
         now = self._clock()
@@ -232,7 +230,7 @@ class Writer:
             if target is None and now < written.valid_until:
                 self._together.finish(Finish(claim, facts, now, written.valid_until, written, counts))
                 return
-            # Nobody here knows what it says by now.
+            # Its current content is unknown.
             written = written if target is None else None
         if self._is_needed(target, written):
             if written is not None and (target is None or target.name != written.name):
@@ -254,13 +252,13 @@ class Writer:
         elif written is not None:
             counts["unchanged"] = 1
         elif facts.written_text and facts.scorer is not None:
-            # Something is there, if only an edited one, and nothing is to be there.
+            # An object exists, possibly an edited one, and none is desired.
             self._delete(claim, sanitize_resource_name(facts.scorer.score_name), counts)
         look = None if written is None else self._next_look(written, now)
         self._together.finish(Finish(claim, facts, self._clock(), look, written, counts))
 
     def _delete(self, claim: Claim, name: str, counts: Counter[str]) -> None:
-        """Delete the object, unless it is another scorer's by now: one that was renamed writes the same object."""
+        """Delete the object, unless it now belongs to another scorer: a renamed one writes the same object."""
         others = [
             (claim.cluster, scorer.name)
             for scorer in self._registry.scorers().values()
@@ -272,7 +270,7 @@ class Writer:
         counts["deleted"] = 1
 
     def _next_look(self, written: WrittenRecord, now: float) -> float:
-        """When half of the validity is gone; then whenever half of the rest is; at the latest when it expires."""
+        """At half of the validity; then at half of each remainder; at the latest at expiry."""
         if now < written.renew_at:
             return written.renew_at
         rest = written.valid_until - now
@@ -283,14 +281,14 @@ class Writer:
         self._attempts[claim.pair] = attempts + 1
         backoff = min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2 ** min(attempts, 10))
         self._writes.put_off(claim, self._clock() + backoff)
-        # The first failure of a pair, and not of each of thousands when the whole backend is away.
+        # Only a pair's first failure, and not each of thousands when the backend is down.
         if attempts == 0 and (not_logged := self._throttle.take("failed")) is not None:
             log.warning(
                 "score not written", cluster=claim.cluster, scorer=claim.scorer, error=why, not_logged=not_logged
             )
 
     def _tell_hub(self, scorer: str) -> None:
-        """A score is gone, which the scorer's status shows."""
+        """A score is gone: update the scorer's status."""
         at_once(
             self._redis,
             ("SADD", keys.HUB_CHANGED, scorer),
@@ -299,7 +297,7 @@ class Writer:
         )
 
     def _audit(self) -> None:
-        """Find objects that no look is planned for, and fit the validities to the size of the fleet."""
+        """Find objects without a scheduled check, and adapt the validities to the fleet's size."""
         pairs = self._writes.written_pairs()
         self._writes.touch_all(self._writes.unwatched(pairs))
         scorers = self._registry.scorers()
