@@ -1,6 +1,6 @@
 """One cycle of one scorer: fetch and score, for the agent and `dsf explain`.
 
-cycle   one cycle, and how far it is
-atonce  several sources at the same time
+cycle   one cycle and its progress
+atonce  parallel queries of several sources
 stages  fetch and score, with an observer
 """

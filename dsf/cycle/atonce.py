@@ -12,14 +12,14 @@ from dsf.messages import MESSAGE_LIMIT
 from dsf.sources import Payload
 from dsf.text import cleaned
 
-#: Far more than the stages of an agent ask at the same time: no source waits for those of another scorer.
+#: Far more than an agent's concurrent requests: no source waits for another scorer's.
 _MOST: Final = 1024
 
 
 def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
-    """What each gives, by its name. All are over when this returns.
+    """Each source's payload by name. All have ended on return.
 
-    Raises CycleError that names each source which failed.
+    Raises CycleError naming each failed source.
     """
     asked = {name: _threads().submit(ask) for name, ask in asks.items()}
     wait(asked.values())
@@ -37,13 +37,13 @@ def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    """Those that are idle are used first, others come when they are needed. They stay: connections are a thread's own,
-    and a handshake in each cycle costs more than the cycle."""
+    """Idle threads are reused, others added on demand. They persist: connections are thread-local, and a handshake per
+    cycle costs more than the cycle."""
     return ThreadPoolExecutor(_MOST, thread_name_prefix="dsf-source")
 
 
 def _fail(failed: list[tuple[str, CycleError]]) -> NoReturn:
-    """The reason is that of the first; another try helps only where it may help all of them."""
+    """The reason is the first one's; a retry helps only if it may help all of them."""
     error = failed[0][1]
     text = "; ".join(f"source {name!r}: {error.message}" for name, error in failed)
     waits = [error.retry_after for _, error in failed if error.retry_after is not None]

@@ -10,23 +10,23 @@ from dsf.api.summary import ScorerSummary
 
 @dataclass(slots=True)
 class Cycle:
-    """One cycle. It is in memory: after a crash the next tick starts a new one."""
+    """One cycle. In memory only: after a crash the next tick starts a new one."""
 
     scorer: str
     run_id: str
-    #: As of the stage that runs now: a change of the configuration counts from the next stage on.
+    #: As of the current stage: a configuration change takes effect from the next stage.
     summary: ScorerSummary
-    #: On the clock of time.monotonic(): the moment at which the next cycle may begin.
+    #: By time.monotonic(): when the next cycle may begin.
     deadline: float
-    #: Stage -> how often it was tried again.
+    #: Stage -> number of retries.
     tries: dict[str, int] = field(default_factory=dict)
-    #: Stage -> seconds, all tries together.
+    #: Stage -> seconds, all tries in total.
     timings: dict[str, float] = field(default_factory=dict)
     #: `series`, `bytes_in` (from the source), `bytes_out` (to the scoring API), `results`, `retries`.
     counts: dict[str, int] = field(default_factory=dict)
-    #: Whether a stage runs now, and whether fetch is done: a second copy of a message finds either.
+    #: Whether a stage is running, and whether fetch is done: each detects duplicate messages.
     busy: bool = True
     fetched: bool = False
-    #: What the scoring API answered, and when (unix seconds).
+    #: The scoring API's response, and its time (unix seconds).
     response: ScoringResponse | None = None
     scored_at: float = 0.0

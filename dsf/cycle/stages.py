@@ -1,7 +1,7 @@
 """The stages fetch and score.
 
-Each has the summary's time-out, and never more than what is left until the next cycle. Whatever goes wrong is a
-CycleError with the stage, a reason fit for a metric label, and words for a person; it never holds a secret.
+Each has the summary's time-out, limited by the time until the next cycle. Any failure is a CycleError with the stage, a
+reason usable as metric label, and a message; it never contains a secret.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from dsf.sources.base import Question, joined
 from dsf.sources.held import Held
 from dsf.text import cleaned, masked
 
-#: Bytes of a bad answer that are looked at for secrets; fewer are shown.
+#: Bytes of a bad response searched for secrets; fewer are shown.
 _LOOKED_AT = 16 * 1024
 _TOO_LATE = "no time is left before the next cycle begins"
 
 
 class Observer:
-    """Told of what the stages do, by several threads where there are several sources. This one does not listen."""
+    """Receives events of the stages, in several threads if there are several sources. This base class ignores them."""
 
     def asked(self, stage: Stage, question: Question) -> None:
-        """A source or the scoring API was asked and has answered, or not."""
+        """A source or the scoring API was queried, successfully or not."""
 
     def authenticated(self, stage: Stage, access: Access, source: str | None) -> None:
-        """This goes along with the requests of the stage, to this source where there are several."""
+        """The access used by the stage's requests, to this source if there are several."""
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
-        """One stage, or one try of it, took this long."""
+        """Duration of one stage, or of one try."""
 
 
 class Stages:
@@ -55,20 +55,20 @@ class Stages:
     def __init__(
         self, settings: Settings, secrets: SecretSource, held: Held | None = None, observer: Observer | None = None
     ) -> None:
-        """`held` is what sources keep between cycles."""
+        """`held` is the sources' state between cycles."""
         self._settings = settings
         self._authenticator = Authenticator(secrets)
         self._held = held
         self._observer = observer or Observer()
 
     def fetch(self, cycle: Cycle) -> Payload:
-        """Ask the source, or all sources at the same time; what they say is the scoring request. Raises CycleError."""
+        """Query the source, or all sources in parallel; returns the scoring request. Raises CycleError."""
         sources = cycle.summary.each_source
         with self._stage(cycle, "fetch") as deadline:
             if sources[0].source_name is None:
                 payload = self._ask(cycle, sources[0], deadline, self._settings.max_source_bytes)
             else:
-                # The first is sent twice, and all of it is to be no larger than the answer of one source may be.
+                # The first is sent twice, and the total may not exceed the limit of one source.
                 most = self._settings.max_source_bytes // (len(sources) + 1)
                 payload = joined(
                     at_once({one.source_name or "": partial(self._ask, cycle, one, deadline, most) for one in sources})
@@ -77,7 +77,7 @@ class Stages:
         return payload
 
     def _ask(self, cycle: Cycle, summary: ScorerSummary, deadline: float, max_bytes: int) -> Payload:
-        """Ask one source: the one of `summary`."""
+        """Query the source of `summary`."""
         held = self._held
         try:
             source = source_of(summary.source_type)
@@ -97,7 +97,7 @@ class Stages:
             return source(summary, context)
 
     def score(self, cycle: Cycle, request: bytes | Stream) -> None:
-        """Send the scoring request and keep the answer in `cycle`. Raises CycleError."""
+        """Send the scoring request; store the response in `cycle`. Raises CycleError."""
         summary = cycle.summary
         url = summary.scoring_endpoint
         question = Question("", url)
@@ -116,7 +116,7 @@ class Stages:
 
     @contextlib.contextmanager
     def _stage(self, cycle: Cycle, stage: Literal["fetch", "score"]) -> Iterator[float]:
-        """Gives the stage its deadline and takes its time."""
+        """Yields the stage's deadline and measures its time."""
         started = time.monotonic()
         if started >= cycle.deadline:
             raise CycleError(stage, "deadline", _TOO_LATE)
@@ -131,7 +131,7 @@ class Stages:
     def _asking(
         self, cycle: Cycle, summary: ScorerSummary, stage: Literal["fetch", "score"], deadline: float
     ) -> Iterator[Access]:
-        """Gives what says who asks, and says of which stage an error is, without a secret."""
+        """Yields the access; adds the stage to errors and masks secrets."""
         access = PLAIN
         try:
             with made_for(cycle):
@@ -141,7 +141,7 @@ class Stages:
         except SecretError as error:
             raise CycleError(stage, error.reason, cleaned(str(error), MESSAGE_LIMIT)) from None
         except HttpError as error:
-            # Each layer masks what it knows of; all errors come through here.
+            # Each layer masks the secrets that it knows; all errors pass here.
             text = cleaned(masked(str(error), *access.secrets), MESSAGE_LIMIT)
             if error.reason == "timeout" and time.monotonic() >= cycle.deadline:
                 raise CycleError(stage, "deadline", f"{text}; {_TOO_LATE}") from None
@@ -156,6 +156,6 @@ class Stages:
             text = cleaned(str(error), MESSAGE_LIMIT)
             head = answer[:_LOOKED_AT].decode(errors="replace")
             if masked(head, *access.secrets) != head:
-                # What is shown of the answer may end within the token, so that it cannot be masked there.
+                # The response's excerpt may end within the token, which masking would miss.
                 text = "the answer is not a scoring response; it is not shown because it repeats a secret"
             raise CycleError("score", error.reason, f"{place('POST', summary.scoring_endpoint)}: {text}") from None

@@ -1,4 +1,4 @@
-"""The parts of beat: deciding what is sent (`dispatch`, `limiter`), being the only one (`lock`), counting (`stats`).
+"""The parts of beat: dispatch (`dispatch`, `limiter`), leader lock (`lock`), metrics (`stats`).
 
-`dsf.beat_schedule` puts them together as Celery's scheduler.
+`dsf.beat_schedule` combines them into Celery's scheduler.
 """

@@ -1,8 +1,8 @@
-"""From due times to ticks: one batch in three round trips, one more where results wait.
+"""Turns due times into ticks: one batch in three round trips, one more if results wait.
 
-Read what is due; read entries, overrides and queue lengths of it; decide; commit everything in one script
-(`lua/dispatch.lua`). Every due pair ends in one of: a tick, a skip with its reason, a later due time (rate limit), or
-out of the schedule (no entry). Times are unix seconds.
+Read due pairs; read their entries, overrides and queue lengths; decide; commit all in one script (`lua/dispatch.lua`).
+Every due pair ends in one of: a tick, a skip with its reason, a later due time (rate limit), or out of the schedule (no
+entry). Times are unix seconds.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from dsf.ticks import TickFactory, run_deadline
 
 log = dsf.log.get(__name__)
 
-# Pairs that a script can name to one command.
+# Max. pairs per command in a script.
 _MOST_TOGETHER = 2000
-# What look.lua has to know of names.
+# Key names for look.lua.
 _NAMES = (keys.ENTRIES, keys.OVERRIDES, keys.spoke_queue(""), keys.MAIL_PREFIX, keys.MAIL_SLOTS - 1)
 _SEND, _DEFER, _DROP = "send", "defer", "drop"
-#: Seconds after which a pair that cannot be read or decided is tried again: a newer hub may have written its entry.
+#: Seconds before retry of a pair that cannot be read or decided: a newer hub may have written its entry.
 _UNREADABLE_RETRY = 60.0
-#: Seconds between two looks at the schedule while ticks are being sent. With 1,000 ticks a second something is due at
-#: every moment; going for each one alone would cost a core, and this costs at most so much lag. Most of a look's cost
-#: are its three round trips, so ticks are cheap when there are many of them.
+#: Seconds between reads of the schedule while ticks are being sent. At 1,000 ticks a second something is always due;
+#: handling each alone would cost a core, and batching costs at most this lag. The three round trips dominate a batch's
+#: cost, so many ticks are cheap.
 _COALESCE = 0.1
-#: Seconds between two log lines about pairs that cannot be decided.
+#: Seconds between log lines about undecidable pairs.
 _COMPLAIN_INTERVAL = 1.0
-#: Seconds between two cleanings of the rate limiter.
+#: Seconds between cleanups of the rate limiter.
 _PRUNE_INTERVAL = 60.0
-#: Seconds between two looks for pairs that are due much later than they may be. So far away each may be: the first runs
-#: of many new entries are spread over minutes.
+#: Seconds between checks for pairs due much later than allowed, and seconds of allowance: the first runs of many new
+#: entries are spread over minutes.
 _STRAY_INTERVAL = 60.0
 _STRAY_SLACK = 600.0
-#: Batches of one such look: of all pairs, and no endless loop should another process move the same ones.
+#: Batches per such check: enough for all pairs, and no endless loop if another process moves the same ones.
 _MOST_PAGES = 1000
 
 
 class _Row(NamedTuple):
-    """One pair's arguments of dispatch.lua."""
+    """Arguments of dispatch.lua for one pair."""
 
     pair: str
     due: float
@@ -64,8 +64,8 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class _Batch:
-    """What was read for one batch; `waiting` is the length of each queue and counts the ticks of this batch too, `full`
-    are the clusters with a result in every slot of their mailbox."""
+    """Data of one batch; `waiting` is each queue's length, including this batch's ticks, `full` the clusters with a
+    result in every slot of their mailbox."""
 
     now: float
     due: Sequence[tuple[str, float]]
@@ -76,7 +76,7 @@ class _Batch:
 
 
 class Dispatcher:
-    """Sends what is due. Methods raise redis.RedisError; what was not committed is still due then."""
+    """Sends due ticks. Methods raise redis.RedisError; uncommitted pairs then stay due."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Dispatcher:
         cells: int = 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`batch` pairs per round trip, `queue_limit` messages per queue, `spread_rate` late pairs per second; of so
-        many `cells` each has an equal share of the rates of scorers."""
+        """`batch` pairs per round trip, `queue_limit` messages per queue, `spread_rate` late pairs per second; each of
+        `cells` has an equal share of scorers' rates."""
         self._redis = client
         self._ticks = ticks
         self._batch = min(batch, _MOST_TOGETHER)
@@ -104,16 +104,16 @@ class Dispatcher:
         self._prune_at = 0.0
         self._stray_at = 0.0
         self._complain_at = 0.0
-        # Up to here late pairs have been given moments.
+        # Time up to which late pairs are scheduled.
         self._late_free = 0.0
 
     def run(self) -> float | None:
-        """Dispatch one batch. Returns when to look again, None when nothing is scheduled at all."""
+        """Dispatch one batch. Returns when to run again, None if nothing is scheduled at all."""
         now = self._clock()
         if now >= self._prune_at:
             self._limiter.prune(now)
             self._prune_at = now + _PRUNE_INTERVAL
-        # Also when the clock was set back.
+        # Also after the clock was set back.
         if not 0 <= self._stray_at - now <= _STRAY_INTERVAL:
             self._recall(now)
         with self._redis.pipeline(transaction=False) as pipe:
@@ -127,12 +127,12 @@ class Dispatcher:
         return now if len(due) == self._batch else now + _COALESCE
 
     def _recall(self, now: float) -> None:
-        """Give pairs that are due too far away their next slot: a beat whose clock was ahead left them there, and
-        nothing would be sent until then."""
+        """Give pairs that are due too late their next slot: a beat whose clock was ahead left them there, and nothing
+        would be sent until then."""
         self._stray_at = now + _STRAY_INTERVAL
         stay = moved = 0
         for _ in range(_MOST_PAGES):
-            # Those that are due last first.
+            # Latest due times first.
             found: Any = self._redis.zrange(keys.DUE, -stay - self._batch, -stay - 1, withscores=True)
             far = [(str(pair), float(at)) for pair, at in found if float(at) > now + _STRAY_SLACK]
             rows = self._strays(now, far)
@@ -144,7 +144,7 @@ class Dispatcher:
                 break
         if moved:
             log.warning("pairs were due far in the future, as after a wrong clock: they are due again", pairs=moved)
-            # What was noted by that clock.
+            # State based on that clock.
             self._limiter, self._prune_at, self._late_free = RateLimiter(self._cells), 0.0, 0.0
 
     def _strays(self, now: float, far: list[tuple[str, float]]) -> list[_Row]:
@@ -157,7 +157,7 @@ class Dispatcher:
             entry = read(Entry, pair, text) if text is not None else None
             if entry is not None:
                 interval = effective(entry, batch.overrides, now).interval
-                # A first run may leave out more than one interval, and a rate limit puts off by one.
+                # A first run may skip more than one interval, and a rate limit postpones by one.
                 if at > now + 3 * interval + _STRAY_SLACK:
                     rows.append(_Row(pair, at, next_slot(pair, interval, now), _DEFER))
         return rows
@@ -167,8 +167,8 @@ class Dispatcher:
         names = [keys.split_pair(pair) for pair in pairs]
         targets = [*pairs, *{scorer_target(scorer) for _, scorer in names}]
         clusters = list({cluster for cluster, _ in names})
-        # A script: two commands for each cluster cost beat more than deciding. A mailbox is full when all of its slots
-        # are; a look at one says that most are not.
+        # A script: two commands per cluster cost beat more than deciding. A mailbox is full if all of its slots are;
+        # checking one slot rules out most.
         texts, said, lengths, last = self._look(args=[*_NAMES, len(pairs), len(targets), *pairs, *targets, *clusters])
         maybe = [cluster for cluster, is_taken in zip(clusters, last, strict=True) if is_taken]
         overrides = {target: read(Override, target, text) for target, text in zip(targets, said, strict=True) if text}
@@ -182,7 +182,7 @@ class Dispatcher:
         )
 
     def _full(self, clusters: Sequence[str]) -> Set[str]:
-        """Those of these clusters with a result in every slot of their mailbox."""
+        """The clusters with a result in every slot of their mailbox."""
         if not clusters:
             return frozenset()
         with self._redis.pipeline(transaction=False) as pipe:
@@ -192,7 +192,7 @@ class Dispatcher:
         return {name for name, number in zip(clusters, numbers, strict=True) if number >= keys.MAIL_SLOTS}
 
     def _row(self, batch: _Batch, pair: str, due: float) -> _Row:
-        """What becomes of this pair. An unexpected error of one must not stop the others."""
+        """The decision for this pair. An unexpected error must not stop the others."""
         try:
             return self._decide(batch, pair, due)
         except Exception:
@@ -226,11 +226,11 @@ class Dispatcher:
             waited = self._limiter.waits(scorer, pair)
             moment = self._limiter.ticket(scorer, pair, entry.rate_limit, batch.now)
             if moment > batch.now:
-                # The ticket stays valid either way: who misses this slot is earlier in the next.
+                # The ticket stays valid either way: a pair that misses a slot is earlier in the next.
                 return _Row(pair, due, moment, _DEFER) if moment < slot else _Row(pair, due, slot, skips.RATE_LIMIT)
             self._limiter.use(scorer, pair, slot)
             if waited:
-                # It was put off within its slot: the next slot is its own again, however near.
+                # It was postponed within its slot: the next slot is its own again, however near.
                 batch.waiting[queue] += 1
                 return self._send(batch.now, pair, due, slot, runs)
         batch.waiting[queue] += 1
@@ -252,7 +252,7 @@ class Dispatcher:
         )
 
     def _late(self, now: float, slot: float) -> float:
-        """When a pair runs whose slot passed while no beat was at work: soon, but not all of them at once."""
+        """Run time of a pair whose slot passed while no beat was active: soon, but spread."""
         moment = max(now, self._late_free)
         if moment > slot:
             return slot
@@ -264,9 +264,9 @@ class Dispatcher:
         touched = [key for name in names for key in (keys.pair_key(*name), keys.spoke_queue(name[0]))]
         arguments: list[str | int] = [len(stats.BOUNDS), *stats.BOUNDS]
         for row in rows:
-            # The script compares due times: repr gives exactly the number that was read.
+            # The script compares due times: repr reproduces exactly the number read.
             arguments += [repr(field) if isinstance(field, float) else field for field in row]
-        # The moment of sending, for the lag: as late as possible.
+        # Time of sending, for the lag: as late as possible.
         arguments.insert(0, repr(self._clock()))
         left = self._commit(keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, *touched], args=arguments)
         if left:

@@ -1,9 +1,9 @@
 """Fleet-wide rate limits: one scorer behind many clusters, such as an LLM endpoint.
 
-When more pairs are due than the limit allows, some pairs must miss slots. Refusing those that come when no token is
-left would always refuse the same clusters, because slots repeat in the same order. So a pair that asks takes a ticket,
-as at a counter: it names the moment at which the pair may run, in the order of asking, and it stays valid while slots
-are missed. All pairs run in turn. Tickets live in the memory of the active beat; after a takeover all start anew.
+If more pairs are due than the limit allows, some must miss slots. A token bucket would always refuse the same clusters,
+because slots repeat in the same order. So each pair takes a ticket, as at a counter: the time at which it may run, in
+order of request, valid while slots are missed. All pairs run in turn. Tickets are in the memory of the active beat;
+after a takeover all start afresh.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dsf.api.ratelimit import parse_rate
 
 log = dsf.log.get(__name__)
 
-#: Seconds after its moment within which a ticket must be used. Beat is not that late while it works; after a standstill
-#: (or a long pause of the pairs) all waiting tickets would be due in one burst.
+#: Seconds after its time within which a ticket must be used. A working beat is never that late; after a standstill (or
+#: a long pause of the pairs) all waiting tickets would be due in one burst.
 TICKET_LIFE = 5.0
 
 
 @dataclass
 class _Counter:
-    """Tickets of one scorer; `free` is the moment that the next ticket gets (unix seconds)."""
+    """Tickets of one scorer; `free` is the next ticket's time (unix seconds)."""
 
     text: str
     gap: float
@@ -32,17 +32,17 @@ class _Counter:
 
 
 class RateLimiter:
-    """Hands out moments at which pairs may run, evenly spaced for each scorer."""
+    """Assigns run times to pairs, evenly spaced for each scorer."""
 
     def __init__(self, cells: int = 1) -> None:
-        """Of so many cells each has an equal share of every rate."""
+        """Each of `cells` has an equal share of every rate."""
         self._cells = cells
         self._counters: dict[str, _Counter] = {}
 
     def ticket(self, scorer: str, pair: str, rate: str, now: float) -> float:
-        """The moment (unix seconds) at which this pair may run; the same at every call until it is used.
+        """The time (unix seconds) at which this pair may run; constant until it is used.
 
-        `rate` is such as `10/s`; a new rate holds at once and voids the tickets of the old one.
+        `rate` is e.g. `10/s`; a new rate applies at once and voids old tickets.
         """
         counter = self._counters.get(scorer)
         if counter is None or counter.text != rate:
@@ -56,15 +56,15 @@ class RateLimiter:
         return at
 
     def waits(self, scorer: str, pair: str) -> bool:
-        """Whether the pair holds a ticket already: it has been put off before."""
+        """Whether the pair already holds a ticket, so was postponed before."""
         counter = self._counters.get(scorer)
         return counter is not None and pair in counter.tickets
 
     def use(self, scorer: str, pair: str, following: float) -> None:
-        """The pair runs: its ticket is gone. `following` is its next slot.
+        """The pair runs and uses its ticket. `following` is its next slot.
 
-        While tickets are given out beyond that slot, it takes the next one now. Else a pair whose slot comes soon
-        after its run would be back at the counter earlier than others, and run more often than they.
+        If tickets are issued beyond that slot, it takes the next one now. Else a pair whose slot comes soon after its
+        run would queue again before others, and run more often.
         """
         counter = self._counters.get(scorer)
         if counter is None or counter.tickets.pop(pair, None) is None:
@@ -83,7 +83,7 @@ class RateLimiter:
 
 @functools.lru_cache(maxsize=4096)
 def _gap(rate: str) -> float:
-    """Seconds between two runs. What cannot be read limits nothing: the hub has checked it, so it is no user's text."""
+    """Seconds between two runs. An unreadable rate means no limit: the hub validates users' input."""
     try:
         return 1 / parse_rate(rate)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""The lock that makes one beat the active one.
+"""Lock that elects the active beat.
 
-Exactness does not rest on it: two beats at work still send every tick once (`lua/dispatch.lua`). It keeps a standby
-from doing everything twice, and a rate limit from being granted twice.
+Correctness does not depend on it: two active beats still send every tick once (`lua/dispatch.lua`). It avoids duplicate
+work by a standby, and granting a rate limit twice.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dsf import keys
 
 log = dsf.log.get(__name__)
 
-#: Takes or extends it, also when Redis is full, as all of the hub's scripts. Returns whether it is ours now, and
-#: whether it was before: the reply to an earlier attempt may have got lost.
+#: Takes or extends it, even if Redis is full, like all hub scripts. Returns whether it is held now, and whether it was
+#: before: the reply to an earlier attempt may be lost.
 _TAKE = """#!lua flags=allow-oom
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
@@ -32,15 +32,15 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0
 """
-#: The lock is extended and asked for this often within its life: several attempts may fail before it is lost.
+#: Renewals and requests per lock lifetime: several may fail before it is lost.
 _RENEWALS = 5
 
 
 class BeatLock:
-    """Held by at most one beat. A lost lock is asked for again: no reason to exit."""
+    """Held by at most one beat. A lost lock is requested again, without exit."""
 
     def __init__(self, client: redis.Redis, timeout: float) -> None:
-        """`timeout` in seconds: how long after the holder's death the lock is free."""
+        """`timeout` in seconds: the lock expires that long after the holder's death."""
         self._milliseconds = max(1, round(timeout * 1000))
         self._interval = timeout / _RENEWALS
         self._token = secrets.token_hex(16)
@@ -52,13 +52,13 @@ class BeatLock:
 
     @property
     def poll(self) -> float:
-        """Seconds after which a standby asks again."""
+        """Seconds between a standby's requests."""
         return min(1.0, self._interval)
 
     def ensure(self) -> bool:
-        """Whether this beat is the active one now; takes or extends the lock when needed.
+        """Whether this beat is active now; takes or extends the lock if needed.
 
-        Raises redis.RedisError; the next call then asks again.
+        Raises redis.RedisError; the next call then tries again.
         """
         now = time.monotonic()
         if self._held and now < self._renew_at:
@@ -73,7 +73,7 @@ class BeatLock:
         return held
 
     def release(self) -> None:
-        """Free the lock if it is ours, so that a standby needs not wait. Raises redis.RedisError."""
-        # Asked also when we do not know of holding it: a signal may have come between taking it and knowing.
+        """Release the lock if held, so that a standby need not wait. Raises redis.RedisError."""
+        # Also if not known to be held: a signal may interrupt between taking and recording it.
         self._held = False
         self._release(keys=[keys.BEAT_LOCK], args=[self._token])

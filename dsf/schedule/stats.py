@@ -1,4 +1,4 @@
-"""Beat's counters as metrics. They live in Redis, so that they survive beat and any process can show them.
+"""Beat's counters as metrics. Kept in Redis, so that they survive beat and any process can expose them.
 
 Fields of the hash `dsf.keys.BEAT_STATS`, all counted by `lua/dispatch.lua`:
 
@@ -24,14 +24,14 @@ from dsf.store import skips
 
 log = dsf.log.get(__name__)
 
-#: Upper bounds of the lag histogram as they are written in field names.
+#: Upper bounds of the lag histogram as in field names.
 BOUNDS = tuple(f"{bound:g}" for bound in metrics.LAG_BUCKETS)
 
 
 def schedule_families(client: redis.Redis) -> Iterable[Metric]:
     """Lag, ticks, skips, number of entries, and the length of the results queue and of every cluster's queue.
 
-    Raises redis.RedisError when Redis cannot be reached, before any family is given out.
+    Raises redis.RedisError if Redis is unreachable, before yielding any family.
     """
     with client.pipeline(transaction=False) as pipe:
         pipe.hgetall(keys.BEAT_STATS)
@@ -56,7 +56,7 @@ def _counted(stats: Mapping[str, str]) -> list[Metric]:
     ticks.add_metric((), float(stats.get("ticks", 0)))
     skipped = metrics.TICKS_SKIPPED.counter()
     found = {name.removeprefix("skipped:"): float(n) for name, n in stats.items() if name.startswith("skipped:")}
-    # Every reason from the start: an increase from nothing to one is invisible to rate().
+    # All reasons from the start: rate() misses an increase from absent to one.
     for reason, number in sorted({**dict.fromkeys(skips.REASONS, 0.0), **found}.items()):
         skipped.add_metric((reason,), number)
     total = 0.0
@@ -70,17 +70,17 @@ def _counted(stats: Mapping[str, str]) -> list[Metric]:
 
 
 class ScheduleCollector(Collector):
-    """Beat's own /metrics, for those who scrape beat instead of the exporter."""
+    """Beat's own /metrics, if beat is scraped instead of the exporter."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, so that registering does not read Redis."""
+        """Empty, so that registering does not read Redis."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """What Redis holds now. While it is away, `dynamic_scoring_up 0` and nothing that would look fresh."""
+        """Current data in Redis. If unreachable, only `dynamic_scoring_up 0` and no stale data."""
         up = metrics.UP.gauge()
         try:
             families = list(schedule_families(self._redis))
