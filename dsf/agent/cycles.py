@@ -26,7 +26,7 @@ from dsf.sources.held import Held
 
 log = dsf.log.get(__name__)
 
-#: A cycle may exceed its interval only if its message says so, and never this many time-outs.
+#: A cycle may exceed its interval only if its message says so, but never this many time-outs.
 _TIMEOUTS = 3
 #: Seconds between purges of unfinished cycles and their files.
 _PURGE_EVERY = 60.0

@@ -1,7 +1,7 @@
-"""Credentials of agents as far as Redis knows of them: which ids are used, and new ones that people ask for.
+"""Agents' credentials in Redis: key ids in use, and requests for new ones.
 
-No secret is here. What is valid is in the clusters' records of `dsf.store.registry`; what was delivered, with the
-backend of the hub controller. Losing all of this loses nothing but a request that was not done yet.
+No secret is here. Valid ids are in the clusters' records of `dsf.store.registry`; deliveries, in the hub controller's
+backend. Losing this data loses only open requests.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from dsf.store.registry import Registry
 
 log = dsf.log.get(__name__)
 
-#: Elements of the list that wakes the hub controller; one is enough.
+#: Elements of the hub controller's wake list; one is enough.
 _WAKE_LENGTH = 2
 
 
 class KeyRequest(BaseModel):
-    """A request that a cluster have new credentials in place of those of `key_id`.
+    """A request to replace a cluster's credentials of `key_id`.
 
-    `rotate` keeps the old ones until the agent has the new ones; `revoke` does not.
+    `rotate` keeps the old ones until the agent has the new ones, `revoke` does not.
     """
 
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
     action: Literal["rotate", "revoke"]
-    #: What was current when it was asked for: a request that is done twice changes nothing the second time.
+    #: The current id at the time of the request, which makes it idempotent.
     key_id: int = Field(ge=1)
     by: str = ""
 
 
 class AgentKeys:
-    """Methods raise redis.RedisError when Redis cannot be reached."""
+    """Methods raise redis.RedisError if Redis is unreachable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._ask = client.register_script(lua("ask"))
 
     def ask(self, cluster: str, action: Literal["rotate", "revoke"], *, by: str = "") -> KeyRequest:
-        """Ask for new credentials; the hub controller makes them at once. A request that is still open is replaced.
+        """Request new credentials; the hub controller creates them at once. An open request is replaced.
 
         Raises UnknownClusterError.
         """
@@ -54,12 +54,12 @@ class AgentKeys:
         if not record.key_ids:
             raise UnknownClusterError(f"cluster {cluster!r} has no credentials yet; try again in a moment")
         request = KeyRequest(action=action, key_id=record.key_ids[0], by=by)
-        # A script: it must also work when Redis has been filled up, which may be why this is asked for.
+        # A script: it must also work with a full Redis, which may be the reason for the request.
         self._ask(keys=[keys.KEY_REQUESTS, keys.HUB_WAKE], args=[cluster, request.model_dump_json(), _WAKE_LENGTH])
         return request
 
     def requests(self) -> dict[str, KeyRequest]:
-        """Open requests by cluster. One that cannot be read is logged and left out."""
+        """Open requests by cluster. Unreadable ones are logged and left out."""
         found: dict[str, KeyRequest] = {}
         for cluster, text in self._redis.hgetall(keys.KEY_REQUESTS).items():
             try:
@@ -69,8 +69,8 @@ class AgentKeys:
         return found
 
     def done(self, cluster: str, request: KeyRequest) -> None:
-        """Forget a request, unless there is another one by now."""
-        # Not all of its methods have types.
+        """Forget a request, unless replaced meanwhile."""
+        # Some of its methods are untyped.
         pipe: Any = self._redis.pipeline()
         with pipe:
             pipe.watch(keys.KEY_REQUESTS)
@@ -81,20 +81,20 @@ class AgentKeys:
             try:
                 pipe.execute()
             except redis.WatchError:
-                # Another request came; this one is recognised as done when it is met again.
+                # Another request came; this one is recognised as done at the next check.
                 log.debug("request for credentials stays until the next look", cluster=cluster)
 
     def used(self) -> dict[str, int]:
-        """Cluster -> id of the key that its newest result was signed with."""
+        """Cluster -> key id of its newest result's signature."""
         return {str(cluster): int(key_id) for cluster, key_id in self._redis.hgetall(keys.KEYS_USED).items()}
 
     def last_used(self, cluster: str) -> int | None:
-        """The same of one cluster; None when it never signed anything."""
+        """The same for one cluster; None if it never signed anything."""
         found = self._redis.hget(keys.KEYS_USED, cluster)
         return None if found is None else int(str(found))
 
     def retire(self, cluster: str, key_id: int) -> None:
-        """The cluster is gone: should one of its name come back, its credentials begin after this id."""
+        """The cluster is gone: credentials of a later one of this name start after this id."""
         at_once(
             self._redis,
             ("HSET", keys.KEYS_USED, cluster, key_id),
@@ -103,7 +103,7 @@ class AgentKeys:
         )
 
     def empty(self, cluster: str) -> None:
-        """Remove what came with a credential of the cluster that is not valid any more: its queue and its mail. Whether
-        its agent sends by mailbox is to be seen anew."""
+        """Remove data written with a cluster's invalid credential: its queue and its mail. Also forget whether its
+        agent uses the mailbox."""
         self._redis.delete(keys.spoke_queue(cluster), *keys.mail_slots(cluster))
         self._redis.hdel(keys.AGENTS, cluster)

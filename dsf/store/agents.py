@@ -1,4 +1,4 @@
-"""What the clusters' agents speak, as their signed results say: so that one that is too old is named, not ignored."""
+"""Agents' protocol versions from their signed results, so that too old ones are reported, not ignored."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ log = dsf.log.get(__name__)
 
 
 class AgentRecord(BaseModel):
-    """An agent as of its newest result."""
+    """An agent per its newest result."""
 
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
-    #: Version of the messages that it sends.
+    #: Version of its messages.
     schema_version: int = keys.SCHEMA_VERSION
-    #: Its software's version; empty when it does not say.
+    #: Its software version; empty if not sent.
     version: str = ""
-    #: Whether it sends by mailbox.
+    #: Whether it uses its mailbox.
     mail: bool = False
 
     @property
     def problem(self) -> str:
-        """Why its results are refused, for a person; empty when they are not."""
+        """Why its results are refused, as text; empty if they are not."""
         if keys.is_supported(self.schema_version):
             return ""
         what = f"its agent ({self.version})" if self.version else "its agent"
@@ -41,16 +41,16 @@ class AgentRecord(BaseModel):
 
 
 class Agents:
-    """Methods raise redis.RedisError when Redis cannot be reached."""
+    """Methods raise redis.RedisError if Redis is unreachable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
     def note_all(self, records: Mapping[str, tuple[AgentRecord, int]]) -> None:
-        """Note what agents of clusters speak, and the ids of the newest keys that they signed with.
+        """Store agents' versions, and the newest key ids that they signed with.
 
-        One round trip, and one more for those that do not send by mailbox. Who once did is noted as doing so until the
-        record is removed with the credential: else whoever has stolen that would get the right on lists back.
+        One round trip, and one more for agents without a mailbox. An agent that once used its mailbox stays recorded so
+        until the record is removed with the credential: else a stolen credential could regain the right to write lists.
         """
         mailed = self._mailed([cluster for cluster, (record, _) in records.items() if not record.mail])
         noted = {
@@ -64,11 +64,11 @@ class Agents:
         )
 
     def one(self, cluster: str) -> AgentRecord | None:
-        """The agent of one cluster; None when it was never heard of, or its record cannot be read."""
+        """The agent of one cluster; None if unknown, or if its record is unreadable."""
         return _read(self._redis.hget(keys.AGENTS, cluster))
 
     def all(self) -> dict[str, AgentRecord]:
-        """By cluster. One that cannot be read is logged and left out."""
+        """By cluster. Unreadable records are logged and left out."""
         found: dict[str, AgentRecord] = {}
         for cluster, text in self._redis.hgetall(keys.AGENTS).items():
             try:
@@ -78,7 +78,7 @@ class Agents:
         return found
 
     def _mailed(self, clusters: Sequence[str]) -> set[str]:
-        """Those of these clusters that are noted as sending by mailbox."""
+        """The clusters recorded as using their mailbox."""
         if not clusters:
             return set()
         with self._redis.pipeline(transaction=False) as pipe:
@@ -88,7 +88,7 @@ class Agents:
         return {cluster for cluster, record in zip(clusters, records, strict=True) if record and record.mail}
 
     def problems(self) -> Mapping[str, str]:
-        """Cluster -> why the results of its agent are refused; only those with a problem, by name."""
+        """Cluster -> why its agent's results are refused; only those with a problem, by name."""
         return {cluster: record.problem for cluster, record in sorted(self.all().items()) if record.problem}
 
 

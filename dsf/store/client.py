@@ -18,20 +18,20 @@ from dsf.settings import Settings
 
 _Item = TypeVar("_Item")
 
-#: Attempts of one command after a lost connection, so that a Redis restart of a second or two is not an error.
+#: Retries of one command after a lost connection, to survive a Redis restart of a second or two.
 _RETRIES = 3
 
 
 def connect(settings: Settings, *, name: str = "dsf", retries: int = _RETRIES) -> redis.Redis:
-    """A thread-safe client that decodes answers to str and reconnects by itself, with the password of that moment.
+    """A thread-safe client that decodes answers to str and reconnects by itself, with the current password.
 
-    Connecting happens at the first command. Raises SettingsError when the URL or a file that is named cannot be used.
+    Connecting happens at the first command. Raises SettingsError if the URL or a named file is unusable.
     """
     return Link(settings).client(**_options(settings, name, retries))
 
 
 def connect_to(settings: Settings, host: str, port: int, *, name: str = "dsf", retries: int = 0) -> redis.Redis:
-    """The same for one certain server, such as a replica."""
+    """The same for a specific server, such as a replica."""
     return Link(settings).client_of(host, port, **_options(settings, name, retries))
 
 
@@ -49,29 +49,29 @@ def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
 
 
 def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    """Items in lists of at most so many: one for each round trip."""
+    """Items in lists of at most `size`: one per round trip."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
 
 
 def at_once(client: redis.Redis, *commands: Sequence[str | float]) -> list[Any]:
-    """Answers to commands of the hub that belong together: no other one comes between them, as in MULTI, and they are
-    done also while Redis is full. Each may have some thousand parts.
+    """Answers to hub commands run atomically, as in MULTI, but also while Redis is full. Each may have some thousand
+    parts.
 
-    Raises redis.RedisError; what came before a command that Redis does not take stays done.
+    Raises redis.RedisError; commands before a refused one stay done.
     """
     parts = [part for command in commands for part in (len(command), *command)]
     answers: list[Any] = client.register_script(lua("commands"))(args=parts)
     return answers
 
 
-# What the hub keeps is bounded, and it is the hub that makes room: when agents may not write because Redis holds
-# `maxmemory`, our scripts still may. What Redis may have beyond that is the hub's reserve.
+# The hub's data is bounded, and the hub frees memory: its scripts may write even if agents may not because Redis holds
+# `maxmemory`. Memory beyond that is the hub's reserve.
 _FLAGS: Final = "#!lua flags=allow-oom\n"
 
 
-#: Scripts that keep the read model, or mark what has to be looked at again.
+#: Scripts that maintain the read model, or mark pairs to judge again.
 _WITH_MODEL: Final = ("ingest", "sweep", "judge", "lapse", "recount", "dispatch", "reschedule", "override")
 
 

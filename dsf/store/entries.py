@@ -1,4 +1,4 @@
-"""Entries and overrides of the schedule, and what they mean together. `dsf.store.schedule` keeps them in Redis."""
+"""Entries and overrides of the schedule, and their combined effect. `dsf.store.schedule` keeps them in Redis."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = dsf.log.get(__name__)
 ALL_CLUSTERS = "*"
 #: Source of a value that no override changes.
 FROM_ENTRY = "entry"
-#: The last moment that is written down (unix seconds): 9999-01-01, so that every time zone still has a date for it.
+#: Latest allowed time (unix seconds): 9999-01-01, so that every time zone still has a date for it.
 LATEST: Final = 253_370_764_800.0
-#: Context of a validation: the text was in Redis. What is too large is then cut, not refused: it was stored before
-#: there was a bound, and must be able to see and to undo it.
+#: Validation context: the text is from Redis. Too large values are then clamped, not refused: they may predate the
+#: bound, and users must be able to see and undo them.
 _STORED = {"stored": True}
 
 
 class Entry(BaseModel):
-    """One scorer on one cluster, as the hub controller wants it to run."""
+    """One scorer on one cluster, as scheduled by the hub controller."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,13 +35,13 @@ class Entry(BaseModel):
     scorer: str
     score_name: str
     interval: int = Field(ge=1)
-    #: Fleet-wide limit of this scorer such as `10/s`, or none.
+    #: Fleet-wide limit of this scorer, e.g. `10/s`, or none.
     rate_limit: str | None = None
     #: `spec.execution.suspend` or the annotation paused-until, as decided by the controller.
     suspended: bool = False
     #: Unix seconds until which it is suspended; None without an end.
     suspended_until: float | None = None
-    #: False: it cannot run now, whatever people say, since its scoring API is down or its configuration cannot be used.
+    #: False: it cannot run now, regardless of overrides: its scoring API is down or its configuration is unusable.
     runnable: bool = True
 
     @property
@@ -50,22 +50,22 @@ class Entry(BaseModel):
         return keys.pair(self.cluster, self.scorer)
 
     def dump(self) -> str:
-        """What is stored: one for each pair, so only what differs from the defaults, which are those of version 1."""
+        """The stored text: one per pair, so only deviations from the defaults, which are those of version 1."""
         return self.model_dump_json(exclude_defaults=True)
 
 
 class Override(BaseModel):
-    """A person's change to one pair, or to a scorer on all clusters. The one for the pair wins, field by field."""
+    """A user's change to one pair, or to a scorer on all clusters. The pair's own wins, field by field."""
 
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
     interval: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
-    #: None: not said here. True: paused until `paused_until`, or until it is resumed.
+    #: None: not set. True: paused until `paused_until`, or until resumed.
     paused: bool | None = None
     paused_until: float | None = Field(default=None, le=LATEST, allow_inf_nan=False)
     note: str = ""
-    #: Who made it, as far as known.
+    #: Its author, if known.
     by: str = ""
     at: float = 0.0
 
@@ -81,7 +81,7 @@ _Model = TypeVar("_Model", Entry, Override)
 
 
 def read(model: type[_Model], name: str, text: str) -> _Model | None:
-    """Parse a stored entry or override. One that cannot be read is logged and None: it must not stop the others."""
+    """Parse a stored entry or override. An unreadable one is logged and gives None: it must not stop the others."""
     try:
         return model.model_validate_json(text, context=_STORED)
     except ValidationError as error:
@@ -91,14 +91,14 @@ def read(model: type[_Model], name: str, text: str) -> _Model | None:
 
 @functools.lru_cache(maxsize=1024)
 def _complain(kind: str, name: str, text: str, problem: str) -> None:
-    # Cached so that it is said once per text: beat comes by many times a second.
+    # Cached to log once per text: beat reads many times a second.
     log.warning("stored schedule cannot be read", kind=kind, name=name, problem=problem, size=len(text))
 
 
 class Effective(NamedTuple):
-    """How a pair really runs: its entry with the overrides applied.
+    """A pair's effective schedule: its entry with the overrides applied.
 
-    A source is `entry` or the target of the override that decided (`<cluster>/<scorer>` or `*/<scorer>`).
+    A source is `entry` or the target of the deciding override (`<cluster>/<scorer>` or `*/<scorer>`).
     """
 
     #: Seconds.
@@ -118,9 +118,8 @@ def scorer_target(scorer: str) -> str:
 def effective(entry: Entry, overrides: Mapping[str, Override], now: float) -> Effective:
     """Apply overrides (by target) to an entry: the pair's own wins over `*/<scorer>`, which wins over the entry.
 
-    A pause whose end has passed is as if it had never been said, on each level for itself: a pair whose own pause is
-    over is still paused while its scorer is. `paused: false` of an override beats a suspended entry, but for one that
-    cannot run.
+    An expired pause has no effect, on each level separately: a pair whose own pause is over is still paused while its
+    scorer is. An override's `paused: false` beats a suspended entry unless that cannot run.
     """
     interval, interval_source = _interval(entry.scorer, entry.cluster, entry.interval, overrides)
     paused, until, paused_source = entry.suspended and not _over(entry.suspended_until, now), None, FROM_ENTRY
@@ -140,29 +139,29 @@ def effective(entry: Entry, overrides: Mapping[str, Override], now: float) -> Ef
 
 
 class Pauses(NamedTuple):
-    """What people paused of a scorer."""
+    """Manual pauses of a scorer."""
 
-    #: On how many of its clusters.
+    #: Number of paused clusters.
     clusters: int = 0
-    #: One of these clusters, and the override that says so: the newest.
+    #: One of these clusters, and its override: the newest.
     cluster: str = ""
     override: Override | None = None
-    #: Unix seconds at which the first of the pauses ends; None when none does by itself.
+    #: Unix seconds at which the first pause ends; None if none ends by itself.
     ends: float | None = None
 
 
 class Pace(NamedTuple):
-    """How often a scorer runs."""
+    """Interval of a scorer."""
 
-    #: Seconds; what is in force where nothing is said of one cluster.
+    #: Seconds; in force without a cluster's own override.
     interval: int
-    #: On how many of its clusters another one is in force.
+    #: Number of clusters with another one.
     elsewhere: int
     pauses: Pauses = Pauses()
 
 
 def pace(scorer: str, declared: int, clusters: Sequence[str], overrides: Mapping[str, Override], now: float) -> Pace:
-    """Apply overrides (by target) to the interval that a scorer declares, for these clusters, at `now`."""
+    """Apply overrides (by target) to a scorer's declared interval, for these clusters, at `now`."""
     interval = interval_in_force(scorer, ALL_CLUSTERS, declared, overrides)
     own = (interval_in_force(scorer, cluster, declared, overrides) for cluster in clusters)
     return Pace(interval, sum(seconds != interval for seconds in own), _pauses(scorer, clusters, overrides, now))
@@ -182,7 +181,7 @@ def _pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, Overri
 
 
 def interval_in_force(scorer: str, cluster: str, declared: int, overrides: Mapping[str, Override]) -> int:
-    """The interval of a scorer on a cluster; that of `ALL_CLUSTERS` is what holds where nothing is said of one."""
+    """The interval of a scorer on a cluster; that of `ALL_CLUSTERS` applies without a cluster's own."""
     return _interval(scorer, cluster, declared, overrides)[0]
 
 

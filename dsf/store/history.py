@@ -1,14 +1,14 @@
-"""The last cycles of a pair, and how each stands in its list: fifty rows per pair are most of what Redis holds.
+"""The last cycles of a pair, and their row format: fifty rows per pair are most of Redis' data.
 
-A row is one line of fields with a space between them:
+A row is one line of space-separated fields:
 
     <run> <outcome> <timings> <counts> <value>[ <stage> <reason> <message>]
 
     mwrxw3sv-2vys8q ok 9ix,i3k,ya 2s,4qiw,4qiw,a,a 4.5
 
-Whole numbers are to the base 36: both parts of the run id (milliseconds, random bits), the timings of fetch, score and
-publish in microseconds, and the counts in the order of `_COUNTS`; other counts follow as `name=number`. What is not
-there is empty. Rows of earlier versions, and of runs that were declared lost, are JSON of a HistoryEntry.
+Integers are in base 36: both parts of the run id (milliseconds, random bits), the timings of fetch, score and publish
+in microseconds, and the counts in the order of `_COUNTS`; other counts follow as `name=number`. Missing fields are
+empty. Rows of earlier versions, and of runs that were declared lost, are JSON of a HistoryEntry.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 _STAGES: Final = ("fetch", "score", "publish")
-# Their places are in what is stored: new ones go last.
+# The order is part of the stored format: new ones go last.
 _COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _TWO_DIGITS: Final = tuple(first + second for first in _DIGITS for second in _DIGITS)
 _MICRO: Final = 1_000_000
-# Fields before the message, which alone may have spaces.
+# Fields before the message, which alone may contain spaces.
 _BEFORE_MESSAGE: Final = 7
 
 
@@ -42,11 +42,11 @@ class HistoryEntry(BaseModel):
     message: str = ""
     timings: dict[str, float] = {}
     counts: dict[str, int] = {}
-    #: The one number that stands for the score of a cycle that brought one: its item, or the mean of its items.
+    #: The number that represents the cycle's score, if any: its item, or the mean of its items.
     value: float | None = None
 
     def row(self) -> str:
-        """What stands in the list. `at` is not in it, the run says it; timings are cut to microseconds."""
+        """The stored row, without `at`, which the run id implies; timings are cut to microseconds."""
         milliseconds, _, bits = self.run.partition("-")
         timings = [_packed(round(self.timings[one] * _MICRO)) if one in self.timings else "" for one in _STAGES]
         counts = [_packed(self.counts[one]) if one in self.counts else "" for one in _COUNTS]
@@ -63,7 +63,7 @@ class HistoryEntry(BaseModel):
 
 
 def read_row(row: str) -> HistoryEntry | None:
-    """The cycle of this row; None when it cannot be read, as one of a version to come."""
+    """The cycle of this row; None if unreadable, e.g. of a later version."""
     try:
         return HistoryEntry.model_validate_json(row) if row.startswith("{") else _unpacked(row)
     except ValueError:
@@ -71,7 +71,7 @@ def read_row(row: str) -> HistoryEntry | None:
 
 
 def run_of(row: str) -> str:
-    """The run of this row alone; empty when it cannot be read."""
+    """Only the run id of this row; empty if unreadable."""
     if row.startswith("{"):
         entry = read_row(row)
         return entry.run if entry else ""
@@ -106,7 +106,7 @@ def _unpacked(row: str) -> HistoryEntry:
 
 
 def _numbers(names: Sequence[str], text: str) -> Iterator[tuple[str, int]]:
-    """What is there of a list of numbers: those with a place by their place, the others by name."""
+    """The numbers present in a list: positional ones by position, the others by name."""
     for place, part in zip_longest(names, text.split(","), fillvalue=""):
         name, is_named, number = part.rpartition("=")
         if number:
@@ -118,7 +118,7 @@ def _others(counts: Mapping[str, int]) -> list[str]:
 
 
 def _packed(number: int) -> str:
-    """To the base 36, which `int` reads."""
+    """In base 36, which `int` reads."""
     text = ""
     while number >= 1296:
         number, digits = divmod(number, 1296)

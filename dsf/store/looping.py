@@ -1,4 +1,4 @@
-"""Threads that work with Redis until they are told to stop."""
+"""Threads that work with Redis until stopped."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def repeat(
 ) -> None:
     """Call `step`, which returns the seconds until its next call, until `stopping` is set.
 
-    No exception ends it, or what the thread is for would never be done again: it goes on after `pause` seconds. That
-    Redis is away is logged once. `wait` is for waits that something else may end.
+    No exception ends it, or the thread's work would stop for good: it continues after `pause` seconds. An outage of
+    Redis is logged once. `wait` is for interruptible waits.
     """
     is_said = False
     while not stopping.is_set():

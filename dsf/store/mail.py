@@ -1,4 +1,4 @@
-"""The mailboxes of the clusters as the hub sees them: what waits there, and the way into the results queue."""
+"""The hub's side of the clusters' mailboxes: waiting results, and their move into the results queue."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from dsf import keys
 from dsf.messages import PACKING
 from dsf.store.client import lua
 
-#: Bytes of one message that can be a result: the shortest has an envelope with a signature.
+#: Min. bytes of a result message: the shortest has an envelope with a signature.
 SHORTEST = 200
-#: Bytes in the results queue from which on nothing more is collected.
+#: Bytes in the results queue from which collection stops.
 _MOST_BYTES = 32 * 1024 * 1024
-# Clusters that one script looks at: Redis answers no other client meanwhile.
+# Clusters per script call: it blocks Redis for other clients.
 _BATCH = 500
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What one collection did."""
+    """Result of one collection."""
 
     moved: int
-    #: Index of the cluster whose turn is next when there was no more room for results, plus the number of clusters if
-    #: all of them have had a turn; None when all were moved.
+    #: Index of the next cluster if there was no more room for results, plus the number of clusters if all have had a
+    #: turn; None if all were moved.
     next: int | None
-    #: How many of its slots are empty now, for each cluster, from the first on.
+    #: Number of emptied leading slots, for each cluster.
     empty: tuple[int, ...]
-    #: Clusters with something in their mailbox that could be no result.
+    #: Clusters with an invalid message in their mailbox.
     refused: tuple[str, ...]
 
 
 class Mail:
-    """Methods raise redis.RedisError when Redis cannot be reached; they may then be repeated."""
+    """Methods raise redis.RedisError if Redis is unreachable; they may then be repeated."""
 
     def __init__(self, client: redis.Redis, *, queue_limit: int, message_limit: int) -> None:
-        """`queue_limit` results may be in the queue, each of at most `message_limit` characters."""
+        """The queue takes `queue_limit` results of at most `message_limit` characters each."""
         self._redis = client
         self.queue_limit = queue_limit
         self._longest = message_limit * PACKING
@@ -48,16 +48,16 @@ class Mail:
         self._token = secrets.token_hex(16)
 
     def is_ours(self, seconds: float) -> bool:
-        """Whether it is this process that is to collect, for so many seconds from now."""
+        """Whether this process collects; takes or extends its lease for `seconds`."""
         return bool(self._lease(keys=[keys.COLLECTOR], args=[self._token, round(seconds * 1000)]))
 
     def give_up(self) -> None:
-        """Let another process collect, if it was this one that did."""
+        """Release the lease if this process holds it."""
         if self._redis.get(keys.COLLECTOR) == self._token:
             self._redis.delete(keys.COLLECTOR)
 
     def waiting(self) -> list[str]:
-        """Registered clusters with something in their mailbox."""
+        """Registered clusters with a non-empty mailbox."""
         clusters = sorted(map(str, self._redis.hkeys(keys.CLUSTERS)))
         found: list[str] = []
         for start in range(0, len(clusters), _BATCH):
@@ -66,11 +66,11 @@ class Mail:
         return found
 
     def room(self) -> int:
-        """How many results the queue may get; some of them may still be too many bytes for it."""
+        """Number of results that the queue can take; its limit of bytes may allow fewer."""
         return max(0, self.queue_limit - int(self._redis.llen(keys.RESULTS_QUEUE)))
 
     def collect(self, slots: Mapping[str, Sequence[int]]) -> Collected:
-        """Move what is in these slots of these clusters into the results queue, in turns, while there is room."""
+        """Move these slots of these clusters into the results queue, round-robin, while there is room."""
         named = [part for cluster, taken in slots.items() for part in (cluster, " ".join(map(str, taken)))]
         answer: list[object] = self._collect(
             keys=[keys.RESULTS_QUEUE, keys.REJECTED, keys.REJECTED_MAIL],

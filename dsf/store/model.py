@@ -1,8 +1,8 @@
-"""Keeps the read model true: how every pair does, indexed for readers, who so never read all pairs.
+"""Maintains the read model: the state of every pair, indexed, so that readers never read all pairs.
 
-Ingest and the sweeper of lost runs put a pair where it belongs in the script that changes its books. Beat, the hub
-controller and people may not judge; they *mark* a pair, and the sweeper of the results workers looks at what is marked,
-every second. `lua/model.lua` says what is kept, `dsf.keys` where.
+Ingest and the sweeper of lost runs update a pair's index in the script that changes its books. Beat, the hub controller
+and users only *mark* a pair; the results workers' sweeper processes marks every second. `lua/model.lua` describes the
+data, `dsf.keys` its keys.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from dsf import keys
 from dsf.store.client import at_once, batched, lua
 from dsf.store.entries import ALL_CLUSTERS, Entry, Override, effective, read, scorer_target
 
-#: What the model holds. Another number makes the results workers count all pairs again.
+#: Version of the model. Another number makes the results workers recount all pairs.
 VERSION: Final = "1"
-#: A place in an index is the rank of a state * SPAN + a time (unix seconds); lua/model.lua has the same number.
+#: An index score is the rank of a state * SPAN + a time (unix seconds); lua/model.lua has the same number.
 SPAN: Final = 10_000_000_000
 #: States by rank, worst first.
 RANKS: Final = ("failing", "expired", "skipped", "never", "paused", "empty", "ok")
 
-# Pairs judged per script call: Redis answers no other client meanwhile.
+# Pairs judged per script call: it blocks Redis for other clients.
 _BATCH = 200
-# Milliseconds after which another worker keeps the model when this one does not come back.
+# Milliseconds after which another worker takes over the model.
 _LEASE = 10_000
 # Batches per turn.
 _TURNS = 25
 
 
 class ModelKeeper:
-    """Looks at what was marked, and at what time alone has changed. Of several workers one does so at a time.
+    """Processes marked pairs and changes caused by time. Only one worker does so at a time.
 
-    Methods raise redis.RedisError when Redis cannot be reached; they may then be repeated.
+    Methods raise redis.RedisError if Redis is unreachable; they may then be repeated.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -47,12 +47,12 @@ class ModelKeeper:
         self._recount = client.register_script(lua("recount"))
 
     def turn(self, now: float) -> bool:
-        """Look once at `now` (unix seconds); says whether there is more to do."""
-        # Two that judge the same mark could take a newer one for it.
+        """One pass at `now` (unix seconds); returns whether there is more to do."""
+        # Two workers judging the same mark could remove a newer one.
         if not self._lease(keys=[keys.MODEL_KEEPER], args=[self._token, _LEASE]):
             return False
         if self._redis.get(keys.MODEL_VERSION) != VERSION:
-            # The first start after an upgrade, or somebody asked for it.
+            # First start after an upgrade, or on request.
             self._recount(keys=[keys.MODEL_VERSION, keys.ENTRIES, keys.MODEL_SCORERS], args=[VERSION])
         lapsed = int(self._lapse(keys=[keys.MODEL_SCORERS], args=[f"{now:.6f}", _BATCH]))
         for _ in range(_TURNS):
@@ -63,7 +63,7 @@ class ModelKeeper:
         return True
 
     def forget_lags(self) -> None:
-        """Remove what beat counted for scorers that are gone."""
+        """Remove beat's counters of removed scorers."""
         known = {str(name) for name in self._redis.hkeys(keys.SCORERS)}
         fields = [str(name) for name in self._redis.hkeys(keys.BEAT_LAGS)]
         gone = [field for field in fields if field.rpartition(":")[0] not in known]
@@ -94,19 +94,19 @@ class ModelKeeper:
         self._judge(keys=[keys.ENTRIES, keys.MODEL_MARKED], args=[f"{now:.6f}", *rows])
 
     def _spread(self, scorer: str, target: str, mark: str) -> None:
-        """A change to a scorer everywhere is one to each of its pairs."""
+        """Mark each pair of a scorer changed on all clusters."""
         clusters: Iterable[Any] = self._redis.zrange(keys.model_states(scorer), 0, -1)
         for batch in batched(clusters, 1000):
             marks = (("HINCRBY", keys.MODEL_MARKED, keys.pair(str(cluster), scorer), 1) for cluster in batch)
             at_once(self._redis, *marks)
-        # By the script, which leaves a mark that is newer than the one that was read.
+        # By the script, which keeps a mark newer than the one read.
         self._judge(keys=[keys.ENTRIES, keys.MODEL_MARKED], args=["0", target, mark, "runs"])
 
 
 def pause_of(entry: Entry | None, overrides: Mapping[str, Override], now: float) -> str:
-    """Whether somebody wants it not to run: `runs`, `paused`, or until when (unix seconds).
+    """Manual pause state: `runs`, `paused`, or until when (unix seconds).
 
-    One that cannot run (its scoring API is down) is not paused: beat skips it, with that reason.
+    A pair that cannot run (scoring API down) is not paused: beat skips it with that reason.
     """
     if entry is None:
         return "runs"
@@ -117,7 +117,7 @@ def pause_of(entry: Entry | None, overrides: Mapping[str, Override], now: float)
 
 
 def recount(client: redis.Redis) -> None:
-    """Have the results workers count all pairs again; `is_whole` says when they have. Raises redis.RedisError."""
+    """Have the results workers recount all pairs; `is_whole` tells when done. Raises redis.RedisError."""
     client.delete(keys.MODEL_VERSION)
 
 
@@ -127,7 +127,7 @@ def is_whole(client: redis.Redis) -> bool:
 
 
 def _pairs(answer: Any) -> dict[str, str]:
-    """What HRANDFIELD says in either version of the protocol."""
+    """HRANDFIELD's reply in either protocol version."""
     if answer and isinstance(answer[0], list | tuple):
         return {str(name): str(value) for name, value in answer}
     return {str(name): str(value) for name, value in zip(answer[::2], answer[1::2], strict=True)} if answer else {}

@@ -1,7 +1,7 @@
-"""What the hub controller tells people of scorers and clusters. No program decides anything by it.
+"""The hub controller's information on scorers and clusters for display. No program depends on it.
 
-The registry has what programs need, and scorers that have run; here is every DynamicScorer that counts, with its
-conditions, and every served cluster with its labels and the scorers that are kept away from it.
+The registry has the data for programs, and scorers that have run; here is every DynamicScorer that counts, with its
+conditions, and every served cluster with its labels and the scorers excluded there.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dsf import keys
 
 log = dsf.log.get(__name__)
 
-#: Label by which OCM says which ClusterSet a cluster is in.
+#: OCM's label for a cluster's ClusterSet.
 CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
-#: Labels of OCM's addons: many, and nobody divides a fleet by them.
+#: Labels of OCM's addons: many, and useless for grouping a fleet.
 _UNTOLD: Final = "feature.open-cluster-management.io/"
 _MOST_LABELS: Final = 32
 _LONGEST_MESSAGE: Final = 2000
@@ -42,7 +42,7 @@ class Said(BaseModel):
 
 
 class ScorerNotice(BaseModel):
-    """What the status of a DynamicScorer says."""
+    """Status of a DynamicScorer."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,19 +53,19 @@ class ScorerNotice(BaseModel):
 
 
 class ClusterNotice(BaseModel):
-    """What is known of a cluster besides what runs there."""
+    """Data of a cluster besides its running scorers."""
 
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
     name: str
     labels: dict[str, str] = {}
-    #: Scorer -> why it does not run there, though it runs: masked, not selected, or what is missing.
+    #: Running scorer -> why it does not run there: masked, not selected, or what is missing.
     absent: dict[str, str] = {}
 
 
 def told_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels by which people divide a fleet; the ClusterSet's first."""
+    """The labels for grouping a fleet; the ClusterSet's first."""
     found = sorted(
         (name for name in labels if not name.startswith(_UNTOLD)), key=lambda name: (name != CLUSTER_SET, name)
     )
@@ -73,7 +73,7 @@ def told_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def cut(message: str) -> str:
-    """A message as long as it is told."""
+    """A message cut to the limit."""
     return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
 
 
@@ -81,10 +81,10 @@ _Notice = TypeVar("_Notice", ScorerNotice, ClusterNotice)
 
 
 class Notices:
-    """Methods raise redis.RedisError when Redis cannot be reached. Thread-safe.
+    """Methods raise redis.RedisError if Redis is unreachable. Thread-safe.
 
-    It remembers what it wrote, so that telling the same again costs nothing; `refresh` writes all of it again where
-    some is gone. A Redis of one's own whose rules do not have these keys yet stops nothing: there are no notices then.
+    Writes are cached, so that repeating one costs nothing; `refresh` rewrites all if some are lost. With an external
+    Redis whose ACL rules lack these keys there are no notices, but no failure.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -94,15 +94,15 @@ class Notices:
         self._is_refused = False
 
     def tell_scorer(self, notice: ScorerNotice) -> None:
-        """What a DynamicScorer says now."""
+        """Write a DynamicScorer's notice."""
         self._tell(keys.SCORER_NOTICES, notice)
 
     def tell_cluster(self, notice: ClusterNotice) -> None:
-        """What a cluster is now."""
+        """Write a cluster's notice."""
         self._tell(keys.CLUSTER_NOTICES, notice)
 
     def forget_cluster(self, name: str) -> None:
-        """A cluster is served no more."""
+        """Remove a cluster's notice."""
         self._forget(keys.CLUSTER_NOTICES, [name])
 
     def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> None:
@@ -113,7 +113,7 @@ class Notices:
                 self._forget(key, [str(name) for name in known or () if name not in names])
 
     def refresh(self) -> None:
-        """Write again what Redis has lost."""
+        """Rewrite notices lost by Redis."""
         for key, told in self._told.items():
             with self._lock:
                 known: dict[Any, Any] = dict(told)
@@ -121,7 +121,7 @@ class Notices:
                 self._asked(partial(self._redis.hset, key, mapping=known))
 
     def scorers(self) -> dict[str, ScorerNotice]:
-        """All of them by name."""
+        """All notices by name."""
         return _read(ScorerNotice, self._asked(lambda: self._redis.hgetall(keys.SCORER_NOTICES)))
 
     def scorer(self, name: str) -> ScorerNotice | None:
@@ -129,7 +129,7 @@ class Notices:
         return _one(ScorerNotice, name, self._asked(lambda: self._redis.hget(keys.SCORER_NOTICES, name)))
 
     def clusters(self) -> dict[str, ClusterNotice]:
-        """All of them by name."""
+        """All notices by name."""
         return _read(ClusterNotice, self._asked(lambda: self._redis.hgetall(keys.CLUSTER_NOTICES)))
 
     def cluster(self, name: str) -> ClusterNotice | None:
@@ -153,7 +153,7 @@ class Notices:
                 self._told[key].pop(name, None)
 
     def _asked(self, command: Callable[[], Any]) -> Any:
-        """What Redis answers; None where this user may not ask."""
+        """Redis' answer; None if this user lacks the right."""
         try:
             return command()
         except NoPermissionError as error:

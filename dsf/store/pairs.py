@@ -1,29 +1,29 @@
-"""What is known of one scorer on one cluster: its latest score, its state and its books, in one Redis hash.
+"""State of one scorer on one cluster: its latest score, condition and books, in one Redis hash.
 
 Fields of the hash `dsf.keys.pair_key(cluster, scorer)`:
 
     n:scheduled, n:ok, n:empty, n:partial, n:error, n:lost     counters
     n:skipped:<reason>                                         counter
     n:error:<stage>:<reason>                                   counter, sums up to n:error
-    n:refused:<reason>, n:clamped                              counters of single results
-    t:<stage>:sum, t:<stage>:count                             seconds and number of stages that were timed
-    last_run                                                   newest run id that was heard of (or declared lost)
+    n:refused:<reason>, n:clamped                              counters of individual results
+    t:<stage>:sum, t:<stage>:count                             seconds and number of timed stages
+    last_run                                                   newest run id received (or declared lost)
     last_success                                               unix seconds of the newest successful cycle
-    failing                                                    failed cycles in a row (errors and lost)
-    failure                                                    JSON of the newest Failure; gone after a success
-    expired, expired_run, expired_at                           cycles in a row that expired in the queue, and the newest
-                                                               of them; gone after a cycle that ran
+    failing                                                    consecutive failed cycles (errors and lost)
+    failure                                                    JSON of the newest Failure; removed after a success
+    expired, expired_run, expired_at                           consecutive cycles expired in the queue, and the newest
+                                                               of them; removed after a cycle that ran
     score                                                      JSON of the newest Score
     state_run, score_run                                       run that failing/failure and the score come from
     digest, valid_until, changes                               of the score: what the writer compares, when it expires,
                                                                and how often what should be written has changed
-    items                                                      how many items the score has (results, where it goes to
-                                                               metrics only); not there in one of an earlier version
-    value                                                      the one number that stands for the score: its item, or
-                                                               the mean of its items; empty when there is none
-    unwritten                                                  why its AddOnPlacementScore was refused; then gone
+    items                                                      number of items of the score (results, if it goes to
+                                                               metrics only); missing in one of an earlier version
+    value                                                      the number that represents the score: its item, or
+                                                               the mean of its items; empty if there is none
+    unwritten                                                  why its AddOnPlacementScore was refused; else absent
 
-Those about ticks that beat does not send are in `dsf.store.skips`.
+Fields about ticks not sent by beat are in `dsf.store.skips`.
 
 The books balance: scheduled = ok + empty + partial + error + skipped + lost + runs that are still open.
 """
@@ -43,7 +43,7 @@ from dsf.store.skips import FIELDS as SKIP_FIELDS
 from dsf.store.skips import Skips
 
 OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
-#: Outcomes that bring a score.
+#: Outcomes with a score.
 SUCCESSES = ("ok", "empty", "partial")
 
 SCHEDULED = "n:scheduled"
@@ -60,7 +60,7 @@ VALID_UNTIL = "valid_until"
 ITEMS = "items"
 VALUE = "value"
 
-#: Cycles in a row that no agent took in time, after which that is why there is no new score. One or two may be chance.
+#: Consecutive cycles not taken in time by the agent from which this explains a missing score. One or two may be chance.
 EXPIRED_THRESHOLD = 3
 
 
@@ -95,7 +95,7 @@ class Score(BaseModel):
 
 
 class PairState:
-    """One pair's hash, read. Counters that were never touched are 0."""
+    """One pair's hash, parsed. Missing counters are 0."""
 
     def __init__(self, cluster: str, scorer: str, fields: Mapping[str, str]) -> None:
         self.cluster = cluster
@@ -124,7 +124,7 @@ class PairState:
         return found
 
     def refused(self) -> dict[str, int]:
-        """Single results refused, by reason."""
+        """Individual results refused, by reason."""
         return self._by_prefix("n:refused:")
 
     @property
@@ -142,7 +142,7 @@ class PairState:
 
     @property
     def scheduled(self) -> int:
-        """Cycles that were due or asked for."""
+        """Cycles due or requested."""
         return int(self._fields.get(SCHEDULED, 0))
 
     @property
@@ -152,18 +152,18 @@ class PairState:
 
     @property
     def last_run(self) -> str:
-        """Newest run id heard of; empty before the first."""
+        """Newest run id received; empty before the first."""
         return self._fields.get(LAST_RUN, "")
 
     @property
     def last_success(self) -> float | None:
-        """Unix seconds of the newest successful cycle. Every age that is shown is counted from here."""
+        """Unix seconds of the newest successful cycle. Every displayed age is counted from here."""
         text = self._fields.get(LAST_SUCCESS)
         return None if text is None else float(text)
 
     @property
     def failing(self) -> int:
-        """Failed cycles in a row."""
+        """Consecutive failed cycles."""
         return int(self._fields.get(FAILING, 0))
 
     @property
@@ -174,12 +174,12 @@ class PairState:
 
     @property
     def expired(self) -> int:
-        """Cycles in a row that expired in the cluster's queue before its agent took them."""
+        """Consecutive cycles that expired in the cluster's queue before its agent took them."""
         return int(self._fields.get(EXPIRED, 0))
 
     @property
     def trouble(self) -> Failure | None:
-        """Why the newest cycles bring no score: they fail, or the agent takes none in time. None when they do."""
+        """Why the newest cycles have no score: they fail, or the agent takes none in time. None if they have."""
         if self.expired >= EXPIRED_THRESHOLD:
             message = (
                 f"its cycles wait in the queue of {self.cluster} until the next one is due and are skipped: the agent "
@@ -197,34 +197,34 @@ class PairState:
 
     @property
     def skips(self) -> Skips | None:
-        """Why beat sends it no ticks now; None when it sent the newest one."""
+        """Why beat sends it no ticks now; None if it sent the newest one."""
         return Skips.of(self.cluster, self._fields)
 
     @property
     def valid_until(self) -> float:
-        """Until when (unix seconds) its newest score may be used; 0 before the first."""
+        """End of its newest score's validity (unix seconds); 0 before the first."""
         return float(self._fields.get(VALID_UNTIL, 0))
 
     @property
     def items(self) -> int | None:
-        """How many items its newest score has; None where that was not noted."""
+        """Number of items of its newest score; None if not recorded."""
         text = self._fields.get(ITEMS)
         return None if text is None else int(text)
 
     @property
     def value(self) -> float | None:
-        """The one number that stands for its newest score: its item, or the mean of its items; None without any."""
+        """The number that represents its newest score: its item, or the mean of its items; None without any."""
         text = self._fields.get(VALUE)
         return float(text) if text else None
 
     @property
     def unwritten(self) -> str:
-        """Why the AddOnPlacementScore was refused by the place where it is written; empty when it was not."""
+        """Why the backend refused the AddOnPlacementScore; empty if it did not."""
         return self._fields.get(UNWRITTEN, "")
 
     @property
     def score_bytes(self) -> int:
-        """About how long the newest score is as text."""
+        """Approximate text size of the newest score."""
         return len(self._fields.get(SCORE, ""))
 
     @property
@@ -237,7 +237,7 @@ class PairState:
         return {name[len(prefix) :]: int(n) for name, n in self._fields.items() if name.startswith(prefix)}
 
 
-#: What a verdict needs.
+#: Fields for a verdict.
 _VERDICT_FIELDS = (
     LAST_SUCCESS,
     FAILING,
@@ -259,7 +259,7 @@ def _judged(pair: tuple[str, str], values: Iterable[str | None]) -> PairState:
 
 
 class Pairs:
-    """Reads pairs. Methods raise redis.RedisError when Redis cannot be reached."""
+    """Reads pairs. Methods raise redis.RedisError if Redis is unreachable."""
 
     #: Pairs read per round trip.
     _BATCH = 200
@@ -273,7 +273,7 @@ class Pairs:
         return sorted(keys.split_pair(str(member)) for member in self._redis.hkeys(keys.ENTRIES))
 
     def state(self, cluster: str, scorer: str) -> PairState:
-        """One pair; falsy when nothing is known of it."""
+        """One pair; falsy if nothing is known of it."""
         fields: dict[str, str] = self._redis.hgetall(keys.pair_key(cluster, scorer))  # type: ignore[assignment]
         return PairState(cluster, scorer, fields)
 
@@ -287,7 +287,7 @@ class Pairs:
                     yield PairState(cluster, scorer, fields)
 
     def verdicts(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
-        """Many pairs with what a verdict needs only, and not the score, which may be a megabyte."""
+        """Many pairs with only the fields for a verdict, without the score, which may be a megabyte."""
         for batch in batched(pairs, self._BATCH):
             with self._redis.pipeline(transaction=False) as pipe:
                 for cluster, scorer in batch:
@@ -296,7 +296,7 @@ class Pairs:
                     yield _judged(pair, values)
 
     def unsettled(self, pairs: Iterable[tuple[str, str]], now: float) -> list[PairState]:
-        """As `verdicts`, but only those that may be anything else than succeeding at `now` (unix seconds)."""
+        """As `verdicts`, but only pairs possibly not succeeding at `now` (unix seconds)."""
         found: list[PairState] = []
         for batch in batched(pairs, self._BATCH):
             names = (keys.pair_key(*pair) for pair in batch)
@@ -305,7 +305,7 @@ class Pairs:
         return found
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
-        """The newest cycles, newest first; without those of a version to come."""
+        """The newest cycles, newest first; without those of later versions."""
         rows: list[str] = self._redis.lrange(keys.history_key(cluster, scorer), 0, -1)  # type: ignore[assignment]
         return [entry for row in rows if (entry := read_row(row)) is not None]
 

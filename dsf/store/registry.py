@@ -1,4 +1,4 @@
-"""The registry: which scorers and clusters exist, for those who have no access to the hub's objects.
+"""The registry: existing scorers and clusters, for components without access to the hub's objects.
 
 Written by the hub controller; read by the results worker, the exporter and the command line. It holds no endpoint and
 no secret: an intruder in Redis cannot learn or change where an agent sends its tokens.
@@ -41,7 +41,7 @@ class WhenEmpty(BaseModel):
 
 
 class ScorerRecord(BaseModel):
-    """What the results worker needs to turn a result of this scorer into a score, and what people look at."""
+    """Data for the results worker to turn this scorer's results into scores, and for display."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -51,31 +51,31 @@ class ScorerRecord(BaseModel):
     score_name: str
     description: str = ""
     dimension_format: str = ""
-    #: The formats of items beside the first.
+    #: Additional item formats.
     more_dimension_formats: tuple[str, ...] = ()
-    #: How results are put together before items are made of them, and the labels that stay; empty: not at all.
+    #: Aggregation of results before items are built, and the labels kept; empty: none.
     aggregate_with: Literal["", "max", "min", "mean", "sum", "last"] = ""
     aggregate_by: tuple[str, ...] = ()
     destination: Literal["AddOnPlacementScore", "None"] = "AddOnPlacementScore"
     location: str = "Internal"
     #: Seconds.
     interval: int = Field(ge=1)
-    #: Seconds for which a score may be used.
+    #: Seconds of a score's validity.
     validity: int = Field(ge=1)
-    #: Fleet-wide limit such as `10/s`, or none.
+    #: Fleet-wide limit, e.g. `10/s`, or none.
     rate_limit: str | None = None
-    #: Which series the exporter has of it; empty: as many as there is room for.
+    #: Series exposed by the exporter; empty: as many as fit.
     exposition: Literal["", "items", "pair", "none"] = ""
     suspended: bool = False
     health: Literal["Active", "Inactive", "Unknown"] = "Active"
-    #: Why it runs nowhere now, as `<reason>: <sentence>`; empty while it can.
+    #: Why it runs nowhere now, as `<reason>: <sentence>`; empty if it can.
     problem: str = ""
     when_failing: WhenFailing = WhenFailing()
     when_empty: WhenEmpty = WhenEmpty()
 
 
 class ClusterRecord(BaseModel):
-    """A managed cluster that the hub accepted."""
+    """A managed cluster accepted by the hub."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -83,9 +83,9 @@ class ClusterRecord(BaseModel):
     name: str
     #: uid of the ManagedCluster, for owner references; empty when unknown.
     uid: str = ""
-    #: Ids of the signing keys the hub takes: the current one and, during a rotation, the one before.
+    #: Ids of accepted signing keys: the current one and, during a rotation, the previous one.
     key_ids: tuple[int, ...] = (1,)
-    #: Unix seconds at which the current one was made; 0 where that is not known.
+    #: Creation time of the current one in unix seconds; 0 if unknown.
     key_since: float = 0.0
 
 
@@ -93,7 +93,7 @@ _Record = TypeVar("_Record", ScorerRecord, ClusterRecord)
 
 
 def read_record(model: type[_Record], name: str, text: str | None) -> _Record | None:
-    """A stored record; None when there is none. One that cannot be read is logged, and as if it were not there."""
+    """A stored record; None if there is none. An unreadable one is logged and treated as missing."""
     if text is None:
         return None
     try:
@@ -104,17 +104,17 @@ def read_record(model: type[_Record], name: str, text: str | None) -> _Record | 
 
 
 class Registry:
-    """Scorers and clusters in Redis. Methods raise redis.RedisError when Redis cannot be reached."""
+    """Scorers and clusters in Redis. Methods raise redis.RedisError if Redis is unreachable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
     def put_scorer(self, record: ScorerRecord) -> bool:
-        """Write a scorer; says whether anything changed."""
+        """Write a scorer; returns whether it changed."""
         return self._put(keys.SCORERS, record)
 
     def remove_scorer(self, name: str) -> bool:
-        """Forget a scorer; says whether it was there."""
+        """Remove a scorer; returns whether it existed."""
         return bool(self._redis.hdel(keys.SCORERS, name))
 
     def scorer(self, name: str) -> ScorerRecord:
@@ -130,11 +130,11 @@ class Registry:
         return self._all(keys.SCORERS, ScorerRecord)
 
     def put_cluster(self, record: ClusterRecord) -> bool:
-        """Write a cluster; says whether anything changed."""
+        """Write a cluster; returns whether it changed."""
         return self._put(keys.CLUSTERS, record)
 
     def remove_cluster(self, name: str) -> bool:
-        """Forget a cluster; says whether it was there."""
+        """Remove a cluster; returns whether it existed."""
         return bool(self._redis.hdel(keys.CLUSTERS, name))
 
     def cluster(self, name: str) -> ClusterRecord:

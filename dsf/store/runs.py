@@ -1,7 +1,7 @@
 """How runs end: with a result, or lost.
 
-A run is opened by the sender of its tick. Each of the methods here is one Lua script, so that a crash between two
-steps, a message that arrives twice or a second worker never unbalance the books.
+The sender of its tick opens a run. Each method here is one Lua script, so that a crash between two steps, a duplicate
+message or a second worker never unbalances the books.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dsf.store.client import at_once, batched, lua
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, Failure, Score
 
-#: Seconds for which a lost run is remembered, so that its late result is not taken for an unknown one.
+#: Seconds for which a lost run is remembered, so that its late result is recognised.
 LOST_MEMORY = 3600
-# Beginnings of the names of pair hashes and of histories.
+# Key prefixes of pair hashes and histories.
 _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
-# Runs declared lost or superseded per script call: Redis answers no other client meanwhile.
+# Runs declared lost or superseded per script call: it blocks Redis for other clients.
 _SWEEP_BATCH = 500
 # Likewise for pairs.
 _FORGET_BATCH = 500
@@ -45,7 +45,7 @@ log = dsf.log.get(__name__)
 
 
 class Ending(NamedTuple):
-    """What one result says about its run, ready for the books."""
+    """The outcome of one result, ready for the books."""
 
     cluster: str
     scorer: str
@@ -57,20 +57,20 @@ class Ending(NamedTuple):
     failure: Failure | None = None
     #: Successes only.
     score: Score | None = None
-    #: Of what would be written of the score; equal digests need no write.
+    #: Digest of the score to write; equal digests need no write.
     digest: str = ""
-    #: Why only a run that the hub is waiting for may end like this; other runs are refused with this reason.
+    #: If set, only a run that the hub is waiting for may end so; others are refused with this reason.
     refusal: str = ""
-    #: Failed cycles in a row after which something else is to be written; 0: never.
+    #: Consecutive failed cycles after which another value is to be written; 0: never.
     failure_threshold: int = 0
     #: Whether the score is to be written as an object.
     written: bool = True
-    #: Counters of the pair hash (names without spaces) and how much to add.
+    #: Counters of the pair hash (names without spaces) and their increments.
     counters: Mapping[str, float] = MappingProxyType({})
 
 
 class GivenWay(NamedTuple):
-    """A run whose result gave way to a newer one before the hub took it, and how the history has it."""
+    """A run superseded by a newer one before the hub took its result, and its history row."""
 
     cluster: str
     scorer: str
@@ -78,7 +78,7 @@ class GivenWay(NamedTuple):
 
 
 class Runs:
-    """Ends runs. Methods raise redis.RedisError when Redis cannot be reached; they may then be repeated."""
+    """Ends runs. Methods raise redis.RedisError if Redis is unreachable; they may then be repeated."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -98,25 +98,24 @@ class Runs:
         now: float,
         history_length: int,
     ) -> list[tuple[str, bool] | redis.ResponseError]:
-        """Close the books of runs, in this order, and take over the state and score of each that is its pair's newest.
+        """Close the books of runs in order, and store the state and score of each that is its pair's newest.
 
-        Then those of the runs that gave way, as skipped ones; it is a hub that is behind that has them, so they are
-        nearly free. `refused` are results that were refused before it was known which run they belong to, by reason;
-        they are only counted. One round trip for many endings, and one for each of the other kinds if there are any.
+        Then those of superseded runs, as skipped ones; they occur on a hub that is behind, so they are nearly free.
+        `refused` counts results by reason that were refused before their run was known. One round trip for many
+        endings, and one for each of the other kinds if any.
 
-        Returns for each of `endings` its outcome; `late` when it had been declared lost (its score counts, the books
-        stay); `replayed` or `stale` when it was refused; `removed` when the pair no longer exists; and whether a writer
-        has to look at the pair now. An error that Redis has with one of them is in its place, and says nothing of the
-        others.
+        Returns for each of `endings` its outcome; `late` if it had been declared lost (its score counts, the books
+        stay); `replayed` or `stale` if it was refused; `removed` if the pair no longer exists; and whether a writer
+        must check the pair now. A Redis error of one ending is in its place and does not affect the others.
         """
         ended = [one for batch in batched(endings, _INGEST_BATCH) for one in self._end(batch, now, history_length)]
         for rows in batched(given_way, _SWEEP_BATCH):
             try:
                 self._superseded(keys=[keys.OPEN_RUNS, keys.ENTRIES], args=_rows(rows, history_length))
             except redis.ResponseError as error:
-                # They are declared lost in time.
+                # They will be declared lost.
                 log.warning("the books of runs that gave way cannot be closed", error=str(error)[:500])
-        # Rarely any, so a round trip of its own.
+        # Rare, so in a separate round trip.
         self.refuse(refused)
         return ended
 
@@ -133,7 +132,7 @@ class Runs:
         return [one if isinstance(one, redis.ResponseError) else (str(one[0]), one[1] == 1) for one in answers]
 
     def refuse(self, refused: Mapping[str, int]) -> None:
-        """Count results that are refused before it is known which run they belong to, by reason."""
+        """Count results refused before their run was known, by reason."""
         if refused:
             self._count(keys=[keys.REJECTED], args=[part for item in refused.items() for part in item])
 
@@ -142,9 +141,8 @@ class Runs:
     ) -> tuple[list[str], bool]:
         """Declare runs lost whose deadline passed `lost_after` seconds ago.
 
-        Only while no result waits anywhere: one of those could be theirs. Without patience also while some do, but then
-        only runs that are a minute late. Returns the runs as `<pair>/<run id>`, and
-        whether there may be more to do as soon as the queue is empty.
+        Only while no result waits: it could be theirs. Without `is_patient` also while some wait, but only runs a
+        minute late. Returns the runs as `<pair>/<run id>`, and whether there may be more to do once the queue is empty.
         """
         answer: list[object] = self._sweep(
             keys=[
@@ -175,9 +173,9 @@ class Runs:
         return [str(member) for member in answer[1:]], overdue < 0 or overdue == _SWEEP_BATCH
 
     def leftovers(self) -> set[str]:
-        """Pairs that once were in the schedule, are not now, and of which something may still be known.
+        """Pairs formerly in the schedule that may still have data.
 
-        Asked regularly: it is here that pairs that are in the schedule become known.
+        Called regularly, because it also records the pairs now in the schedule.
         """
         scheduled = {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
         known = {str(pair) for pair in self._redis.smembers(keys.KNOWN_PAIRS)}
@@ -186,10 +184,9 @@ class Runs:
         return known - scheduled
 
     def forget(self, pairs: Iterable[str]) -> list[str]:
-        """Remove state, books and history of those of these pairs that are not in the schedule.
+        """Remove state, books and history of these pairs unless they are in the schedule.
 
-        Returns the ones of which something was there. The hub controller does this itself when it removes a pair; it
-        may have died in between.
+        Returns those that had data. The hub controller does this itself on removing a pair, but may die in between.
         """
         found: list[str] = []
         for batch in batched(sorted(pairs), _FORGET_BATCH):
@@ -198,9 +195,9 @@ class Runs:
         return found
 
     def put_back(self, lists: Iterable[str], *, now: float, dead_after: float) -> int:
-        """Say that the worker with these lists is alive, and put results of dead workers back into the queue.
+        """Send the heartbeat of the worker with these lists, and put results of dead workers back into the queue.
 
-        A worker is taken for dead when nothing was heard of it for `dead_after` seconds. Returns how many results.
+        A worker counts as dead after `dead_after` seconds without heartbeat. Returns the number of results.
         """
         answer = self._put_back(
             keys=[keys.TAKERS, keys.RESULTS_QUEUE], args=[_number(now), _number(now - dead_after), *lists]
@@ -227,7 +224,7 @@ def _row(ending: Ending) -> Iterable[_Argument]:
         "1" if ending.written else "0",
         " ".join([f"{name} {_number(amount)}" for name, amount in ending.counters.items()]),
         "1" if ending.outcome == "skipped" and history.reason == EXPIRED else "0",
-        # What goes to metrics only has results and no items.
+        # A metrics-only score has results and no items.
         len(score.items if ending.written else score.results) if score is not None else 0,
         "" if history.value is None else f"{history.value:.6g}",
     )
@@ -242,5 +239,5 @@ def _rows(given_way: Iterable[GivenWay], history_length: int) -> list[_Argument]
 
 
 def _number(value: float) -> str:
-    # Counters must be whole numbers to Redis; times keep their microseconds.
+    # Redis needs integer counters; times keep microseconds.
     return str(value) if isinstance(value, int) else f"{value:.6f}"

@@ -1,8 +1,8 @@
 """The schedule in Redis: entries by the hub controller, overrides by people, due times.
 
-An entry says how often a pair runs; an override is a person's change and is kept when the controller writes the entry
-again. Due times are in a sorted set that beat reads. Times are unix seconds, intervals seconds. A pair is named by its
-member string `<cluster>/<scorer>` (`Entry.pair`, `dsf.keys.pair`).
+An entry defines how often a pair runs; an override is a user's change and survives rewrites of the entry by the
+controller. Due times are in a sorted set read by beat. Times are unix seconds, intervals seconds. A pair is named by
+its member string `<cluster>/<scorer>` (`Entry.pair`, `dsf.keys.pair`).
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class _Move(NamedTuple):
 
 
 class ScheduleStore:
-    """Reads and writes the schedule. Methods raise redis.RedisError when Redis cannot be reached.
+    """Reads and writes the schedule. Methods raise redis.RedisError if Redis is unreachable.
 
-    `now` is only given by tests; it defaults to the clock.
+    `now` is for tests only; it defaults to the clock.
     """
 
     #: Entries read or written per round trip.
     _BATCH = 1000
-    #: Attempts to change an override that others are changing too.
+    #: Attempts to change an override under concurrent changes.
     _ATTEMPTS = 10
 
     def __init__(self, client: redis.Redis, *, spread_rate: float | None = None) -> None:
@@ -73,10 +73,10 @@ class ScheduleStore:
     # --- entries -------------------------------------------------------------------------------------------------
 
     def upsert(self, entries: Iterable[Entry], now: float | None = None) -> int:
-        """Write entries that are new or differ; says how many. Beat sees them at once. Overrides are kept.
+        """Write new or changed entries; returns how many. Beat sees them at once. Overrides are kept.
 
-        A new entry is due at once, many are spread. A changed one is due at its next slot or at the time at which it
-        was due before, whichever is earlier; one that is no longer suspended is due at once.
+        A new entry is due at once, many are spread. A changed one is due at its next slot or its previous due time,
+        whichever is earlier; one no longer suspended is due at once.
         """
         at = time.time() if now is None else now
         changed = 0
@@ -99,17 +99,17 @@ class ScheduleStore:
         return changed
 
     def remove(self, pairs: Iterable[str], now: float | None = None) -> int:
-        """Forget pairs: entry, due time, state, books, history and open runs; says how many had an entry.
+        """Remove pairs: entry, due time, state, books, history and open runs; returns how many had an entry.
 
-        The score writer is told to look, so that the pair's AddOnPlacementScore goes. Open runs are closed without
-        being counted: there are no books left in which they could be. Overrides are kept, because pairs also go and
-        come back while a scorer is unhealthy or masked; `forget` removes those of a scorer that is gone for good.
+        The score writer is notified, to delete the pair's AddOnPlacementScore. Open runs are closed uncounted: their
+        books are gone. Overrides are kept, because pairs also disappear temporarily while a scorer is unhealthy or
+        masked; `forget` removes those of a deleted scorer.
         """
         at = time.time() if now is None else now
         gone = sorted(set(pairs))
         removed = 0
         for batch in batched(gone, self._BATCH):
-            # First out of the schedule: beat and rescore open no more runs after this.
+            # First the schedule: beat and rescore open no more runs after this.
             answers = at_once(
                 self._redis,
                 ("HDEL", keys.ENTRIES, *batch),
@@ -131,7 +131,7 @@ class ScheduleStore:
     def entries(self, pairs: Iterable[str] | None = None) -> list[Entry]:
         """The entries of these pairs, in their order; by default all, sorted by pair.
 
-        One that cannot be read is left out and logged, one that is not there is left out.
+        Unreadable ones are logged and left out, missing ones left out.
         """
         if pairs is not None:
             return list(self._read(pairs))
@@ -143,18 +143,18 @@ class ScheduleStore:
         return self._redis.hgetall(keys.ENTRIES)  # type: ignore[return-value]
 
     def entries_of(self, scorer: str) -> list[Entry]:
-        """The entries of one scorer, sorted by cluster; those of others are not parsed."""
+        """The entries of one scorer, sorted by cluster; others are not parsed."""
         stored = self._redis.hgetall(keys.ENTRIES)
         mine = ((pair, text) for pair, text in sorted(stored.items()) if keys.split_pair(str(pair))[1] == scorer)
         return [entry for pair, text in mine if (entry := _entry(str(pair), str(text))) is not None]
 
     def entry(self, pair: str) -> Entry | None:
-        """One entry, or None when the pair is not scheduled."""
+        """One entry, or None if the pair is not scheduled."""
         text: str | None = self._redis.hget(keys.ENTRIES, pair)  # type: ignore[assignment]
         return _entry(pair, text)
 
     def due_times(self, pairs: Iterable[str]) -> dict[str, float]:
-        """When these pairs are due next (unix seconds); pairs that are not scheduled are left out."""
+        """Next due times of these pairs (unix seconds), without unscheduled ones."""
         times: dict[str, float] = {}
         for batch in batched(pairs, self._BATCH):
             due = self._redis.zmscore(keys.DUE, batch)
@@ -168,7 +168,7 @@ class ScheduleStore:
         return _overrides(sorted(self._redis.hgetall(keys.OVERRIDES).items()))
 
     def overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, Override]:
-        """The overrides that concern a scorer on these clusters, by target as for `overrides`."""
+        """The overrides for a scorer on these clusters, by target as for `overrides`."""
         found: dict[str, Override] = {}
         for batch in batched((scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH):
             found |= _overrides(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
@@ -190,12 +190,11 @@ class ScheduleStore:
         by: str = "",
         now: float | None = None,
     ) -> Override:
-        """Change what is given, keep the rest, and move the due times of the pairs it touches; returns the result.
+        """Change the given fields, keep the rest, and move the due times of affected pairs; returns the result.
 
         `interval` in seconds. `paused=True` pauses until `paused_until` (or without an end), `paused=False` resumes,
-        also what the DynamicScorer itself suspends. A shorter interval holds from its next slot on, and so does a
-        longer one; a resumed pair runs at once.
-        Raises UnknownScorerError, UnknownClusterError, and ValueError for an interval that is not 1..MAX_SECONDS
+        even if the DynamicScorer itself is suspended. A new interval applies from its next slot; a resumed pair runs at
+        once. Raises UnknownScorerError, UnknownClusterError, and ValueError for an interval that is not 1..MAX_SECONDS
         (`dsf.api.types`) or an end of the pause after LATEST (`dsf.store.entries`); nothing is stored then.
         """
         at = time.time() if now is None else now
@@ -214,11 +213,11 @@ class ScheduleStore:
         return self._change(target, merged, at) or Override()
 
     def resume(self, target: str, *, note: str = "", by: str = "", now: float | None = None) -> Override:
-        """End the pause of a target; its pairs run at once. Returns the override that is left, possibly an empty one.
+        """End the pause of a target; its pairs run at once. Returns the remaining override, possibly empty.
 
-        Only where something else would still hold a pair back (a pause of the whole scorer, or `suspend` in the
-        DynamicScorer) the override goes on to say "not paused": so a later `suspend` is not overruled unasked.
-        Raises UnknownScorerError and UnknownClusterError.
+        Only if something else still pauses a pair (a pause of the whole scorer, or `suspend` in the DynamicScorer) the
+        override stays as "not paused": so it does not overrule a later `suspend`. Raises UnknownScorerError and
+        UnknownClusterError.
         """
         at = time.time() if now is None else now
         self._check(target)
@@ -236,7 +235,7 @@ class ScheduleStore:
         return self._change(target, resumed, at) or Override()
 
     def reset(self, target: str, now: float | None = None) -> bool:
-        """Remove the override of exactly this target; says whether there was one. Due times move as in set_override.
+        """Remove the override of exactly this target; returns whether there was one. Due times move as in set_override.
 
         Raises UnknownScorerError and UnknownClusterError for a target that neither exists nor has an override.
         """
@@ -247,13 +246,13 @@ class ScheduleStore:
         return True
 
     def targets(self, scorer: str) -> list[str]:
-        """The targets of all overrides of a scorer, also of those that cannot be read."""
+        """The targets of all overrides of a scorer, including unreadable ones."""
         return [str(name) for name in self._redis.hkeys(keys.OVERRIDES) if keys.split_pair(str(name))[1] == scorer]
 
     def forget(self, scorer: str) -> int:
-        """Remove all overrides of a scorer that was deleted, so that a new one of that name starts without them.
+        """Remove all overrides of a deleted scorer, so that a new one of that name starts without them.
 
-        Says how many there were.
+        Returns their number.
         """
         targets = self.targets(scorer)
         return int(self._redis.hdel(keys.OVERRIDES, *targets)) if targets else 0
@@ -268,12 +267,12 @@ class ScheduleStore:
             registry.cluster(cluster)
 
     def _change(self, target: str, change: Callable[[Override], Override | None], now: float) -> Override | None:
-        """Replace an override by what `change` makes of it, and move the due times of the pairs it touches."""
+        """Replace an override by the result of `change`, and move the due times of affected pairs."""
         for _ in range(self._ATTEMPTS):
             text: str | None = self._redis.hget(keys.OVERRIDES, target)  # type: ignore[assignment]
             new = change((_override(target, text) if text else None) or Override())
             written = new.model_dump_json() if new else ""
-            # Only over what was read: two people at work must not undo each other.
+            # Compare-and-set: concurrent users must not undo each other's change.
             if self._replace(
                 keys=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE],
                 args=[target, text or "", written, keys.split_pair(target)[1]],
@@ -292,7 +291,7 @@ class ScheduleStore:
     def _moves(
         self, pairs: list[str], before: Mapping[str, Override], after: Mapping[str, Override], now: float
     ) -> Iterator[_Move]:
-        """Those pairs that run differently after a change of overrides, and how their due times move."""
+        """The pairs affected by a change of overrides, and how their due times move."""
         for entry in self._read(pairs):
             was, will = effective(entry, before, now), effective(entry, after, now)
             slot = next_slot(entry.pair, will.interval, now)

@@ -1,11 +1,11 @@
-"""Ticks that are due and that beat does not send: for which reasons, and how many of a pair's in a row.
+"""Due ticks that beat does not send: reasons, and number of consecutive ones per pair.
 
-Fields of the pair's hash, counted by `lua/dispatch.lua`. All are whole numbers, because beat may only count there:
+Fields of the pair's hash, counted by `lua/dispatch.lua`. All are integers, because beat may only increment there:
 
-    skips               ticks in a row that were not sent; 0 after one was
+    skips               consecutive ticks not sent; 0 after a sent one
     skips_since         unix seconds of the first of them
-    skip_at:<reason>    unix seconds of the newest one that was not sent for this reason
-    skip_for            number of the reason of the newest one, so that beat knows when it is another one
+    skip_at:<reason>    unix seconds of the newest one skipped for this reason
+    skip_for            number of the newest one's reason, for beat to detect a change
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from typing import Final
 QUEUE_FULL: Final = "queue_full"
 RATE_LIMIT: Final = "rate_limit"
 PAUSED: Final = "paused"
-#: The cluster's mailbox is full: what its agent measured now would only wait.
+#: The cluster's mailbox is full: a new result would only wait.
 RESULTS_BEHIND: Final = "results_behind"
-#: The hub holds it back: its scoring API fails its health checks, or its configuration cannot be used.
+#: Disabled by the hub: its scoring API fails health checks, or its configuration is unusable.
 INACTIVE: Final = "inactive"
-#: Beat itself was away, or Redis was: the slot is over before its tick could be sent.
+#: Beat or Redis was down: the slot passed before its tick could be sent.
 EXPIRED: Final = "expired"
 REASONS: Final = (QUEUE_FULL, RATE_LIMIT, PAUSED, RESULTS_BEHIND, INACTIVE, EXPIRED)
 
 _TICKS, _SINCE = "skips", "skips_since"
 _NEWEST: Final = {reason: f"skip_at:{reason}" for reason in REASONS}
-#: Every field, for those who read only what they need.
+#: Every field, for selective reads.
 FIELDS: Final = (_TICKS, _SINCE, *_NEWEST.values())
 
-#: Ticks in a row that are not sent, after which people are told although there is still a score. One or two are how a
-#: rate limit works.
+#: Consecutive skips from which they are reported despite a valid score. One or two are normal under a rate limit.
 SKIPS_THRESHOLD: Final = 3
 
 
@@ -46,7 +45,7 @@ class Skips:
 
     @classmethod
     def of(cls, cluster: str, fields: Mapping[str, str]) -> Skips | None:
-        """From a pair's hash; None when its newest tick was sent, or it never had one."""
+        """From a pair's hash; None if its newest tick was sent, or it never had one."""
         ticks = int(fields.get(_TICKS, 0))
         newest = {reason: int(fields[field]) for reason, field in _NEWEST.items() if field in fields}
         if ticks <= 0 or not newest:
@@ -54,8 +53,8 @@ class Skips:
         return cls(cluster, max(newest, key=newest.__getitem__), ticks, float(fields.get(_SINCE, 0)))
 
     def why(self, rate_limit: str | None, problem: str = "") -> str:
-        """The reason as a sentence that says what to do; `rate_limit` is the scorer's, such as `10/s`, `problem` what
-        keeps it from running."""
+        """The reason and remedy as a sentence; `rate_limit` is the scorer's, e.g. `10/s`, `problem` is why it cannot
+        run."""
         if self.reason == RATE_LIMIT:
             return (
                 f"the rate limit of this scorer, {rate_limit or 'which was removed since'}, is for all clusters "

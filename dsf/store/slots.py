@@ -1,8 +1,8 @@
-"""Slots: the moments at which a pair runs. Pure functions.
+"""Slots: the times at which a pair runs. Pure functions.
 
-A pair has a phase within its interval, made from its name, so that 10,000 entries created together do not fire
-together and every beat computes the same slots. A slot is `phase + k * interval`: runs do not drift, whenever they are
-sent. Times are unix seconds, phases have whole milliseconds, intervals whole seconds.
+A pair has a phase within its interval, made from its name, so that 10,000 entries created together do not fire together
+and every beat computes the same slots. A slot is `phase + k * interval`: runs do not drift. Times are unix seconds,
+phases have whole milliseconds, intervals whole seconds.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 
-#: Due times are moved by microseconds to mark a change, and clocks are read a moment later; within a millisecond of a
-#: slot is on the slot.
+#: Due times are moved by microseconds to mark a change, and clocks are read slightly later; within a millisecond of a
+#: slot counts as on it.
 TOLERANCE = 0.001
 
 
@@ -26,7 +26,7 @@ def phase(pair: str, interval: int) -> float:
 
 
 def _slot(pair: str, interval: int, at: float, ahead: int) -> float:
-    # In whole milliseconds, so that the same slot is the same float however it was reached.
+    # In whole milliseconds, so that a slot is the same float however computed.
     length, offset = interval * 1000, _phase_ms(pair, interval)
     number = (math.floor((at + TOLERANCE) * 1000) - offset) // length + ahead
     return (number * length + offset) / 1000
@@ -48,18 +48,18 @@ def is_slot(pair: str, interval: int, at: float) -> bool:
 
 
 def scheduled_time(pair: str, interval: int, due: float, now: float) -> float:
-    """The scheduled time of a run that was due at `due` and is sent at `now`: a later slot that came meanwhile wins,
+    """The scheduled time of a run that was due at `due` and is sent at `now`: a later slot passed meanwhile wins,
     because missed slots are not caught up."""
     return max(due, current_slot(pair, interval, now))
 
 
 def next_due(pair: str, interval: int, due: float, now: float) -> float:
-    """When a pair that was due at `due` and runs at `now` is due again.
+    """Next due time of a pair due at `due` that runs at `now`.
 
-    After a run on its slot: the first slot after now. After a run at another moment (the first one, after a resume or
-    a shortened interval): the first slot that is at least half an interval away, so that two runs do not touch.
+    After a run on its slot: the first slot after now. After a run at another moment (the first one, after a resume or a
+    shortened interval): the first slot at least half an interval away, to keep runs apart.
     """
     if is_slot(pair, interval, due):
         return next_slot(pair, interval, max(due, now))
-    # A slot that is exactly half an interval away counts, hence the step back from "after" to "not before".
+    # A slot exactly half an interval away counts, hence the step back from "after" to "not before".
     return next_slot(pair, interval, max(due, now) + interval / 2 - 2 * TOLERANCE)

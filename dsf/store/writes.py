@@ -1,7 +1,7 @@
-"""Which AddOnPlacementScores have to be looked at, who is looking, and what stands in the backend.
+"""Work list of AddOnPlacementScores: due checks, claims by writers, and the backend's content.
 
-A pair is due at its time in the sorted set; a writer claims it for a while, and a change of the pair meanwhile has
-it looked at again afterwards. A writer that dies leaves a lease that ends. Times are unix seconds.
+A pair is due at its time in the sorted set; a writer claims it with a lease, and a change of the pair meanwhile makes
+it due again. A dead writer's lease expires. Times are unix seconds.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from dsf.store.client import at_once, batched, lua
 from dsf.store.pairs import UNWRITTEN
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 
-#: Writes that may follow each other at once before the rate applies.
+#: Burst of writes before the rate limit applies.
 BURST = 5
-# Instead of a record: it cannot be read, so the object is written again. Not the absence of a record: a writer that is
-# just writing the object for the first time could not tell that it was asked to write it once more. For the same reason
-# each one is followed by something of its own: a writer may be repairing the edit before.
+# Replaces a record: it is unreadable, so the object is written again. Not a deletion: a writer just writing the object
+# for the first time could not detect the request to write again. For the same reason each gets a unique suffix: a
+# writer may be repairing the previous edit.
 _FORGOTTEN = "?"
-# Members per command of an audit: Redis answers no other client meanwhile.
+# Members per command of an audit: it blocks Redis for other clients.
 _CHUNK = 1000
-#: Share of its validity after which an object is renewed. Not a half: a score is up to an interval old when it is
-#: written, so that renewals at a half of what is left would come more often than twice per validity.
+#: Share of its validity after which an object is renewed. Not a half: a score is up to an interval old when written, so
+#: that renewal at half of the rest would happen more than twice per validity.
 RENEW_SHARE = 0.6
-#: Seconds by which the clocks of two hosts may differ. "Look now" is meant by the writer's clock too.
+#: Max. clock difference of two hosts in seconds. "Check now" must also hold by the writer's clock.
 CLOCK_SKEW = 60.0
-#: Field of the writer's counters with `Writes.validity_factor`.
+#: Field of `Writes.validity_factor` in the writer's counters.
 VALIDITY_FACTOR = "validity_factor"
-# Characters that are kept of the reason for which a score was refused.
+# Max. characters kept of a refusal's reason.
 _REASON_LIMIT = 1000
 
 
 class WrittenRecord(BaseModel):
-    """What stands in the backend for one pair."""
+    """The backend's content for one pair."""
 
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
     #: Name of the object; its namespace is the cluster.
     name: str
-    #: Of everything that was written but the times.
+    #: Hash of everything written but the times.
     digest: str
     valid_until: float
     written_at: float
-    #: Since when the object says that scores are up to date.
+    #: Since when the object reports up-to-date scores.
     since: float
-    #: The cluster went to another cell, which may have written it since; what is there stays until it expires.
+    #: The cluster moved to another cell, which may have written it since; the object stays until it expires.
     left: bool = False
 
     @property
     def renew_at(self) -> float:
-        """When somewhat more than half of its validity is gone."""
+        """At somewhat more than half of its validity."""
         return self.written_at + (self.valid_until - self.written_at) * RENEW_SHARE
 
 
@@ -78,10 +78,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finish:
-    """The end of the work on a claimed pair: `written` stands in the backend now, look again at `next_look`.
+    """The end of the work on a claimed pair: `written` is in the backend now, next check at `next_look`.
 
-    `facts` is what was read: if the record is another one by then, or the pair was touched meanwhile, the pair is
-    looked at again at once. `counts` goes into the writer's counters.
+    `facts` is the data read: if the record has changed since, or the pair was touched, it is checked again at once.
+    `counts` goes into the writer's counters.
     """
 
     claim: Claim
@@ -109,25 +109,25 @@ class Finish:
 
 @dataclass(frozen=True)
 class Facts:
-    """What Redis knows of a pair that a writer looks at. Read anew for each look: no change is told a second time."""
+    """Redis' data of a claimed pair. Reread for each check, because a change is notified only once."""
 
-    #: None when it is not there (any more).
+    #: None if missing (or removed).
     scorer: ScorerRecord | None
     cluster: ClusterRecord | None
     scheduled: bool
     score: str | None
     failing: int
-    #: How often what should be written has changed since the last look.
+    #: Changes of the desired object since the last check.
     changes: int
-    #: Why the last attempt was refused, which the scorer's status says; empty when it was not.
+    #: Why the last attempt was refused, for the scorer's status; empty if it was not.
     refusal: str
-    #: As it is in Redis, and read; None when nothing was written or it cannot be read.
+    #: As stored in Redis, and parsed; None if nothing was written or it is unreadable.
     written_text: str
     written: WrittenRecord | None
 
 
 class Writes:
-    """The list of pairs to be looked at. Methods raise redis.RedisError when Redis cannot be reached."""
+    """The list of pairs to check. Methods raise redis.RedisError if Redis is unreachable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -136,9 +136,9 @@ class Writes:
         self._budget = client.register_script(lua("writes_budget"))
 
     def touch(self, cluster: str, scorer: str, *, forget_written: bool = False) -> None:
-        """Have a pair looked at now: its scorer, cluster or object changed.
+        """Have a pair checked now: its scorer, cluster or object changed.
 
-        With `forget_written` the object is written whatever is remembered of it: it was edited or is gone.
+        With `forget_written` the object is written unconditionally: it was edited or deleted.
         """
         self.touch_all([(cluster, scorer)], forget_written=forget_written)
 
@@ -147,14 +147,14 @@ class Writes:
         members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
         due, forgotten = _time(time.time() - CLOCK_SKEW), _FORGOTTEN + uuid.uuid4().hex
         for batch in batched(members, _CHUNK):
-            # LT: a pair that already waits keeps its place.
+            # LT: an already waiting pair keeps its place.
             commands = [("ZADD", keys.WRITES, "LT", *(part for member in batch for part in (due, member)))]
             if forget_written:
                 commands.insert(0, ("HSET", keys.WRITTEN, *(part for member in batch for part in (member, forgotten))))
             at_once(self._redis, *commands)
 
     def leave(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Another cell has these pairs from now on: their objects stay until they expire."""
+        """Another cell takes over these pairs: their objects stay until they expire."""
         members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
         for batch in batched(members, _CHUNK):
             texts: list[str | None] = self._redis.hmget(keys.WRITTEN, batch)  # type: ignore[assignment]
@@ -167,14 +167,14 @@ class Writes:
 
     def claim(self, now: float, lease_seconds: float, limit: int) -> tuple[list[Claim], float | None]:
         """At most `limit` due pairs, longest waiting first, and the seconds until the next one is due (None: none)."""
-        # Through the text Redis sees, so that it compares equal later.
+        # Via the text stored in Redis, so that it compares equal later.
         lease = float(_time(now + lease_seconds))
         answer: list[str] = self._claim(keys=[keys.WRITES, keys.WRITE_LEASES], args=[_time(now), _time(lease), limit])
         claims = [Claim(*keys.split_pair(member), lease) for member in answer[1:]]
         return claims, float(answer[0]) if answer[0] else None
 
     def facts(self, claims: Iterable[Claim]) -> list[Facts]:
-        """What is known of claimed pairs, in one round trip."""
+        """Facts of claimed pairs, in one round trip."""
         wanted = list(claims)
         with self._redis.pipeline(transaction=False) as pipe:
             for claim in wanted:
@@ -197,17 +197,17 @@ class Writes:
             answers = pipe.execute(raise_on_error=False)
         for (names, values), answer in zip(calls, answers, strict=True):
             if isinstance(answer, redis.exceptions.NoScriptError):
-                # Redis was restarted, or this is the first: the client loads it.
+                # First use, or Redis was restarted: the client loads it.
                 self._finish(keys=names, args=values)
             elif isinstance(answer, Exception):
                 raise answer
 
     def results_waiting(self) -> int:
-        """How many results wait for a worker."""
+        """Number of results waiting for a worker."""
         return int(self._redis.llen(keys.RESULTS_QUEUE))
 
     def put_back(self, claim: Claim, now: float) -> None:
-        """Give a claimed pair to the next writer, untouched."""
+        """Release a claimed pair for the next writer, unchanged."""
         at_once(self._redis, ("ZADD", keys.WRITES, _time(now), claim.pair), ("ZREM", keys.WRITE_LEASES, claim.pair))
 
     def put_off(self, claim: Claim, until: float) -> None:
@@ -220,7 +220,7 @@ class Writes:
         )
 
     def note_refusal(self, claim: Claim, facts: Facts, why: str) -> bool:
-        """Remember that this pair's object was refused, until a look at it ends well; False when that is known."""
+        """Record the refusal of this pair's object until a check succeeds; False if already recorded."""
         text = why[:_REASON_LIMIT]
         if facts.refusal == text:
             return False
@@ -228,15 +228,15 @@ class Writes:
         return True
 
     def take_budget(self, rate: float, wanted: int) -> tuple[int, float]:
-        """Take at most so many writes out of the fleet's budget, a burst at most.
+        """Take up to `wanted` writes from the fleet's budget, a burst at most.
 
-        Returns how many may happen now, and the seconds to wait before asking again where that is none.
+        Returns the number allowed now and, if none, the seconds to wait before asking again.
         """
         granted, wait = self._budget(keys=[keys.WRITE_BUDGET], args=[repr(rate), BURST, wanted])
         return int(granted), float(wait)
 
     def validity_factor(self) -> float:
-        """By how much every validity is longer at the moment; at least 1."""
+        """Current extension factor of validities; at least 1."""
         text: str | None = self._redis.hget(keys.WRITE_STATS, VALIDITY_FACTOR)  # type: ignore[assignment]
         return read_factor(text)
 
@@ -245,20 +245,20 @@ class Writes:
         at_once(self._redis, ("HSET", keys.WRITE_STATS, VALIDITY_FACTOR, f"{factor:.3f}"))
 
     def begin_audit(self, every: float) -> bool:
-        """Whether this writer is to audit now; true for one writer of all per `every` seconds."""
+        """Whether this writer must audit now; true for one writer per `every` seconds."""
         return bool(at_once(self._redis, ("SET", keys.WRITE_AUDIT, "1", "NX", "PX", int(every * 1000)))[0])
 
     def written_pairs(self) -> list[tuple[str, str]]:
-        """(cluster, scorer) of every object that stands in the backend."""
+        """(cluster, scorer) of every object in the backend."""
         return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.WRITTEN)]
 
     def any_written(self, pairs: Iterable[tuple[str, str]]) -> bool:
-        """Whether an object of one of these (cluster, scorer) stands in the backend."""
+        """Whether the backend has an object of one of these (cluster, scorer)."""
         members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
         return bool(members) and any(self._redis.hexists(keys.WRITTEN, member) for member in members)
 
     def unwatched(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Those of `pairs` that no writer would look at again, or that have no entry any more."""
+        """Those of `pairs` without a scheduled check, or without an entry."""
         if not pairs:
             return []
         members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
@@ -305,7 +305,7 @@ def _written(text: str | None) -> WrittenRecord | None:
     try:
         return WrittenRecord.model_validate_json(text) if text else None
     except ValidationError:
-        # Of another version: as good as not known, the object is written again.
+        # Of another version: treated as unknown, the object is written again.
         return None
 
 
