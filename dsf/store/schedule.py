@@ -1,4 +1,4 @@
-"""The schedule in Redis: entries by the hub controller, overrides by people, due times.
+"""The schedule in Redis: entries by the hub controller, overrides by users, due times.
 
 An entry defines how often a pair runs; an override is a user's change and survives rewrites of the entry by the
 controller. Due times are in a sorted set read by beat. Times are unix seconds, intervals seconds. A pair is named by
