@@ -182,6 +182,6 @@ def test_it_is_a_clean_call_or_refused(parts: object, headers: dict[str, Any], p
             accepted = inbox.accept(item, QUEUE)
         except MessageRejectedError:
             continue
-        scorer, *run = json.loads(accepted["body"])[0]
+        scorer, *run = accepted.payload[0]
         assert scorer == "sample"
         assert run in ([], [RUN])

@@ -47,7 +47,7 @@ def test_signals_and_outcome(
     app = Celery(set_as_current=False)
     requests: list[Any] = []
 
-    @app.task(bind=True, ignore_result=True, throws=(CycleError,))
+    @app.task(bind=True, shared=False, ignore_result=True, throws=(CycleError,))
     def stage(self: Any, scorer: str) -> str:
         requests.append(self.request)
         if error is not None:
