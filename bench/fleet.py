@@ -1,7 +1,7 @@
 """The whole hub under a whole fleet: every process, Redis included, from tick to score.
 
     python -m bench.fleet [--clusters N ...] [--seconds S] [--workers W] [--overload S] [--flood S]
-                          [--soak S] [--seed N] [--kube] [--quick] [--strict] [--json FILE]
+                          [--soak S] [--seed N] [--kube] [--redis FILE] [--quick] [--strict] [--json FILE]
 
 Real hub controller, beat, results workers, exporter and Redis on a folder of manifests; the agents of all clusters are
 played by one process (`bench.player`): 10 scorers every 30 s, signed results of 10 items, of which 5 % have other
@@ -13,7 +13,8 @@ makes faults for so long, with 3 bad scorers of the 10 (`bench.soak` says which 
 standard error each minute says where it is.
 
 `--kube` has an API server in place of the folder (`bench.kubeworld`), whose own cost is a row of its own; `--soak`
-needs the folder.
+needs the folder. `--redis` is a redis-server in place of the Valkey of the wheel, which is built with the C library's
+allocator, not with jemalloc as Redis' own images are.
 
 CPU is that of the processes (user and system, all threads that ever lived, children included); what is waited for
 depends on what else the machine does.
@@ -65,12 +66,13 @@ class Plan:
     seed: int = 7
     #: On an API server.
     kube: bool = False
+    redis: Path | None = None
 
 
 def measure_size(clusters: int, plan: Plan) -> Measurement:
     """One size, with processes of its own."""
     name = f"{clusters} x {SCORERS}"
-    with world_of(clusters, plan.workers, kube=plan.kube) as world:
+    with world_of(clusters, plan) as world:
         began = time.monotonic()
         world.bring_up()
         up = time.monotonic() - began
@@ -185,15 +187,15 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
 
 
 @contextlib.contextmanager
-def world_of(clusters: int, workers: int, *, kube: bool = False) -> Iterator[World]:
+def world_of(clusters: int, plan: Plan) -> Iterator[World]:
     """All processes of one size; they end with the block."""
     api = ThreadingHTTPServer(("127.0.0.1", 0), ScoringApi)
     threading.Thread(target=api.serve_forever, daemon=True).start()
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
-            (KubeWorld if kube else World)(
-                Path(folder), f"http://127.0.0.1:{api.server_address[1]}", clusters, workers
+            (KubeWorld if plan.kube else World)(
+                Path(folder), f"http://127.0.0.1:{api.server_address[1]}", clusters, plan.workers, plan.redis
             ) as world,
         ):
             yield world
@@ -244,12 +246,13 @@ def main() -> int:
     parser.add_argument("--soak", type=float, default=0.0, metavar="S", help="seconds with faults")
     parser.add_argument("--seed", type=int, default=7, help="which faults (default 7)")
     parser.add_argument("--kube", action="store_true", help="on an API server")
+    parser.add_argument("--redis", type=Path, metavar="FILE", help="a redis-server")
     arguments = parser.parse_args()
     if arguments.kube and arguments.soak:
         parser.error("--soak has no faults for an API server; leave out --kube")
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube")
+    options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube", "redis")
     plan = Plan(seconds, *(getattr(arguments, name) for name in options_of_plan))
     return report(arguments, measure(clusters, plan))
 

@@ -129,7 +129,8 @@ class Player:
 class World:
     """One size of a fleet. A context manager: all processes end with it."""
 
-    def __init__(self, folder: Path, api: str, clusters: int, workers: int) -> None:
+    def __init__(self, folder: Path, api: str, clusters: int, workers: int, redis_server: Path | None = None) -> None:
+        """`redis_server` is a program in place of the wheel's Valkey."""
         self.folder = folder
         self.processes = Processes(folder)
         self._supervisor = Supervisor(folder, lambda _: None)
@@ -139,7 +140,8 @@ class World:
         program = self._server.program()
         # An open file for each connection. On its command line, so that it is so after a restart too.
         limits = ("--maxclients", str(3 * clusters + 200), "--maxmemory", "8gb")
-        self._redis = replace(program, command=(*program.command, *limits))
+        command = (str(redis_server), *program.command[1:]) if redis_server else program.command
+        self._redis = replace(program, command=(*command, *limits))
         self.start_redis()
         pid = self._supervisor.pid(self._redis.name)
         self._fleet = Fleet(folder, self._server, pid, api, clusters)

@@ -34,8 +34,8 @@ _REPORT_EACH = 2.0
 class KubeWorld(World):
     """As World, with an API server in place of the folder."""
 
-    def __init__(self, folder: Path, api: str, clusters: int, workers: int) -> None:
-        super().__init__(folder, api, clusters, workers)
+    def __init__(self, folder: Path, api: str, clusters: int, workers: int, redis_server: Path | None = None) -> None:
+        super().__init__(folder, api, clusters, workers, redis_server)
         self._plane = ControlPlane()
         self._scoring_api = api
         self._reporting = threading.Event()
