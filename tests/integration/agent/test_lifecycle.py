@@ -182,7 +182,7 @@ def test_a_queue_that_waits_is_not_lost_at_the_end(make_agent: AgentFactory, sco
         assert gate.entered.wait(60)
         assert agent.process is not None
         agent.process.signal(signal.SIGTERM)
-        time.sleep(0.3)
+        wait_for(lambda: not agent.ready.exists(), 10, "the readiness file to go")
         gate.opened.set()
         assert agent.process.wait(60) == 0
         agent.process = None
