@@ -84,6 +84,8 @@ class Line:
         connection: Any = self._connection
         if time.monotonic() - self._used > _IDLE:
             _look(connection)
+        # Only this asks Sentinel where the server is, and what a failure says is for people.
+        connection.connect()
 
         def send() -> list[Any]:
             connection.send_packed_command(connection.pack_commands(commands))

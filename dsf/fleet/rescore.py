@@ -99,7 +99,7 @@ def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: fl
         for cluster in sorted(waiting.keys() - ended.keys()):
             run = waiting[cluster]
             if (entry := answer(pairs.history(cluster, scorer), run)) is not None:
-                view = RunView(cluster=cluster, run_id=entry.run, **entry.model_dump(exclude={"run", "at"}))
+                view = _run(cluster, entry)
                 why = f"run {run} gave way to this one"
                 message = view.message if entry.run == run else f"{why}: {view.message}" if view.message else why
                 ended[cluster] = view.model_copy(update={"message": message})
@@ -107,10 +107,18 @@ def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: fl
             break
         time.sleep(_LOOK)
     for cluster in waiting.keys() - ended.keys():
-        ended[cluster] = RunView(
-            cluster=cluster, run_id=waiting[cluster], message=_nothing_heard(client, cluster, scorer)
+        run = waiting[cluster]
+        entry = next((entry for entry in pairs.history(cluster, scorer) if entry.run == run), None)
+        ended[cluster] = (
+            RunView(cluster=cluster, run_id=run, message=_nothing_heard(client, cluster, scorer))
+            if entry is None
+            else _run(cluster, entry)
         )
     return _with_scores(client, scorer, [ended[run.cluster] for run in runs])
+
+
+def _run(cluster: str, entry: HistoryEntry) -> RunView:
+    return RunView(cluster=cluster, run_id=entry.run, **entry.model_dump(exclude={"run", "at"}))
 
 
 def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
@@ -122,7 +130,8 @@ def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
             given_way = given_way or entry.run == run
         elif entry.run == run:
             return entry
-        else:
+        elif entry.outcome != "skipped":
+            # One that was skipped took nobody's place.
             others.append(entry)
     if not given_way:
         return None

@@ -1,8 +1,8 @@
 """Strict, bounded parser of one HTTP answer.
 
 http.client parses a chunk's size with `int()`, which accepts minus signs: `-1` then means an unlimited chunk. It
-counts neither trailers nor interim answers. Here every byte that arrives is counted, including headers and chunk lines,
-and each violation of RFC 9112 has its own error message.
+counts neither trailers nor interim answers, of which it knows only 100. Here every byte that arrives is counted,
+including headers and chunk lines, and each violation of RFC 9112 has its own error message.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Answer(http.client.HTTPResponse):
     def begin(self) -> None:
         """Read status and headers. Raises HTTPException."""
         status = http.client.CONTINUE
-        while status == http.client.CONTINUE:
+        # What comes before the answer, such as early hints; after 101 it is not HTTP any more.
+        while http.client.CONTINUE <= status < http.client.OK and status != http.client.SWITCHING_PROTOCOLS:
             version, status, reason = self._read_status()  # type: ignore[attr-defined]
             headers = read_headers(self.fp)
         if not version.startswith("HTTP/1."):
@@ -75,7 +76,7 @@ class Answer(http.client.HTTPResponse):
             raise NotHttpError("its Content-Length is not one number")
         is_head = self._method == "HEAD"  # type: ignore[attr-defined]
         has_none = is_head or status in _WITHOUT_BODY or status < http.client.OK
-        self.chunked = codings == "chunked"
+        self.chunked = codings == "chunked" and not has_none
         self.chunk_left = None
         self.length = 0 if has_none else None if self.chunked or not lengths else int(lengths.pop())
         closes: bool = self._check_close()  # type: ignore[attr-defined]

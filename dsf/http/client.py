@@ -295,7 +295,7 @@ class _Request:
 
     def _pieces(self, response: Response, size: int) -> Iterator[bytes]:
         """The body, decompressed; in pieces of `size` bytes when it is not compressed."""
-        encoding = (response.header("Content-Encoding") or "").strip().lower()
+        encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding in ("", "identity"):
             return _plain(response, size)
         if encoding not in coding.KNOWN:

@@ -23,8 +23,7 @@ class Response:
         self._answer = answer
         self._is_broken = False
         self.status_code = self.status = answer.status
-        # It has the methods of one that are used.
-        self.headers = cast("Mapping[str, str]", answer.headers)
+        self.headers = cast("Mapping[str, str]", _Headers(answer.headers))
         self.version_string = f"HTTP/{answer.version / 10:.1f}"
         # urllib3's pool sets them when it hands this out.
         self.retries: Any = None
@@ -35,11 +34,6 @@ class Response:
     def length_remaining(self) -> int | None:
         """Bytes of the body that are still to come; None when the server did not say."""
         return self._answer.length
-
-    def header(self, name: str) -> str | None:
-        """All values of a header; None when there is none."""
-        values = self._answer.headers.get_all(name)
-        return None if values is None else ", ".join(values)
 
     def read(self, size: int) -> bytes:
         """So many bytes of the body as they came, fewer only at its end. Raises urllib3's HTTPError and OSError."""
@@ -60,7 +54,19 @@ class Response:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_broken or not self._answer.isclosed():
+        if self._is_broken or self.status < http.client.OK or not self._answer.isclosed():
+            # Or it was an interim answer, and the real one would be taken for that of the next request.
             self._answer.close()
             self._connection.close()
         self._pool._put_conn(self._connection)
+
+
+class _Headers:
+    """The one method of a mapping that is needed. Several headers of a name are one, as RFC 9110, 5.3, has it."""
+
+    def __init__(self, message: http.client.HTTPMessage) -> None:
+        self._message = message
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        values = self._message.get_all(name)
+        return default if values is None else ", ".join(values)

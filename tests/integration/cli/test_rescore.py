@@ -116,6 +116,7 @@ def test_a_run_that_gave_way_is_answered_by_the_newer_one(dsf: Dsf, fleet: Fleet
         fleet.cycle("worker01", run=after(run_id, 3), outcome="error", reason="timeout", message="later still")
         newer.append(after(run_id, 2))
         fleet.cycle("worker01", run=newer[0], outcome="ok")
+        fleet.cycle("worker01", run=after(run_id, 0.5), outcome="skipped", reason="overlap")
         gives_way(fleet, after(run_id, 1))
         gives_way(fleet, run_id)
         fleet.cycle("worker01", run=after(run_id, -1), outcome="error", reason="timeout", message="an earlier one")
@@ -144,7 +145,7 @@ def test_a_run_that_gave_way_waits_for_the_newer_one(dsf: Dsf, fleet: Fleet) -> 
     with playing(fleet.redis, "worker01", lambda _, run_id: gives_way(fleet, run_id)):
         result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "2")
     assert result.exit_code == 1
-    assert "not heard of in time" in result.stdout
+    assert "superseded" in result.stdout
 
 
 def test_waiting_ends_and_says_where_the_tick_is(dsf: Dsf, fleet: Fleet) -> None:

@@ -96,6 +96,61 @@ def test_connections_are_kept_open() -> None:
     assert len(set(ports)) == 1
 
 
+@pytest.mark.parametrize("status", [102, 103, 199])
+def test_an_interim_answer_is_not_the_answer(status: int) -> None:
+    """Nor is the one that comes after it that of the next request."""
+    ports = []
+
+    def twice(exchange: httpserver.Exchange) -> None:
+        ports.append(exchange.http.client_address[1])
+        exchange.http.wfile.write(f"HTTP/1.1 {status} Wait\r\nLink: </x>\r\n\r\n".encode())
+        exchange.http.wfile.flush()
+        exchange.send(exchange.http.path.encode())
+
+    with ScriptedServer(twice) as server:
+        assert [get(f"{server.url}/{name}") for name in "abc"] == [b"/a", b"/b", b"/c"]
+    assert len(set(ports)) == 1
+
+
+def test_a_connection_that_switched_protocols_serves_no_other_request() -> None:
+    ports = []
+
+    def switch(exchange: httpserver.Exchange) -> None:
+        ports.append(exchange.http.client_address[1])
+        if exchange.http.path == "/switch":
+            exchange.http.wfile.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")
+            exchange.http.wfile.flush()
+        exchange.send(exchange.http.path.encode())
+
+    with ScriptedServer(switch) as server:
+        assert failure(f"{server.url}/switch").status == 101
+        assert get(f"{server.url}/good") == b"/good"
+    assert len(set(ports)) == 2
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_that_has_no_body_has_none_in_chunks(status: int) -> None:
+    def empty(exchange: httpserver.Exchange) -> None:
+        exchange.http.wfile.write(f"HTTP/1.1 {status} None\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        exchange.http.wfile.flush()
+
+    with ScriptedServer(empty) as server:
+        assert failure(server.url, 10).status == status
+
+
+def test_all_headers_of_a_name_are_one() -> None:
+    def refuse(exchange: httpserver.Exchange) -> None:
+        exchange.http.wfile.write(
+            b'HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm="x"\r\n'
+            b'WWW-Authenticate: Bearer error="invalid_token", error_description="it has expired"\r\n'
+            b"Content-Length: 0\r\n\r\n"
+        )
+        exchange.http.wfile.flush()
+
+    with ScriptedServer(refuse) as server:
+        assert "it has expired" in str(failure(server.url))
+
+
 @pytest.mark.parametrize("handler", [httpserver.hang, httpserver.drip, httpserver.drip_headers])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_the_deadline_holds_wherever_it_is_blocked(handler: httpserver.Handler, method: str) -> None:
