@@ -260,7 +260,7 @@ class HubWorld:
         )
         return messages.sign(result, messages.derive_key(bytes.fromhex(SECRET), cluster, 1))
 
-    def until(self, condition: Callable[[], Any], timeout: float = 30.0, message: str = "") -> Any:
+    def until(self, condition: Callable[[], Any], timeout: float = 10.0, message: str = "") -> Any:
         """Wait for it; an error shows what the processes said."""
         try:
             return wait_for(condition, timeout, message)

@@ -69,9 +69,9 @@ def _label(cell: HubWorld, name: str, in_set: str | None) -> None:
 
 
 def _delivered(cell: HubWorld, name: str) -> None:
-    cell.until(lambda: cell.told(name) == ["cpu-scorer"] and _owner(cell, name) == cell.settings["cell"], 30)
+    cell.until(lambda: cell.told(name) == ["cpu-scorer"] and _owner(cell, name) == cell.settings["cell"], 10)
     cell.deliver(name)
-    cell.until(lambda: f"{name}/cpu-scorer" in cell.pairs(), 30)
+    cell.until(lambda: f"{name}/cpu-scorer" in cell.pairs(), 5)
 
 
 def _owner(cell: HubWorld, name: str) -> str:
@@ -142,11 +142,11 @@ def test_a_cell_that_is_gone_takes_its_part_of_the_status_along(cells: Cells) ->
     first.kill()
     # What it had is taken over by a hub alone, which has one status again.
     a.hub(cell="", cells=[], agent_redis_url="")
-    a.until(lambda: "cells" not in a.status() and _counts(a)[0] == 1, 30)
+    a.until(lambda: "cells" not in a.status() and _counts(a)[0] == 1, 20)
     a.deliver(late)
-    a.until(lambda: f"{late}/cpu-scorer" in a.pairs(), 30)
+    a.until(lambda: f"{late}/cpu-scorer" in a.pairs(), 10)
     # Its agent goes back to the Redis that it was installed with.
-    a.until(lambda: "redis-url" not in _data(a, late), 30)
+    a.until(lambda: "redis-url" not in _data(a, late), 10)
 
 
 def test_a_cluster_moves_with_its_credentials_and_its_score_stays(cells: Cells) -> None:
@@ -158,7 +158,7 @@ def test_a_cluster_moves_with_its_credentials_and_its_score_stays(cells: Cells) 
     for name in (moved, stays):
         _delivered(a, name)
         a.push(name, 5)
-        a.until(lambda name=name: a.score(name) == [5], 30)
+        a.until(lambda name=name: a.score(name) == [5], 20)
     secret = _secret(a, moved)
     uids = {key: uid for key, (uid, _) in _works(a).items()}
     _label(a, moved, "late")
@@ -173,7 +173,7 @@ def test_a_cluster_moves_with_its_credentials_and_its_score_stays(cells: Cells) 
     score = a.object(ADDON_PLACEMENT_SCORES, moved, "cpu") or {}
     assert (score["metadata"]["labels"][CELL_LABEL], score["status"]["scores"][0]["value"]) == ("a", 5)
     b.push(moved, 9)
-    b.until(lambda: b.score(moved) == [9], 30)
+    b.until(lambda: b.score(moved) == [9], 20)
     b.until(lambda: (b.object(ADDON_PLACEMENT_SCORES, moved, "cpu") or {})["metadata"]["labels"][CELL_LABEL] == "b")
     a.until(lambda: _counts(a) == (2, 2, 0))
     # And back: what the first one knew of the score is long past.
@@ -182,7 +182,7 @@ def test_a_cluster_moves_with_its_credentials_and_its_score_stays(cells: Cells) 
     b.until(lambda: b.pairs() == [])
     assert b.score(moved) == [9]
     a.push(moved, 5)
-    a.until(lambda: a.score(moved) == [5], 30)
+    a.until(lambda: a.score(moved) == [5], 20)
 
 
 def test_a_cluster_that_moves_forth_and_back_at_once_is_served_by_one(cells: Cells) -> None:
@@ -209,12 +209,12 @@ def test_cells_that_read_different_rules_do_not_take_turns(cells: Cells) -> None
     gaining = b.hub(cells=NEWER)
     before_it.signal(signal.SIGTERM)
     b.until(lambda: _owner(b, name) == "b", 30)
-    a.until(lambda: a.pairs() == [], 30)
+    a.until(lambda: a.pairs() == [], 10)
     b.deliver(name)
-    b.until(lambda: b.pairs() == [f"{name}/cpu-scorer"], 30)
+    b.until(lambda: b.pairs() == [f"{name}/cpu-scorer"], 10)
     # Each cluster counts once although both lists have it.
-    a.until(lambda: _counts(a)[0] == 1 and a.condition("Distributed") == ("True", "Distributed"), 30)
-    a.until(lambda: (a.config() or {})["status"]["clusters"] == 1, 30)
+    a.until(lambda: _counts(a)[0] == 1 and a.condition("Distributed") == ("True", "Distributed"), 10)
+    a.until(lambda: (a.config() or {})["status"]["clusters"] == 1, 10)
     before = _works(a)
     time.sleep(2)  # a fight would have hundreds of rounds
     assert (_works(a), a.pairs()) == (before, [])
@@ -238,7 +238,7 @@ def test_the_configuration_goes_when_every_cell_has_cleaned_up(cells: Cells) -> 
     path = a.config_path
     a.session.merge(path, {"metadata": {"finalizers": [f"{CLEANUP}-a", f"{CLEANUP}-b", CLEANUP]}})
     a.session.delete(path)
-    a.until(lambda: (a.config() or {})["metadata"]["finalizers"] == [f"{CLEANUP}-b"], 30)
+    a.until(lambda: (a.config() or {})["metadata"]["finalizers"] == [f"{CLEANUP}-b"], 20)
     assert a.pairs() == []
     assert a.work(early) is None
     assert a.told(late) == ["cpu-scorer"]
@@ -271,10 +271,10 @@ def test_a_hub_that_becomes_the_first_cell_takes_nothing_from_its_clusters(cells
     a, _ = cells
     name = _cluster(a)
     alone = a.hub(cell="", cells=[], agent_redis_url="")
-    a.until(lambda: a.told(name) == ["cpu-scorer"], 30)
+    a.until(lambda: a.told(name) == ["cpu-scorer"], 20)
     a.deliver(name)
-    a.until(lambda: a.pairs() == [f"{name}/cpu-scorer"], 30)
-    a.until(lambda: a.condition("Healthy") == ("True", "HealthCheckPassed"), 30)
+    a.until(lambda: a.pairs() == [f"{name}/cpu-scorer"], 10)
+    a.until(lambda: a.condition("Healthy") == ("True", "HealthCheckPassed"), 10)
     since = _since(a, "Healthy")
     before = _works(a)
     # An upgrade starts the new one first, which waits for its turn.
@@ -293,7 +293,7 @@ def test_a_hub_that_becomes_the_first_cell_takes_nothing_from_its_clusters(cells
     assert {str(one) for one in told} == {"['cpu-scorer']"}
     assert [entry.suspended for entry in a.schedule.entries()] == [False]
     api.script(answer("ok"), path="/healthz")
-    a.until(lambda: [part["name"] for part in a.status().get("cells", ())] == ["a"], 30)
+    a.until(lambda: [part["name"] for part in a.status().get("cells", ())] == ["a"], 20)
     assert _since(a, "Healthy") == since
 
 
