@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dsf import keys
 from dsf.api.types import API_VERSION, MANIFESTWORK_NAME
-from dsf.kube.resources import MANAGED_CLUSTERS, MANIFEST_WORKS, Resource
+from dsf.kube.resources import MANIFEST_WORKS, Resource
 from tests.e2e.managedcluster import METRIC, PROMETHEUS
 from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, MANIFESTS, World
 from tests.support.child import Child
@@ -162,18 +161,7 @@ class Fleet:
             session = self.plane.session()
             session.create(_NAMESPACES.path(), {"metadata": {"name": HUB_NAMESPACE}})
 
-            def make(name: str) -> None:
-                session.create(_NAMESPACES.path(), {"metadata": {"name": name}})
-                cluster = {
-                    "apiVersion": MANAGED_CLUSTERS.api_version,
-                    "kind": MANAGED_CLUSTERS.kind,
-                    "metadata": {"name": name},
-                    "spec": {"hubAcceptsClient": True},
-                }
-                session.create(MANAGED_CLUSTERS.path(), cluster)
-
-            with ThreadPoolExecutor(8) as threads:
-                list(threads.map(make, self._names))
+            self.plane.clusters(self._names)
             environment = {
                 "DSF_REDIS_URL": self._redis.url,
                 "DSF_BACKEND": "kube",

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -21,8 +18,9 @@ from bench.hub import SCORERS, configuration, scorer
 from bench.kube import writes
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.errors import BackendError
-from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, MANAGED_CLUSTERS, MANIFEST_WORKS, Resource
+from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, MANIFEST_WORKS, Resource
 from tests.support.controlplane import ControlPlane
+from tests.support.manifests import applied
 
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 _NAMESPACE = "open-cluster-management"
@@ -56,13 +54,7 @@ class KubeWorld(World):
                 self.processes.adopt(name, child.pid)
         session = self._plane.session()
         session.create(_NAMESPACES.path(), {"metadata": {"name": _NAMESPACE}})
-
-        def make(name: str) -> None:
-            session.create(_NAMESPACES.path(), {"metadata": {"name": name}})
-            session.create(MANAGED_CLUSTERS.path(), _body(MANAGED_CLUSTERS, name, {"hubAcceptsClient": True}))
-
-        with ThreadPoolExecutor(8) as threads:
-            list(threads.map(make, self.clusters))
+        self._plane.clusters(self.clusters)
         session.create(DYNAMIC_SCORING_CONFIGS.path(_NAMESPACE), configuration())
         for number in range(SCORERS):
             session.create(DYNAMIC_SCORERS.path(_NAMESPACE), scorer(f"scorer-{number}", self._scoring_api))
@@ -81,7 +73,7 @@ class KubeWorld(World):
                 # It may have been changed meanwhile: then the next look finds it.
                 with contextlib.suppress(BackendError):
                     path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME, "status")
-                    session.merge(path, {"status": {"conditions": [_applied(generation)]}})
+                    session.merge(path, {"status": {"conditions": [applied(generation)]}})
                     reported[cluster] = generation
 
     def _backend(self) -> dict[str, object]:
@@ -98,18 +90,3 @@ class KubeWorld(World):
         seen = super().watch(seconds)
         self.writes = writes(self._plane) - before
         return seen
-
-
-def _body(resource: Resource, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": spec}
-
-
-def _applied(generation: int) -> dict[str, Any]:
-    return {
-        "type": "Applied",
-        "status": "True",
-        "reason": "AppliedManifestWorkComplete",
-        "message": "",
-        "observedGeneration": generation,
-        "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }

@@ -21,6 +21,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -224,14 +225,19 @@ class ControlPlane:
     def cluster(self, prefix: str = "cluster", *, accepted: bool = True) -> str:
         """A new ManagedCluster with its namespace; its name."""
         name = self.namespace(prefix)
-        body = {
-            "apiVersion": MANAGED_CLUSTERS.api_version,
-            "kind": MANAGED_CLUSTERS.kind,
-            "metadata": {"name": name},
-            "spec": {"hubAcceptsClient": accepted},
-        }
-        self._admin().create(MANAGED_CLUSTERS.path(), body)
+        self._admin().create(MANAGED_CLUSTERS.path(), _managed_cluster(name, accepted))
         return name
+
+    def clusters(self, names: Sequence[str]) -> None:
+        """Make accepted ManagedClusters of these names, with their namespaces; several at a time."""
+        admin = self._admin()
+
+        def make(name: str) -> None:
+            admin.create(_NAMESPACES.path(), {"metadata": {"name": name}})
+            admin.create(MANAGED_CLUSTERS.path(), _managed_cluster(name, True))
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(make, names))
 
     def service_account(self, namespace: str, name: str, rules: Sequence[dict[str, Any]]) -> Path:
         """A kubeconfig of a new ServiceAccount that may do what `rules` (of a ClusterRole) say, and nothing else."""
@@ -331,3 +337,12 @@ class ControlPlane:
         if not self._sessions:
             self.session()
         return self._sessions[0]
+
+
+def _managed_cluster(name: str, accepted: bool) -> dict[str, Any]:
+    return {
+        "apiVersion": MANAGED_CLUSTERS.api_version,
+        "kind": MANAGED_CLUSTERS.kind,
+        "metadata": {"name": name},
+        "spec": {"hubAcceptsClient": accepted},
+    }

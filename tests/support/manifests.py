@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from dsf.api.types import API_VERSION
@@ -27,4 +28,16 @@ def config(namespace: str, **spec: Any) -> dict[str, Any]:
         "kind": "DynamicScoringConfig",
         "metadata": {"name": "dynamic-scoring-config", "namespace": namespace},
         "spec": spec,
+    }
+
+
+def applied(generation: int) -> dict[str, Any]:
+    """The condition that OCM's work agent sets on a ManifestWork when it has applied this generation of it."""
+    return {
+        "type": "Applied",
+        "status": "True",
+        "reason": "AppliedManifestWorkComplete",
+        "message": "",
+        "observedGeneration": generation,
+        "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

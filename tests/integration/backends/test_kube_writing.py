@@ -26,7 +26,7 @@ from dsf.messages import derive_key
 from dsf.redisacl.keyids import KeyIds
 from tests.integration.backends.hub import Hub
 from tests.support.controlplane import ControlPlane
-from tests.support.manifests import config, scorer
+from tests.support.manifests import applied, config, scorer
 from tests.support.wait import wait_for
 
 FINALIZER = "dynamic-scoring.open-cluster-management.io/cleanup"
@@ -45,15 +45,8 @@ def test_a_manifest_work_keeps_what_others_added_and_is_repaired(
     hub.backend.apply(wanted)
     work_finalizer = "cluster.open-cluster-management.io/manifest-work-cleanup"
     session.merge(path, {"metadata": {"labels": {"foreign": "label"}, "finalizers": [work_finalizer]}})
-    applied = {
-        "type": "Applied",
-        "status": "True",
-        "reason": "AppliedManifestWorkComplete",
-        "observedGeneration": 1,
-        "message": "",
-        "lastTransitionTime": "2026-11-21T09:00:00Z",
-    }
-    session.merge(path + "/status", {"status": {"conditions": [applied]}}, field_manager="work-agent")
+    condition = applied(1)
+    session.merge(path + "/status", {"status": {"conditions": [condition]}}, field_manager="work-agent")
     edited = [{**wanted["spec"]["workload"]["manifests"][0], "data": {"summaries": "hacked"}}]
     session.merge(path, {"spec": {"workload": {"manifests": edited}}}, field_manager="kubectl-edit")
     wait_for(lambda: not covers(hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME), wanted), 5)
@@ -66,7 +59,7 @@ def test_a_manifest_work_keeps_what_others_added_and_is_repaired(
     stored = session.get(path)
     assert stored["metadata"]["labels"]["foreign"] == "label"
     assert stored["metadata"]["finalizers"] == [work_finalizer]
-    assert stored["status"]["conditions"] == [applied]
+    assert stored["status"]["conditions"] == [condition]
     assert covers(stored, wanted)
     version = stored["metadata"]["resourceVersion"]
     hub.backend.apply(wanted)

@@ -351,6 +351,7 @@ def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
 
 def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
     demo.wait_fresh(PAIRS)
+    before = len(demo.process.log.read_text())
 
     demo.edit(
         "dynamic-scoring-config.yaml",
@@ -364,9 +365,9 @@ def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
     wait_for(lambda: yaml.safe_load((demo.folder / "_out" / "problems.yaml").read_text()), 10)
     demo.edit("static-scorer.yaml", "configSyncMode: Fool", "configSyncMode: Full")
 
-    # On a busy machine one may just be starting again.
-    agents: dict[str, psutil.Process] = {}
-    wait_for(lambda: agents.update(_agents(demo.environment)) or set(agents) == {"worker01", "worker02"}, 20)
+    agents = wait_for(lambda: found if set(found := _agents(demo.environment)) == {"worker01", "worker02"} else {}, 20)
+    # None of this is a reason for an agent to end.
+    assert not re.findall(r".*agent worker.* ended.*|.* is gone.*", demo.process.log.read_text()[before:])
     agents["worker01"].kill()
     wait_for(lambda: _agents(demo.environment).get("worker01", agents["worker01"]).pid != agents["worker01"].pid, 20)
 

@@ -35,7 +35,7 @@ from dsf.store.schedule import ScheduleStore
 from tests.support import forked
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
-from tests.support.manifests import config, scorer
+from tests.support.manifests import applied, config, scorer
 from tests.support.wait import wait_for
 
 SECRET = "5e" * 32
@@ -183,16 +183,8 @@ class HubWorld:
         """What OCM's work agent says when it has applied the work."""
         work = self.work(cluster)
         assert work is not None
-        applied = {
-            "type": "Applied",
-            "status": "True",
-            "reason": "AppliedManifestWorkComplete",
-            "message": "",
-            "observedGeneration": work["metadata"]["generation"],
-            "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
         path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME, "status")
-        self.session.merge(path, {"status": {"conditions": [applied]}})
+        self.session.merge(path, {"status": {"conditions": [applied(work["metadata"]["generation"])]}})
 
     def status(self, name: str = "cpu-scorer") -> dict[str, Any]:
         """The status of a scorer."""
