@@ -23,6 +23,7 @@ depends on what else the machine does.
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import sys
 import tempfile
@@ -250,6 +251,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.kube and arguments.soak:
         parser.error("--soak has no faults for an API server; leave out --kube")
+    if arguments.redis and not (arguments.redis.is_file() and os.access(arguments.redis, os.X_OK)):
+        parser.error(f"{arguments.redis} is no program: --redis wants a redis-server")
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
     options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube", "redis")
