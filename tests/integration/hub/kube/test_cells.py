@@ -69,9 +69,16 @@ def _label(cell: HubWorld, name: str, in_set: str | None) -> None:
 
 
 def _delivered(cell: HubWorld, name: str) -> None:
-    cell.until(lambda: cell.told(name) == ["cpu-scorer"] and _owner(cell, name) == cell.settings["cell"], 10)
+    _tells(cell, name)
     cell.deliver(name)
     cell.until(lambda: f"{name}/cpu-scorer" in cell.pairs(), 5)
+
+
+def _tells(cell: HubWorld, name: str) -> None:
+    """Wait until the work is what this cell says. Its label alone may be from the one before, which hands it over while
+    the new one has not written yet: what was delivered then would not be the last of it."""
+    cell.until(lambda: cell.told(name) == ["cpu-scorer"] and _owner(cell, name) == cell.settings["cell"], 10)
+    cell.until(lambda: _url(cell, name) == cell.settings["agent_redis_url"], 10)
 
 
 def _owner(cell: HubWorld, name: str) -> str:
@@ -209,6 +216,7 @@ def test_cells_that_read_different_rules_do_not_take_turns(cells: Cells) -> None
     gaining = b.hub(cells=NEWER)
     before_it.signal(signal.SIGTERM)
     b.until(lambda: _owner(b, name) == "b", 30)
+    _tells(b, name)
     a.until(lambda: a.pairs() == [], 10)
     b.deliver(name)
     b.until(lambda: b.pairs() == [f"{name}/cpu-scorer"], 10)
