@@ -157,6 +157,10 @@ class ManifestFolder:
         try:
             with path.open("rb") as opened:
                 data = opened.read(MAX_BYTES + 1)
+            if not data and file.objects:
+                # Emptied since it was listed: as one that is missing.
+                file.missing_since = time.monotonic()
+                return
             if len(data) > MAX_BYTES:
                 parsed: list[ParsedDocument | Problem] = [
                     Problem(name, 1, "", f"is larger than the {MAX_BYTES} bytes a file of manifests may have")

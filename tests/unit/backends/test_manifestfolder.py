@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,36 @@ def test_what_is_away_for_a_moment_stays(
     folder.refresh()
     assert (folder.objects, folder.is_settling) == ({}, False)
     assert not folder.problems
+
+
+class _Late(ManifestFolder):
+    """A file changes after it was listed and before it is read."""
+
+    change: Callable[[], object] | None = None
+
+    def _scan(self) -> Iterator[tuple[str, Any]]:
+        yield from [*super()._scan()]
+        if self.change is not None:
+            self.change()
+
+
+@pytest.mark.parametrize("lose", [_empty, Path.unlink], ids=["emptied", "removed"])
+def test_what_is_lost_between_two_looks_stays_for_a_moment(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+    folder = _Late(tmp_path, tmp_path / "out", "default")
+    path = tmp_path / "clusters.yaml"
+    path.write_text(CLUSTER % "one")
+    folder.refresh()
+    path.write_text(f"{CLUSTER % 'one'}# changed\n")
+    folder.change = lambda: lose(path)
+    folder.refresh()
+    folder.change = None
+    for _ in range(2):
+        assert [key.name for key in folder.objects] == ["one"]
+        folder.refresh()
+    assert folder.is_settling
+    path.write_text(CLUSTER % "two")
+    folder.refresh()
+    assert ([key.name for key in folder.objects], folder.is_settling) == (["two"], False)
 
 
 def test_a_file_that_was_always_empty_is_nothing(tmp_path: Path) -> None:
