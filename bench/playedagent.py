@@ -57,6 +57,8 @@ class Agent:
         # Scorer -> its slot; the run that was put there last, and what that one says was superseded.
         self._places: dict[str, int] = {}
         self._held: dict[str, tuple[str, list[str]]] = {}
+        # Scorer -> the run of its last tick: beat sends some once more after an outage.
+        self._last: dict[str, str] = {}
         #: Runs that gave way, for the next result to say.
         self._superseded: list[str] = []
         # What was sent and not answered, in order, and which of its answers comes next.
@@ -93,8 +95,12 @@ class Agent:
                 tick = _TICK.search(answer[1])
                 if tick is None:
                     raise SystemExit(f"no tick: {answer[1]!r}")
-                self._player.counts["ticks"] += 1
-                self._cycle(tick[1].decode(), tick[2].decode(), answer[1])
+                scorer, run = tick[1].decode(), tick[2].decode()
+                is_repeated = self._last.get(scorer) == run
+                self._last[scorer] = run
+                self._player.counts["repeated" if is_repeated else "ticks"] += 1
+                if not is_repeated:
+                    self._cycle(scorer, run, answer[1])
             connection.send(self._pop)
 
     def gave(self, connection: Connection) -> None:

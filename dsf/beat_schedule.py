@@ -99,6 +99,8 @@ class BeatScheduler(Scheduler):
         self._touch()
         self._ticking = True
         try:
+            # Also by a beat that has lost the lock meanwhile: only it knows them.
+            self._dispatcher.repeats.send()
             if self._lock is None or not self._lock.ensure():
                 # Not on the wake list: its element is for the active beat.
                 time.sleep(self._lock.poll if self._lock else _BACKOFF_MAX)
@@ -163,6 +165,7 @@ class BeatScheduler(Scheduler):
     def _outage(self, error: redis.RedisError) -> None:
         if self._away_since is None:
             self._away_since, self._away_because = time.monotonic(), ""
+            self._dispatcher.repeats.cut_off()
         if str(error) != self._away_because:
             # Log a different error again: a repair may be in progress.
             self._away_because = str(error)

@@ -179,12 +179,14 @@ _BEAT: Final = [
     _selector("zrangebyscore zrange zscore zadd zrem", rw=[keys.DUE]),
     _selector("hmget hlen", r=[keys.ENTRIES, keys.OVERRIDES]),
     _selector("zadd", w=[keys.OPEN_RUNS]),
+    _selector("zscore", r=[keys.OPEN_RUNS]),
     # Counters only: beat cannot write a score or a state.
     _selector("hincrby", rw=[_PAIRS]),
     _selector("hincrby hincrbyfloat hgetall", rw=[keys.BEAT_STATS]),
     # Marks pairs as changed for readers, without a verdict.
     _selector("hincrby", rw=[keys.BEAT_LAGS, keys.MODEL_MARKED]),
     _selector("lpush llen", w=[_SPOKES]),
+    _selector("lpos", r=[_SPOKES]),
     _selector("exists", r=[_MAIL]),
     _selector("set get del pexpire", rw=[keys.BEAT_LOCK]),
     _selector("blpop", rw=[keys.BEAT_WAKE]),
