@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from dsf.store.history import HistoryEntry, read_row
+from dsf.store.history import HistoryEntry, read_row, run_of
 
 RUN = "1795358156863-0a688a7a"
 AT = 1795358156.863
 OK: dict[str, Any] = {
-    "timings": {"fetch": 0.012345, "score": 0.023456, "publish": 0.001234},
+    "timings": {"fetch": 0.01234, "score": 0.02346, "publish": 0.00123},
     "counts": {"series": 100, "bytes_in": 221000, "bytes_out": 221000, "results": 10, "items": 10},
     "value": 4.5,
 }
@@ -36,11 +36,24 @@ def test_what_is_written_is_read(values: dict[str, Any]) -> None:
 
 def test_a_row_is_short_and_as_documented() -> None:
     row = HistoryEntry(run=RUN, at=AT, outcome="ok", **OK).row()
-    assert row == "mwrxw3sv-2vys8q ok 9ix,i3k,ya 2s,4qiw,4qiw,a,a 4.5"
+    assert row == "q83HSw.0aq8FW ok ji,AG,1X 1A,RZ8,RZ8,a,a 4.5"
     # A row of the list has one byte of header while it is shorter than that.
     assert len(row) < 64
+    # Fifty of them, with two bytes more each, fit into 2.5 KiB, which is a size that jemalloc has.
+    assert 50 * (len(row) + 2) < 2560
 
 
-@pytest.mark.parametrize("row", ["", "{", "2 of a version to come", "a-b ok ? ? ?", "a-b ok"])
+def test_a_row_of_an_earlier_version_is_read() -> None:
+    row = "mwrxw3sv-2vys8q ok 9ix,i3k,ya 2s,4qiw,4qiw,a,a,,,1,made_up=b 4.5"
+    timings = {"fetch": 0.012345, "score": 0.023456, "publish": 0.001234}
+    counts = {**OK["counts"], "retries": 1, "made_up": 11}
+    entry = HistoryEntry(run=RUN, at=AT, outcome="ok", **{**OK, "timings": timings, "counts": counts})
+    assert read_row(row) == entry
+    assert run_of(row) == RUN
+
+
+@pytest.mark.parametrize(
+    "row", ["", "{", "2 of a version to come", "a-b ok ? ? ?", "a-b ok", "?thirteen???? ok   ", "short ok   "]
+)
 def test_a_row_that_cannot_be_read_is_none(row: str) -> None:
     assert read_row(row) is None
