@@ -6,7 +6,6 @@ force: a half-written file changes nothing. Deleting or emptying a file removes 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -62,6 +61,9 @@ class ManifestFolder:
         # Escaped names that are not UTF-8: those of this scan, and those in `problems`.
         self._unnamed: set[str] = set()
         self._skipped: set[str] = set()
+        # Folders (`name/`) that cannot be listed, and why: those of the last scan, and those in `problems`.
+        self._unlisted: dict[str, str] = {}
+        self._closed: dict[str, str] = {}
         #: Problems by file and line.
         self.problems: list[Problem] = []
         #: Whether the last scan could read the folder itself.
@@ -89,9 +91,10 @@ class ManifestFolder:
     def refresh(self, changed: Collection[str] = (), *, grace: float = GRACE) -> bool:
         """Read files with a new stamp, and those in `changed` (absolute paths); returns whether there were any.
 
-        Objects of files that are missing or empty for `grace` seconds are removed.
+        Objects of files that are missing or empty for `grace` seconds are removed; those of a folder that cannot be
+        listed stay.
         """
-        self._unnamed = set()
+        self._unnamed, self._unlisted = set(), {}
         try:
             found = {name: seen for name, seen in self._scan() if not self._is_emptied(name, seen[1])}
         except OSError as error:
@@ -100,10 +103,11 @@ class ManifestFolder:
             self.problems = [Problem(self._root.name, 0, "", text)]
             self.is_readable = False
             return True
-        differs = not self.is_readable or self._unnamed != self._skipped
-        self.is_readable, self._skipped = True, self._unnamed
+        differs = not self.is_readable or (self._unnamed, self._unlisted) != (self._skipped, self._closed)
+        self.is_readable, self._skipped, self._closed = True, self._unnamed, self._unlisted
         now = time.monotonic()
-        for name in [name for name in self._files if name not in found]:
+        closed = tuple(self._closed)
+        for name in [name for name in self._files if name not in found and not name.startswith(closed)]:
             file = self._files[name]
             differs = True
             file.missing_since = file.missing_since or now
@@ -123,20 +127,30 @@ class ManifestFolder:
 
     def _scan(self) -> Iterator[tuple[str, tuple[str, Stamp | None]]]:
         """Relative name -> path and stamp. Raises OSError when the folder cannot be read."""
-        os.scandir(self._root).close()
         # Plain strings: there may be thousands of files, scanned every few seconds.
         folders = [(str(self._root), "")]
         while folders:
             folder, prefix = folders.pop()
-            with contextlib.suppress(OSError), os.scandir(folder) as entries:
-                for entry in entries:
-                    name = entry.name
-                    if entry.is_dir():
-                        if not (entry.is_symlink() or self._is_ignored(Path(entry.path)) or self._skips(entry, prefix)):
-                            folders.append((entry.path, f"{prefix}{name}/"))
-                    # Hidden files are editors' or incomplete copies; `x.yaml~` and `#x.yaml#` have another suffix.
-                    elif name.endswith(SUFFIXES) and not name.startswith(".") and not self._skips(entry, prefix):
-                        yield prefix + name, (entry.path, _stamp(entry))
+            for entry in self._entries(folder, prefix):
+                name = entry.name
+                if _is_folder(entry):
+                    if not (entry.is_symlink() or self._is_ignored(Path(entry.path)) or self._skips(entry, prefix)):
+                        folders.append((entry.path, f"{prefix}{name}/"))
+                # Hidden files are editors' or incomplete copies; `x.yaml~` and `#x.yaml#` have another suffix.
+                elif name.endswith(SUFFIXES) and not name.startswith(".") and not self._skips(entry, prefix):
+                    yield prefix + name, (entry.path, _stamp(entry))
+
+    def _entries(self, folder: str, prefix: str) -> list[os.DirEntry[str]]:
+        """Of one folder; none if it went since it was found. Raises OSError for the root."""
+        try:
+            with os.scandir(folder) as entries:
+                return list(entries)
+        except OSError as error:
+            if not prefix:
+                raise
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                self._unlisted[prefix] = str(error.strerror)
+            return []
 
     def _skips(self, entry: os.DirEntry[str], prefix: str) -> bool:
         """Whether its name is not UTF-8, so that its objects cannot be stored with it."""
@@ -151,7 +165,8 @@ class ManifestFolder:
 
     def _is_ignored(self, folder: Path) -> bool:
         # The out folder of another hub, or of this one before a setting changed, has copies of the same objects.
-        return folder.name.startswith(".") or folder == self._ignored or (folder / PRIVATE).is_dir()
+        # Not `Path.is_dir`, which raises where this user may not look.
+        return folder.name.startswith(".") or folder == self._ignored or os.path.isdir(folder / PRIVATE)
 
     def _read(self, name: str, path: Path, file: _File) -> None:
         try:
@@ -220,6 +235,10 @@ class ManifestFolder:
                     candidates.setdefault(key, [held])
         problems = [problem for file in self._files.values() for problem in file.problems]
         problems += (Problem(name, 0, "", "its name is not UTF-8; give it another one") for name in self._skipped)
+        problems += (
+            Problem(folder.rstrip("/"), 0, "", f"cannot be listed ({why}); what it had stays until it can")
+            for folder, why in self._closed.items()
+        )
         objects: dict[ObjectKey, Declared] = {}
         for key, rivals in candidates.items():
             winner = next((held for held in rivals if held.file == self._owners.get(key)), rivals[0])
@@ -228,6 +247,14 @@ class ManifestFolder:
         self.objects = objects
         self._owners = {key: held.file for key, held in objects.items()}
         self.problems = sorted(problems, key=lambda problem: (problem.source, problem.line, problem.field))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # A link in a circle, or to where this user may not look: reading it says which.
+        return False
 
 
 def _stamp(entry: os.DirEntry[str]) -> Stamp | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,6 +83,50 @@ def test_what_is_lost_between_two_looks_stays_for_a_moment(tmp_path: Path, lose:
     path.write_text(CLUSTER % "two")
     folder.refresh()
     assert ([key.name for key in folder.objects], folder.is_settling) == (["two"], False)
+
+
+def test_a_link_that_leads_nowhere_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    for name in ("a", "z"):
+        (tmp_path / f"{name}.yaml").write_text(CLUSTER % name)
+    for name in ("circle.yaml", "circle"):
+        (tmp_path / name).symlink_to(name)
+    (tmp_path / "away.yaml").symlink_to("nothing")
+    for _ in range(2):
+        folder.refresh(grace=0)
+        assert sorted(key.name for key in folder.objects) == ["a", "z"]
+        assert [str(problem) for problem in folder.problems] == [
+            "circle.yaml:1: cannot be read: Too many levels of symbolic links"
+        ]
+
+
+def test_what_a_folder_had_that_cannot_be_listed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    for name in ("eu/one", "eu/west/two", "eu2/three", "four"):
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(CLUSTER % path.stem)
+    folder.refresh()
+    scandir = os.scandir
+
+    def refused(path: str) -> Any:
+        # Root may list everything.
+        if path == str(tmp_path / "eu"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    (tmp_path / "eu2" / "three.yaml").unlink()
+    assert folder.refresh(grace=0)
+    assert sorted(key.name for key in folder.objects) == ["four", "one", "two"]
+    assert [str(problem) for problem in folder.problems] == [
+        "eu:0: cannot be listed (Permission denied); what it had stays until it can"
+    ]
+    assert not folder.refresh(grace=0)
+    monkeypatch.undo()
+    (tmp_path / "eu" / "one.yaml").unlink()
+    assert folder.refresh(grace=0)
+    assert (sorted(key.name for key in folder.objects), folder.problems) == (["four", "two"], [])
 
 
 def test_a_file_that_was_always_empty_is_nothing(tmp_path: Path) -> None:
