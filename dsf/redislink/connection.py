@@ -236,11 +236,32 @@ class TlsConnection(ReadableErrors, PinnedCA, _Tls):  # type: ignore[misc]
     """With TLS."""
 
 
-class MasterConnection(ReadableErrors, _Sentinel):  # type: ignore[misc]
+class _AsksSentinel:
+    """Mixin: also a retry asks Sentinel where the server is. redis-py asks in `connect` only, and would try the server
+    that was lost again and again."""
+
+    host: str
+    port: int
+    connection_pool: Any
+    _sock: object
+
+    def _connect_retry(self) -> None:
+        # Once: the base class asks here.
+        if not self._sock:
+            self.connect_check_health(  # type: ignore[attr-defined]
+                check_health=self.connection_pool.check_connection, retry_socket_connect=False
+            )
+
+    def _connect(self) -> Any:
+        self.host, self.port = self.connection_pool.get_master_address()
+        return super()._connect()  # type: ignore[misc]
+
+
+class MasterConnection(ReadableErrors, _AsksSentinel, _Sentinel):  # type: ignore[misc]
     """To the server that Sentinel names, without TLS."""
 
 
-class MasterTlsConnection(ReadableErrors, PinnedCA, _Sentinel, _Tls):  # type: ignore[misc]
+class MasterTlsConnection(ReadableErrors, PinnedCA, _AsksSentinel, _Sentinel, _Tls):  # type: ignore[misc]
     """To the server that Sentinel names, with TLS. Sentinel must announce the name that is in the certificate."""
 
 

@@ -16,7 +16,15 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from dsf.redislink.connection import MasterTlsConnection, PlainConnection, SentinelConnection, TlsConnection, _Sessions
+from dsf.redislink.connection import (
+    MasterConnection,
+    MasterTlsConnection,
+    PlainConnection,
+    SentinelConnection,
+    TlsConnection,
+    _Sessions,
+)
+from tests.support.redisserver import RedisServer
 
 
 def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
@@ -153,3 +161,38 @@ def test_a_signal_that_comes_while_a_connection_is_made_may_make_another() -> No
     thread.start()
     thread.join(30)
     assert found == [(context, None)]
+
+
+class _Named:
+    """What a connection needs of Sentinel's pool; `address` is where the server is now."""
+
+    is_master, check_connection, service_name = True, False, "m"
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.asked = 0
+
+    def get_master_address(self) -> tuple[str, int]:
+        self.asked += 1
+        return self.address
+
+
+def test_a_retry_goes_to_the_server_that_sentinel_names_by_then() -> None:
+    with RedisServer() as first, RedisServer() as second:
+        pool = _Named(("127.0.0.1", first.port))
+        connection = MasterConnection(connection_pool=pool, retry=Retry(NoBackoff(), 1))
+        connection.connect()
+        # Once for each connection.
+        assert pool.asked == 1
+
+        def run_id() -> str:
+            connection.send_command("INFO", "server")
+            return connection.read_response().decode().partition("run_id:")[2].partition("\r\n")[0]
+
+        before = run_id()
+        first.kill()
+        pool.address = ("127.0.0.1", second.port)
+        after = connection.retry.call_with_retry(run_id, lambda _: connection.disconnect())
+        assert (before != after, pool.asked) == (True, 2)
+        assert after == second.client().info("server")["run_id"]
+        connection.disconnect()
