@@ -24,7 +24,7 @@ from dsf.schedule.dispatch import Dispatcher
 from dsf.schedule.lock import BeatLock
 from dsf.schedule.stats import ScheduleCollector
 from dsf.settings import Settings, settings
-from dsf.store.client import connect
+from dsf.store.client import connect, on_connect
 from dsf.ticks import TickFactory
 
 log = dsf.log.get(__name__)
@@ -68,6 +68,7 @@ class BeatScheduler(Scheduler):
         config = self._settings
         # Few retries: the loop itself retries, and its liveness file must stay fresh.
         self._redis = self._connect(config, retries=1)
+        on_connect(self._redis, self._reconnected)
         # A separate connection: the lock is released in a signal handler, which may interrupt any operation.
         timeout = min(config.redis_socket_timeout, _RELEASE_TIMEOUT)
         self._lock = BeatLock(
@@ -163,15 +164,19 @@ class BeatScheduler(Scheduler):
             time.sleep(until - now)
 
     def _outage(self, error: redis.RedisError) -> None:
+        self._dispatcher.repeats.cut_off()
         if self._away_since is None:
             self._away_since, self._away_because = time.monotonic(), ""
-            self._dispatcher.repeats.cut_off()
         if str(error) != self._away_because:
             # Log a different error again: a repair may be in progress.
             self._away_because = str(error)
             log.error("redis cannot be used, nothing is scheduled until it is back", error=str(error))
         time.sleep(self._backoff)
         self._backoff = min(self._backoff * 2, _BACKOFF_MAX)
+
+    def _reconnected(self, _: object) -> None:
+        """Also where a retry hides that Redis was gone for a moment."""
+        self._dispatcher.repeats.cut_off()
 
     def _recovered(self) -> None:
         if self._away_since is not None:

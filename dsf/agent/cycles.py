@@ -75,6 +75,10 @@ class Cycles:
         with contextlib.suppress(OSError):
             self._spool.remove(run_id)
 
+    def knows(self, scorer: str, run_id: str) -> bool:
+        """Whether this cycle is running, has ended, or was skipped."""
+        return self._running.knows(scorer, run_id)
+
     def rest(self, cycle: Cycle) -> None:
         """A stage of the cycle has ended."""
         self._running.rest(cycle)

@@ -27,7 +27,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.cycle.cycle import Cycle
 from dsf.errors import CycleError
 from dsf.keys import spoke_queue
-from dsf.messages import PUBLISH_TASK, SCORE_TASK, Outcome, Result, Stage, new_run_id, run_time
+from dsf.messages import FETCH_TASK, PUBLISH_TASK, SCORE_TASK, Outcome, Result, Stage, new_run_id, run_time
 from dsf.reasons import FailureReason
 from dsf.settings import Settings
 
@@ -109,6 +109,9 @@ class Flow:
             # A manual fetch, which has no cycle yet.
             return
         scorer, run_id = request.args
+        if request.name == FETCH_TASK and self._cycles.knows(scorer, run_id):
+            # A duplicate of the tick.
+            return
         self._cycles.leave(scorer, run_id)
         message = f"it waited in the queue until {request.expires}, when the next cycle was due"
         self._outbox.send_later(self._cycles.ended(scorer, run_id, "skipped", "expired", message), _SEND_SECONDS)

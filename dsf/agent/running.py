@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Container
 from typing import Final
 
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.cycle import Cycle
 
+#: Ended runs remembered of each scorer: as many as beat may repeat after an outage of Redis, which is two seconds'.
+_REMEMBERED: Final = 8
 #: Seconds past its cycle's deadline from which a stage counts as hanging. Every wait ends before that.
 HANGS: Final = 5.0
 
@@ -28,7 +31,8 @@ class Running:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cycles: dict[str, Cycle] = {}
-        self._ended: dict[str, str] = {}
+        # Also those that were skipped.
+        self._ended: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         #: Cycles with a running stage, including replaced ones.
         self._busy: dict[int, Cycle] = {}
 
@@ -46,13 +50,15 @@ class Running:
                 current.busy = True
                 self._busy[id(current)] = current
                 return current
-            if self._ended.get(summary.name) == run_id:
+            ended = self._ended[summary.name]
+            if run_id in ended:
                 raise DuplicateError
             now = time.monotonic()
-            if current is not None and current.deadline > now:
-                raise OverlapError
             # A custom source may hang for ever: with a thread for each tick it would use up the pool.
-            if any(cycle.scorer == summary.name and cycle.deadline < now - HANGS for cycle in self._busy.values()):
+            if (current is not None and current.deadline > now) or any(
+                cycle.scorer == summary.name and cycle.deadline < now - HANGS for cycle in self._busy.values()
+            ):
+                ended.append(run_id)
                 raise OverlapError
             cycle = self._cycles[summary.name] = Cycle(summary.name, run_id, summary, deadline)
             self._busy[id(cycle)] = cycle
@@ -64,7 +70,13 @@ class Running:
             current = self._cycles.get(scorer)
             if current is not None and current.run_id == run_id:
                 del self._cycles[scorer]
-                self._ended[scorer] = run_id
+                self._ended[scorer].append(run_id)
+
+    def knows(self, scorer: str, run_id: str) -> bool:
+        """Whether this cycle is running, has ended, or was skipped."""
+        with self._lock:
+            current = self._cycles.get(scorer)
+            return (current is not None and current.run_id == run_id) or run_id in self._ended.get(scorer, ())
 
     def rest(self, cycle: Cycle) -> None:
         """A stage of the cycle has ended."""

@@ -67,6 +67,19 @@ def test_a_fetch_by_hand_makes_its_own_run(agent: Agent, source: ScriptedServer)
     assert agent.no_result(0.2)
 
 
+def test_a_tick_that_is_sent_once_more_is_no_cycle(agent: Agent, source: ScriptedServer) -> None:
+    """As beat does after an outage of Redis, which may have outlasted the interval."""
+    run = agent.tick("sample", expires=60)
+    assert agent.result().run == run
+    for expires in (60, -1):
+        agent.tick("sample", run_id=run, expires=expires)
+    # Ticks are taken in order.
+    last = agent.tick("sample")
+    assert agent.result().run == last
+    assert agent.no_result(0.2)
+    assert len(source.requests) == 2
+
+
 def _url(agent: Agent) -> str:
     port = agent.redis.connection_pool.connection_kwargs["port"]
     return f"redis://127.0.0.1:{port}/0"

@@ -53,16 +53,35 @@ def test_only_the_last_seconds_are_in_doubt(redis_client: redis.Redis) -> None:
     found = Repeats(redis_client, lambda: now)
     for number in range(8):
         now = 100.0 + number
+        found.send()
         found.note([Tick(keys.spoke_queue("c1"), f"c1/s/{number}", f"message {number}")])
         redis_client.zadd(keys.OPEN_RUNS, {f"c1/s/{number}": 1.0})
-    now += 0.5
-    found.cut_off()
-    # A long outage changes nothing.
+    # A Redis that is silent is noticed late, and may be away for long.
     now += 1000
-    found.note([])
+    found.cut_off()
+    now += 1000
     found.send()
-    waiting = redis_client.lrange(keys.spoke_queue("c1"), 0, -1)
-    assert waiting == ["message 7", "message 6"]
+    assert redis_client.lrange(keys.spoke_queue("c1"), 0, -1) == ["message 7", "message 6", "message 5"]
+    # It ends again at once: these are in doubt once more, and an agent has taken one of them.
+    redis_client.rpop(keys.spoke_queue("c1"))
+    found.cut_off()
+    found.send()
+    assert redis_client.lrange(keys.spoke_queue("c1"), 0, -1) == ["message 5", "message 7", "message 6"]
+
+
+def test_beat_goes_on_without_the_right_to_repeat(redis_server: RedisServer, redis_client: redis.Redis) -> None:
+    """Its users are of an ACL file of an earlier version."""
+    redis_client.acl_setuser("old", enabled=True, nopass=True, keys=["*"], categories=["+@all"], commands=["-lpos"])
+    client = redis.Redis.from_url(redis_server.url, username="old", password="x", decode_responses=True)
+    with contextlib.closing(client):
+        found = Repeats(client)
+        client.zadd(keys.OPEN_RUNS, {"c1/s/1": 1.0})
+        for _ in range(2):
+            found.note([Tick(keys.spoke_queue("c1"), "c1/s/1", "message")])
+            found.cut_off()
+            found.send()
+            found.send()
+    assert redis_client.lrange(keys.spoke_queue("c1"), 0, -1) == []
 
 
 def test_they_wait_while_redis_is_away() -> None:
@@ -103,12 +122,14 @@ def test_beat_sends_them_after_a_restart_of_redis(
         bench.store.upsert([entry("c1", interval=3600)], time.time())
         while not (sent := pushed(client, "c1")):
             scheduler.tick()
-        # An agent whose answer was never sent.
-        assert client.rpop(keys.spoke_queue("c1")) is not None
-        server.kill()
-        scheduler.tick()
-        server.restart()
-        while not pushed(client, "c1"):
-            scheduler.tick()
-        assert pushed(client, "c1") == sent
+        for is_noticed in (True, False):
+            # An agent whose answer was never sent.
+            assert client.rpop(keys.spoke_queue("c1")) is not None
+            server.kill()
+            if is_noticed:
+                scheduler.tick()
+            server.restart()
+            while not pushed(client, "c1"):
+                scheduler.tick()
+            assert pushed(client, "c1") == sent
         assert (books(client, "c1").scheduled, books(client, "c1").open) == (1, 1)

@@ -35,9 +35,28 @@ def test_another_run_of_the_scorer_overlaps_until_the_first_has_ended() -> None:
     running.enter("2", summary("b"), soon())
     running.leave("a", "2")
     with pytest.raises(OverlapError):
-        running.enter("2", summary(), soon())
+        running.enter("3", summary(), soon())
     running.leave("a", "1")
-    running.enter("2", summary(), soon())
+    running.enter("4", summary(), soon())
+
+
+def test_runs_that_ended_or_were_skipped_are_known() -> None:
+    running = Running()
+    running.enter("1", summary(), soon())
+    with pytest.raises(OverlapError):
+        running.enter("2", summary(), soon())
+    assert [running.knows("a", run) for run in "123"] == [True, True, False]
+    running.leave("a", "1")
+    assert [running.knows("a", run) for run in "123"] == [True, True, False]
+    assert not running.knows("b", "1")
+    for run in "12":
+        with pytest.raises(DuplicateError):
+            running.enter(run, summary(), soon())
+    # The last ones only.
+    for number in range(20):
+        running.enter(f"x{number}", summary(), soon())
+        running.leave("a", f"x{number}")
+    assert [running.knows("a", run) for run in ("1", "x10", "x19")] == [False, False, True]
 
 
 def test_a_message_that_came_twice_is_recognised() -> None:
