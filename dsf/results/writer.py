@@ -226,9 +226,10 @@ class Writer:
             counts["coalesced"] = facts.changes - 1
         written = facts.written
         now = self._clock()
-        if written is not None and written.left:
-            if target is None and now < written.valid_until:
-                self._together.finish(Finish(claim, facts, now, written.valid_until, written, counts))
+        if facts.is_left:
+            if target is None and (written is None or now < written.valid_until):
+                look = None if written is None else written.valid_until
+                self._together.finish(Finish(claim, facts, now, look, written, counts))
                 return
             # Its current content is unknown.
             written = written if target is None else None
