@@ -43,13 +43,12 @@ class Agent:
     Either is None while Redis is away.
     """
 
-    def __init__(self, player: Player, name: str, key: messages.SigningKey) -> None:
+    def __init__(self, player: Player, name: str) -> None:
         self.name = name
         self.taking: Connection | None = None
         self.giving: Connection | None = None
         self.is_quiet = False
         self._player = player
-        self._key = key
         self._slots = keys.mail_slots(name)
         self._bell = keys.mail_bell(name)
         self._pop = command("BRPOP", keys.spoke_queue(name), str(settings().redis_polling_interval))
@@ -158,7 +157,7 @@ class Agent:
             superseded=superseded,
             **said,
         )
-        envelope = messages.sign(result, self._key)
+        envelope = messages.sign(result, self._player.key(self.name))
         text = repr((self.name, scorer, run))
         message = wire.call(messages.INGEST_TASK, (envelope,), keys.RESULTS_QUEUE, argsrepr=text)
         slot = self._slots[self._places.setdefault(scorer, len(self._places) % len(self._slots))]

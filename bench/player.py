@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from typing import Any
 from urllib.parse import urlsplit
 
 import redis
@@ -74,9 +75,9 @@ class Player:
         self._longest_wait = config.redis_reconnect_max_wait
         self._followed: dict[str, tuple[str, float]] = {}
         self._said = b""
-        master = bytes.fromhex(config.resolved_signing_secret() or "")
-        names = [f"cluster-{number:04}" for number in clusters]
-        self._agents = {name: Agent(self, name, messages.derive_key(master, name, 1)) for name in names}
+        self._master = bytes.fromhex(config.resolved_signing_secret() or "")
+        self._keys: dict[str, messages.SigningKey] = {}
+        self._agents = {name: Agent(self, name) for name in (f"cluster-{number:04}" for number in clusters)}
         for agent in self._agents.values():
             self._take(agent)
             self._give(agent)
@@ -85,6 +86,14 @@ class Player:
         with contextlib.suppress(PermissionError):
             # A file, which says nothing more.
             self._selector.register(sys.stdin, selectors.EVENT_READ, None)
+
+    def key(self, cluster: str) -> messages.SigningKey:
+        """The one that the hub has delivered."""
+        if cluster not in self._keys:
+            record: Any = self._client.hget(keys.CLUSTERS, cluster)
+            ids = json.loads(record or "{}").get("key_ids") or [1]
+            self._keys[cluster] = messages.derive_key(self._master, cluster, ids[0])
+        return self._keys[cluster]
 
     def put(self, cluster: str, scorer: str, run: str) -> None:
         """A result is in its mailbox."""

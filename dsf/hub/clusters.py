@@ -82,8 +82,12 @@ class ClusterReconciler:
             with self._lock:
                 (self._let_go.add if elsewhere and key.name in plan.clusters else self._let_go.discard)(key.name)
             if key.name in plan.clusters and not elsewhere:
-                look = self._serve(key.name, plan)
-                self._served.add(key.name)
+                try:
+                    look = self._serve(key.name, plan)
+                finally:
+                    # Also if the rest of it failed: else two cells whose work is refused would take turns.
+                    if self._has_credentials(key.name):
+                        self._served.add(key.name)
             else:
                 self._leave(key.name, elsewhere)
             with self._lock:
@@ -200,8 +204,13 @@ class ClusterReconciler:
     def _label(self, cluster: str, name: str) -> str:
         """The other cell in a ManifestWork's label; empty if none."""
         work = self._backend.get(Kind.WORK, cluster, name)
-        label = str((work["metadata"].get("labels") or {}).get(CELL_LABEL, "")) if work is not None else ""
+        label = _cell(work) if work is not None else ""
         return label if self._desired.cells.is_other(label) else ""
+
+    def _has_credentials(self, cluster: str) -> bool:
+        """Whether this cell was the last to deliver the cluster's credentials."""
+        work = self._backend.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
+        return work is not None and _cell(work) == self._desired.cells.own
 
     def _leave(self, cluster: str, elsewhere: str = "") -> None:
         """The cluster is gone or not accepted: remove everything created for it. One of another cell is only forgotten
@@ -327,3 +336,7 @@ class ClusterReconciler:
                 self._distributed[cluster] = names
         if before != names:
             self._on_distributed((before or frozenset()) ^ (names or frozenset()))
+
+
+def _cell(work: Manifest) -> str:
+    return str((work["metadata"].get("labels") or {}).get(CELL_LABEL, ""))

@@ -31,6 +31,7 @@ from dsf.kube.resources import (
 from dsf.kube.session import ApiError, Session
 from dsf.results.ingest import Ingest
 from dsf.settings import ENV_PREFIX, Settings, child_environment
+from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
 from tests.support import forked
 from tests.support.child import Child
@@ -250,7 +251,9 @@ class HubWorld:
             outcome="ok",
             results=[({"node": "a"}, value)],
         )
-        return messages.sign(result, messages.derive_key(bytes.fromhex(SECRET), cluster, 1))
+        record = Registry(self.client).clusters().get(cluster)
+        key_id = record.key_ids[0] if record is not None else 1
+        return messages.sign(result, messages.derive_key(bytes.fromhex(SECRET), cluster, key_id))
 
     def until(self, condition: Callable[[], Any], timeout: float = 10.0, message: str = "") -> Any:
         """Wait for it; an error shows what the processes said."""

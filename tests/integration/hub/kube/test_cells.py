@@ -14,8 +14,9 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.api.types import CELL_LABEL, CLUSTER_SET_LABEL, CREDENTIALS_WORK_NAME
+from dsf.api.types import CELL_LABEL, CLUSTER_SET_LABEL, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.kube.session import ApiError
 from tests.integration.hub.kube.hubworld import HubWorld
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
@@ -232,6 +233,87 @@ def test_cells_that_read_different_rules_do_not_take_turns(cells: Cells) -> None
     a.until(lambda: {part["name"]: part["clusters"]["desired"] for part in a.status()["cells"]} == {"a": 0, "b": 1})
     assert (_works(a), a.pairs(), b.pairs()) == (before, [], [f"{name}/cpu-scorer"])
     assert gaining.is_running
+
+
+@pytest.fixture
+def refused(cells: Cells) -> Iterator[str]:
+    """A new cluster whose ManifestWork with the configuration is refused by a policy; its credentials are not."""
+    a = cells.a
+    name = _cluster(a)
+    kind = "admissionregistration.k8s.io/v1"
+    objects = [
+        {
+            "apiVersion": kind,
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {
+                    "resourceRules": [
+                        {
+                            "apiGroups": ["work.open-cluster-management.io"],
+                            "apiVersions": ["*"],
+                            "operations": ["CREATE", "UPDATE"],
+                            "resources": ["manifestworks"],
+                        }
+                    ]
+                },
+                "validations": [
+                    {
+                        "expression": f"object.metadata.namespace != '{name}' || "
+                        f"object.metadata.name != '{MANIFESTWORK_NAME}'",
+                        "message": "refused by a policy",
+                    }
+                ],
+            },
+        },
+        {
+            "apiVersion": kind,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
+        },
+    ]
+    a.apply(*objects)
+    work = {
+        "apiVersion": MANIFEST_WORKS.api_version,
+        "kind": MANIFEST_WORKS.kind,
+        "metadata": {"name": MANIFESTWORK_NAME, "namespace": name},
+        "spec": {"workload": {"manifests": []}},
+    }
+
+    def is_refused() -> bool:
+        try:
+            a.session.request("POST", MANIFEST_WORKS.path(name), query={"dryRun": "All"}, body=work)
+        except ApiError as error:
+            return "refused by a policy" in str(error)
+        return False
+
+    try:
+        a.until(is_refused, 30)
+        yield name
+    finally:
+        for one in reversed(objects):
+            a.plane.kubectl("delete", str(one["kind"]), name)
+
+
+def test_cells_do_not_take_turns_with_a_cluster_whose_work_is_refused(cells: Cells, refused: str) -> None:
+    a, b = cells
+    started = a.hub(), b.hub(cells=NEWER)
+    for cell, process in zip(cells, started, strict=True):
+        cell.until(lambda process=process: "hub controller started" in process.log.read_text(), 30)
+
+    def credentials() -> str:
+        """Also another label is another version."""
+        found = a.object(MANIFEST_WORKS, refused, CREDENTIALS_WORK_NAME)
+        return str(found["metadata"]["resourceVersion"]) if found is not None else ""
+
+    a.until(credentials, 30)
+    # One may have taken it before the other knew.
+    time.sleep(2)
+    before = credentials()
+    time.sleep(3)  # a fight has a hundred rounds a second
+    assert credentials() == before
 
 
 def test_the_configuration_goes_when_every_cell_has_cleaned_up(cells: Cells) -> None:
