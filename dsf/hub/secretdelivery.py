@@ -115,9 +115,9 @@ def _named(resolved: ResolvedScorer | None) -> Iterator[tuple[str, str, str]]:
 def copy_for(agent_namespace: str, secret: Manifest) -> Manifest:
     """The Secret as delivered. Other metadata stays on the hub: kubectl records all values in an annotation."""
     metadata: dict[str, Any] = {"name": secret["metadata"]["name"], "namespace": agent_namespace}
-    usable = (secret["metadata"].get("annotations") or {}).get(USABLE_FOR)
-    if usable is not None:
-        metadata["annotations"] = {USABLE_FOR: usable}
+    # Also without one, which releases it for nothing: an annotation that is only left out stays on the cluster.
+    usable = (secret["metadata"].get("annotations") or {}).get(USABLE_FOR) or ""
+    metadata["annotations"] = {USABLE_FOR: usable}
     data = secret.get("data") or {}
     return {
         "apiVersion": "v1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from dsf.api.types import API_VERSION, DELIVER_LABEL
+from dsf.api.types import API_VERSION, DELIVER_LABEL, USABLE_FOR
 from dsf.kube.resources import DYNAMIC_SCORERS, SCORING_AUTHENTICATIONS, SECRETS
 from tests.integration.hub.kube.hubworld import HubWorld
 from tests.integration.hub.kube.rights import HUB
@@ -41,11 +41,17 @@ def test_it_is_delivered_follows_its_changes_and_goes(world: HubWorld, api: Scri
     world.session.merge(DYNAMIC_SCORERS.path(namespace, "cpu-scorer"), {"spec": {"source": SOURCE}})
     hub = world.hub(kubeconfig=world.plane.service_account(namespace, "hub", rights), secret_delivery=True)
 
-    def delivered() -> dict[str, str]:
+    def secrets() -> list[dict[str, Any]]:
         work = world.work(cluster)
         manifests: list[dict[str, Any]] = work["spec"]["workload"]["manifests"] if work else []
-        secrets = [one for one in manifests if one["kind"] == "Secret"]
-        return {one["metadata"]["name"]: base64.b64decode(one["data"]["token"]).decode() for one in secrets}
+        return [one for one in manifests if one["kind"] == "Secret"]
+
+    def delivered() -> dict[str, str]:
+        return {one["metadata"]["name"]: base64.b64decode(one["data"]["token"]).decode() for one in secrets()}
+
+    def usable() -> str:
+        [found] = secrets()
+        return str(found["metadata"]["annotations"][USABLE_FOR])
 
     world.until(lambda: world.condition("ConfigSynced") == ("False", "SecretNotDelivered"), 30)
     assert delivered() == {}
@@ -54,6 +60,9 @@ def test_it_is_delivered_follows_its_changes_and_goes(world: HubWorld, api: Scri
     world.until(lambda: delivered() == {"fleet": "first-t0ken"}, 30)
     world.session.merge(path, {"stringData": {"token": "sec0nd-token"}})
     world.until(lambda: delivered() == {"fleet": "sec0nd-token"}, 30)
+    for hosts in ("thanos.example", "other.example", None):
+        world.session.merge(path, {"metadata": {"annotations": {USABLE_FOR: hosts}}})
+        world.until(lambda hosts=hosts: usable() == (hosts or ""), 30)
     world.session.merge(path, {"metadata": {"labels": {DELIVER_LABEL: None}}})
     world.until(lambda: delivered() == {}, 30)
     world.until(lambda: world.condition("ConfigSynced") == ("False", "SecretNotDelivered"), 30)
