@@ -20,6 +20,7 @@ from dsf.http.apidocs import add_docs
 
 #: Maximum shards of a scrape.
 MAX_SHARDS = 64
+_LONGEST_SHARD = 16
 #: Links of the page at /.
 _PLACES = {
     "docs": "every endpoint of the JSON API, to try out",
@@ -107,6 +108,7 @@ def _shard(text: str) -> tuple[int, int]:
     if not text:
         return 0, 1
     number, _, of = text.partition("/")
-    if number.isdecimal() and of.isdecimal() and int(number) < int(of) <= MAX_SHARDS:
+    # Python refuses to read thousands of digits.
+    if len(text) < _LONGEST_SHARD and number.isdecimal() and of.isdecimal() and int(number) < int(of) <= MAX_SHARDS:
         return int(number), int(of)
     raise QueryError(f"shard: i/n with i from 0 and below n, n at most {MAX_SHARDS}, such as 0/4")

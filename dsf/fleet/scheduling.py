@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
@@ -210,7 +210,8 @@ def _is_tolerated(taint: Manifest, tolerations: Iterable[Manifest], is_decided: 
             continue
         seconds = one.get("tolerationSeconds")
         added = moment(taint.get("timeAdded"))
-        if seconds is None or (added is not None and now < added + timedelta(seconds=int(seconds))):
+        # Not a sum of both: any number of seconds is legal.
+        if seconds is None or (added is not None and (now - added).total_seconds() < int(seconds)):
             return True
     return False
 

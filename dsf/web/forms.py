@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -23,15 +24,21 @@ log = dsf.log.get(__name__)
 #: Most bytes of a form.
 _MAX_FORM: Final = 32 * 1024
 _MAX_TOKEN: Final = 16 * 1024
+#: Seconds for all of a form; anyone may send one to the login.
+_FORM_SECONDS: Final = 10.0
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form. Raises AccessError (413) for one that is too large or has too many."""
+    """The fields of a form. Raises AccessError for one that is too large or has too many (413), or too slow (408)."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MAX_FORM:
-            raise AccessError("this form is too large", 413)
+    try:
+        async with asyncio.timeout(_FORM_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > _MAX_FORM:
+                    raise AccessError("this form is too large", 413)
+    except TimeoutError:
+        raise AccessError(f"this form did not arrive within {_FORM_SECONDS:g} s", 408) from None
     try:
         return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=30))
     except ValueError:

@@ -96,7 +96,7 @@ def test_shards_have_every_cluster_once(fleet: Fleet) -> None:
     assert ["dynamic_scoring_entries" in shard for shard in shards] == [True, False, False]
 
 
-@pytest.mark.parametrize("shard", ["3/3", "-1/3", "1", "a/b", "0/1000"])
+@pytest.mark.parametrize("shard", ["3/3", "-1/3", "1", "a/b", "0/1000", f"{5000 * '1'}/4"])
 def test_a_shard_that_is_none_is_refused(fleet: Fleet, shard: str) -> None:
     answer = TestClient(make_app(fleet.redis)).get(f"/metrics?shard={shard}")
     assert answer.status_code == 400

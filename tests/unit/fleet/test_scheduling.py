@@ -143,3 +143,13 @@ def test_who_is_in_no_bound_set_or_is_being_deleted_is_left_out() -> None:
 def test_an_answer_that_is_none_is_said(body: bytes) -> None:
     with pytest.raises(HttpError):
         told(body)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_chosen"), [(5, False), (3600, True), (999_999_999_999, True), (-(10**12), False)]
+)
+def test_a_taint_is_tolerated_for_so_many_seconds(seconds: int, is_chosen: bool) -> None:
+    taint = {"key": "k", "effect": "NoSelect", "timeAdded": "2026-05-31T23:59:00Z"}
+    tolerations = [{"key": "k", "operator": "Exists", "tolerationSeconds": seconds}]
+    view = explain(situation({"tolerations": tolerations}, cluster("a", spec={"taints": [taint]})))
+    assert (view.chosen == ["a"]) is is_chosen
