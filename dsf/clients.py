@@ -74,7 +74,8 @@ class Clients:
             else:
                 self.silent.pop(name, None)
         if not answers:
-            raise (unknown or errors)[0]
+            # Only if every cell has answered is it known that none has it.
+            raise (errors or unknown)[0]
         return answers
 
     def scores(
@@ -179,13 +180,20 @@ def _sum(views: Sequence[ScorerView]) -> ScorerView:
             "intervals_in_force": sorted({seconds for one in views for seconds in one.intervals_in_force}),
             "suspended": all(one.suspended for one in views),
             "health_status": min((one.health_status for one in views), key=_HEALTH.index),
-            "problem": next((one.problem for one in views if one.problem), ""),
+            "problem": _problem([one.problem for one in views]),
             "last_success": newest.last_success,
             "age_seconds": newest.age_seconds,
             "failures": failures[:_MAX_FAILURES],
             "idle": _idle(idle for one in views for idle in one.idle),
         }
     )
+
+
+def _problem(said: Sequence[str]) -> str:
+    """The first cell's reason for running nowhere, and how many cells have one if not all have."""
+    found = [text for text in said if text]
+    where = f" (in {len(found)} of {len(said)} cells)" if 0 < len(found) < len(said) else ""
+    return f"{found[0]}{where}" if found else ""
 
 
 def _idle(found: Iterable[IdleClusters]) -> list[IdleClusters]:

@@ -518,6 +518,12 @@ class Settings(BaseSettings):
         """Assignment of clusters to cells, from the view of this cell."""
         return Cells(self.cell, tuple(self.cells))
 
+    @property
+    def out(self) -> Path | None:
+        """The folder that this cell's hub on a folder writes into; None without such a hub."""
+        root = self.out_dir or (self.manifests / "_out" if self.manifests is not None else None)
+        return None if root is None else root / self.cell
+
     def with_redis(self, url: str) -> Self:
         """These settings for the Redis at `url`, without the user and password of the configured Redis."""
         return self.model_copy(

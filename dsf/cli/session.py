@@ -81,7 +81,7 @@ def agent_settings(cluster: str) -> Settings:
     from dsf.errors import UnknownClusterError
 
     settings = command_settings()
-    out = out_dir(settings)
+    out = settings.out
     if settings.agent_config is not None or settings.agent_kube or out is None:
         return settings
     folder = out / "clusters" / cluster
@@ -97,13 +97,6 @@ def agent_settings(cluster: str) -> Settings:
             or (running.host_aliases.get(cluster, {}) if running else {}),
         }
     )
-
-
-def out_dir(settings: Settings) -> Path | None:
-    """Output folder of a hub on a folder; None without such a hub."""
-    if settings.out_dir is not None:
-        return settings.out_dir / settings.cell
-    return settings.manifests / "_out" / settings.cell if settings.manifests is not None else None
 
 
 @contextmanager

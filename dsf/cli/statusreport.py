@@ -8,7 +8,6 @@ import redis
 from pydantic import Field
 
 from dsf.cli.output import TABLE_PAIRS
-from dsf.cli.session import out_dir
 from dsf.errors import UnknownScorerError
 from dsf.fleet.outfolder import ConditionView, ProblemView, conditions_in, conditions_told, problems_in, unmet
 from dsf.fleet.reader import FleetReader
@@ -42,7 +41,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     Raises UnknownScorerError for a name that is neither registered nor in the hub's folder, and redis.RedisError.
     """
     fleet = FleetReader(client)
-    out = out_dir(settings)
+    out = settings.out
     every = conditions_in(out) if out is not None else conditions_told(Notices(client).scorers())
     conditions = [one for one in every if named in (None, one.scorer)]
     problems: list[ProblemView] = []

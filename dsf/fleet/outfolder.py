@@ -56,7 +56,13 @@ def conditions_in(out: Path | None) -> Iterator[ConditionView]:
             # Redis has newer and better data on cycles.
             if condition.get("status") == "False" and condition.get("type") != _SCORING:
                 words = {name: str(condition.get(name, "")) for name in ("type", "status", "reason", "message")}
-                yield ConditionView(scorer=file.stem, **words)
+                yield ConditionView(scorer=_name(document) or file.stem, **words)
+
+
+def _name(document: Mapping[str, Any]) -> str:
+    """A file's name has the namespace in it if that is not the hub's own."""
+    metadata = document.get("metadata")
+    return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
 
 
 def conditions_told(notices: Mapping[str, ScorerNotice]) -> Iterator[ConditionView]:

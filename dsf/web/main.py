@@ -103,8 +103,7 @@ def _options(settings: Settings) -> Options:
 
 def _objects(settings: Settings, session: Session | None) -> HubObjects:
     if settings.backend == "dir":
-        out = settings.out_dir or (settings.manifests / "_out" if settings.manifests is not None else None)
-        return FolderObjects(out) if out is not None else NoObjects()
+        return FolderObjects(settings.out) if settings.out is not None else NoObjects()
     if session is None:
         return NoObjects()
     from dsf.web.kubeobjects import KubeObjects

@@ -47,14 +47,19 @@ class FolderObjects:
 
     def scorer(self, name: str) -> DynamicScorer | None:
         """See the protocol."""
-        # The name is from the registry and has no slash.
-        file = self._folder / f"{name}.yaml"
-        try:
-            if file.stat().st_size > _MAX_FILE:
-                return None
-            return parsed(yaml.safe_load(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, yaml.YAMLError):
+        # The name is from the registry and has no slash. Behind an underscore, which no name has, it is of another
+        # namespace than the hub's.
+        files = (self._folder / f"{name}.yaml", *sorted(self._folder.glob(f"*_{name}.yaml")))
+        return next((found for file in files if (found := _read(file)) is not None), None)
+
+
+def _read(file: Path) -> DynamicScorer | None:
+    try:
+        if file.stat().st_size > _MAX_FILE:
             return None
+        return parsed(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
 
 
 def parsed(manifest: Any) -> DynamicScorer | None:

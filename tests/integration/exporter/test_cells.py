@@ -120,6 +120,11 @@ def test_a_cell_that_does_not_answer_is_named_and_the_others_are_shown(
         assert f"dsf: cell {AWAY} does not answer, its clusters are missing: " in found.stderr
         assert "edge02" in found.stdout or command[0] in ("status", "history")
         assert found.stdout
+    # Whether the one that is silent has this cluster is not known: no reason for `--watch` to end.
+    found = dsf("history", SAMPLE, "--cluster", "edge01")
+    assert (found.exit_code, "is accepted" in found.stderr) == (1, False)
+    with pytest.raises(HttpError):
+        Clients({url: Client(url) for url in (cells.a.url, AWAY)}).cluster("edge01")
     monkeypatch.setenv("DSF_API_URL", f"{AWAY} {AWAY}/x")
     assert dsf("scores").exit_code == 1
     with pytest.raises(HttpError):

@@ -9,9 +9,9 @@ from typing import cast
 from dsf.cli.session import asks_api
 from dsf.cli.statusreport import StatusReport, ask_reports
 from dsf.client import Client
-from dsf.clients import Clients
+from dsf.clients import Clients, together
 from dsf.fleet.outfolder import ConditionView
-from dsf.fleet.views import ClusterCounts, ScorerView
+from dsf.fleet.views import ClusterCounts, ScorerList, ScorerView
 from dsf.settings import Settings
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
@@ -62,3 +62,13 @@ def test_a_cell_without_clusters_has_no_say_about_where_a_scorer_runs() -> None:
 
 def test_blanks_are_no_address() -> None:
     assert [asks_api(Settings(api_url=text)) for text in (" ", " http://a http://b ")] == [False, True]
+
+
+def test_a_scorer_that_runs_in_one_cell_only_says_so() -> None:
+    def problem(*said: str) -> str:
+        lists = [ScorerList(at=NOW, scorers=[report(1).scorers[0].model_copy(update={"problem": one})]) for one in said]
+        return together(lists).scorers[0].problem
+
+    assert problem("", "") == ""
+    assert problem("", "A: x") == "A: x (in 1 of 2 cells)"
+    assert problem("A: x", "A: x") == "A: x"

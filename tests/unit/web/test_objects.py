@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsf.web.objects import parsed, settings_of
+from dsf.fleet.outfolder import conditions_in
+from dsf.settings import Settings
+from dsf.web.objects import FolderObjects, parsed, settings_of
 
 
 def settings(source: dict[str, Any], synced: dict[str, Any] | None = None) -> dict[str, tuple[str, str]]:
@@ -26,6 +30,30 @@ def settings(source: dict[str, Any], synced: dict[str, Any] | None = None) -> di
     )
     assert found is not None
     return {one.name: (one.value, one.origin) for one in settings_of(found)}
+
+
+def test_a_scorer_of_another_namespace_is_found_by_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "dynamicscorers"
+    folder.mkdir()
+    objects = FolderObjects(tmp_path)
+    assert objects.scorer("mem") is None
+    manifest = {
+        "metadata": {"name": "mem", "namespace": "team"},
+        "spec": {"description": "d", "configURL": "http://scorer.test/config", "configSyncMode": "Full"},
+        "status": {"conditions": [{"type": "Healthy", "status": "False", "reason": "R", "message": "m"}]},
+    }
+    (folder / "team_mem.yaml").write_text(json.dumps(manifest))
+    found = objects.scorer("mem")
+    assert found is not None
+    assert (found.metadata.name, objects.scorer("em")) == ("mem", None)
+    assert [one.scorer for one in conditions_in(tmp_path)] == ["mem"]
+
+
+@pytest.mark.parametrize(("name", "folder"), [("", "_out"), ("a", "_out/a")])
+def test_the_page_of_a_cell_reads_its_own_folder(tmp_path: Path, name: str, folder: str) -> None:
+    settings = Settings(manifests=tmp_path, cell=name, cells=[{"name": "a"}] if name else [])
+    assert settings.out == tmp_path / folder
+    assert Settings(out_dir=tmp_path, cell=name, cells=[{"name": "a"}] if name else []).out == tmp_path / name
 
 
 @pytest.mark.parametrize(
