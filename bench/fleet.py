@@ -1,7 +1,7 @@
 """The whole hub under a whole fleet: every process, Redis included, from tick to score.
 
     python -m bench.fleet [--clusters N ...] [--seconds S] [--workers W] [--overload S] [--flood S]
-                          [--soak S] [--seed N] [--kube] [--redis FILE] [--quick] [--strict] [--json FILE]
+                          [--soak S] [--seed N] [--kube | --real] [--redis FILE] [--quick] [--strict] [--json FILE]
 
 Real hub controller, beat, results workers, exporter and Redis on a folder of manifests; the agents of all clusters are
 played by one process (`bench.player`): 10 scorers every 30 s, signed results of 10 items, of which 5 % have other
@@ -13,7 +13,8 @@ makes faults for so long, with 3 bad scorers of the 10 (`bench.soak` says which 
 standard error each minute says where it is.
 
 `--kube` has an API server in place of the folder (`bench.kubeworld`), whose own cost is a row of its own; `--soak`
-needs the folder. `--redis` is a redis-server in place of the Valkey of the wheel, which is built with the C library's
+needs the folder. `--real` starts a real agent for each cluster, on the folder, with 100 series a cycle; their cost is a
+row of its own, too. `--redis` is a redis-server in place of the wheel's Valkey, which is built with the C library's
 allocator, not with jemalloc as Redis' own images are.
 
 CPU is that of the processes (user and system, all threads that ever lived, children included); what is waited for
@@ -40,6 +41,7 @@ from bench.fleetworld import INTERVAL, World
 from bench.hub import SCORERS, ScoringApi
 from bench.kubeworld import SERVERS, KubeWorld
 from bench.line import Line
+from bench.realworld import AGENTS, RealApi, RealWorld
 from bench.soak import Soak
 
 SIZES, QUICK_SIZES = (100, 1000, 3500), (20, 100)
@@ -67,6 +69,8 @@ class Plan:
     seed: int = 7
     #: On an API server.
     kube: bool = False
+    #: With real agents.
+    real: bool = False
     redis: Path | None = None
 
 
@@ -98,7 +102,7 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
     memory = {process: rss / 2**20 for process, rss in seen.memory.items()}
     servers = [
         f"{process} {milli.pop(process):.0f} mCPU, {memory.pop(process):.0f} MiB"
-        for process in SERVERS
+        for process in (*SERVERS, AGENTS)
         if process in milli
     ]
     text = ", ".join(f"{process} {value:.0f}" for process, value in milli.items())
@@ -119,13 +123,6 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
             "results",
             "p99 of looks twice a second",
             most=_WAITING,
-        ),
-        Figure(
-            f"{name}: from a result's put until it is in the books",
-            f"p50 {quantile(seen.latencies, 0.5):.3f}, p99 {quantile(seen.latencies, 0.99):.3f} s",
-            quantile(seen.latencies, 0.99),
-            "s",
-            f"{len(seen.latencies)} of them",
         ),
         Figure(f"{name}: lag of ticks", f"p50 {seen.lag[0]:g}, p99 {seen.lag[1]:g} s", seen.lag[1], "s", "<= buckets"),
         Figure(
@@ -151,6 +148,14 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
             most=0,
         ),
     ]
+    if seen.latencies:
+        # Real agents do not follow their results.
+        text = f"p50 {quantile(seen.latencies, 0.5):.3f}, p99 {quantile(seen.latencies, 0.99):.3f} s"
+        number = f"{len(seen.latencies)} of them"
+        what = f"{name}: from a result's put until it is in the books"
+        figures.append(Figure(what, text, quantile(seen.latencies, 0.99), "s", number))
+    if isinstance(world, RealWorld):
+        figures.append(Figure(f"{name}: real agents", "; ".join(servers), float(clusters), "agents"))
     if isinstance(world, KubeWorld):
         total = sum(world.writes.values())
         text = ", ".join(f"{resource} {number}" for resource, number in world.writes.most_common())
@@ -190,12 +195,13 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
 @contextlib.contextmanager
 def world_of(clusters: int, plan: Plan) -> Iterator[World]:
     """All processes of one size; they end with the block."""
-    api = ThreadingHTTPServer(("127.0.0.1", 0), ScoringApi)
+    api = ThreadingHTTPServer(("127.0.0.1", 0), RealApi if plan.real else ScoringApi)
+    kind = KubeWorld if plan.kube else RealWorld if plan.real else World
     threading.Thread(target=api.serve_forever, daemon=True).start()
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
-            (KubeWorld if plan.kube else World)(
+            kind(
                 Path(folder), f"http://127.0.0.1:{api.server_address[1]}", clusters, plan.workers, plan.redis
             ) as world,
         ):
@@ -247,15 +253,18 @@ def main() -> int:
     parser.add_argument("--soak", type=float, default=0.0, metavar="S", help="seconds with faults")
     parser.add_argument("--seed", type=int, default=7, help="which faults (default 7)")
     parser.add_argument("--kube", action="store_true", help="on an API server")
+    parser.add_argument("--real", action="store_true", help="with real agents")
     parser.add_argument("--redis", type=Path, metavar="FILE", help="a redis-server")
     arguments = parser.parse_args()
     if arguments.kube and arguments.soak:
         parser.error("--soak has no faults for an API server; leave out --kube")
+    if arguments.real and (arguments.kube or arguments.soak or arguments.flood):
+        parser.error("--real is on a folder, without --soak and --flood, which are for played agents; leave them out")
     if arguments.redis and not (arguments.redis.is_file() and os.access(arguments.redis, os.X_OK)):
         parser.error(f"{arguments.redis} is no program: --redis wants a redis-server")
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube", "redis")
+    options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube", "real", "redis")
     plan = Plan(seconds, *(getattr(arguments, name) for name in options_of_plan))
     return report(arguments, measure(clusters, plan))
 

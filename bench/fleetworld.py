@@ -89,10 +89,32 @@ class Books:
     wrong: int
 
 
-class Player:
+class Agents:
+    """Those of all clusters."""
+
+    def __init__(self) -> None:
+        #: Seconds from a result's put until it was seen in the books, of some.
+        self.latencies: list[float] = []
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Among others `ticks` and `results`, until now."""
+        raise NotImplementedError
+
+    def tell(self, *words: object) -> None:
+        """Have them change what they do; see `bench.player`."""
+        raise NotImplementedError(f"only played agents do this: {words}")
+
+    def stop(self) -> None:
+        """End them."""
+        raise NotImplementedError
+
+
+class Player(Agents):
     """A `bench.player` and what it says."""
 
     def __init__(self, *arguments: str, environment: dict[str, str], log: Path) -> None:
+        super().__init__()
         command = [sys.executable, "-m", "bench.player", *arguments]
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
@@ -104,24 +126,28 @@ class Player:
                 stderr=errors,
                 text=True,
             )
-        self.counts: Counter[str] = Counter()
-        self.latencies: list[float] = []
+        self._counts: Counter[str] = Counter()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             said = json.loads(line)
-            self.counts = Counter(said["counts"])
+            self._counts = Counter(said["counts"])
             self.latencies += said["latencies"]
 
+    @property
+    def counts(self) -> Counter[str]:
+        """As it said last."""
+        return self._counts
+
     def tell(self, *words: object) -> None:
-        """Have it change what it does; see `bench.player`."""
+        """See Agents."""
         assert self.process.stdin is not None
         print(*words, file=self.process.stdin, flush=True)
 
     def stop(self) -> None:
-        """End it."""
+        """See Agents."""
         self.process.terminate()
         self.process.wait(30)
 
@@ -153,7 +179,7 @@ class World:
         # First runs and writes are 100 a second at most.
         self._patience = max(_PATIENCE, clusters * SCORERS / 25)
         self.pairs = [(name, f"scorer-{number}") for name in self.clusters for number in range(SCORERS)]
-        self._player: Player | None = None
+        self._player: Agents | None = None
         self._stopped = threading.Event()
 
     def __enter__(self) -> Self:
@@ -179,13 +205,17 @@ class World:
         self._run("exporter", "dsf.exporter", exporter_host="127.0.0.1", exporter_port=self._port)
         for _ in range(self._workers):
             self._run("results", "dsf.results")
-        self._player = Player(
+        self._player = self._agents()
+        self._until(lambda: self.client.hlen(keys.WRITTEN) == len(self.pairs), "every object once")
+        time.sleep(INTERVAL)
+
+    def _agents(self) -> Agents:
+        """Start them."""
+        return Player(
             *("--clusters", str(len(self.clusters))),
             environment=self._environment(role="agent", cluster="cluster-0000"),
             log=self.folder / "player.log",
         )
-        self._until(lambda: self.client.hlen(keys.WRITTEN) == len(self.pairs), "every object once")
-        time.sleep(INTERVAL)
 
     def _prepare(self) -> None:
         """Make what people write: clusters, scorers, and the configuration."""
@@ -201,7 +231,7 @@ class World:
         return {"backend": "dir", "manifests": self._fleet.folder}
 
     @property
-    def player(self) -> Player:
+    def player(self) -> Agents:
         """The agents."""
         assert self._player is not None
         return self._player

@@ -50,10 +50,17 @@ class ScoringApi(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Health and configuration."""
         name = self.path.strip("/").partition("/")[0]
-        source = {"type": "Prometheus", "host": "http://prometheus.test:9090"}
+        source = {"type": "Prometheus", "host": self.source()}
         source["params"] = {"query": "up", "range": 600, "step": 60}
         scoring = {"params": {"name": name, "interval": self.interval}}
-        body = json.dumps({"name": name, "source": source, "scoring": scoring}).encode()
+        self.answer(json.dumps({"name": name, "source": source, "scoring": scoring}).encode())
+
+    def source(self) -> str:
+        """Address of Prometheus."""
+        return "http://prometheus.test:9090"
+
+    def answer(self, body: bytes) -> None:
+        """200 with this JSON."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

@@ -1,0 +1,98 @@
+"""The fleet of `bench.fleet` with real agents: `--real`.
+
+Each is a process that reads what the hub has written for its cluster. One server is Prometheus and scoring API of all.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from typing import Final
+
+from bench.fleetprocesses import Processes
+from bench.fleetworld import Agents, World
+from bench.hub import ScoringApi
+from dsf.store.pairs import OUTCOMES, Pairs
+
+#: Name of their processes, which are not the hub's.
+AGENTS: Final = "agents"
+SERIES: Final = 100
+_SAMPLES: Final = [[1_790_000_000 + 60 * step, "0.5"] for step in range(11)]
+_MATRIX: Final = json.dumps(
+    {
+        "status": "success",
+        "data": {
+            "resultType": "matrix",
+            "result": [{"metric": {"node": f"node{n}"}, "values": _SAMPLES} for n in range(SERIES)],
+        },
+    }
+).encode()
+_ITEMS: Final = 10
+#: Share of the answers that differ from the one before.
+_CHANGING: Final = 0.05
+
+
+class RealApi(ScoringApi):
+    """Prometheus and scoring API."""
+
+    def do_GET(self) -> None:  # noqa: N802
+        """Also a range query."""
+        if self.path.startswith("/api/"):
+            self.answer(_MATRIX)
+        else:
+            super().do_GET()
+
+    def do_POST(self) -> None:  # noqa: N802
+        """Ten results."""
+        length = int(self.headers.get("Content-Length") or 0)
+        self.rfile.read(length)
+        shift = random.randrange(80) if random.random() < _CHANGING else 0
+        results = [{"metric": {"node": f"node{n}"}, "score": n + shift + 0.5} for n in range(_ITEMS)]
+        self.answer(json.dumps({"results": results}).encode())
+
+    def source(self) -> str:
+        """This server."""
+        return f"http://{self.headers['Host']}"
+
+
+class RealAgents(Agents):
+    """As many processes as there are clusters; counted by what the hub knows of their cycles."""
+
+    def __init__(self, world: RealWorld, processes: Processes) -> None:
+        super().__init__()
+        self._world = world
+        self._processes = processes
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Ticks and results until now."""
+        states = Pairs(self._world.client).states(self._world.pairs)
+        ended = sum(state.count(outcome) for state in states for outcome in OUTCOMES)
+        return Counter(results=ended, ticks=sum(state.scheduled for state in states))
+
+    def stop(self) -> None:
+        """End them."""
+        self._processes.stop(AGENTS)
+
+
+class RealWorld(World):
+    """As World, with a process for each agent."""
+
+    def _agents(self) -> Agents:
+        folders = {name: self.out / "clusters" / name for name in self.clusters}
+        configs = {name: folder / "dynamic-scoring-config.yaml" for name, folder in folders.items()}
+        keys = {name: folder / "agent-credentials" / "signing-key" for name, folder in folders.items()}
+        self._until(lambda: all(file.exists() for file in (*configs.values(), *keys.values())), "every delivery")
+        for name in self.clusters:
+            environment = self._environment(
+                role="agent",
+                cluster=name,
+                agent_config=configs[name],
+                signing_key_file=keys[name],
+                agent_spool_dir=self.folder / "spool" / name,
+                agent_metrics_host="127.0.0.1",
+                agent_metrics_port=0,
+            )
+            self.processes.start(AGENTS, "dsf.agent", environment)
+        return RealAgents(self, self.processes)
