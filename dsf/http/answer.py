@@ -127,9 +127,12 @@ class Answer(http.client.HTTPResponse):
 def read_headers(file: io.BufferedIOBase) -> http.client.HTTPMessage:
     """As `http.client.parse_headers`, whose email parser takes a tenth of a millisecond per line.
 
-    That parser still reads headers that are not plain. Raises HTTPException for lines too long or too many.
+    That parser still reads headers that are not plain. Raises HTTPException for lines too long or too many, and where
+    the connection ends before the blank line, which `http.client` takes for that line.
     """
     lines: list[bytes] = http.client._read_headers(file)  # type: ignore[attr-defined]
+    if lines[-1] not in (b"\r\n", b"\n"):
+        raise http.client.IncompleteRead(b"")
     plain = [found for line in lines if (found := _HEADER.fullmatch(line))]
     head = b"".join(lines)
     if len(plain) != len(lines) - 1 or _PARTS.search(head):
