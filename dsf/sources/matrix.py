@@ -18,6 +18,8 @@ _MARK_JSON = json.dumps(_MARK).encode()
 
 # Quotes within a JSON string are escaped, so this is a key wherever it stands.
 _RESULT = re.compile(rb'"result"\s*:\s*\[')
+# How Go writes an array that was never made.
+_NULL = re.compile(rb'"result"\s*:\s*null')
 # How Go writes a series, the first and every other one, each with the two braces that open in it.
 _FIRST = b'{"metric":{'
 _AFTER = b"}," + _FIRST
@@ -47,6 +49,8 @@ class Matrix(NamedTuple):
 def cut(body: bytes, check: Callable[[], None] = lambda: None) -> Matrix:
     """The array of series in the answer `body`. Raises MatrixError, and what `check` raises, called now and then."""
     match = _RESULT.search(body)
+    if match is None and (null := _NULL.search(body)) is not None:
+        return cut(b'%s"result":[]%s' % (body[: null.start()], body[null.end() :]), check)
     if match is None:
         raise MatrixError(_why_not(body))
     start = match.end()

@@ -46,8 +46,8 @@ def scraped(
 ) -> Found:
     """The selected samples: (labels, time, value) by a key.
 
-    A sample's own time counts if it is between `oldest` and `now`, otherwise `now`. `check` is called regularly
-    and raises to abort. Raises ScrapeError.
+    A sample's own time counts if it is not after `now`, otherwise `now`; one older than `oldest` is no sample, as for
+    Prometheus. `check` is called regularly and raises to abort. Raises ScrapeError.
     """
     found: Found = {}
     is_slow = any(matcher.pattern is not None for selector in selectors for matcher in selector.matchers)
@@ -56,11 +56,29 @@ def scraped(
             check()
         all_labels = with_short_names({"__name__": name, **labels})
         if any(selector.matches(all_labels) for selector in selectors):
-            own = time is not None and oldest < time <= now
-            found[(name, *sorted(labels.items()))] = (all_labels, time if own and time is not None else now, value)
+            if time is not None and time <= oldest:
+                continue
+            found[(name, *sorted(labels.items()))] = (all_labels, now if time is None else min(time, now), value)
             if len(found) > MAX_SAMPLES:
                 raise ScrapeError(f"more than {MAX_SAMPLES} samples are selected; select fewer")
+    if not found:
+        _check_first(body)
     return found
+
+
+def _check_first(body: bytes) -> None:
+    """Whether the first sample is one: lines that are not selected are not read, and there are pages that say 200."""
+    for number, match in enumerate(_LINE.finditer(body)):
+        line = match[0][:MAX_LINE]
+        if line.isspace() or line.lstrip().startswith(b"#"):
+            continue
+        try:
+            text = line.decode()
+            named = _NAME.match(line)
+            _sample(text, named[1].decode() if named is not None else "", named.end() if named is not None else 0)
+        except ValueError:
+            raise ScrapeError(f"line {number + 1}, empty ones not counted: it is no sample, nor a comment") from None
+        return
 
 
 def _samples(

@@ -162,7 +162,7 @@ class Window:
         """
         left_out = 0
         with self._lock:
-            self._forget_ahead(now)
+            self._cut_ahead(now)
             for key in self._series.keys() - samples.keys():
                 self._end(key, now)
             for key, (labels, time, value) in samples.items():
@@ -187,7 +187,7 @@ class Window:
     def end_all(self, now: float) -> None:
         """End all series at `now`, as unknown."""
         with self._lock:
-            self._forget_ahead(now)
+            self._cut_ahead(now)
             for key in self._series:
                 self._end(key, now)
 
@@ -276,6 +276,18 @@ class Window:
             if series.times[-1] > now + AHEAD:
                 del self._series[key]
                 self._budget.give(1, len(series.times))
+
+    def _cut_ahead(self, now: float) -> None:
+        """Drop samples of a time that is still to come. This agent took them, so its clock was set back."""
+        for key, series in list(self._series.items()):
+            if series.times[-1] <= now:
+                continue
+            first = bisect.bisect_right(series.times, now)
+            self._budget.give(0 if first else 1, len(series.times) - first)
+            series.stale.difference_update(series.times[first:])
+            del series.times[first:], series.values[first:]
+            if not first:
+                del self._series[key]
 
     def _end(self, key: Hashable, now: float) -> None:
         series = self._series[key]

@@ -160,3 +160,12 @@ def test_memory_stays_small() -> None:
         tracemalloc.stop()
         assert matrix.series == 20_000
         assert peak < 200_000
+
+
+def test_an_array_that_was_never_made_is_empty() -> None:
+    """Go writes null for it."""
+    found = cut(b'{"status":"success","data":{"resultType":"matrix","result":null}}')
+    assert (bytes(found.inside), found.series) == (b"", 0)
+    for body in (b'{"status":"error","data":{"result":null}}', b'{"status":"success","data":{"result":nul}}'):
+        with pytest.raises(MatrixError):
+            cut(body)

@@ -156,3 +156,31 @@ def test_with_a_regular_expression_each_sample_is_preceded_by_the_question_wheth
     text = "".join(f'm{{x="{n}"}} 1\n' for n in range(100)).encode()
     with pytest.raises(TimeoutError):
         scraped(text, parse_selectors('m{x=~".*a.{9}"}'), 2e9, 0.0, check)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<!DOCTYPE html>\n<html>log in</html>", "line 1, empty ones not counted: it is no sample, nor a comment"),
+        ("\n\n# fine\nupstream connect error\n", "line 2, "),
+        ("\x1f\x8b\x08\x00garbage", "line 1, "),
+        ("{'error': 'no'}", "line 1, "),
+    ],
+)
+def test_a_page_that_is_none_of_prometheus_is_said(text: str, words: str) -> None:
+    with pytest.raises(ScrapeError, match=words):
+        scraped(text.encode(), [Selector("a")], 1.0, 0.0)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# HELP b of b\n# TYPE b gauge\nb 1\n", 'b{x="y"} 2 3\r\n', "# EOF\n"])
+def test_a_page_without_what_is_selected_is_empty(text: str) -> None:
+    assert scraped(text.encode(), [Selector("a")], 1.0, 0.0) == {}
+
+
+def test_a_sample_of_long_ago_is_none() -> None:
+    """As for Prometheus: what a collector shows on is not the present."""
+    text = b"a{n='0'} 1\n".replace(b"'", b'"') + b"".join(
+        b'a{n="%d"} 1 %d\n' % (at, 1000 * at) for at in (700, 701, 2000)
+    )
+    found = scraped(text, [Selector("a")], 1000.0, 700.0)
+    assert {labels["n"]: time for labels, time, _ in found.values()} == {"0": 1000.0, "701": 701.0, "2000": 1000.0}

@@ -157,6 +157,22 @@ def test_it_is_asked_whether_to_go_on_before_each_series_is_looked_at() -> None:
     assert len(looked_at) == 1
 
 
+def test_a_clock_that_was_set_back_a_little_takes_no_value_for_another_time() -> None:
+    budget = Budget(10, 100)
+    found = Window(budget)
+    for now in (1000.0, 1060.0, 1120.0, 1180.0):
+        found.update({"a": (A, now, now), "b": (B, now, now)}, now)
+    for now in (1030.0, 1090.0):
+        found.update({"a": (A, now, -now)}, now)
+        assert values(found, Grid(int(now), 0, 0)) == [[int(now), f"-{now:.0f}"]]
+    assert shown(found, Grid(1090, 90, 30)) == [
+        {"metric": A, "values": [[1000, "1000"], [1030, "-1030"], [1060, "-1030"], [1090, "-1090"]]},
+        {"metric": B, "values": [[1000, "1000"]]},
+    ]
+    found.end_all(900.0)
+    assert (len(found), budget.series, budget.samples) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_clock_that_was_set_back_hides_nothing(goes_on: bool) -> None:
     budget = Budget(10, 100)
