@@ -22,7 +22,7 @@ from dsf.sources.held import retention
 from dsf.sources.otlp.points import SUFFIXES, Pairs, Point, pairs, points, refusal
 from dsf.sources.registry import OTLP, type_of
 from dsf.sources.selector import Selector, SelectorError, parse_selectors, underscored, with_short_names
-from dsf.sources.window import AHEAD, Budget, OutdatedSampleError, Window, WindowFullError
+from dsf.sources.window import AHEAD, MAX_LABEL_BYTES, Budget, OutdatedSampleError, Window, WindowFullError
 
 #: Seconds between two removals of old samples.
 _FORGET_EVERY: Final = 10.0
@@ -38,6 +38,10 @@ REASONS: Final = {
     "full": "",
     "labels": "",
 }
+
+
+#: Characters of a series' attributes. Some may be the same label, and only labels are measured later.
+_MOST_ATTRIBUTES: Final = 4 * MAX_LABEL_BYTES
 
 
 class _Origin(NamedTuple):
@@ -94,8 +98,8 @@ class Received:
         self._clock = clock
         self._known: Mapping[str, ScorerSummary] | None = None
         self._selection = _Selection()
-        #: Keys of series whose names are selected and whose labels are not.
-        self._unwanted: set[tuple[str, _Origin, Pairs, Pairs]] = set()
+        #: Series whose names are selected and whose labels are not. Hashes of keys: attributes may be of any size.
+        self._unwanted: set[int] = set()
         self._max_unwanted = budget.max_series
         self._forgotten_at = 0.0
         self._lock = threading.Lock()
@@ -181,15 +185,18 @@ class Received:
         if time < oldest:
             return "outdated", ""
         key = (name, origin, point.attributes, point.extra)
-        if key in self._unwanted:
+        hashed = hash(key)
+        if hashed in self._unwanted:
             return "unwanted", ""
         labels: dict[str, str] | None = None
         if key not in self.window:
             labels = _labels(name, origin, point)
             if not any(selector.matches(labels) for selector in selectors):
                 if len(self._unwanted) < self._max_unwanted:
-                    self._unwanted.add(key)
+                    self._unwanted.add(hashed)
                 return "unwanted", ""
+            if _size(origin, point) > _MOST_ATTRIBUTES:
+                return "labels", f"the attributes of a series have more than {_MOST_ATTRIBUTES} characters"
         if point.lacks_value:
             return "no_value", ""
         try:
@@ -231,6 +238,11 @@ def _scope(scope: InstrumentationScope) -> Pairs:
     """The scope labels that OpenTelemetry defines for Prometheus; none without a name."""
     said = (("otel_scope_name", scope.name), ("otel_scope_version", scope.version))
     return tuple((label, text) for label, text in said if text) if scope.name else ()
+
+
+def _size(origin: _Origin, point: Point) -> int:
+    """Characters of all attributes, also of those that are the same label."""
+    return sum(len(key) + len(value) for pairs in (*origin, point.attributes, point.extra) for key, value in pairs)
 
 
 def _labels(name: str, origin: _Origin, point: Point) -> dict[str, str]:

@@ -99,6 +99,12 @@ class _Handler(TimedHandler, BaseHTTPRequestHandler):
         else:
             self.close_connection = True
 
+    def handle_expect_100(self) -> bool:
+        """Answers at once: the sender waits for it, and what is written waits for the end of a request."""
+        goes_on = super().handle_expect_100()
+        self.wfile.flush()
+        return goes_on
+
     def do_POST(self) -> None:
         as_json = self.headers.get_content_type() == _JSON
         try:

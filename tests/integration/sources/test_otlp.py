@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 import requests
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -254,3 +255,30 @@ def test_without_a_receiver_the_cycle_says_what_to_do() -> None:
             ask(scorer, kept)
         assert caught.value.reason == "unsupported_source"
         assert "DSF_OTLP_PORT" in str(caught.value)
+
+
+def test_attributes_of_any_size_take_no_memory(make: Make) -> None:
+    agent = make(pushed('db_calls{node="n1"}'), max_bytes=10_000_000)
+    process, before = psutil.Process(), 0
+    for batch in range(30):
+        answer = push(
+            agent,
+            request(*(gauge("db_calls", 1, node="n2", statement=f"{batch}-{n} " + "x" * 50_000) for n in range(40))),
+        )
+        assert (answer.status_code, partial(answer)) == (200, (0, ""))
+        if batch == 5:
+            before = process.memory_info().rss
+    # 48 MB more came.
+    assert process.memory_info().rss - before < 20_000_000
+    assert (agent.received.counts["unwanted"], agent.series()) == (30 * 40, [])
+
+
+def test_the_same_attribute_many_times_is_too_long(make: Make) -> None:
+    agent = make(pushed("db_calls"))
+    point = gauge("db_calls", 1)
+    attributes = point.gauge.data_points[0].attributes
+    for _ in range(5000):
+        attributes.add(key="k").value.string_value = "v" * 10
+    rejected, words = partial(push(agent, request(point)))
+    assert (rejected, agent.series()) == (1, [])
+    assert "more than 16384 characters" in words

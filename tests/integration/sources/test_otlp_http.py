@@ -46,6 +46,18 @@ def test_refusals_are_a_status_message(make: Make) -> None:
     assert (found.code, found.message) == (3, "a request may have 10 bytes; send smaller batches")
 
 
+def test_a_sender_that_asks_whether_to_go_on_is_answered_at_once(make: Make) -> None:
+    agent = make(pushed("m"))
+    body = request(gauge("m", 1)).SerializeToString()
+    head = f"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
+    with socket.create_connection(("127.0.0.1", agent.receiver.port), 60) as sender:
+        sender.sendall(f"{head}Content-Type: application/x-protobuf\r\n\r\n".encode())
+        assert sender.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sender.sendall(body)
+        assert sender.recv(1000).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert len(agent.series()) == 1
+
+
 def test_chunked_bodies(make: Make) -> None:
     agent = make(pushed("m"), max_bytes=1000)
     body = request(gauge("m", 1)).SerializeToString()
