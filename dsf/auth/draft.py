@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 from urllib.parse import quote, quote_plus
 
 import requests
@@ -12,6 +13,7 @@ from dsf.api.plain import SecretKeyRef, is_header_value
 from dsf.api.tokenhosts import TokenHosts
 from dsf.auth.secrets import SecretError, SecretSource, Use
 from dsf.auth.tokencache import TokenCache
+from dsf.errors import HttpError
 from dsf.http.access import Access, Pairs, Tls
 from dsf.text import MASK
 
@@ -124,7 +126,11 @@ class Draft:
         token = self.renewable
 
         def renewed(deadline: float) -> Access:
-            newer = renew(token, deadline)
+            try:
+                newer = renew(token, deadline)
+            except SecretError as error:
+                # The answer was a 401; who asks for data knows no Secrets.
+                raise HttpError(error.reason, str(error), status=HTTPStatus.UNAUTHORIZED) from None
             # Requests with the older one must also mask the newer one.
             self.hide(*newer.secrets)
             return newer
