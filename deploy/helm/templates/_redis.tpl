@@ -53,7 +53,8 @@ dynamic-scoring-redis
 {{- else if eq $exposure.type "Route" -}}
 {{- $port = 443 -}}
 {{- end -}}
-{{ ternary "rediss" "redis" .Values.redis.tls.enabled }}://{{ $host | default (include "dsf.redis.host" .) }}:{{ $port }}/0
+{{- $name := $host | default (include "dsf.redis.host" .) -}}
+{{ ternary "rediss" "redis" .Values.redis.tls.enabled }}://{{ contains ":" $name | ternary (printf "[%s]" $name) $name }}:{{ $port }}/0
 {{- end -}}
 {{- end }}
 

@@ -117,6 +117,23 @@ def test_uninstall_leaves_what_people_made(hub: HubCluster, session: Session, pl
     assert "dynamicscorers" in plane.kubectl("get", "crd")
 
 
+def test_masks_that_people_edit_survive_upgrade_and_reinstallation(hub: HubCluster, session: Session) -> None:
+    masks = [{"clusterName": "c1", "scoreName": "*"}]
+    with hub.release() as release:
+        # Another field manager than Helm's.
+        hub.plane.kubectl(
+            *("-n", HUB_NAMESPACE, "patch", "dynamicscoringconfig", CONFIG_NAME, "--type", "merge"),
+            *("-p", json.dumps({"spec": {"masks": masks}})),
+        )
+        release.upgrade()
+        assert session.get(CONFIG)["spec"]["masks"] == masks
+        release.upgrade({"hubSetting": {"scoringConfig": {"masks": [{"clusterName": "*", "scoreName": "*"}]}}})
+        assert session.get(CONFIG)["spec"]["masks"] == masks
+        release.uninstall()
+    with hub.release():
+        assert session.get(CONFIG)["spec"]["masks"] == masks
+
+
 def test_a_config_that_is_there_is_left_alone(hub: HubCluster, session: Session) -> None:
     with contextlib.suppress(ObjectNotFoundError):
         session.delete(CONFIG)

@@ -83,8 +83,29 @@ def test_rights_of_a_cell() -> None:
             "cell.objectsNamespace: required",
         ),
         ({"cell": {"name": "b", "cells": CELLS, "objectsNamespace": "x"}}, "signing.existingSecret: required"),
+        ({"signing": {"existingSecret": "dynamic-scoring-hub-signing"}}, "signing.existingSecret: .* the chart's own"),
+        ({"flower": {"existingSecret": "dynamic-scoring-flower"}}, "flower.existingSecret: .* the chart's own"),
     ],
 )
 def test_what_is_missing_is_said(values: chart.Values, words: str) -> None:
     with pytest.raises(chart.RenderError, match=words):
         chart.render(values)
+
+
+def test_alerts_of_a_cell_are_about_its_own_processes() -> None:
+    alerts = {"monitoring": {"prometheusRule": {"enabled": True}}}
+    keda = {"results": {"keda": {"enabled": True, "prometheusAddress": "http://prometheus:9090"}}}
+
+    def expressions(values: chart.Values) -> list[str]:
+        objects = chart.render(alerts | keda | values)
+        [rules] = chart.of_kind(objects, "PrometheusRule")
+        [scaled] = chart.of_kind(objects, "ScaledObject")
+        found = [rule for group in rules["spec"]["groups"] for rule in group["rules"]]
+        wanted = ("DynamicScoringBlind", "DynamicScoringHubAway")
+        queries = [rule["expr"] for rule in found if rule.get("alert") in wanted]
+        return [*queries, scaled["spec"]["triggers"][0]["metadata"]["query"]]
+
+    assert not any("namespace" in query for query in expressions({}))
+    for query in expressions({"cell": {"name": "a", "cells": CELLS}}):
+        selectors = query.count("dynamic_scoring_")
+        assert query.count(f'namespace="{chart.NAMESPACE}"') == selectors

@@ -129,3 +129,17 @@ def test_without_a_proxy_nothing_is_said_of_one() -> None:
             for container in chart.containers(workload):
                 found = {name for name in chart.environment(container) if name.endswith("_PROXY")}
                 assert found <= expected
+
+
+def test_an_empty_list_of_scrapers_lets_nobody_in() -> None:
+    for component in ("exporter", "hub"):
+        assert _policy({}, component)["ingress"] != []
+        assert _policy({"networkPolicy": {"metricsFrom": []}}, component)["ingress"] == []
+    with pytest.raises(chart.RenderError, match="apiServerPorts"):
+        chart.render({"networkPolicy": {"apiServerPorts": []}})
+
+
+def test_only_the_port_of_an_ipv6_address_is_reached() -> None:
+    redis = {"mode": "external", "external": {"url": "rediss://[2001:db8::10]:6390/0", "usersSecret": "u"}}
+    rules = _policy({"redis": redis}, "beat")["egress"]
+    assert [one["port"] for rule in rules for one in rule["ports"] if one["port"] not in (53, 5353)] == [6390]

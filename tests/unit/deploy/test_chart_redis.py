@@ -98,6 +98,7 @@ def test_passwords_differ_and_are_long() -> None:
         ({"tls": {"enabled": False}}, "redis://dynamic-scoring-redis.open-cluster-management.svc:6379/0"),
         ({"exposure": {"type": "LoadBalancer", "host": "lb.example.com"}}, "rediss://lb.example.com:6379/0"),
         ({"exposure": {"type": "NodePort", "host": "192.0.2.1"}}, "rediss://192.0.2.1:30379/0"),
+        ({"exposure": {"type": "LoadBalancer", "host": "2001:db8::20"}}, "rediss://[2001:db8::20]:6379/0"),
         ({"exposure": {"type": "Route", "host": "r.example.com"}}, "rediss://r.example.com:443/0"),
         ({"exposure": {"type": "SkupperV2"}}, "rediss://dynamic-scoring-redis:6379/0"),
         ({"exposure": {"type": "SkupperV1"}}, "rediss://dynamic-scoring-redis:6379/0"),
