@@ -103,14 +103,14 @@ class Flow:
         return self._stage(task, "publish", scorer, run_id, work)
 
     def expired(self, request: Any) -> None:
-        """Celery dropped a stage call that had expired. Called in the worker's main loop or by a pool thread; neither
-        waits for Redis."""
+        """Celery dropped a stage call that had expired; `request` is its context. Called in the worker's main loop or
+        by a pool thread; neither waits for Redis."""
         if len(request.args) < 2:
             # A manual fetch, which has no cycle yet.
             return
         scorer, run_id = request.args
-        if request.name == FETCH_TASK and self._cycles.knows(scorer, run_id):
-            # A duplicate of the tick.
+        if request.task == FETCH_TASK and not request.retries and self._cycles.knows(scorer, run_id):
+            # A duplicate of the tick; a try again is known, too, and waits for its turn.
             return
         self._cycles.leave(scorer, run_id)
         message = f"it waited in the queue until {request.expires}, when the next cycle was due"
