@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,6 +52,8 @@ def optimize(
     from dsf.cli.optimizer import board, recorder
     from dsf.optimizer.main import make_service
 
+    # As by Ctrl-C: what is half written is undone.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = _settings()
     service = make_service(settings, record=recorder(settings, "cli", name), board=board(settings))
     try:
@@ -115,6 +117,8 @@ def read_params(file: Path) -> OptimizeParams:
         content = _parsed(text)
     except OSError as error:
         raise ManifestError(f"cannot read {file}: {error.strerror}") from None
+    except ManifestError as error:
+        raise ManifestError(f"{file}: {error}") from None
     except ValueError as error:
         raise ManifestError(f"{file} is neither JSON nor YAML: {error}") from None
     try:
@@ -124,13 +128,13 @@ def read_params(file: Path) -> OptimizeParams:
 
 
 def _parsed(text: str) -> Any:
-    """Parse JSON, else YAML. Raises ValueError with both errors."""
-    from dsf.api import kubeyaml
+    """Parse JSON, else YAML. Raises ManifestError for a key that is there twice, and ValueError with both errors."""
+    from dsf.api import kubeyaml, strictjson
 
     try:
         # Not all JSON is YAML, which forbids tabs.
-        return json.loads(text)
-    except ValueError as not_json:
+        return strictjson.load(text)
+    except (ValueError, RecursionError) as not_json:
         try:
             return kubeyaml.load(text)
         except ValueError as not_yaml:

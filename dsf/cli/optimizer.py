@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,6 +89,7 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
 
     import dsf.log
     from dsf.cli.person import who
+    from dsf.errors import DsfError
     from dsf.fleet.changes import Action, Actor, Deed
     from dsf.fleet.changes import record as write
     from dsf.store.client import connect
@@ -103,14 +105,13 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
             reference=done.reference,
             detail=done.detail,
         )
-        client = connect(settings, name="dsf-optimizer", retries=1)
         try:
-            write(client, actor, deed)
-        except redis.RedisError as error:
+            # Its settings may name a file that is not there.
+            with contextlib.closing(connect(settings, name="dsf-optimizer", retries=1)) as client:
+                write(client, actor, deed)
+        except (redis.RedisError, DsfError) as error:
             # The action itself has succeeded.
             dsf.log.get(__name__).error("the change cannot be recorded", action=done.what, error=str(error))
-        finally:
-            client.close()
 
     return record
 
@@ -122,6 +123,7 @@ def board(settings: Settings) -> Board | None:
     import redis
 
     import dsf.log
+    from dsf.errors import DsfError
     from dsf.fleet import plans
     from dsf.store.client import connect
 
@@ -138,13 +140,11 @@ def board(settings: Settings) -> Board | None:
             self._do(lambda client: plans.forget(client, namespace))
 
         def _do(self, act: Callable[[redis.Redis], object]) -> None:
-            client = connect(settings, name="dsf-optimizer", retries=1)
             try:
-                act(client)
-            except redis.RedisError as error:
+                with contextlib.closing(connect(settings, name="dsf-optimizer", retries=1)) as client:
+                    act(client)
+            except (redis.RedisError, DsfError) as error:
                 # The plan itself is unaffected.
                 dsf.log.get(__name__).error("the plan cannot be stored for the page", error=str(error))
-            finally:
-                client.close()
 
     return InRedis()

@@ -23,6 +23,8 @@ MAX_ROWS: Final = 200
 #: Most kept namespaces, and most bytes of each.
 _MAX_NAMESPACES: Final = 100
 _MAX_BYTES: Final = 1024 * 1024
+#: Warnings that the page shows.
+_LEAST_WARNINGS: Final = 10
 
 
 class PlanBlock(View):
@@ -100,28 +102,36 @@ class PlanComparison(View):
     def of(cls, report: Mapping[str, Any], comparison: Mapping[str, Any]) -> PlanComparison:
         """From a `PlanReport` and a `Comparison` of the optimiser, as plain data; long lists are cut."""
         values = {name: report[name] for name in ("namespace", "plan_id", "applied", "gap", "warnings")}
-        clusters, moves = comparison["clusters"], comparison["moves"]
-        return cls.model_validate(
-            values
-            | {
-                "at": time.time(),
-                "status": str(report["status"]),
-                "score_now": comparison["score_now"],
-                "score_proposed": comparison["score_proposed"],
-                "clusters": clusters[:MAX_ROWS],
-                "moves": moves[:MAX_ROWS],
-                "more_clusters": max(0, len(clusters) - MAX_ROWS),
-                "more_moves": max(0, len(moves) - MAX_ROWS),
+        made = {"at": time.time(), "status": str(report["status"])}
+        return cls.model_validate({**values, **comparison, **made}).cut(MAX_ROWS)
+
+    def cut(self, rows: int) -> PlanComparison:
+        """With so many rows of each list; those of workloads and clusters that are omitted are counted."""
+        return self.model_copy(
+            update={
+                "clusters": self.clusters[:rows],
+                "moves": self.moves[:rows],
+                "more_clusters": self.more_clusters + max(0, len(self.clusters) - rows),
+                "more_moves": self.more_moves + max(0, len(self.moves) - rows),
+                "warnings": self.warnings[: max(rows, _LEAST_WARNINGS)],
             }
         )
 
 
 def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
-    """Store it as the newest one of its namespace; returns whether it was stored. Raises redis.RedisError."""
-    text = comparison.model_dump_json(by_alias=True)
-    if len(text) > _MAX_BYTES:
-        log.warning("a plan is too large to be shown", namespace=comparison.namespace, size=len(text))
-        return False
+    """Store it as the newest one of its namespace, with as many rows as fit; returns whether it was stored.
+
+    Raises redis.RedisError.
+    """
+    rows = MAX_ROWS
+    while len(text := comparison.model_dump_json(by_alias=True).encode()) > _MAX_BYTES:
+        if rows == 0:
+            log.warning("a plan is too large to be shown", namespace=comparison.namespace, size=len(text))
+            # The one before it must not be taken for the newest.
+            forget(client, comparison.namespace)
+            return False
+        rows //= 2
+        comparison = comparison.cut(rows)
     known = client.hexists(keys.PLANS, comparison.namespace)
     if not known and int(client.hlen(keys.PLANS)) >= _MAX_NAMESPACES:
         log.warning("plans of too many namespaces are kept", namespace=comparison.namespace)

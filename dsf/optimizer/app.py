@@ -28,7 +28,7 @@ from dsf.errors import (
     UnknownScorerError,
 )
 from dsf.http.apidocs import add_docs
-from dsf.optimizer.middleware import MAX_BODY, PROBLEM, AccessMiddleware, BodyLimit, problem
+from dsf.optimizer.middleware import MAX_BODY, PROBLEM, AccessMiddleware, BodyCheck, problem
 from dsf.optimizer.params import Namespace, OptimizeParams, ResetParams
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.views import PlanList, PlanReport, ProblemView, ResetReport, ScoreList, ScorerView
@@ -54,7 +54,7 @@ _DESCRIPTIONS: Final = {
     413: f"The body has more than {MAX_BODY} bytes.",
     422: "The request cannot be planned: every mistake is listed.",
     502: "The hub is unavailable, or a write failed and was rolled back.",
-    503: "The solver is busy, or exceeded its time limit by far.",
+    503: "The solver is busy, exceeded its time limit by far, or is shutting down.",
 }
 
 
@@ -88,7 +88,7 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
     app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(AccessMiddleware, access=service.access)
     # Added last, so it runs first.
-    app.add_middleware(BodyLimit)
+    app.add_middleware(BodyCheck)
     if mounted is not None:
         app.mount("/", mounted.asgi)
     return app

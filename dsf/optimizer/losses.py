@@ -27,6 +27,8 @@ def losses(plan: Plan, previous: PlanView) -> list[str]:
     after = Counter[str]()
     for new in plan.assignments:
         after[new.workload] += new.replicas
+    # Options of each workload that no known score speaks for.
+    unknown = {one.workload: one.options_without_score + one.options_with_expired_score for one in plan.explanation}
     found = []
     for one in plan.unplaced:
         if after[one.workload] >= before[one.workload]:
@@ -37,6 +39,8 @@ def losses(plan: Plan, previous: PlanView) -> list[str]:
             found.append(f"{what}, while the scores of {_names(plan.unknown_places)} are unknown; {advice}")
         elif one.reason in _UNKNOWN:
             found.append(f"{what}; {advice}")
+        elif number := unknown.get(one.workload):
+            found.append(f"{what}, while the scores of {number} other options of it are unknown; {advice}")
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 import uvicorn
+from anyio import to_thread
 
 import dsf.log
 from dsf.http.protocol import PatientProtocol
@@ -57,7 +58,7 @@ def run(
     record: Record | None = None,
     board: Board | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; requests under way are finished. Returns the exit code.
+    """Serve until SIGTERM or SIGINT; requests under way are finished, searches are cut. Returns the exit code.
 
     Raises SettingsError for invalid settings, an unavailable address, and a service that would be open to other
     machines.
@@ -80,6 +81,19 @@ def run(
     return 0
 
 
+class _Server(uvicorn.Server):
+    """Cuts searches when it ends: they may take longer than the process is given, and callers shall get an answer."""
+
+    def __init__(self, config: uvicorn.Config, service: OptimizerService) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As it was, but first the searches."""
+        await to_thread.run_sync(self._service.stop_solving)
+        await super().shutdown(sockets)
+
+
 def _serve(listener: socket.socket, service: OptimizerService, mounted: Mounted | None) -> None:
     config = uvicorn.Config(
         make_app(service, mounted),
@@ -89,7 +103,7 @@ def _serve(listener: socket.socket, service: OptimizerService, mounted: Mounted 
         http=PatientProtocol,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, service)
     end_on_signals(server)
     host, port = listener.getsockname()[:2]
     service.warm_up()

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
+from pydantic import TypeAdapter
 
 from dsf.api import kubeyaml
 from dsf.api.types import GROUP, MANAGED_BY, MANAGED_BY_LABEL
@@ -100,6 +101,9 @@ def render(
     return found
 
 
+_ASSIGNMENTS: Final = TypeAdapter(list[AssignmentView])
+
+
 def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
     """Read a plan from its objects. Invalid annotations are ignored."""
     assignments: list[AssignmentView] = []
@@ -110,8 +114,8 @@ def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
             if CONFIGURATION in annotations:
                 configurations.append(ConfigurationView.model_validate_json(annotations[CONFIGURATION]))
             if ASSIGNMENTS in annotations:
-                said = json.loads(annotations[ASSIGNMENTS])
-                assignments += [AssignmentView.model_validate(one) for one in said]
+                # By pydantic: it bounds the depth and refuses what is no text in UTF-8.
+                assignments += _ASSIGNMENTS.validate_json(annotations[ASSIGNMENTS])
         except (ValueError, TypeError):
             continue
     return PlanView(

@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 import dsf.log
+from dsf.api import strictjson
 from dsf.api.problems import brief
 from dsf.errors import DsfError
 from dsf.optimizer.access import by_tool, current_caller, is_loopback
@@ -205,14 +206,14 @@ def _call(service: OptimizerService, tool: Tool, given: dict[str, Any]) -> types
 
 
 def _unwrapped(arguments: type[Arguments], given: dict[str, Any]) -> dict[str, Any]:
-    """Decode lists and objects that some clients send as JSON strings."""
+    """Decode lists and objects that some clients send as JSON strings. Raises ManifestError."""
     plain = dict(given)
     for name, field in arguments.model_fields.items():
         for key in {name, field.alias or name} & given.keys():
             value = given[key]
             if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
                 try:
-                    plain[key] = json.loads(value)
+                    plain[key] = strictjson.load(value)
                 except (ValueError, RecursionError):
                     continue
     return plain

@@ -18,15 +18,19 @@ from dsf.api.naming import sanitize_resource_name
 from dsf.optimizer.mcp_views import (
     MAX_LISTED,
     PlanAnswer,
+    PlansAnswer,
+    ResetAnswer,
     ScorerAnswer,
     ScoresAnswer,
     plan_answer,
+    plans_answer,
+    reset_answer,
     score_brief,
     scorer_answer,
 )
 from dsf.optimizer.params import Name, Namespace, OptimizeParams, ScoreName
 from dsf.optimizer.service import OptimizerService
-from dsf.optimizer.views import PlanList, RescoreReport, ResetReport, View
+from dsf.optimizer.views import RescoreReport, View
 
 
 class Arguments(ApiModel):
@@ -182,8 +186,8 @@ _ALL: Final = (
         "Delete every Placement and PlacementBinding that plans created in a namespace. Their workloads are removed "
         "and policies are unbound, so call it only if the user wants exactly that.",
         InNamespace,
-        ResetReport,
-        lambda service, asked: service.reset(asked.namespace),
+        ResetAnswer,
+        lambda service, asked: reset_answer(service.reset(asked.namespace)),
         _hints(replaces=True),
     ),
     Tool(
@@ -192,8 +196,8 @@ _ALL: Final = (
         "The plans in force, one per namespace: the clusters of each workload and the configuration of each cluster. "
         "Use it before a reset, and to see whether a plan is still complete.",
         ListPlans,
-        PlanList,
-        lambda service, asked: service.plans(asked.namespace),
+        PlansAnswer,
+        lambda service, asked: plans_answer(service.plans(asked.namespace)),
         _hints(reads=True),
     ),
     Tool(

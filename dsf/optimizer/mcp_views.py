@@ -11,13 +11,17 @@ from pydantic import Field
 
 from dsf.optimizer.scores import DESCRIPTION, DIMENSION_FORMAT
 from dsf.optimizer.views import (
+    AppliedPlan,
     AssignmentView,
     ChangeView,
     ConfigurationView,
     Coverage,
     Freshness,
     OptionView,
+    PlanList,
     PlanReport,
+    PlanView,
+    ResetReport,
     ScoreGapView,
     ScoreObject,
     ScorerView,
@@ -54,6 +58,31 @@ class ScorerAnswer(ScorerView):
 
     clusters: int = Field(description="Number of clusters with scores.")
     expired: int = Field(description="Number of clusters with expired scores, which come first in scores.")
+
+
+class PlanInForce(AppliedPlan):
+    """One plan in an answer of list_plans."""
+
+    left_out: dict[str, int] = Field(
+        description="Number of omitted entries of its lists; ask for its namespace alone to see more, or "
+        "GET /plans?namespace= of the HTTP API for all."
+    )
+
+
+class PlansAnswer(View):
+    """Answer of list_plans."""
+
+    items: list[PlanInForce]
+    left_out: int = Field(description="Number of omitted plans; ask for their namespaces one by one to see them.")
+
+
+class ResetAnswer(ResetReport):
+    """Answer of reset."""
+
+    left_out: int = Field(
+        description="Number of omitted objects, which are deleted, too; before a reset, GET /plans?namespace= of the "
+        "HTTP API lists all."
+    )
 
 
 class PlacedWorkload(AssignmentView):
@@ -108,6 +137,28 @@ def scorer_answer(view: ScorerView) -> ScorerAnswer:
     fields = dict(view) | {"scores": scores[:MAX_LISTED]}
     expired = sum(one.freshness.expired for one in scores)
     return ScorerAnswer(**fields, clusters=len(scores), expired=expired)
+
+
+def plans_answer(found: PlanList) -> PlansAnswer:
+    """The plans in force; the more there are, the less of each."""
+    items = found.items[:MAX_LISTED]
+    most = MAX_LISTED // max(1, len(items))
+    return PlansAnswer(items=[_in_force(one, most) for one in items], left_out=len(found.items) - len(items))
+
+
+def _in_force(one: AppliedPlan, most: int) -> PlanInForce:
+    lists: dict[str, list[Any]] = {**dict(one.plan), "objects": one.objects}
+    cut = {name: found[:most] for name, found in lists.items()}
+    fields = dict(one) | {"objects": cut.pop("objects"), "plan": PlanView(**cut)}
+    return PlanInForce(
+        **fields, left_out={name: len(found) - most for name, found in lists.items() if len(found) > most}
+    )
+
+
+def reset_answer(report: ResetReport) -> ResetAnswer:
+    """The first deleted objects."""
+    fields = dict(report) | {"deleted": report.deleted[:MAX_LISTED]}
+    return ResetAnswer(**fields, left_out=max(0, len(report.deleted) - MAX_LISTED))
 
 
 def plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:

@@ -1,4 +1,4 @@
-"""Middleware: authentication, protection against cross-site requests, and the body limit.
+"""Middleware: authentication, protection against cross-site requests, the body limit, and keys that are there twice.
 
 Plain ASGI, so that it also covers mounted applications and streams.
 """
@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dsf.log
-from dsf.errors import AccessError, BackendError, SettingsError
+from dsf.api import strictjson
+from dsf.errors import AccessError, BackendError, ManifestError, SettingsError
 from dsf.http import apidocs
 from dsf.optimizer.access import Access, current_caller, is_loopback
 from dsf.optimizer.views import ProblemView
@@ -32,8 +33,8 @@ PROBLEM: Final = "application/problem+json"
 MAX_BODY: Final = 4 * 1024 * 1024
 
 
-class BodyLimit:
-    """Answers 413 to a body of more than `MAX_BODY` bytes, with or without Content-Length."""
+class BodyCheck:
+    """Answers 413 to a body of more than `MAX_BODY` bytes, with or without Content-Length, and 422 to repeated keys."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -47,29 +48,34 @@ class BodyLimit:
         if length.isascii() and length.isdigit() and int(length) > MAX_BODY:
             await _too_large()(scope, receive, send)
             return
-        received = 0
+        body = bytearray()
+        refusal: JSONResponse | None = None
         started = False
 
-        async def limited() -> Message:
-            nonlocal received
+        async def checked() -> Message:
+            nonlocal refusal
             message = await receive()
-            received += len(message.get("body", b""))
+            body.extend(message.get("body", b""))
+            if len(body) > MAX_BODY:
+                refusal = _too_large()
+            elif message["type"] == "http.request" and not message.get("more_body", False):
+                refusal = _repeated(body)
             # The application sees a disconnected client.
-            return message if received <= MAX_BODY else {"type": "http.disconnect"}
+            return message if refusal is None else {"type": "http.disconnect"}
 
         async def answer(message: Message) -> None:
             nonlocal started
-            if received <= MAX_BODY or started:
+            if refusal is None or started:
                 started = True
                 await send(message)
 
         try:
-            await self._app(scope, limited, answer)
+            await self._app(scope, checked, answer)
         except ClientDisconnect:
-            if received <= MAX_BODY:
+            if refusal is None:
                 raise
-        if received > MAX_BODY and not started:
-            await _too_large()(scope, receive, send)
+        if refusal is not None and not started:
+            await refusal(scope, receive, send)
 
 
 class AccessMiddleware:
@@ -134,6 +140,17 @@ def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str
     """An error as RFC 9457 has it; without `title` that of the status."""
     body = ProblemView(title=title or HTTPStatus(status).phrase, status=status, detail=detail).model_dump()
     return JSONResponse(body, status_code=status, media_type=PROBLEM, headers=headers)
+
+
+def _repeated(body: bytearray) -> JSONResponse | None:
+    try:
+        strictjson.load(body)
+    except ManifestError as error:
+        return problem(422, f"body: {error}", "Cannot be planned")
+    except (ValueError, RecursionError):
+        # The application says what it is.
+        pass
+    return None
 
 
 def _too_large() -> JSONResponse:

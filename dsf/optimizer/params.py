@@ -115,9 +115,10 @@ class OptimizeParams(_Params):
         default_factory=list, description="Several scores, each with its weight.", max_length=20
     )
     dry_run: bool = Field(default=False, description="Only return the plan; write nothing.", strict=True)
-    plan_id: str = Field(
-        default="",
+    plan_id: str | None = Field(
+        default=None,
         description="The plan_id of an earlier dry run: the plan is applied only if it is still the same.",
+        min_length=1,
         max_length=64,
     )
     keep_current: float = Field(

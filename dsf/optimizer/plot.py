@@ -6,6 +6,7 @@ A block is as high as the share of the configuration that the workload takes; it
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,9 @@ def check(path: str | Path) -> None:
     """Whether `plot` could draw into this file, as far as can be told without writing. Raises ToolError."""
     if Path(path).suffix.lstrip(".").lower() not in FORMATS:
         raise ToolError(f"cannot draw {path}: the name has to end in {' or '.join('.' + one for one in FORMATS)}")
+    place = Path(path) if Path(path).exists() else Path(path).absolute().parent
+    if not os.access(place, os.W_OK) or Path(path).is_dir():
+        raise ToolError(f"cannot write {path}: {place} is no folder or file that may be written")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

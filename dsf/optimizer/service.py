@@ -5,14 +5,16 @@ Plain methods that take milliseconds to seconds and block; call them on a thread
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
 
 import dsf.log
-from dsf.errors import ManifestError, PlanConflictError, SettingsError
+from dsf.errors import ManifestError, PlanConflictError, SettingsError, SolverError
 from dsf.optimizer.access import Access, Action, Caller, OpenAccess, by_tool, current_caller
 from dsf.optimizer.backend import FIELD_MANAGER, KubeBackend, Manifest
 from dsf.optimizer.comparison import Comparison, compare
@@ -121,6 +123,10 @@ class OptimizerService:
         self._writer = PlanWriter(backend)
         # One plan is written at a time: two at once would be mixed.
         self._writing = threading.Lock()
+        # The board's turn, and how often the plan in force changed in each namespace: a board that is slow once must
+        # not show what was replaced or reset meanwhile.
+        self._showing = threading.Lock()
+        self._changes: Counter[str] = Counter()
 
     def list_scores(self, namespace: str | None = None) -> ScoreList:
         """The AddOnPlacementScores of one cluster (its namespace), or of all.
@@ -155,11 +161,12 @@ class OptimizerService:
         the message says what could not be rolled back.
         """
         self._allow(Action.APPLY if apply else Action.PROPOSE, params.namespace)
+        changed = self._changes[params.namespace]
         if not apply:
             report, plan, previous, _, _ = self._prepare(params)
-            self._show(report, plan, previous)
+            self._show(report, plan, previous, changed)
             return report, plan
-        with self._writing:
+        with self._turn():
             report, plan, _, changes, problems = self._prepare(params)
             if problems:
                 raise PlanConflictError("the plan cannot be applied: " + "; ".join(problems))
@@ -169,13 +176,15 @@ class OptimizerService:
                     "have changed since; check a new dry run"
                 )
             self._writer.write(changes)
+            self._changes[params.namespace] += 1
+            changed = self._changes[params.namespace]
         log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count(changes))
         if count := _count(changes):
             self._write_down(
                 "plan-applied", namespace=params.namespace, reference=report.plan_id, detail=f"{count} objects changed"
             )
         applied = report.model_copy(update={"applied": True})
-        self._show(applied, plan, plan.placed)
+        self._show(applied, plan, plan.placed, changed)
         return applied, plan
 
     def reset(self, namespace: str, *, dry_run: bool = False) -> ResetReport:
@@ -187,13 +196,15 @@ class OptimizerService:
         if not namespace:
             # For the API server, an empty name means all namespaces.
             raise ManifestError("the name of the namespace to reset is empty")
-        with self._writing:
+        with self._turn():
             changes = self._writer.changes([], self._writer.existing(namespace))
             if not dry_run:
                 self._writer.write(changes)
                 log.info("plan reset", namespace=namespace, changes=_count(changes))
+                self._changes[namespace] += 1
                 if self._board is not None:
-                    self._board.clear(namespace)
+                    with self._showing:
+                        self._board.clear(namespace)
                 if changes:
                     self._write_down("plan-reset", namespace=namespace, detail=f"{len(changes)} objects deleted")
         return ResetReport(namespace=namespace, deleted=[change.view() for change in changes], dry_run=dry_run)
@@ -234,10 +245,27 @@ class OptimizerService:
         """Start the solver's process now, so that the first plan need not wait for it."""
         self._solver.warm_up()
 
+    def stop_solving(self) -> None:
+        """End the solver's process for good: searches end with a SolverError."""
+        self._solver.close()
+
     def close(self) -> None:
         """End the solver's process and the connections."""
         self._solver.close()
         self._backend.close()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One write at a time. Raises SolverError if earlier ones take too long."""
+        if not self._writing.acquire(timeout=self._solver.patience):
+            raise SolverError(
+                f"other plans have been written for {self._solver.patience:g} s by now; try again, or ask for "
+                "shorter searches"
+            )
+        try:
+            yield
+        finally:
+            self._writing.release()
 
     def _allow(self, action: Action, namespace: str | None) -> None:
         self.access.authorize(current_caller.get(_OWNER), action, namespace)
@@ -256,9 +284,12 @@ class OptimizerService:
             )
         )
 
-    def _show(self, report: PlanReport, plan: Plan, previous: PlanView) -> None:
-        if self._board is not None:
-            self._board.show(report, compare(previous, plan))
+    def _show(self, report: PlanReport, plan: Plan, previous: PlanView, changed: int) -> None:
+        if self._board is None:
+            return
+        with self._showing:
+            if self._changes[report.namespace] == changed:
+                self._board.show(report, compare(previous, plan))
 
     def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[Change], list[str]]:
         """An applicable plan, the one in force, the changes to write, and obstacles."""

@@ -25,6 +25,9 @@ log = dsf.log.get(__name__)
 _GRACE: Final = 60.0
 #: Seconds for a process to end by itself.
 _END: Final = 5.0
+#: Seconds between two attempts to end a process that solves.
+_LOOK: Final = 0.05
+_CLOSED: Final = "the optimiser is shutting down, no plan was made; try again"
 
 
 class SolverProcess:
@@ -32,17 +35,18 @@ class SolverProcess:
 
     def __init__(self, *, patience: float = 30.0, grace: float = _GRACE) -> None:
         """`patience` is how many seconds a problem waits for those before it, `grace` see above."""
-        self._patience = patience
+        self.patience = patience
         self._grace = grace
+        self._is_closed = False
         self._lock = threading.Lock()
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
 
     def solve(self, problem: Problem, limits: Limits) -> Plan:
         """See `dsf.optimizer.solve.solve`. Raises ManifestError as it does, and SolverError."""
-        if not self._lock.acquire(timeout=self._patience):
+        if not self._lock.acquire(timeout=self.patience):
             raise SolverError(
-                f"the solver is busy with other plans for {self._patience:g} s by now; try again, or ask for shorter "
+                f"the solver is busy with other plans for {self.patience:g} s by now; try again, or ask for shorter "
                 "time limits"
             )
         try:
@@ -56,11 +60,21 @@ class SolverProcess:
             self._start()
 
     def close(self) -> None:
-        """End the process."""
-        with self._lock:
+        """End the process for good, also while it solves: whoever waits for a plan gets a SolverError."""
+        self._is_closed = True
+        while not self._lock.acquire(timeout=_LOOK):
+            # Again and again: it may just be starting, or ended by the thread that waits for it.
+            with contextlib.suppress(AttributeError, ValueError):
+                if self._process is not None:
+                    self._process.kill()
+        try:
             self._end()
+        finally:
+            self._lock.release()
 
     def _solve(self, problem: Problem, limits: Limits) -> Plan:
+        if self._is_closed:
+            raise SolverError(_CLOSED)
         connection = self._start()
         answer: object
         try:
@@ -74,7 +88,9 @@ class SolverProcess:
         except (EOFError, OSError) as error:
             code = self._end()
             raise SolverError(
-                f"the solver's process died (exit code {code}); with -9 it may have had too little memory"
+                _CLOSED
+                if self._is_closed
+                else f"the solver's process died (exit code {code}); with -9 it may have had too little memory"
             ) from error
         except BaseException:
             # Too slow, or interrupted: its late answer must not be taken for the next problem's.

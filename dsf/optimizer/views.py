@@ -69,8 +69,8 @@ class AssignmentView(View):
     policy: str
     device: str
     score: float = Field(description="Of one replica.")
-    replicas: int
-    kept: int = Field(description="How many of them were planned there before.")
+    replicas: int = Field(ge=1)
+    kept: int = Field(ge=0, description="How many of them were planned there before.")
 
 
 class ConfigurationView(View):

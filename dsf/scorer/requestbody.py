@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,13 +52,13 @@ def parse(body: bytes, limits: Limits) -> list[Series]:
     return _all_series("data", _data(document), arrays)
 
 
-def parse_sources(body: bytes, limits: Limits, names: Iterable[str]) -> dict[str, list[Series]]:
+def parse_sources(body: bytes, limits: Limits, names: Collection[str]) -> dict[str, list[Series]]:
     """The series of each source in `{"data":[...],"sources":{"name":[{"metric":...},...],...}}`.
 
     `names` are required; others are allowed. `data`, a copy of the first of them, is ignored. Raises
     RefusedError as `parse` does.
     """
-    document, arrays = _document(body, limits)
+    document, arrays = _document(body, limits, len(names))
     _data(document)
     sources = _given(document, "sources", {})
     if not isinstance(sources, dict):
@@ -71,17 +71,29 @@ def parse_sources(body: bytes, limits: Limits, names: Iterable[str]) -> dict[str
     for name in names:
         if name not in sources:
             raise RefusedError(422, f"the request has no source {name!r}; it has {', '.join(sources) or 'none'}")
-    found = {}
+    found: dict[str, list[Series]] = {}
     for name, data in sources.items():
+        if data is None:
+            # As for `data`.
+            found[name] = []
+            continue
         if not isinstance(data, list):
             raise _wrong(f"sources[{name!r}]", "is not a list of series")
         found[name] = _all_series(f"sources[{name!r}]", data, arrays)
+    everything = [one for series in found.values() for one in series]
+    _check_counts(limits, len(everything), sum(map(len, everything)))
     return found
 
 
-def _document(body: bytes, limits: Limits) -> tuple[dict[str, Any], list[Arrays]]:
-    """The request without its samples, and these."""
-    _check_counts(body, limits)
+def _document(body: bytes, limits: Limits, sources: int = 0) -> tuple[dict[str, Any], list[Arrays]]:
+    """The request without its samples, and these.
+
+    Bounds the cost of parsing by the brackets: each series and sample has some. Brackets in labels count as well, which
+    matters only close to the limits. Of several sources, one may be all and is there twice.
+    """
+    copies = 2 if sources else 1
+    brackets = (body.count(b"[") - 1 - sources) // copies
+    _check_counts(limits, body.count(b"{") // (2 * copies), brackets - limits.series)
     rest, samples = _cut(body)
     if len(samples) == 0 or (arrays := _arrays(samples)) is None:
         rest, arrays = body, []
@@ -96,15 +108,10 @@ def _all_series(where: str, elements: list[Any], arrays: Sequence[Arrays]) -> li
     return [_series(f"{where}[{index}]", element, arrays) for index, element in enumerate(elements)]
 
 
-def _check_counts(body: bytes, limits: Limits) -> None:
-    """Bounds the cost of parsing by the brackets: each series and sample has some.
-
-    Brackets in labels count as well, which matters only close to the limits.
-    """
-    if body.count(b"{") > 2 * limits.series + 1:
-        raise RefusedError(413, f"the request has more than {limits.series} series, the most that this scorer takes")
-    if body.count(b"[") > limits.samples + limits.series + 1:
-        raise RefusedError(413, f"the request has more than {limits.samples} samples, the most that this scorer takes")
+def _check_counts(limits: Limits, series: int, samples: int) -> None:
+    for what, count, most in (("series", series, limits.series), ("samples", samples, limits.samples)):
+        if count > most:
+            raise RefusedError(413, f"the request has more than {most} {what}, the most that this scorer takes")
 
 
 def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
@@ -172,19 +179,26 @@ def _series(where: str, element: Any, arrays: Sequence[Arrays]) -> Series:
     if not isinstance(labels, dict):
         raise _wrong(f"{where}.metric", "is not an object of labels")
     for name, value in labels.items():
-        if type(value) is not str:
+        if type(value) is not str or value.startswith(_NONCE):
             raise _wrong(f"{where}.metric[{name!r}]", "is not text")
     values = _given(element, "values", [])
     if values is None and "histograms" in element:
         # A series of native histograms, as Prometheus sends them, has no plain samples.
         values = []
     if type(values) is str and values.startswith(_NONCE):
-        times, numbers = arrays[int(values[len(_NONCE) :])]
+        times, numbers = _array(f"{where}.values", values[len(_NONCE) :], arrays)
     elif isinstance(values, list):
         times, numbers = _slow_arrays(f"{where}.values", values)
     else:
         raise _wrong(f"{where}.values", "is not a list of [unix seconds, value]")
     return Series(labels, times, numbers)
+
+
+def _array(where: str, number: str, arrays: Sequence[Arrays]) -> Arrays:
+    try:
+        return arrays[int(number)]
+    except (ValueError, IndexError):
+        raise _wrong(where, "is not a list of [unix seconds, value]") from None
 
 
 def _slow_arrays(where: str, samples: list[Any]) -> Arrays:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import pytest
 import redis
 
 from dsf import keys
 from dsf.cli.optimizer import board, recorder
 from dsf.fleet.changes import read
 from dsf.fleet.plans import PlanComparison, read_plans, remember
+from dsf.optimizer.comparison import Comparison
+from dsf.optimizer.service import Board
+from dsf.optimizer.views import PlanReport
 from dsf.settings import Settings
 from tests.integration.optimizer.bed import POWER, Bed
 from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
 
 
 def test_a_proposal_is_shown_beside_what_is_in_force(
@@ -56,3 +65,61 @@ def test_what_cannot_be_read_is_left_out_and_too_many_are_not_kept(redis_client:
     redis_client.hset(keys.PLANS, mapping={f"n{number}": "{" for number in range(98)})
     assert not remember(redis_client, PlanComparison.of(report | {"namespace": "new"}, none))
     assert remember(redis_client, PlanComparison.of(report, none))
+
+
+class SlowOnce:
+    """A board that does not write the first plan before it is told to: what a Redis will not do on demand."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.is_asked, self.may_write = threading.Event(), threading.Event()
+
+    def show(self, report: PlanReport, comparison: Comparison) -> None:
+        self.is_asked.set()
+        assert self.may_write.wait(60)
+        self._board.show(report, comparison)
+
+    def clear(self, namespace: str) -> None:
+        self._board.clear(namespace)
+
+
+@pytest.mark.parametrize("action", ["apply", "propose"])
+def test_a_plan_that_is_written_late_is_not_shown_after_its_reset(
+    bed: Bed, redis_server: RedisServer, redis_client: redis.Redis, action: str
+) -> None:
+    real = board(Settings(redis_url=redis_server.url))  # type: ignore[arg-type]
+    assert real is not None
+    slow = SlowOnce(real)
+    service = bed.service(board=slow)
+    bed.service().apply(bed.params())
+    with ThreadPoolExecutor(2) as threads:
+        late = threads.submit(getattr(service, action), bed.params())
+        assert slow.is_asked.wait(60)
+        reset = threads.submit(service.reset, bed.namespace)
+        wait_for(lambda: bed.objects() == {}, 30, "the reset has deleted the objects")
+        # It ends now only if it does not wait for the board's turn.
+        wait([reset], timeout=1)
+        slow.may_write.set()
+        late.result(60)
+        reset.result(60)
+    assert read_plans(redis_client) == []
+
+
+def test_a_plan_that_is_too_large_is_stored_cut_and_never_hidden_by_an_older_one(redis_client: redis.Redis) -> None:
+    report = {"namespace": "n", "plan_id": "old", "applied": True, "gap": 0.0, "warnings": [], "status": "Optimal"}
+    none = {"clusters": [], "moves": [], "score_now": 0, "score_proposed": 0}
+    assert remember(redis_client, PlanComparison.of(report, none))
+    block = {"workload": "w" * 200, "replicas": 1, "score": 1.0, "share": 0.1}
+
+    def clusters(count: int, blocks: int) -> list[dict[str, Any]]:
+        column = {"cluster": "c", "blocks": [block] * blocks}
+        return [{"cluster": "c", "now": column, "proposed": column, "changes": True}] * count
+
+    for count, blocks, shown in ((190, 15, 100), (1, 10_000, 0)):
+        large = none | {"clusters": clusters(count, blocks)}
+        assert remember(redis_client, PlanComparison.of(report | {"plan_id": f"new-{count}"}, large))
+        (found,) = read_plans(redis_client)
+        assert (found.plan_id, len(found.clusters), found.more_clusters) == (f"new-{count}", shown, count - shown)
+    # Not even its warnings fit.
+    assert not remember(redis_client, PlanComparison.of(report | {"warnings": ["w" * 2_000_000]}, none))
+    assert read_plans(redis_client) == []

@@ -101,3 +101,12 @@ def test_rules_of_the_whole_request_are_said_in_plain_words(url: str) -> None:
     body = BODY | {"preferences": [{"addOnPlacementScore": "t"}]}
     found = is_problem(requests.post(f"{url}/optimize", json=body, headers=HEADERS, timeout=60), 422)
     assert found["detail"] == "body: either preference or preferences is required"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_key_that_is_there_twice_is_refused(url: str, path: str) -> None:
+    """One of its values would be lost, such as that of `dryRun`."""
+    body = json.dumps(BODY | {"more": [{"dryRun": True}]}).replace('"dryRun": true', '"dryRun": true, "dryRun": false')
+    for sent in (body.encode(), iter([body[:9].encode(), body[9:].encode()])):
+        found = is_problem(requests.post(url + path, data=sent, headers=HEADERS, timeout=60), 422)
+        assert found["detail"] == "body: 'dryRun' is there twice"

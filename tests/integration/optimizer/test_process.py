@@ -8,15 +8,19 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 import requests
 
 from dsf.settings import ENV_PREFIX
 from tests.integration.optimizer.bed import POWER, Bed
 from tests.support.child import Child
+from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
 pytestmark = pytest.mark.xdist_group("optimizer")
@@ -33,13 +37,22 @@ def optimize(*arguments: str, env: Mapping[str, str], stdin: str = "") -> subpro
     return subprocess.run(command, env=dict(env), input=stdin, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_serve_plan_and_end(bed: Bed, tmp_path: Path) -> None:
+@contextmanager
+def served(bed: Bed, folder: Path, **settings: object) -> Iterator[tuple[Child, str]]:
+    """The server as a process, and its URL."""
     command = [sys.executable, "-m", "dsf.cli", "optimizer", "--auth", "none", "--port", "0"]
-    child = Child(command, tmp_path / "log", environment(bed, log_format="json"), inherit=False)
+    child = Child(command, folder / "log", environment(bed, log_format="json", **settings), inherit=False)
     try:
         listening = wait_for(lambda: re.search(r'"port": ?(\d+)', child.tail()), 60, "the optimizer listens")
         url = f"http://127.0.0.1:{listening.group(1)}"
         wait_for(lambda: _is_ready(url), 30, child.tail())
+        yield child, url
+    finally:
+        child.kill()
+
+
+def test_serve_plan_and_end(bed: Bed, tmp_path: Path) -> None:
+    with served(bed, tmp_path) as (child, url):
         report = requests.post(f"{url}/optimize", json=bed.body(POWER), timeout=60).json()
         assert (report["objective_value"], report["applied"]) == (170, True)
         document = requests.get(f"{url}/openapi.json", timeout=60).json()
@@ -48,8 +61,46 @@ def test_serve_plan_and_end(bed: Bed, tmp_path: Path) -> None:
         assert requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=60).status_code == 200
         child.signal(signal.SIGTERM)
         assert child.wait(60) == 0, child.tail()
-    finally:
-        child.kill()
+
+
+def _solver_of(child: Child) -> int:
+    """The process id of a server's solver, which was started with it; 0 if there is none."""
+    children = psutil.Process(child.pid).children()
+    return next((one.pid for one in children if any("spawn_main" in part for part in one.cmdline())), 0)
+
+
+def test_a_plan_waits_its_time_and_the_end_waits_for_no_search(bed: Bed, tmp_path: Path) -> None:
+    with served(bed, tmp_path, optimizer_patience=1) as (child, url), ThreadPoolExecutor(2) as threads:
+        # The search does not end by itself.
+        os.kill(wait_for(lambda: _solver_of(child), 30, "the solver"), signal.SIGSTOP)
+        asked = [threads.submit(requests.post, f"{url}/optimize", json=bed.body(), timeout=120) for _ in range(2)]
+        done, rest = wait(asked, timeout=60, return_when=FIRST_COMPLETED)
+        (busy,) = (one.result() for one in done)
+        assert (busy.status_code, busy.json()["title"]) == (503, "No plan")
+        assert "other plans have been written for 1 s by now; try again" in busy.json()["detail"]
+        child.signal(signal.SIGTERM)
+        # Time limit and grace of a search are 90 s; Kubernetes gives a process 30.
+        assert child.wait(30) == 0, child.tail()
+        (cut,) = (one.result(30) for one in rest)
+        assert (cut.status_code, cut.json()["title"]) == (503, "No plan")
+        assert cut.json()["detail"] == "the optimiser is shutting down, no plan was made; try again"
+        assert "Traceback" not in child.log.read_text()
+    assert bed.objects() == {}
+
+
+def test_a_plan_that_was_written_is_said_to_be_in_force_though_redis_fails(bed: Bed, tmp_path: Path) -> None:
+    with RedisServer() as server, served(bed, tmp_path, redis_url=server.url) as (child, url):
+        assert requests.post(f"{url}/optimize", json=bed.body(), timeout=60).json()["applied"] is True
+        server.kill()
+        answer = requests.post(f"{url}/optimize", json=bed.body(POWER), timeout=60)
+        assert (answer.status_code, answer.json()["applied"], answer.json()["objective_value"]) == (200, True, 170)
+        assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
+        log = child.log.read_text()
+        assert "the change cannot be recorded" in log
+        assert "the plan cannot be stored for the page" in log
+        answer = requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=60)
+        assert (answer.status_code, len(answer.json()["deleted"])) == (200, 6)
+    assert bed.objects() == {}
 
 
 def _is_ready(url: str) -> bool:

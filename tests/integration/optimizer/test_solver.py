@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -105,3 +107,19 @@ def test_who_waits_too_long_is_told(process: SolverProcess) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
         busy.join()
+
+
+def test_closing_cuts_what_is_solved_and_what_waits(process: SolverProcess) -> None:
+    process.warm_up()
+    pid = pid_of(process)
+    # It would not end by itself.
+    os.kill(pid, signal.SIGSTOP)
+    process.patience = 600
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(process.solve, instance(2, 2, 2), Limits()) for _ in range(2)]
+        wait_for(process._lock.locked, 5)
+        process.close()
+        for one in waiting:
+            with pytest.raises(SolverError, match="the optimiser is shutting down, no plan was made; try again"):
+                one.result(60)
+    assert not Path(f"/proc/{pid}").exists()

@@ -62,3 +62,14 @@ def test_what_is_neither(tmp_path: Path, content: bytes, words: str) -> None:
     file.write_bytes(content)
     with pytest.raises(ManifestError, match=f"(?s)params is neither JSON nor YAML: .*{words}"):
         read_params(file)
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    """One of its values would be lost, such as that of `dryRun`."""
+    file = tmp_path / "params.json"
+    file.write_text('{"namespace": "default", "dryRun": true, "dryRun": false}')
+    with pytest.raises(ManifestError, match="'dryRun' is there twice"):
+        read_params(file)
+    file.write_text("[" * 100_000)
+    with pytest.raises(ManifestError, match="neither JSON nor YAML"):
+        read_params(file)

@@ -88,3 +88,13 @@ def test_unknown_places_in_order() -> None:
         UnknownPlace("wb", "c1", "d"),
         UnknownPlace("wb", "c2", "d"),
     )
+
+
+def test_another_place_is_unknown() -> None:
+    """It needs more than its place has, and the larger one has no score now."""
+    larger = workload("a", "c1")
+    for gone in (cluster("c2", None), cluster("c2", 9, expired=True)):
+        (message,) = found([larger], [cluster("c1", 9, supply=1), gone])
+        assert "while the scores of 1 other options of it are unknown" in message
+    # Where all scores are known, the request decides.
+    assert found([larger], [cluster("c1", 9, supply=1), cluster("c2", 9, supply=1)]) == []

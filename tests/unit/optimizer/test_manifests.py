@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import yaml
 
 from dsf.api import kubeyaml
@@ -114,3 +115,13 @@ def test_kubectl_reads_what_was_planned() -> None:
     placement = {"kind": "Placement", "metadata": {"name": "08", "namespace": "1e3", "labels": {"y": "n"}}}
     assert kubeyaml.load(dump([placement])) == placement
     assert dump([]) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 10_000, '[{"workload": "\\ud800"}]', "null", "{}", '[{"workload": "w", "replicas": -1}]',
+     '[{"workload": "w", "cluster": "c", "policy": "p", "device": "d", "score": 1, "replicas": -1, "kept": 0}]'],
+)  # fmt: skip
+def test_annotations_that_nobody_could_have_written_are_ignored(text: str) -> None:
+    found = read_plan([{"metadata": {"annotations": {ASSIGNMENTS: text}}}])
+    assert found == PlanView()

@@ -18,14 +18,17 @@ from dsf.optimizer.mcp import make_server
 from dsf.optimizer.mcp_tools import TOOLS
 from dsf.optimizer.mcp_views import MAX_LISTED
 from dsf.optimizer.views import (
+    AppliedPlan,
     AssignmentView,
     ChangeView,
     ClusterScoreView,
     ExplanationView,
     Freshness,
     OptionView,
+    PlanList,
     PlanReport,
     PlanView,
+    ResetReport,
     ScoreList,
     ScoreObject,
     ScorerView,
@@ -115,7 +118,7 @@ def test_a_proposal_never_applies_and_applying_needs_the_id() -> None:
     assert not call(service, "apply_plan", **BODY, planId="abc").is_error
     (proposed, first), (applied, second) = service.asked
     assert (proposed, applied) == ("propose", "apply")
-    assert (first.plan_id, second.plan_id) == ("", "abc")
+    assert (first.plan_id, second.plan_id) == (None, "abc")
     assert call(service, "apply_plan", **BODY).is_error
     assert call(service, "propose_plan", **BODY, planId="abc").is_error
     assert len(service.asked) == 2
@@ -223,3 +226,43 @@ def test_expired_scores_of_a_scorer_come_first() -> None:
     assert answer is not None
     assert (answer["clusters"], answer["expired"], len(answer["scores"])) == (150, 2, MAX_LISTED)
     assert [one["cluster"] for one in answer["scores"]][:3] == ["c148", "c149", "c000"]
+
+
+def in_force(namespace: str, objects: int) -> AppliedPlan:
+    one = AssignmentView(workload="w", cluster="c", policy="p", device="d", score=1, replicas=1, kept=0)
+    plan = PlanView(assignments=[one] * objects)
+    return AppliedPlan(
+        namespace=namespace,
+        plan_id="abc",
+        complete=True,
+        plan=plan,
+        objects=[f"Placement p{i}" for i in range(objects)],
+    )
+
+
+@pytest.mark.parametrize(("plans", "each", "left_out"), [(1, 100, 0), (5, 20, 0), (130, 1, 30)])
+def test_plans_in_force_are_cut_and_one_alone_less(plans: int, each: int, left_out: int) -> None:
+    found = PlanList(items=[in_force(f"n{number}", 150) for number in range(plans)])
+    answer = call(Service(plans=lambda _: found), "list_plans").structured_content
+    assert answer is not None
+    assert (len(answer["items"]), answer["left_out"]) == (plans - left_out, left_out)
+    for one in answer["items"]:
+        assert (len(one["objects"]), len(one["plan"]["assignments"])) == (each, each)
+        assert one["left_out"] == {"assignments": 150 - each, "objects": 150 - each}
+
+
+def test_what_a_reset_deleted_is_cut() -> None:
+    deleted = [ChangeView(kind="Placement", namespace="n", name=f"p{i}", change="deleted") for i in range(150)]
+    done = ResetReport(namespace="n", deleted=deleted)
+    answer = call(Service(reset=lambda _: done), "reset", namespace="n").structured_content
+    assert answer is not None
+    assert (len(answer["deleted"]), answer["left_out"]) == (MAX_LISTED, 50)
+
+
+def test_a_key_that_is_there_twice_in_a_wrapped_argument_is_named() -> None:
+    service = Service(propose=lambda _: report())
+    result = call(
+        service, "propose_plan", **BODY | {"preference": '{"addOnPlacementScore": "a", "addOnPlacementScore": "b"}'}
+    )
+    assert (result.is_error, text(result)) == (True, "'addOnPlacementScore' is there twice")
+    assert service.asked == []

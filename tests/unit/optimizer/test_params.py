@@ -113,3 +113,10 @@ def test_who_decides(tmp_path: Path) -> None:
     file.write_text("\n")
     with pytest.raises(SettingsError, match="is empty"):
         make_access("token", "localhost", file, session, "ns")
+
+
+def test_a_plan_id_that_is_empty_is_not_none() -> None:
+    """It is that of an unset variable, and would apply any plan."""
+    assert OptimizeParams.model_validate(BODY).plan_id is None
+    with pytest.raises(ValidationError, match="at least 1 character"):
+        OptimizeParams.model_validate(BODY | {"planId": ""})

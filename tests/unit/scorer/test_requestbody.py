@@ -210,3 +210,15 @@ def test_series_are_limited() -> None:
     assert len(parse(document, Limits(series=3))) == 3
     refused = refusal(document, Limits(series=2))
     assert (refused.status, "more than 2 series" in refused.detail) == (413, True)
+
+
+def test_nothing_of_the_parser_is_in_labels() -> None:
+    body = b'{"data":[{"metric":{"node":"n1","values":[[1,"2"]]},"values":[[1,"2"]]}]}'
+    assert refusal(body).status == 422
+    for text in (f"{requestbody._NONCE}99", f"{requestbody._NONCE}x"):
+        assert refusal({"data": [{"metric": {}, "values": text}]}).status == 422
+
+
+def test_a_source_without_series_may_be_null() -> None:
+    found = requestbody.parse_sources(compact({"data": [], "sources": {"load": None}}), LIMITS, ["load"])
+    assert found == {"load": []}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from dsf.scorer import Prometheus, Score, Scorer, ScorerError, Series, Source, Sources
+from dsf.scorer import Limits, Prometheus, Score, Scorer, ScorerError, Series, Source, Sources
 from tests.unit.scorer.apps import TWO, mean_scorer
 
 LOAD, POWER = Prometheus(query="load", range=60, step=15), Source(type="Kubernetes")
@@ -130,3 +130,16 @@ def test_the_page_s_example_runs() -> None:
     with TestClient(names["app"]) as client:
         body = request(load=[series("a", 2, 4), series("b", 1)], power=[series("a", 100)])
         assert client.post("/scoring", json=body).json()["results"] == [{"metric": {"node": "a"}, "score": 3.0}]
+
+
+def test_limits_count_each_series_and_sample_once() -> None:
+    """The first source is there twice, as `data` too."""
+    body = request(load=[series("a", 1, 2), series("b", 3)], power=[series("a", 4), series("b", 5)])
+    for limits, status in (
+        (Limits(series=4, samples=5), 200),
+        (Limits(series=3, samples=5), 413),
+        (Limits(series=4, samples=4), 413),
+    ):
+        with TestClient(ratio_scorer(limits=limits)) as client:
+            answer = client.post("/scoring", json=body)
+        assert answer.status_code == status, (limits, answer.text)
