@@ -11,16 +11,23 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+import dsf.log
 from dsf import metrics as names
 from dsf.agent.config import ConfigSource
 from dsf.api.labels import gauge_labels
 from dsf.api.scoring import Result
 from dsf.api.summary import ScorerSummary
-from dsf.api.validity import has_expired
+from dsf.api.validity import has_expired, validity_at
+from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Observer
+from dsf.throttle import Throttle
+
+log = dsf.log.get(__name__)
 
 #: Stage -> the counter of seconds used by upstream's dashboards.
 _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publish": names.SEND_SECONDS}
+#: Seconds between two log lines of one scorer about its source's warnings.
+_WARN_EVERY = 600.0
 
 
 @dataclass
@@ -47,6 +54,10 @@ class AgentMetrics(Observer):
             names.FAILURES.name, names.FAILURES.help, names.FAILURES.labels, registry=self.registry
         )
         self._refused = Counter(names.REFUSED.name, names.REFUSED.help, names.REFUSED.labels, registry=self.registry)
+        self._warnings = Counter(
+            names.SOURCE_WARNINGS.name, names.SOURCE_WARNINGS.help, names.SOURCE_WARNINGS.labels, registry=self.registry
+        )
+        self._throttle = Throttle(_WARN_EVERY)
         self._messages = Counter(names.MESSAGES_REFUSED.name, names.MESSAGES_REFUSED.help, registry=self.registry)
         self._seconds = {
             stage: Counter(metric.name, metric.help, metric.labels, registry=self.registry)
@@ -66,9 +77,12 @@ class AgentMetrics(Observer):
         self._lock = threading.Lock()
         self._published: dict[str, _Published] = {}
 
-    def publish(self, summary: ScorerSummary, results: Sequence[Result]) -> None:
-        """These results replace the scorer's earlier ones until their validity ends."""
-        published = _Published(summary.score_name, self._clock() + summary.validity_seconds, results)
+    def publish(self, summary: ScorerSummary, results: Sequence[Result], interval: int = 0) -> None:
+        """These results replace the scorer's earlier ones until their validity at this interval (0: the scorer's)
+        ends."""
+        declared = summary.scoring_interval
+        validity = validity_at(interval or declared, summary.validity_seconds, declared)
+        published = _Published(summary.score_name, self._clock() + validity, results)
         with self._lock:
             self._published[summary.name] = published
 
@@ -86,6 +100,13 @@ class AgentMetrics(Observer):
     def refused_message(self) -> None:
         """A message in the agent's queue was not a stage call."""
         self._messages.inc()
+
+    def warned(self, cycle: Cycle, text: str) -> None:
+        """Count the warning and log it now and then: the score may come from a part of the data."""
+        self._warnings.labels(cycle.summary.score_name).inc()
+        not_logged = self._throttle.take(cycle.scorer)
+        if not_logged is not None:
+            log.warning("the source warns", scorer=cycle.scorer, warning=text, not_logged=not_logged)
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
         """Duration of one stage, or of one try."""

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 #: Most bytes of a foreign answer that are shown in a message.
 HEAD_BYTES: Final = 120
+#: Mistakes that `brief` names: one request can have hundreds of thousands.
+_MOST: Final = 50
 
 Location = tuple[int | str, ...]
 
@@ -42,10 +44,12 @@ def field_path(location: Location) -> str:
 
 
 def brief(details: Iterable[Mapping[str, Any]]) -> str:
-    """Pydantic's mistakes on one line, each with its place and without the input."""
+    """Pydantic's mistakes on one line, each with its place and without the input; the first ones of very many."""
+    details = [*details]
     # Pydantic prefixes messages of our validators with "Value error, ".
-    mistakes = (Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in details)
-    return "; ".join(map(str, mistakes))
+    mistakes = (Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in details[:_MOST])
+    more = f"; and {len(details) - _MOST} more mistakes" if len(details) > _MOST else ""
+    return "; ".join(map(str, mistakes)) + more
 
 
 def head(body: bytes) -> str:

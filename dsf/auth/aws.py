@@ -9,11 +9,13 @@ import hashlib
 import ipaddress
 import json
 import os
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 import requests
 
@@ -28,7 +30,7 @@ from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
 from dsf.errors import HttpError
 from dsf.http import tokenanswer
-from dsf.http.access import Access
+from dsf.http.access import Access, is_unauthorized
 from dsf.text import MASK
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ _POD_TOKEN: Final = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"  # noqa: S105 - the
 #: EKS Pod Identity Agent on each node. AWS SDKs accept these, loopback addresses, and no others.
 _POD_AGENTS: Final = frozenset({"169.254.170.23", "fd00:ec2::23"})
 _MAX_BYTES: Final = 64 * 1024
+#: In AWS' answers with 403 to a session that has ended or was revoked.
+_OUTDATED: Final = re.compile(r"security token|ExpiredToken|UnrecognizedClient|InvalidClientTokenId")
+#: Seconds by which this machine's clock may be late: AWS accepts signatures within five minutes.
+_SKEW: Final = 300.0
 
 
 class _Key(NamedTuple):
@@ -161,10 +167,17 @@ def _is_of_eks(url: str) -> bool:
 
 def _token(found: Any, session: str, ends: datetime) -> Token:
     value = json.dumps([found["AccessKeyId"], found["SecretAccessKey"], found[session]])
-    return Token(value, (ends - datetime.now(UTC)).total_seconds())
+    left = (ends - datetime.now(UTC)).total_seconds()
+    return Token(value, left - min(_SKEW, left / 2))
+
+
+def _is_outdated(error: HttpError) -> bool:
+    """Whether AWS no longer accepts the session. It says 403, as it does for a missing permission."""
+    return is_unauthorized(error) or (error.status == HTTPStatus.FORBIDDEN and _OUTDATED.search(str(error)) is not None)
 
 
 def _temporary(value: str, draft: Draft) -> _Key:
+    draft.is_outdated = _is_outdated
     user, secret, token = json.loads(value)
     draft.hide(secret, token)
     return _Key(user, secret, token, user)
@@ -184,12 +197,17 @@ class _Raw:
         yield self._body
 
 
+def _canonical(parameter: str) -> str:
+    name, mark, value = parameter.replace("+", "%20").partition("=")
+    return f"{quote(unquote_to_bytes(name), safe='~')}{mark}{quote(unquote_to_bytes(value), safe='~')}"
+
+
 def _sign(request: requests.PreparedRequest, signer: SigV4Auth) -> None:
     from botocore.awsrequest import AWSRequest
 
-    # AWS encodes a space as %20; a literal plus is %2B in both.
+    # The encoding that AWS computes the signature from: only unreserved characters stay, a space is %20.
     address, mark, query = (request.url or "").partition("?")
-    request.url = f"{address}{mark}{query.replace('+', '%20')}"
+    request.url = f"{address}{mark}{'&'.join(map(_canonical, query.split('&')))}"
     # Also for a streamed body. Headers that a proxy may change are not signed.
     digest = hashlib.sha256()
     body = request.body

@@ -48,7 +48,7 @@ class Cloud:
 
     def assertion(self, audience: str) -> str:
         """A token of the agent's ServiceAccount. Raises SecretError."""
-        token = self._draft.source.account_token(audience, _ACCOUNT_SECONDS).value
+        token = self._draft.source.account_token(audience, _ACCOUNT_SECONDS, self.until).value
         self._draft.hide(token)
         return token
 

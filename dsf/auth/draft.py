@@ -14,7 +14,7 @@ from dsf.api.tokenhosts import TokenHosts
 from dsf.auth.secrets import SecretError, SecretSource, Use
 from dsf.auth.tokencache import TokenCache
 from dsf.errors import HttpError
-from dsf.http.access import Access, Pairs, Tls
+from dsf.http.access import Access, Pairs, Tls, is_unauthorized
 from dsf.text import MASK
 
 #: Maximum characters of a secret in a header or a URL.
@@ -47,8 +47,9 @@ class Draft:
         #: Whether to bypass all proxies.
         self.is_direct = False
         self.sign: Callable[[requests.PreparedRequest], None] | None = None
-        #: The token that can be renewed after a 401; empty if there is none.
+        #: The token that can be renewed after an answer that `is_outdated`; empty if there is none.
         self.renewable = ""
+        self.is_outdated: Callable[[HttpError], bool] = is_unauthorized
         self._hosts = hosts
         self._proxy = proxy
         self._headers: list[tuple[str, str]] = []
@@ -142,5 +143,6 @@ class Draft:
             secrets=self._secrets,
             shown=tuple(self._shown),
             renew=renewed if token else None,
+            is_outdated=self.is_outdated,
             sign=self.sign,
         )

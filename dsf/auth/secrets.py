@@ -37,7 +37,7 @@ class SecretSource(Protocol):
     def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         """The certificates, and nothing else, in a key of a ConfigMap or a Secret. Raises SecretError."""
 
-    def account_token(self, audience: str, seconds: int) -> AccountToken:
+    def account_token(self, audience: str, seconds: int, until: float) -> AccountToken:
         """A new token of the agent's own account. Raises SecretError."""
 
 

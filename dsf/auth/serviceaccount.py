@@ -11,8 +11,8 @@ from dsf.auth.tokencache import Token
 def add(method: ServiceAccountToken, draft: Draft) -> None:
     """Send it."""
 
-    def get(_: float) -> Token:
-        return Token(*draft.source.account_token(method.audience, method.expiration_seconds))
+    def get(until: float) -> Token:
+        return Token(*draft.source.account_token(method.audience, method.expiration_seconds, until))
 
     key = ("serviceAccountToken", method.audience, method.expiration_seconds)
     draft.renewable = draft.tokens.token(key, get, draft.deadline, draft.refused)

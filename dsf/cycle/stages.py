@@ -45,6 +45,9 @@ class Observer:
     def authenticated(self, stage: Stage, access: Access, source: str | None) -> None:
         """The access used by the stage's requests, to this source if there are several."""
 
+    def warned(self, cycle: Cycle, text: str) -> None:
+        """A source gave this warning with a good answer."""
+
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
         """Duration of one stage, or of one try."""
 
@@ -91,10 +94,15 @@ class Stages:
                 access,
                 held,
                 lambda: held is None or held.knows(cycle.scorer),
-                lambda question: self._observer.asked("fetch", question),
+                partial(self._fetched, cycle),
                 summary.source_name,
             )
             return source(summary, context)
+
+    def _fetched(self, cycle: Cycle, question: Question) -> None:
+        self._observer.asked("fetch", question)
+        for text in question.warnings:
+            self._observer.warned(cycle, text)
 
     def score(self, cycle: Cycle, request: bytes | Stream) -> None:
         """Send the scoring request; store the response in `cycle`. Raises CycleError."""

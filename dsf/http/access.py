@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 
 import requests
 
+from dsf.errors import HttpError
+
 #: `(name, value)`, in the order in which they are sent.
 Pairs = tuple[tuple[str, str], ...]
+
+
+def is_unauthorized(error: HttpError) -> bool:
+    """Whether the server answered 401."""
+    return error.status == HTTPStatus.UNAUTHORIZED
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +49,10 @@ class Access:
     secrets: Sequence[str] = field(default=(), repr=False)
     #: For display, one line each: what is sent, with `***` for secrets.
     shown: tuple[str, ...] = ()
-    #: After a 401, once: a renewed Access, by the deadline (time.monotonic()). Raises HttpError.
+    #: After an answer that `is_outdated`, once: a renewed Access, by the deadline (time.monotonic()). Raises HttpError.
     renew: Callable[[float], Access] | None = field(default=None, repr=False)
+    #: Whether this answer says that the token is no longer accepted.
+    is_outdated: Callable[[HttpError], bool] = field(default=is_unauthorized, repr=False)
     #: Adds a signature over the whole request.
     sign: Callable[[requests.PreparedRequest], None] | None = field(default=None, repr=False)
 

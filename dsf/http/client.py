@@ -22,7 +22,6 @@ _READ_COMPRESSED = 64 * 1024
 #: Bytes of an error answer read for its message.
 _REFUSAL_BYTES = 16 * 1024
 _OK = 200
-_UNAUTHORIZED = 401
 _REDIRECTS = range(300, 400)
 
 _HEADERS = {"User-Agent": "dynamic-scoring-framework", "Accept": "application/json"}
@@ -105,19 +104,19 @@ def _renewed(send: Callable[[Access], bytes], access: Access, deadline: float) -
     try:
         return send(access)
     except HttpError as error:
-        if error.status != _UNAUTHORIZED or access.renew is None:
+        if access.renew is None or not access.is_outdated(error):
             raise
         newer = access.renew(deadline)
         try:
             return send(newer)
         except HttpError as again:
-            if again.status != _UNAUTHORIZED:
+            if not newer.is_outdated(again):
                 raise
             raise HttpError(
                 "unauthorized",
                 f"{again}; it was asked with a token that was got anew for it. Is the token for this server (audience, "
                 "scopes), and is the server's clock right?",
-                status=_UNAUTHORIZED,
+                status=again.status,
             ) from None
 
 

@@ -9,7 +9,6 @@ its server alone, and a client certificate.
 from __future__ import annotations
 
 import os
-import re
 import ssl
 import threading
 from collections.abc import Iterator
@@ -39,7 +38,6 @@ _SYSTEM: Final = (
 _VARIABLES: Final = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CA_BUNDLE_FILE_PATH")
 #: Folders with a colon in between.
 _FOLDERS: Final = "SSL_CERT_DIR"
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 class _Place(NamedTuple):
@@ -122,7 +120,7 @@ def _own_context(tls: Tls, places: tuple[_Place, ...]) -> ssl.SSLContext:
         made.check_hostname = False
     if tls.ca and tls.verify:
         try:
-            made.load_verify_locations(cadata=b"\n".join(_CERTIFICATE.findall(tls.ca)).decode("ascii"))
+            made.load_verify_locations(cadata=b"\n".join(identity.CERTIFICATE.findall(tls.ca)).decode("ascii"))
         except (ValueError, ssl.SSLError):
             raise HttpError("secret_invalid", "the CA of this server (caRef) has no certificate in PEM") from None
     if tls.certificate:
@@ -165,7 +163,7 @@ def _context(places: tuple[_Place, ...]) -> ssl.SSLContext:
         for file in files:
             try:
                 # The stores repeat CAs, Debian's three times, and OpenSSL takes a millisecond for each.
-                found = _CERTIFICATE.findall(file.read_bytes())
+                found = identity.CERTIFICATE.findall(file.read_bytes())
                 if new := [one for one in dict.fromkeys(found) if one not in loaded]:
                     made.load_verify_locations(cadata=b"\n".join(new).decode("ascii"))
                     loaded.update(new)

@@ -33,6 +33,8 @@ class Question:
     series: int = 0
     #: Used part of the answer.
     pieces: Sequence[bytes | memoryview] = ()
+    #: What the source says against its good answer, without secrets.
+    warnings: Sequence[str] = ()
     #: Why the request failed.
     error: HttpError | None = None
     #: Name of the source; None if it has none.

@@ -42,7 +42,7 @@ Start = Callable[["Held", Settings], Running]
 class _Kept:
     """The window of one scorer, and its identity: another source or query starts a new one."""
 
-    identity: tuple[str, str, str]
+    identity: tuple[object, ...]
     window: Window
 
 
@@ -100,7 +100,11 @@ class Held:
 
     def window(self, summary: ScorerSummary) -> Window:
         """The window of the scorer's source."""
-        identity = (summary.source_type, summary.source_endpoint, summary.source_query)
+        # Access and options choose data, too: a header can name a tenant.
+        identity = (
+            *(summary.source_type, summary.source_endpoint, summary.source_query),
+            *(summary.source_access, summary.source_options),
+        )
         self.tidy()
         with self._lock:
             key = (summary.name, summary.source_name)
@@ -213,12 +217,15 @@ def keep(
         left_out = window.update(samples, now)
     except WindowFullError as full:
         if held is None or not held.make_room(full):
+            # A gap, not the part that had room.
+            window.end_all(now)
             raise
         try:
             left_out = window.update(samples, now)
         except WindowFullError as again:
             # Frees its own partial update.
             held.make_room(again)
+            window.end_all(now)
             raise
     if held is not None:
         held.leave_out(summary, left_out)

@@ -28,6 +28,8 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
 
 #: Bytes that are parsed as JSON, per series and for everything else: parsed objects are fifty times as large.
 _MAX_PARSED = 2 * 1024 * 1024
+#: Most warnings of one answer that are passed on.
+_MOST_WARNINGS = 3
 #: Tokens between two calls of `check`.
 _LOOK_EVERY = 16 * 1024
 
@@ -44,6 +46,8 @@ class Matrix(NamedTuple):
     #: Without the brackets; a view of the answer.
     inside: memoryview
     series: int
+    #: What the server says against its own answer, which may lack data.
+    warnings: tuple[str, ...]
 
 
 def cut(body: bytes, check: Callable[[], None] = lambda: None) -> Matrix:
@@ -55,8 +59,8 @@ def cut(body: bytes, check: Callable[[], None] = lambda: None) -> Matrix:
         raise MatrixError(_why_not(body))
     start = match.end()
     end, series = _compact(body, start) or _any_shape(body, start, check)
-    _check_rest(body[: start - 1] + _MARK_JSON + body[end + 1 :], body)
-    return Matrix(memoryview(body)[start:end], series)
+    warnings = _check_rest(body[: start - 1] + _MARK_JSON + body[end + 1 :], body)
+    return Matrix(memoryview(body)[start:end], series, warnings)
 
 
 def _compact(body: bytes, start: int) -> tuple[int, int] | None:
@@ -107,7 +111,8 @@ def _any_shape(body: bytes, start: int, check: Callable[[], None]) -> tuple[int,
     raise MatrixError("the answer ends within the series")
 
 
-def _check_rest(rest: bytes, body: bytes) -> None:
+def _check_rest(rest: bytes, body: bytes) -> tuple[str, ...]:
+    """The warnings in it."""
     if len(rest) > _MAX_PARSED:
         raise MatrixError(f"the answer has {len(rest)} bytes besides the series")
     try:
@@ -121,6 +126,12 @@ def _check_rest(rest: bytes, body: bytes) -> None:
         raise MatrixError(_why_not(body))
     if data.get("resultType") != "matrix":
         raise MatrixError(_wrong_type(data.get("resultType")))
+    told = document.get("warnings")
+    warnings = [text for text in told if isinstance(text, str)] if isinstance(told, list) else []
+    # VictoriaMetrics' word for what Thanos and Prometheus write as a warning.
+    if document.get("isPartial") is True:
+        warnings.insert(0, "isPartial: servers behind the source did not answer, and their data is missing")
+    return tuple(warnings[:_MOST_WARNINGS])
 
 
 def _why_not(body: bytes) -> str:

@@ -57,7 +57,6 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
             window.end_all(now)
             raise
         except WindowFullError as error:
-            window.end_all(now)
             raise HttpError("too_large", str(error)) from None
         finally:
             held.count(counts)

@@ -45,13 +45,18 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
                 matrix = cut(body, context.check)
             except MatrixError as error:
                 # The error's text may quote the answer.
-                text = cleaned(masked(str(error), *context.access.secrets), EXCERPT)
+                text = _shown(str(error), context)
                 raise HttpError("bad_answer", f"{place('GET', summary.source_endpoint)}: {text}") from None
+            question.warnings = [_shown(text, context) for text in matrix.warnings]
             question.answered(len(body), (matrix.inside,), matrix.series)
         if matrix.series:
             pieces += [b"," if pieces else HEAD, matrix.inside]
             series += matrix.series
     return Payload((*(pieces or [HEAD]), TAIL), series, received)
+
+
+def _shown(text: str, context: Context) -> str:
+    return cleaned(masked(text, *context.access.secrets), EXCERPT)
 
 
 def _explain(status: int, body: bytes) -> tuple[str, str] | None:

@@ -30,7 +30,7 @@ _QUOTED = r'"((?:[^"\\]|\\.)*+)"'
 _LABEL = re.compile(rf"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)|{_QUOTED})[ \t]*(?:=[ \t]*{_QUOTED}[ \t]*)?([,}}])")
 _END = re.compile(r"[ \t]*\}")
 _NUMBER = r"[+-]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][+-]?\d{1,9})?"
-_VALUE = re.compile(rf"[ \t]*({_NUMBER}|[+-]?[iI]nf|NaN)(?:[ \t]+({_NUMBER}))?[ \t]*\r?", re.ASCII)
+_VALUE = re.compile(rf"[ \t]*({_NUMBER}|[+-]?(?i:inf(?:inity)?|nan))(?:[ \t]+({_NUMBER}))?[ \t]*\r?", re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,8 +22,9 @@ _MATCHER = re.compile(
     r"""(?P<value>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`)\s*""",
     re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
+#: Escapes of a quoted value: a code in octal or hex, or one character.
+_ESCAPE = re.compile(r"\\(?:([0-7]{3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_ESCAPED = dict(zip("abfnrtv\\\"'", "\a\b\f\n\r\t\v\\\"'", strict=True))
 
 
 #: Instructions of all regular expressions of one scorer: they bound the cost per character of a label.
@@ -137,10 +139,28 @@ def _parse(query: str) -> Selector:
     return Selector(name, tuple(matchers))
 
 
+def _unescaped(query: str, value: str) -> str:
+    """A quoted value without escapes; unknown ones, such as those of regular expressions, stay.
+
+    Raises SelectorError.
+    """
+
+    def character(escape: re.Match[str]) -> str:
+        octal, *hexadecimal, letter = escape.groups()
+        if letter is not None:
+            return _ESCAPED.get(letter, escape[0])
+        code = int(octal, 8) if octal else int(next(filter(None, hexadecimal)), 16)
+        if code > sys.maxunicode or 0xD800 <= code < 0xE000 or (octal and code > 0xFF):
+            raise SelectorError(f"{query!r}: {escape[0]} is no character")
+        return chr(code)
+
+    return _ESCAPE.sub(character, value)
+
+
 def _matcher(query: str, label: str, sign: str, quoted: str) -> Matcher:
     value = quoted[1:-1]
     if quoted[0] != "`":
-        value = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
+        value = _unescaped(query, value)
     negated = sign.startswith("!")
     if not sign.endswith("~"):
         return Matcher(underscored(label), value, negated)

@@ -98,11 +98,16 @@ class Series:
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.labels = dict(labels)
-        text = json.dumps(self.labels, separators=(",", ":"))
-        if len(text) > MAX_LABEL_BYTES:
+        text = json.dumps(self.labels, separators=(",", ":"), ensure_ascii=False)
+        try:
+            head = text.encode()
+        except UnicodeEncodeError:
+            # A lone surrogate, which only an escape can be.
+            head = json.dumps(self.labels, separators=(",", ":")).encode()
+        if len(head) > MAX_LABEL_BYTES:
             msg = f"the labels of a series have more than {MAX_LABEL_BYTES} bytes"
             raise ValueError(msg)
-        self.head = f'{{"metric":{text},"values":['.encode()
+        self.head = b'{"metric":%b,"values":[' % head
         self.times = array("d")
         self.values = array("d")
         #: Times of entries that only mark an end of the series.
@@ -291,10 +296,16 @@ class Window:
 
     def _end(self, key: Hashable, now: float) -> None:
         series = self._series[key]
-        if series.times[-1] not in series.stale and series.times[-1] < now:
-            # Counted without a limit: at most one such entry follows a sample.
-            self._budget.give(0, -1)
-            _append(series, now, None)
+        newest = series.times[-1]
+        if newest in series.stale:
+            return
+        if newest >= now:
+            # Part of an update that failed.
+            series.stale.add(newest)
+            return
+        # Counted without a limit: at most one such entry follows a sample.
+        self._budget.give(0, -1)
+        _append(series, now, None)
 
 
 def _append(series: Series, time: float, value: float | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -26,12 +27,12 @@ def test_the_api_server_says_for_how_long(settings_factory: Callable[..., Settin
         secrets = KubeSecrets(session, "agents", Release(settings_factory()))
         try:
             # As with --service-account-max-token-expiration.
-            assert secrets.account_token("thanos", 86_400) == ("t0ken", 600.0)
+            assert secrets.account_token("thanos", 86_400, math.inf) == ("t0ken", 600.0)
             assert server.requests[0].json()["spec"] == {"audiences": ["thanos"], "expirationSeconds": 86_400}
             for strange in (given(), given(expirationSeconds="soon"), given(expirationSeconds=None), {"spec": {}}):
                 server.script(answer(strange, 201))
                 with pytest.raises(SecretError, match="a strange answer") as caught:
-                    secrets.account_token("thanos", 600)
+                    secrets.account_token("thanos", 600, math.inf)
                 assert "t0ken" not in str(caught.value)
         finally:
             session.close()

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
 
@@ -26,6 +26,12 @@ AWS = {
 METHODS = {"aws": AWS}
 
 
+def _canonical(query: str) -> str:
+    """Names and values as the server reads them, with all but unreserved characters in percent-encoding, in order."""
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return "&".join(sorted(f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in pairs))
+
+
 def expected(exchange: Exchange, region: str, service: str, signed: list[str]) -> str:
     """The signature that this request must have."""
     request = exchange.request
@@ -33,7 +39,7 @@ def expected(exchange: Exchange, region: str, service: str, signed: list[str]) -
     headers = {name.lower(): value.strip() for name, value in request.headers.items()}
     canonical = "\n".join(
         [
-            *(request.method, raw.path, "&".join(sorted(raw.query.split("&"))) if raw.query else ""),
+            *(request.method, raw.path, _canonical(raw.query)),
             *(f"{name}:{headers[name]}" for name in signed),
             *("", ";".join(signed), hashlib.sha256(request.body).hexdigest()),
         ]
@@ -87,6 +93,13 @@ def test_a_query_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
     assert b"success" in answer
     assert amazon.requests[-1].query["query"] == summary.source_query
     assert any("Credential=AKIDEXAMPLE/eu-west-1/aps/aws4_request, Signature=***" in line for line in bed.shown)
+
+
+def test_a_query_in_the_path_is_signed_as_the_server_reads_it(bed: Bed, amazon: ScriptedServer) -> None:
+    access = Authenticator(bed.secrets).access(bed.summary(amazon.url, METHODS), "fetch", 0.0)
+    url = f"{amazon.url}/prod/score?model=team/llama:8b@x,y&b=1+2&empty"
+    assert b"success" in http.get(url, access=access, deadline=time.monotonic() + 30, max_bytes=1000)
+    assert amazon.requests[-1].query == {"model": "team/llama:8b@x,y", "b": "1 2", "empty": ""}
 
 
 def test_a_body_in_pieces_is_signed(bed: Bed, amazon: ScriptedServer) -> None:

@@ -42,7 +42,7 @@ class Cluster:
         #: Seconds that its clock is ahead.
         self.ahead = 0
 
-    def token(self, audience: str, seconds: int) -> AccountToken:
+    def token(self, audience: str, seconds: int, until: float = 0.0) -> AccountToken:
         """A new token."""
         now = int(time.time()) + self.ahead
         times = {"iat": now, "nbf": now, "exp": now + seconds}
@@ -275,11 +275,11 @@ def test_a_good_token_outlives_the_api_server(world: World, cloud: str, monkeypa
     world.clouds.seconds = 30
     asked: list[str] = []
 
-    def down(audience: str, seconds: int) -> AccountToken:
+    def down(audience: str, seconds: int, _: float) -> AccountToken:
         asked.append(audience)
         raise SecretError("the API server is away", "auth_failed")
 
-    def account_token(audience: str, seconds: int) -> AccountToken:
+    def account_token(audience: str, seconds: int, _: float) -> AccountToken:
         return AccountToken(world.clouds.cluster.token(audience, 600).value, 30.0)
 
     monkeypatch.setattr(world.bed.secrets, "account_token", account_token)
@@ -547,3 +547,16 @@ def test_a_metadata_address_is_asked_for_the_key_alone(
     for _ in range(2):
         assert world.bed.failure(pod.url, POD).reason == "address_refused"
     assert (world.clouds.given, pod.paths()) == (1, ["/v1/credentials"])
+
+
+@pytest.mark.parametrize(
+    ("text", "renewed"), [(b"The security token included in the request is expired", 1), (b"AccessDenied", 0)]
+)
+def test_a_session_that_amazon_ended_is_renewed(world: World, pod: ScriptedServer, text: bytes, renewed: int) -> None:
+    """With 403: only its words tell it from a missing permission."""
+    with source(world, "aws") as server:
+        assert world.bed.fetch(server.url, POD) == 1
+        given = world.clouds.given
+        server.script(answer(text.decode(), 403))
+        assert world.bed.failure(server.url, POD).reason == "unauthorized"
+        assert world.clouds.given - given == renewed

@@ -46,7 +46,7 @@ class NoSecrets:
     def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         raise SecretError(f"{kind} {name!r} is missing")
 
-    def account_token(self, audience: str, seconds: int) -> AccountToken:
+    def account_token(self, audience: str, seconds: int, until: float) -> AccountToken:
         raise SecretError("there is no account")
 
 

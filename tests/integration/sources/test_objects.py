@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,13 +62,13 @@ class Cluster:
             },
         )
 
-    def ask(self, max_bytes: int = 1_000_000, **source: Any) -> dict[tuple[str, ...], float]:
+    def ask(self, max_bytes: int = 1_000_000, seconds: float = 60, **source: Any) -> dict[tuple[str, ...], float]:
         """The newest values by what the labels say."""
         wanted = {"apiVersion": "apps/v1", "kind": "Deployment", "namespace": self.namespace, "fields": FIELDS} | source
         query = ObjectSource.model_validate(wanted, by_alias=True).model_dump_json(by_alias=True, exclude_unset=True)
         return {
             tuple(value for key, value in one["metric"].items() if key != "namespace"): float(one["values"][-1][1])
-            for one in ask(summary("Object", query), self.held, max_bytes=max_bytes, seconds=60)
+            for one in ask(summary("Object", query), self.held, max_bytes=max_bytes, seconds=seconds)
         }
 
     def refused(self, **source: Any) -> HttpError:
@@ -155,8 +156,13 @@ def test_what_cannot_be_asked(cluster: Cluster, source: dict[str, Any], reason: 
     assert words in str(error)
 
 
-def test_while_the_server_is_away(own_control_plane: ControlPlane) -> None:
+def test_while_the_server_is_silent_or_away(own_control_plane: ControlPlane) -> None:
     cluster = Cluster(own_control_plane)
+    with own_control_plane.paused():
+        began = time.monotonic()
+        error = cluster.refused(seconds=2)
+        assert time.monotonic() - began < 20
+    assert (error.reason, error.retryable) == ("timeout", True)
     own_control_plane.kill_apiserver()
     error = cluster.refused()
     assert (error.reason, error.retryable) == ("connection_failed", True)

@@ -105,3 +105,11 @@ def test_a_series_whose_labels_are_too_long_is_left_out_and_said_once(lost: list
     keep(held.window(one), samples(2, 130), 130, held, one)
     keep(held.window(one), found, 140, held, one)
     assert lost == ["one", "one"]
+
+
+def test_another_tenant_starts_a_new_window() -> None:
+    held = Held(Budget(10, 100), lambda: {"a": scorer("a")})
+    window = held.window(scorer("a"))
+    assert held.window(scorer("a")) is window
+    header = {"methods": {"headers": [{"name": "X-Scope-OrgID", "value": "team-b"}]}}
+    assert held.window(scorer("a", source_access=header)) is not window

@@ -169,3 +169,18 @@ def test_an_array_that_was_never_made_is_empty() -> None:
     for body in (b'{"status":"error","data":{"result":null}}', b'{"status":"success","data":{"result":nul}}'):
         with pytest.raises(MatrixError):
             cut(body)
+
+
+@pytest.mark.parametrize(
+    ("beside", "warnings"),
+    [
+        (b"", ()),
+        (b',"isPartial":false,"warnings":null,"infos":["a hint"]', ()),
+        (b',"warnings":["one",2,"three"]', ("one", "three")),
+        (b',"isPartial":true', ("isPartial: servers behind the source did not answer, and their data is missing",)),
+        (b',"warnings":["1","2","3","4"]', ("1", "2", "3")),
+    ],
+)
+def test_what_a_server_says_against_its_answer_is_kept(beside: bytes, warnings: tuple[str, ...]) -> None:
+    body = b'{"status":"success"%s,"data":{"resultType":"matrix","result":[]}}' % beside
+    assert cut(body).warnings == warnings

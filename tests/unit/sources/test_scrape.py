@@ -184,3 +184,9 @@ def test_a_sample_of_long_ago_is_none() -> None:
     )
     found = scraped(text, [Selector("a")], 1000.0, 700.0)
     assert {labels["n"]: time for labels, time, _ in found.values()} == {"0": 1000.0, "701": 701.0, "2000": 1000.0}
+
+
+@pytest.mark.parametrize("text", ["nan", "NAN", "NaN", "inf", "-inf", "+INF", "Infinity", "-infinity"])
+def test_numbers_in_any_case_as_prometheus_takes_them(text: str) -> None:
+    ((_, _, value),) = read(f"m {text}\n")
+    assert math.isnan(value) if text.lower()[0] == "n" else value == float(text)

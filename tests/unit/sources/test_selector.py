@@ -107,3 +107,21 @@ def test_the_expressions_of_one_scorer_are_bounded_together() -> None:
     parse_selectors(";".join(f'm{n}{{instance=~"node-[0-9]{{1,3}}"}}' for n in range(40)))
     with pytest.raises(SelectorError, match="together are too large"):
         parse_selectors(";".join('m{instance=~".*a.{200}"}' for _ in range(6)))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'"\u00e9"', "é"), (r'"\x41\101"', "AA"), (r'"\U0001F600"', "😀"), (r'"\a\v\f"', "\a\v\f"),
+        (r'"\d\."', r"\d\."), (r"`\x41`", r"\x41"), (r'"\\x41"', r"\x41"),
+    ],
+)  # fmt: skip
+def test_escapes_as_in_promql(text: str, value: str) -> None:
+    (selector,) = parse_selectors(f"m{{a={text}}}")
+    assert selector.matchers[0].value == value
+
+
+@pytest.mark.parametrize("text", [r"\ud800", r"\U00110000", r"\777"])
+def test_an_escape_of_no_character_is_refused(text: str) -> None:
+    with pytest.raises(SelectorError, match="is no character"):
+        parse_selectors(f'm{{a="{text}"}}')

@@ -188,3 +188,23 @@ def test_a_clock_that_was_set_back_hides_nothing(goes_on: bool) -> None:
     # A little ahead may be whoever says the time.
     found.update({"a": (A, 93_200.0, 3.0)}, 93_060.0)
     assert values(found, Grid(93_200, 0, 0)) == [[93_200, "3"]]
+
+
+def test_labels_are_measured_in_utf_8() -> None:
+    found = window()
+    fill(found, (1.0, 1.0), labels={"__name__": "m", "pod": "節" * 1300})
+    with pytest.raises(ValueError, match="more than 4096 bytes"):
+        fill(found, (1.0, 1.0), labels={"__name__": "m", "pod": "節" * 1400})
+    fill(found, (1.0, 1.0), labels={"__name__": "m", "pod": "\ud800"})
+    assert [one["metric"]["pod"][0] for one in shown(found, Grid(1, 0, 0))] == ["節", "\ud800"]
+
+
+def test_an_update_that_fails_leaves_a_gap_and_not_the_part_that_had_room() -> None:
+    found = window(series=2)
+    labels = [{"__name__": "m", "pod": str(number)} for number in range(3)]
+    found.update({0: (labels[0], 10.0, 1.0)}, 10.0)
+    with pytest.raises(WindowFullError):
+        found.update({number: (one, 20.0, 2.0) for number, one in enumerate(labels)}, 20.0)
+    found.end_all(20.0)
+    found.update({0: (labels[0], 30.0, 3.0)}, 30.0)
+    assert shown(found, Grid(30, 20, 10)) == [{"metric": labels[0], "values": [[10, "1"], [30, "3"]]}]

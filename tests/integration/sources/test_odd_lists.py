@@ -1,0 +1,66 @@
+"""What a real API server does not answer: lists of another shape."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import pytest
+
+from dsf.agent.kubelisting import KubeListing
+from dsf.api.objectsource import ObjectSource
+from dsf.errors import HttpError
+from tests.integration.kube.stub import Exchange, StubServer
+
+KIND = {"kind": "Deployment", "name": "deployments", "verbs": ["list"], "namespaced": True}
+WANTED = ObjectSource.model_validate(
+    {"apiVersion": "apps/v1", "kind": "Deployment", "fields": [{"name": "replicas", "path": "spec.replicas"}]},
+    by_alias=True,
+)
+
+
+def listed(*pages: dict[str, Any], kinds: Any = (KIND,)) -> list[Any]:
+    """All objects of these pages, from a server that says that it has these kinds."""
+    left = list(pages)
+
+    def answer(exchange: Exchange) -> None:
+        exchange.answer({"resources": kinds} if exchange.path == "/apis/apps/v1" else left.pop(0))
+
+    deadline = time.monotonic() + 30
+    with StubServer(answer) as server, contextlib.closing(server.session()) as session:
+        listing = KubeListing(session, ["deployments.apps"], WANTED, deadline)
+        return [item for items, _ in listing.pages(1_000_000, deadline) for item in items]
+
+
+def test_what_is_left_out_is_empty() -> None:
+    assert listed({}) == []
+    assert listed({"items": None, "metadata": None}) == []
+    pages = ({"items": [{}, {"metadata": None}], "metadata": {"continue": "more"}}, {"items": [{"spec": 1}]})
+    assert listed(*pages) == [{}, {"metadata": None}, {"spec": 1}]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"items": "all"},
+        {"items": {"a": {}}},
+        {"items": ["a"]},
+        {"items": [{"metadata": ["name"]}]},
+        {"items": [], "metadata": "more"},
+    ],
+)
+def test_a_list_of_another_shape_is_a_bad_answer(page: dict[str, Any]) -> None:
+    with pytest.raises(HttpError, match=r"the list of deployments\.apps is no list of objects") as caught:
+        listed(page)
+    assert caught.value.reason == "bad_answer"
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    ["all", 7, ["a"], [{"kind": "Deployment"}], [KIND | {"verbs": None}], [KIND | {"name": 7}]],
+)
+def test_kinds_of_another_shape_are_a_bad_answer(kinds: Any) -> None:
+    with pytest.raises(HttpError, match=r"the list of kinds in apps/v1 cannot be read") as caught:
+        listed(kinds=kinds)
+    assert caught.value.reason == "bad_answer"
