@@ -96,8 +96,9 @@ class Flow:
         def work(cycle: Cycle) -> str:
             if cycle.response is None:
                 self._cycles.score(cycle)
-            outcome = self._publish(cycle)
-            self._on_success(scorer, _interval(cycle, _expires(task.request)))
+            interval = _interval(cycle, _expires(task.request))
+            outcome = self._publish(cycle, interval)
+            self._on_success(scorer, interval)
             return outcome
 
         return self._stage(task, "publish", scorer, run_id, work)
@@ -171,9 +172,10 @@ class Flow:
         self._fail(cycle, failure)
         raise failure
 
-    def _publish(self, cycle: Cycle) -> str:
+    def _publish(self, cycle: Cycle, interval: float) -> str:
         started = time.monotonic()
-        self._metrics.publish(cycle.summary, cycle.response.results if cycle.response is not None else [])
+        results = cycle.response.results if cycle.response is not None else []
+        self._metrics.publish(cycle.summary, results, round(interval))
         result = self._cycles.result(cycle)
         # As far as known before sending.
         result.timings["publish"] = round(time.monotonic() - started, 6)

@@ -48,6 +48,8 @@ class _Watched:
 
     def __init__(self, session: Session, resource: Resource, namespace: str, name: str) -> None:
         self._key = (namespace, name)
+        # By time.monotonic(), from the first wait on.
+        self._wait_until: float | None = None
         self.reflector = Reflector(
             session,
             resource,
@@ -60,11 +62,21 @@ class _Watched:
     def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
         """Called by the watch; a no-op where the object is read at use."""
 
+    @property
+    def problem(self) -> str:
+        """Why the object cannot be read; empty if it can."""
+        if self.reflector.error or self.reflector.synced.is_set():
+            return self.reflector.error or ""
+        return "the API server has not answered yet"
+
     def wait(self) -> None:
-        """Wait for the first list of the object, or for an error."""
-        deadline = time.monotonic() + _FIRST_LOOK
-        while not self.reflector.synced.wait(_POLL) and not self.reflector.error and time.monotonic() < deadline:
-            pass
+        """Wait for the first list of the object, or for an error. All callers together wait for one period."""
+        if self._wait_until is None:
+            self._wait_until = time.monotonic() + _FIRST_LOOK
+        while not self.reflector.synced.is_set() and not self.reflector.error:
+            if time.monotonic() >= self._wait_until:
+                return
+            self.reflector.synced.wait(_POLL)
 
     def read(self) -> Object | None:
         """The current object, or None. While the API server is unreachable: as last seen."""
@@ -117,7 +129,7 @@ class KubeConfig(_Watched):
     @property
     def problem(self) -> str:
         """Why the newest delivery or the watch is unusable; empty if it is usable."""
-        return self._in_force.problem or self.reflector.error or ""
+        return self._in_force.problem or super().problem
 
     @property
     def loaded_at(self) -> float:
@@ -197,7 +209,7 @@ class KubeSecrets:
         watched = self._watch(reference)
         return only_certificates(self._value(reference, watched, watched.read(), key, label), label)
 
-    def account_token(self, audience: str, seconds: int) -> AccountToken:
+    def account_token(self, audience: str, seconds: int, until: float) -> AccountToken:
         """See the protocol."""
         path = SERVICE_ACCOUNTS.path(self._namespace, AGENT_ACCOUNT) + "/token"
         body = {
@@ -206,7 +218,9 @@ class KubeSecrets:
             "spec": {"audiences": [audience], "expirationSeconds": seconds},
         }
         try:
-            answer = self._session.request("POST", path, body=body, timeout=_TOKEN_TIMEOUT)
+            left = max(until - time.monotonic(), 0.001)
+            timeout = min(_TOKEN_TIMEOUT[0], left), min(_TOKEN_TIMEOUT[1], left)
+            answer = self._session.request("POST", path, body=body, timeout=timeout)
             # The server decides the lifetime. Not the expiry time: the agent's clock may differ.
             return AccountToken(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))
         except BackendError as error:
@@ -236,7 +250,7 @@ class KubeSecrets:
         try:
             return _value(found, key)
         except KeyError:
-            why = watched.reflector.error
+            why = watched.problem
             if why and not watched.reflector.synced.is_set():
                 # Never seen: the next cycle retries at once, so that a right granted meanwhile takes effect.
                 self._drop(reference, watched)

@@ -43,10 +43,17 @@ class KubeListing:
             query = self._query | ({"continue": more} if more else {})
             page, size = _read(self._session, self._path, query, max_bytes, deadline, self._resource)
             max_bytes -= size
-            yield page.get("items") or (), size
-            more = (page.get("metadata") or {}).get("continue") or ""
+            items, metadata = page.get("items") or [], page.get("metadata") or {}
+            if not isinstance(metadata, dict) or not isinstance(items, list) or not all(map(_is_object, items)):
+                raise HttpError("bad_answer", f"the list of {self._resource} is no list of objects")
+            yield items, size
+            more = str(metadata.get("continue") or "")
             if not more:
                 return
+
+
+def _is_object(item: object) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("metadata", {}), dict | None)
 
 
 def _resource(session: Session, wanted: ObjectSource, deadline: float) -> Resource:
@@ -54,9 +61,7 @@ def _resource(session: Session, wanted: ObjectSource, deadline: float) -> Resour
     prefix = f"/apis/{wanted.api_version}" if wanted.group else f"/api/{wanted.api_version}"
     answer, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, wanted.api_version)
     version = wanted.api_version.rpartition("/")[2]
-    for found in answer.get("resources") or ():
-        if found["kind"] != wanted.kind or "/" in found["name"] or "list" not in found["verbs"]:
-            continue
+    for found in _kinds(answer, wanted):
         if found["name"] in DENIED.get(wanted.group, {}).values():
             raise HttpError("bad_query", f"{wanted.kind}: {DENIED_RULE}")
         if wanted.namespace and not found["namespaced"]:
@@ -65,6 +70,16 @@ def _resource(session: Session, wanted: ObjectSource, deadline: float) -> Resour
     raise HttpError(
         "unknown_kind", f"this cluster has no kind {wanted.kind} in {wanted.api_version} that can be listed"
     )
+
+
+def _kinds(answer: Mapping[str, Any], wanted: ObjectSource) -> Iterator[Mapping[str, Any]]:
+    """Those of the wanted kind that can be listed."""
+    try:
+        for found in answer.get("resources") or ():
+            if found["kind"] == wanted.kind and "/" not in found["name"] and "list" in found["verbs"]:
+                yield {"name": found["name"], "namespaced": found["namespaced"]}
+    except (LookupError, TypeError, AttributeError):
+        raise HttpError("bad_answer", f"the list of kinds in {wanted.api_version} cannot be read") from None
 
 
 def _read(

@@ -79,7 +79,9 @@ class ScoringProbe:
                 del self._fresh_until[name]
             for name, summary in summaries.items():
                 self._fresh_until.setdefault(name, now + max(_INTERVALS * summary.scoring_interval, _LEAST))
-            scores = not summaries or any(until > now for until in self._fresh_until.values())
+            # Without scorers there is nothing to do; a configuration that was never read says nothing.
+            is_idle = not summaries and not (self._config.problem and not self._config.loaded_at)
+            scores = is_idle or any(until > now for until in self._fresh_until.values())
             self._put(self._is_consuming and scores)
 
     def _put(self, ready: bool) -> None:

@@ -19,6 +19,7 @@ from dsf.api.types import CREDENTIALS_NAME
 from dsf.api.urls import base_url, is_valid_url
 from dsf.auth.secrets import AccountToken, SecretError, Use
 from dsf.errors import SettingsError
+from dsf.http.identity import CERTIFICATE
 from dsf.keys import is_name
 from dsf.messages import SigningKey
 from dsf.settings import Settings
@@ -29,7 +30,6 @@ _MAX_BYTES = 1024 * 1024
 USABLE_FOR_FILE: Final = "usable-for"
 #: What Kubernetes allows as a key of a Secret. A key of dots only would be a path.
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def beside(out_dir: Path, cluster: str) -> Path:
@@ -103,7 +103,7 @@ class FileSecrets:
         self._existing(name, key, label)
         return only_certificates(self._read(name, key, label), label)
 
-    def account_token(self, audience: str, seconds: int) -> AccountToken:
+    def account_token(self, audience: str, seconds: int, until: float) -> AccountToken:
         """See the protocol. No account exists outside of a cluster."""
         del seconds
         raise SecretError(
@@ -149,7 +149,7 @@ def secret_label(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
 
 def only_certificates(data: bytes, label: str) -> bytes:
     """Only the PEM certificates, so that nothing else of a Secret is ever held. Raises SecretError."""
-    found = _CERTIFICATE.findall(data)
+    found = CERTIFICATE.findall(data)
     if not found:
         raise SecretError(f"{label} has no certificate in PEM", "secret_invalid")
     return b"\n".join(found) + b"\n"

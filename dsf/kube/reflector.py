@@ -32,7 +32,8 @@ PAGE: Final = 500
 #: Seconds after which the server ends a watch; spread, so that not all watches of a hub reconnect together.
 _WATCH_SECONDS: Final = (240, 480)
 #: Longest silence of a watch in seconds. The server sends a bookmark about once a minute, except for a kind that has
-#: not changed since it started; such a watch is reopened again and again, at the same version.
+#: not changed since it started; such a watch is reopened again and again, at the same version. Only a server that does
+#: not accept the next one either is away.
 SILENCE: Final = 75.0
 #: Seconds of backoff after the second failure in a row, and the maximum; the first retry comes almost at once.
 _BACKOFF: Final = (0.8, 30.0)

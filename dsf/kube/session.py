@@ -128,7 +128,7 @@ class Session:
                 )
         except config.ConfigException as error:
             raise SettingsError(
-                f"no Kubernetes API server is configured: {error}. Set DSF_KUBECONFIG or run in a pod"
+                f"no Kubernetes API server is configured: {str(error).rstrip('.')}. Set DSF_KUBECONFIG or run in a pod"
             ) from None
         return cls(configuration, **options)
 
@@ -174,7 +174,8 @@ class Session:
         response = self._send(self._client, "GET", path, query, None, "", (min(_TIMEOUT[0], left), left))
         data = bytearray()
         try:
-            for chunk in response.stream(_CHUNK, decode_content=True):
+            # What has come, not whole chunks: a server that sends a byte now and then would hold them up for ever.
+            while chunk := response.read1(_CHUNK, decode_content=True):
                 data += chunk
                 if len(data) > max_bytes:
                     raise TooLargeError(f"GET {path}: the answer has more than the {max_bytes} bytes allowed")
@@ -203,8 +204,12 @@ class Session:
 
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> Watch:
         """Open a watch. `read_timeout` is the longest silence, in seconds. Raises as `request` does."""
-        response = self._send(self._watch_client, "GET", path, query, None, "", (_TIMEOUT[0], read_timeout))
+        # The server accepts a watch at once, however quiet the kind: it need not have all of that time.
+        response = self._send(self._watch_client, "GET", path, query, None, "", _TIMEOUT)
         if response.status < 300:
+            # None where a proxy closes it at the end: the shorter time stays.
+            if (sock := getattr(response.connection, "sock", None)) is not None:
+                sock.settimeout(read_timeout)
             return Watch(response, path)
         try:
             raise _api_error("GET", path, response.status, response.read(_ERROR_LIMIT), response.headers)

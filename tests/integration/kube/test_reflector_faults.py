@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dsf.kube import session as session_module
 from dsf.kube.resources import CONFIG_MAPS
 from dsf.kube.session import ApiError, Session, UnreachableError
 from dsf.kube.store import Key, Object
@@ -113,6 +114,27 @@ def test_a_silent_watch_is_opened_again_where_it_was() -> None:
     assert script.lists == 1, "nothing was lost, so nothing is listed again"
     assert script.watches[:2] == ["10", "17"], "a bookmark moves the place to go on from"
     assert recorder.names("changed") == []
+
+
+def test_a_server_that_accepts_no_watch_is_away_long_before_a_quiet_watch_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_TIMEOUT", (5.0, 1.0))
+
+    class Hanging(Script):
+        def watch(self, number: int, exchange: Exchange) -> None:
+            if self.watches[-1] == "10":
+                exchange.begin()
+                # Quiet for longer than a request may take: no reason to end it.
+                self.server.stopping.wait(2.5)
+                exchange.event("MODIFIED", config_map("a", 11, "new"))
+            else:
+                self.server.stopping.wait(900)
+            exchange.drop()
+
+    script, recorder = Hanging(), Recorder()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder, silence=900.0) as reflector:
+        wait_for(lambda: "11" in script.watches and reflector.error, 25, "the silence to be noticed")
+        assert "cannot reach" in str(reflector.error)
+    assert recorder.names("changed") == ["a"], "the quiet watch went on"
 
 
 def test_half_a_line_is_dropped_and_comes_again() -> None:
@@ -324,3 +346,20 @@ def test_no_server_is_an_error_of_the_backend() -> None:
         pass
     with pytest.raises(UnreachableError, match=r"cannot reach http://127\.0\.0\.1"):
         session.get("/api/v1/configmaps")
+
+
+def test_an_answer_that_drips_ends_at_the_deadline() -> None:
+    """Each byte comes well before the time-out of the socket."""
+
+    def drip(exchange: Exchange) -> None:
+        exchange.begin()
+        with contextlib.suppress(OSError):
+            while not server.stopping.wait(0.1):
+                exchange.chunk(b" ")
+
+    with (
+        StubServer(drip) as server,
+        contextlib.closing(server.session()) as session,
+        pytest.raises(UnreachableError, match="did not answer in time"),
+    ):
+        session.read("/apis/x/v1", {}, max_bytes=1000, deadline=time.monotonic() + 1)

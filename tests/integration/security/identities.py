@@ -131,7 +131,7 @@ def _agent() -> int:
     from dsf.agent import __main__, secrets
     from dsf.auth.secrets import AccountToken
 
-    def account_token(_: object, audience: str, seconds: int) -> AccountToken:
+    def account_token(_: object, audience: str, seconds: int, until: float) -> AccountToken:
         return AccountToken(ACCOUNT_TOKENS[audience], float(seconds))
 
     secrets.FileSecrets.account_token = account_token  # type: ignore[method-assign]

@@ -121,3 +121,11 @@ def test_a_file_that_was_left_goes_at_the_start_and_at_the_end(world: World) -> 
     assert not world.file.exists()
     world.probe.stop()
     assert not world.file.exists()
+
+
+def test_a_configuration_that_was_never_read_is_not_one_without_scorers(world: World) -> None:
+    world.probe.consuming(True)
+    world.config.problem = "403: configmaps is forbidden"
+    assert not world.ready()
+    world.config.loaded_at = 1.0
+    assert world.ready()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -367,13 +368,13 @@ def test_the_role_that_the_hub_makes_is_enough(
     objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
     try:
         with pytest.raises(SecretError, match="serviceaccounts/token") as caught:
-            objects.secrets.account_token("thanos", 600)
+            objects.secrets.account_token("thanos", 600, math.inf)
         assert caught.value.reason == "auth_failed"
         spoke.grant(role["rules"])
 
         def token() -> AccountToken | None:
             try:
-                return objects.secrets.account_token("thanos", 600)
+                return objects.secrets.account_token("thanos", 600, math.inf)
             except SecretError:
                 # Rights count a moment after they are granted.
                 return None
