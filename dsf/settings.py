@@ -320,14 +320,14 @@ class Settings(BaseSettings):
         "thread switches; more only help if Redis is far away. For more throughput start more workers.",
     )
     results_group: int = Field(
-        default=128,
+        default=100,
         ge=1,
         le=1000,
         description="Most waiting results per Celery task: a task has a fixed cost. Flower shows them as one. With 1 "
         "each result has its own task.",
     )
     results_queue_limit: int = Field(
-        default=256,
+        default=100,
         ge=1,
         description="Most results that wait in the queue; the others stay in the mailboxes of their clusters, which "
         "are emptied in turn and hold the newest of each scorer. Queued results are not replaced by newer ones, so a "
@@ -385,7 +385,12 @@ class Settings(BaseSettings):
     leader_election: bool = Field(
         default=True, description="Elect a leader among several hub controllers on a Lease (kube backend)."
     )
-    hub_workers: int = Field(default=8, ge=1, description="Threads that reconcile; they mostly wait.")
+    hub_workers: int | None = Field(
+        default=None,
+        ge=1,
+        description="Threads that reconcile clusters, and as many for scorers. By default 8, which mostly wait for the "
+        "API server; with a folder, where they do not, 2.",
+    )
     hub_resync: float = Field(
         default=30.0,
         gt=0,

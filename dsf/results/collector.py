@@ -18,6 +18,7 @@ import redis
 
 import dsf.log
 from dsf import keys
+from dsf.pacer import Pacer
 from dsf.settings import Settings
 from dsf.store.looping import repeat
 from dsf.store.mail import Mail
@@ -32,12 +33,12 @@ _RENEW_EVERY = 1.0
 _LONGEST_WAIT = 0.5
 # Seconds between checks of a full queue, and tasks that must have left it before collection resumes: naming hundreds of
 # clusters to move one result costs a worker more than the result.
-_NO_ROOM_PAUSE = 0.05
+_NO_ROOM_PAUSE = 0.02
 _ROOM = 2
 #: Time from one collection to the next, in seconds: results in quick succession are batched, because collection and
-#: task are most of a result's cost. A single one does not wait. The longer time applies until a task is full, while no
-#: mailbox fills.
-PACE, QUIET_PACE = 0.03, 0.3
+#: task are most of a result's cost. The longer time applies until a task is two thirds full, while no mailbox
+#: fills, and not to so many collections after a pause. A full task would be as much as the queue takes at once.
+PACE, QUIET_PACE, BURST = 0.03, 0.3, 10
 #: Used slots from which a mailbox counts as filling.
 _FILLING = 3
 # Bells read before the next collection.
@@ -59,7 +60,10 @@ class Collector:
             client, queue_limit=settings.results_queue_limit, message_limit=settings.max_result_message_bytes
         )
         self._stopping = stopping
-        self._group = settings.results_group
+        # Results from which a collection is worth a task.
+        self._enough = max(1, min(settings.results_group, settings.results_queue_limit) * 2 // 3)
+        # Room for which a full queue is waited for.
+        self._least_room = min(_ROOM * settings.results_group, max(1, settings.results_queue_limit // 2))
         self._throttle = Throttle(10.0)
         # Cluster -> its used slots, in collection order.
         self._ringing: dict[str, dict[int, None]] = {}
@@ -67,6 +71,7 @@ class Collector:
         self._room: int | None = None
         self._ours_until = 0.0
         self._collected_at = 0.0
+        self._pace = Pacer(QUIET_PACE, BURST)
 
     def run(self) -> None:
         """Collect until stopped."""
@@ -86,7 +91,7 @@ class Collector:
         client: Any = self._redis
         with client.pubsub(ignore_subscribe_messages=True) as bells:
             bells.psubscribe(keys.mail_bell("*"))
-            next_sweep = 0.0
+            next_sweep, is_behind = 0.0, False
             while not self._stopping.is_set() and self._is_ours():
                 if time.monotonic() >= next_sweep:
                     next_sweep = time.monotonic() + SWEEP_EVERY
@@ -95,13 +100,12 @@ class Collector:
                 is_quiet = self._hear(bells)
                 if self._ringing:
                     # In a flood other clusters' bells are queued behind it: do not wait.
-                    if is_quiet:
+                    if is_quiet and not is_behind:
                         self._await_others(bells)
                     if not self.collect():
                         self._await_room()
-                    if self._ringing:
-                        # More is waiting than was collected: no need to wait for others.
-                        self._collected_at = float("-inf")
+                    # More is waiting than was collected: no need to wait for others.
+                    is_behind = bool(self._ringing)
 
     def _is_ours(self) -> bool:
         now = time.monotonic()
@@ -113,23 +117,27 @@ class Collector:
 
     def _await_others(self, bells: Any) -> None:
         """Keep the pace, and note bells meanwhile."""
-        while (left := self._collected_at + self._pace() - time.monotonic()) > 0:
+        while (left := self._left()) > 0:
             self._stopping.wait(min(left, PACE))
             self._hear(bells)
         self._collected_at = time.monotonic()
+        self._pace.step()
 
     def _await_room(self) -> None:
         """Wait for a shorter queue, but no longer than bells may be ignored."""
         until = time.monotonic() + _LONGEST_WAIT
-        enough = min(_ROOM * self._group, self._mail.queue_limit // 2)
         while not self._stopping.wait(_NO_ROOM_PAUSE):
             self._room = self._mail.room()
-            if self._room >= enough or time.monotonic() >= until:
+            if self._room >= self._least_room or time.monotonic() >= until:
                 return
 
-    def _pace(self) -> float:
+    def _left(self) -> float:
+        """Seconds until the next collection."""
+        soonest = self._collected_at + PACE - time.monotonic()
         waiting = [len(slots) for slots in self._ringing.values()]
-        return PACE if max(waiting) >= _FILLING or sum(waiting) >= self._group else QUIET_PACE
+        if max(waiting) >= _FILLING or sum(waiting) >= self._enough:
+            return soonest
+        return max(soonest, self._pace.left())
 
     def _hear(self, bells: Any) -> bool:
         """Read pending bells; wait for one if there is nothing to do.

@@ -19,7 +19,7 @@ from dsf.api.aggregate import aggregated
 from dsf.api.score import Item, build_items
 from dsf.api.scoring import REFUSALS
 from dsf.api.types import USED_LABELS
-from dsf.api.validity import valid_until
+from dsf.api.validity import valid_until, validity_at
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.keys import is_name
 from dsf.messages import LARGEST_COUNT, Result, is_run_id, run_time
@@ -54,9 +54,17 @@ class _Scored(NamedTuple):
     clamped: int
 
 
-def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Settings, factor: float = 1.0) -> Ending:
+def ending_of(
+    result: Result,
+    scorer: ScorerRecord,
+    *,
+    now: float,
+    settings: Settings,
+    factor: float = 1.0,
+    interval: int | None = None,
+) -> Ending:
     """The effect of `result` on its pair's books. `now` is unix seconds by the hub's clock, `factor` extends every
-    validity."""
+    validity, `interval` is the one in force if it is not the scorer's."""
     skew = _clock_skew(result, now, settings.clock_tolerance)
     if skew is not None:
         return _failed(result, scorer, CycleError("publish", CLOCK_SKEW, skew), now, refusal="stale")
@@ -69,11 +77,12 @@ def ending_of(result: Result, scorer: ScorerRecord, *, now: float, settings: Set
         refusal = "replayed" if reason == SkipReason.SUPERSEDED else ""
         counters: dict[str, float] = {"n:skipped:" + reason: 1}
         return _ending(result, scorer, "skipped", counters, reason=reason, message=result.message, refusal=refusal)
-    until = valid_until(min(result.at, now), scorer.validity, factor)
+    validity = validity_at(interval or scorer.interval, scorer.validity, scorer.interval)
+    until = valid_until(min(result.at, now), validity, factor)
     if now > until:
         message = (
             f"measured {now - result.at:.0f} s before it arrived, and its score may be used for "
-            f"{scorer.validity * factor:.0f} s only; "
+            f"{validity * factor:.0f} s only; "
             "check that the results worker keeps up with the queue hub.results"
         )
         return _failed(result, scorer, CycleError("publish", STALE, message), now, refusal="stale")

@@ -15,8 +15,10 @@ from dsf.results.ending import ending_of, superseded_by
 from dsf.results.registrycache import RegistryCache
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
+from dsf.store.entries import interval_in_force, targets_of
 from dsf.store.registry import ScorerRecord
-from dsf.store.runs import Ending, GivenWay, Runs
+from dsf.store.runs import GivenWay, Runs
+from dsf.store.schedule import ScheduleStore
 from dsf.throttle import Throttle
 
 #: Return values of `Ingest.handle` for refused results; each is counted.
@@ -54,6 +56,7 @@ class Ingest:
         self._secret = master_secret(settings)
         self._registry = RegistryCache(client)
         self._runs = Runs(client)
+        self._schedule = ScheduleStore(client)
         self._clock = clock
         self._on_change = on_change
         # A flood of forged results must not fill the disk with log lines.
@@ -83,21 +86,25 @@ class Ingest:
         now = self._clock()
         factor = self._registry.validity_factor()
         answers: dict[int, str | redis.ResponseError] = {}
-        endings: dict[int, Ending] = {}
+        results: dict[int, tuple[Result, ScorerRecord]] = {}
         given_way: list[GivenWay] = []
         refused: Counter[str] = Counter()
         news: dict[str, tuple[_Said, int]] = {}
         for number, envelope in enumerate(envelopes):
             try:
-                result, scorer = self._examine(envelope, news)
+                results[number] = self._examine(envelope, news)
             except MessageRejectedError as error:
                 refused[error.reason] += 1
                 answers[number] = error.reason
                 self._log(error.reason, envelope, str(error))
             else:
-                endings[number] = ending_of(result, scorer, now=now, settings=self._settings, factor=factor)
-                given_way += superseded_by(result)
+                given_way += superseded_by(results[number][0])
         self._note(news)
+        intervals = self._intervals([result for result, _ in results.values()])
+        endings = {
+            number: ending_of(result, scorer, now=now, settings=self._settings, factor=factor, interval=interval)
+            for (number, (result, scorer)), interval in zip(results.items(), intervals, strict=True)
+        }
         ended = self._runs.end_all(
             list(endings.values()),
             given_way=given_way,
@@ -118,6 +125,12 @@ class Ingest:
         if changed:
             self._on_change()
         return [answers[number] for number in range(len(envelopes))]
+
+    def _intervals(self, results: Sequence[Result]) -> list[int | None]:
+        """The intervals that users set for the pairs of these results; None for those without."""
+        pairs = [(result.scorer, result.cluster) for result in results]
+        overrides = self._schedule.overrides_at({name for pair in pairs for name in targets_of(*pair)})
+        return [interval_in_force(*pair, 0, overrides) or None for pair in pairs]
 
     def refuse(self, reason: str) -> None:
         """Count a result dropped without ingestion. Raises redis.RedisError."""

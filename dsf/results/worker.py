@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 
@@ -25,6 +26,8 @@ def run(config: Settings) -> int:
     os.environ[ENV_PREFIX + "ROLE"] = "results"
     settings.cache_clear()
     memory.share_heap()
+    # What a task of 100 results makes lives until its end: by Python's 700 it would be looked at again and again.
+    gc.set_threshold(20_000)
     signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
     # The application is created at import, for the role just set.
     from dsf.celery import app

@@ -19,6 +19,7 @@ from dsf import keys
 from dsf.api.naming import sanitize_resource_name
 from dsf.backends.protocol import ScoreBackend
 from dsf.errors import BackendError
+from dsf.pacer import Pacer
 from dsf.results.desired import ScoreObject, desired, validity_factor
 from dsf.results.together import Together
 from dsf.settings import Settings
@@ -34,8 +35,8 @@ LEASE = 30.0
 #: Longest sleep between checks; a change ingested by this process wakes the writer at once.
 LONGEST_SLEEP = 0.5
 # Shortest time between checks that find work, so that a stream of changes is batched: a check has five round trips
-# whatever it finds. A single change does not wait.
-_PACE = 0.3
+# whatever it finds. A few changes do not wait.
+_PACE, _BURST = 0.3, 10
 # Seconds between this writer's offers to audit.
 _OFFER_EVERY = 1.0
 _BATCH = 32
@@ -90,8 +91,9 @@ class Writer:
         self._factor = 1.0
         self._throttle = Throttle(_LOG_EVERY)
         self._together = Together(self._writes, self._rate, stopping)
-        # By time.monotonic(): the last check that found work, and the next offer of an audit.
-        self._worked_at = self._offer_at = float("-inf")
+        self._pace = Pacer(_PACE, _BURST)
+        # By time.monotonic().
+        self._offer_at = float("-inf")
 
     def run(self) -> None:
         """Write until stopped."""
@@ -103,7 +105,7 @@ class Writer:
 
     def _rest(self, seconds: float) -> None:
         if seconds > 0:
-            if (left := self._worked_at + _PACE - time.monotonic()) > 0:
+            if (left := self._pace.left()) > 0:
                 self._stopping.wait(left)
             self._wake.wait(min(seconds, LONGEST_SLEEP))
 
@@ -117,7 +119,7 @@ class Writer:
         batch = max(1, min(_BATCH, int(self._rate * LEASE / 4)))
         claims, due_in = self._writes.claim(self._clock(), LEASE, batch)
         if claims:
-            self._worked_at = time.monotonic()
+            self._pace.step()
             self._factor = self._writes.validity_factor()
         self._yield(self._look_at_all(deque(zip(claims, self._writes.facts(claims), strict=True))))
         if len(claims) == batch:

@@ -57,8 +57,8 @@ def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
         "socket_keepalive": True,
         "health_check_interval": settings.redis_health_check_interval,
         "client_name": name,
-        "retry": Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), retries),
-        "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
+        # Not after a time-out: callers have waited long enough, and would wait several times as long.
+        "retry": Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), retries, (redis.ConnectionError,)),
     }
 
 

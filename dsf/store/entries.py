@@ -180,13 +180,18 @@ def _pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, Overri
     return Pauses(len(paused), newest, paused[newest], ends)
 
 
+def targets_of(scorer: str, cluster: str) -> tuple[str, str]:
+    """The targets of overrides that apply to a pair, the first one before the other."""
+    return keys.pair(cluster, scorer), scorer_target(scorer)
+
+
 def interval_in_force(scorer: str, cluster: str, declared: int, overrides: Mapping[str, Override]) -> int:
     """The interval of a scorer on a cluster; that of `ALL_CLUSTERS` applies without a cluster's own."""
     return _interval(scorer, cluster, declared, overrides)[0]
 
 
 def _interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, Override]) -> tuple[int, str]:
-    for target in (keys.pair(cluster, scorer), scorer_target(scorer)):
+    for target in targets_of(scorer, cluster):
         override = overrides.get(target)
         if override is not None and override.interval is not None:
             return override.interval, target

@@ -2,14 +2,16 @@
 
 A row is one line of space-separated fields:
 
-    <run> <outcome> <timings> <counts> <value>[ <stage> <reason> <message>]
+    <run>[<outcome>] <timings> <counts> <value>[ <stage> <reason> <message>]
 
-    q83HSw.0aq8FW ok ji,AG,1X 1A,RZ8,RZ8,a,a 4.5
+    q83HSw.0aq8FW 1X,3G,c 1A,RZ8,RZ8,a 4.5
 
-Integers are in base 64: both parts of the run id (milliseconds, then six digits of random bits), the timings of fetch,
-score and publish in units of 10 microseconds, and the counts in the order of `_COUNTS`; other counts follow as
-`name=number`. Missing fields are empty. Rows of an earlier version have base 36, microseconds, and a `-` between the
-parts of the run id. Rows of versions before that, and of runs that were declared lost, are JSON of a HistoryEntry.
+No outcome is `ok`, without what follows the value. Integers are in base 64: the run id (seven digits of milliseconds,
+six of random bits), the timings of fetch, score and publish in units of 100 microseconds, and the counts in the order
+of `_COUNTS`; other counts follow as `name=number`. Missing fields are empty, but as many items as results are left out,
+and no items beside results are `-`. Rows of earlier versions have a field for the outcome, units of 10 microseconds,
+and all items; before that base 36, microseconds, and a `-` between the parts of the run id; before that, and of runs
+that were declared lost, they are JSON of a HistoryEntry.
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ _COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refuse
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_."
 _TWO_DIGITS: Final = tuple(first + second for first in _DIGITS for second in _DIGITS)
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
-#: Timings per second, now and in base 36.
-_UNITS, _OLD_UNITS = 100_000, 1_000_000
+#: Timings per second, now, with a field for the outcome, and in base 36.
+_UNITS, _LONG_UNITS, _OLD_UNITS = 10_000, 100_000, 1_000_000
 # Digits of a run id's random bits, and the least of its milliseconds.
 _BITS, _MILLISECONDS = 6, 7
-# Fields before the message, which alone may contain spaces.
-_BEFORE_MESSAGE: Final = 7
+_RUN: Final = _MILLISECONDS + _BITS
+# Fields before the message, which alone may contain spaces; and without stage and reason.
+_BEFORE_MESSAGE, _SHORT = 6, 4
+# Instead of a number of items.
+_NO_ITEMS: Final = "-"
 
 
 class HistoryEntry(BaseModel):
@@ -51,20 +56,22 @@ class HistoryEntry(BaseModel):
     value: float | None = None
 
     def row(self) -> str:
-        """The stored row, without `at`, which the run id implies; timings are cut to 10 microseconds."""
+        """The stored row, without `at`, which the run id implies; timings are rounded to 100 microseconds."""
         milliseconds, _, bits = self.run.partition("-")
+        why = [self.stage, self.reason, self.message] if self.stage or self.reason or self.message else []
         timings = [_packed(round(self.timings[one] * _UNITS)) if one in self.timings else "" for one in _STAGES]
-        counts = [_packed(self.counts[one]) if one in self.counts else "" for one in _COUNTS]
+        counts = {one: _packed(self.counts[one]) for one in _COUNTS if one in self.counts}
+        if "results" in counts:
+            items = counts.get("items", _NO_ITEMS)
+            counts["items"] = "" if items == counts["results"] else items
+        run = _packed(int(milliseconds)).zfill(_MILLISECONDS) + _packed(int(bits, 16)).zfill(_BITS)
         fields = [
-            _packed(int(milliseconds)).zfill(_MILLISECONDS) + _packed(int(bits, 16)).zfill(_BITS),
-            self.outcome,
+            run if self.outcome == "ok" and not why else run + self.outcome,
             ",".join(timings).rstrip(","),
-            ",".join([",".join(counts).rstrip(","), *_others(self.counts)]),
+            ",".join([",".join(counts.get(one, "") for one in _COUNTS).rstrip(","), *_others(self.counts)]),
             "" if self.value is None else f"{self.value:.6g}",
         ]
-        if self.stage or self.reason or self.message:
-            fields += [self.stage, self.reason, self.message]
-        return " ".join(fields)
+        return " ".join([*fields, *why])
 
 
 def read_row(row: str) -> HistoryEntry | None:
@@ -90,10 +97,10 @@ def _run(packed: str) -> tuple[str, int]:
     """A run id, and its milliseconds."""
     if _is_old(packed):
         milliseconds, bits = (int(part, 36) for part in packed.split("-"))
-    elif len(packed) < _MILLISECONDS + _BITS:
+    elif len(packed) < _RUN:
         raise ValueError(f"not a run: {packed!r}")
     else:
-        milliseconds, bits = _number(packed[:-_BITS]), _number(packed[-_BITS:])
+        milliseconds, bits = _number(packed[:_MILLISECONDS]), _number(packed[_MILLISECONDS:_RUN])
     return f"{milliseconds:013d}-{bits:08x}", milliseconds
 
 
@@ -102,19 +109,28 @@ def _is_old(packed_run: str) -> bool:
 
 
 def _unpacked(row: str) -> HistoryEntry:
-    packed, outcome, timings, counts, value, *why = row.split(" ", _BEFORE_MESSAGE)
-    run, milliseconds = _run(packed)
+    first, _, rest = row.partition(" ")
+    run, milliseconds = _run(first)
+    number, units = _number, _UNITS
+    outcome = first[_RUN:]
+    is_long = _is_old(first) or (not outcome and row.count(" ") >= _SHORT)
+    if is_long:
+        number, units = (_old_number, _OLD_UNITS) if _is_old(first) else (_number, _LONG_UNITS)
+        outcome, _, rest = rest.partition(" ")
+    timings, counts, value, *why = rest.split(" ", _BEFORE_MESSAGE - 1)
     stage, reason, message = why or ("", "", "")
-    number, units = (_old_number, _OLD_UNITS) if _is_old(packed) else (_number, _UNITS)
+    found = dict(_given(_COUNTS, counts))
+    if not is_long and "results" in found and found.setdefault("items", found["results"]) == _NO_ITEMS:
+        del found["items"]
     return HistoryEntry(
         run=run,
         at=milliseconds / 1000,
-        outcome=outcome,
+        outcome=outcome or "ok",
         stage=stage,
         reason=reason,
         message=message,
         timings={name: number(text) / units for name, text in _given(_STAGES, timings)},
-        counts={name: number(text) for name, text in _given(_COUNTS, counts)},
+        counts={name: number(text) for name, text in found.items()},
         value=float(value) if value else None,
     )
 

@@ -27,8 +27,7 @@ from dsf.store.entries import (
     scorer_target,
 )
 from dsf.store.registry import Registry
-from dsf.store.slots import next_slot
-from dsf.store.writes import CLOCK_SKEW
+from dsf.store.slots import CLOCK_SKEW, next_slot
 
 __all__ = [
     "ALL_CLUSTERS",
@@ -176,8 +175,12 @@ class ScheduleStore:
 
     def overrides_of_scorers(self, scorers: Iterable[str]) -> dict[str, Override]:
         """The overrides of scorers on all clusters, by target as for `overrides`."""
-        targets = [scorer_target(scorer) for scorer in scorers]
-        return _overrides(zip(targets, self._redis.hmget(keys.OVERRIDES, targets), strict=True)) if targets else {}
+        return self.overrides_at(map(scorer_target, scorers))
+
+    def overrides_at(self, targets: Iterable[str]) -> dict[str, Override]:
+        """The overrides of these targets, by target."""
+        named = [*targets]
+        return _overrides(zip(named, self._redis.hmget(keys.OVERRIDES, named), strict=True)) if named else {}
 
     def set_override(
         self,
@@ -221,7 +224,9 @@ class ScheduleStore:
         """
         at = time.time() if now is None else now
         self._check(target)
-        others = {name: one for name, one in self.overrides().items() if name != target}
+        # What applies to a pair instead: nothing in place of that of the whole scorer, as a pair's own goes before it.
+        is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
+        others = {} if is_whole else {name: one for name, one in self.overrides().items() if name != target}
         held = any(
             entry.runnable and effective(entry, others, at).paused for entry in self._read(self._touched(target))
         )

@@ -13,6 +13,8 @@ import math
 #: Due times are moved by microseconds to mark a change, and clocks are read slightly later; within a millisecond of a
 #: slot counts as on it.
 TOLERANCE = 0.001
+#: Max. clock difference of two hosts in seconds: what is due now must also be due by the other's clock.
+CLOCK_SKEW = 60.0
 
 
 def _phase_ms(pair: str, interval: int) -> int:

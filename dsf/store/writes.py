@@ -19,6 +19,7 @@ from dsf import keys
 from dsf.store.client import at_once, batched, lua
 from dsf.store.pairs import UNWRITTEN
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
+from dsf.store.slots import CLOCK_SKEW
 
 #: Burst of writes before the rate limit applies.
 BURST = 5
@@ -33,8 +34,6 @@ _CHUNK = 1000
 #: Share of its validity after which an object is renewed. Not a half: a score is up to an interval old when written, so
 #: that renewal at half of the rest would happen more than twice per validity.
 RENEW_SHARE = 0.6
-#: Max. clock difference of two hosts in seconds. "Check now" must also hold by the writer's clock.
-CLOCK_SKEW = 60.0
 #: Field of `Writes.validity_factor` in the writer's counters.
 VALIDITY_FACTOR = "validity_factor"
 # Max. characters kept of a refusal's reason.

@@ -112,7 +112,7 @@ def test_every_pair_gets_scores_with_too_little_cpu_and_all_is_normal_afterwards
             runs = [(cluster, scorer, fleet.state(scorer, cluster).last_run) for cluster, scorer in PAIRS]
             for one in runs:
                 fleet.until(functools.partial(is_newer, *one), f"a newer score than {one}", 60)
-        assert fleet.redis.llen(keys.RESULTS_QUEUE) <= 256
+        assert fleet.redis.llen(keys.RESULTS_QUEUE) <= 100
     for cluster, scorer in PAIRS:
         fleet.wait_success(scorer, cluster)
         fleet.check_books(scorer, cluster)

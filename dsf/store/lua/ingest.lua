@@ -82,7 +82,7 @@ local function take(first)
             return reject('replayed')
         end
         -- A skipped run leaves no state; only the history knows it.
-        local head = match(row, '^%S+ ')
+        local head = sub(row, 1, 13)
         -- As earlier versions wrote it, and the sweeper does.
         local needle = '"run":"' .. run .. '"'
         for _, one in ipairs(known > 0 and call('LRANGE', history, 0, -1) or {}) do

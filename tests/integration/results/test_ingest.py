@@ -6,6 +6,7 @@ import redis
 
 from dsf import keys
 from dsf.fleet.verdict import verdict
+from dsf.store.schedule import ScheduleStore
 from tests.integration.results.bed import START, Bed
 from tests.integration.results.books import books
 
@@ -139,7 +140,7 @@ def test_absurd_numbers_spoil_nothing(bed: Bed) -> None:
 def test_what_is_stored_is_compact(bed: Bed) -> None:
     bed.cycle()
     (row,) = bed.client.lrange(keys.history_key("c1", "s1"), 0, -1)
-    assert row.split(" ")[1:] == ["ok", "", ",,,2,2", "1.5"]
+    assert row.split(" ")[1:] == ["", ",,,2", "1.5"]
 
 
 def test_a_run_in_a_row_of_an_earlier_version_has_ended(bed: Bed) -> None:
@@ -182,3 +183,15 @@ def test_what_redis_has_against_all_of_them_is_said_of_each(bed: Bed) -> None:
     assert all(isinstance(answer, redis.ResponseError) for answer in answers)
     assert [str(answer).partition(" ")[0] for answer in answers] == ["NOREPLICAS"] * 3
     assert bed.ingest.handle_all(envelopes) == ["ok"] * 3
+
+
+def test_a_validity_that_was_not_chosen_follows_a_longer_interval(bed: Bed) -> None:
+    """It is 300 s of 30 s here: with one run in ten minutes scores would be away half of the time."""
+    schedule = ScheduleStore(bed.client)
+    for target, interval, seconds in (("*/s1", 600, 1800), ("c1/s1", 1200, 3600), ("c1/s1", 5, 300)):
+        schedule.set_override(target, interval=interval, now=bed.now)
+        assert bed.send(bed.open()) == "ok"
+        score = bed.state().score
+        assert score is not None
+        assert score.valid_until - score.at == seconds
+        bed.now += 10

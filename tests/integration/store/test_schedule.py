@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.store.schedule import Effective, Override, ScheduleStore, effective
-from dsf.store.slots import is_slot, next_slot
-from dsf.store.writes import CLOCK_SKEW
+from dsf.store.slots import CLOCK_SKEW, is_slot, next_slot
 from tests.integration.schedule.support import START, Bench, books, entry, pushed, register
 from tests.support.redisserver import RedisServer
 
@@ -284,3 +283,16 @@ def test_the_controller_keeps_overrides(store: ScheduleStore, store_client: redi
     store.remove(["c1/s"])
     store.upsert([entry("c1", interval=90)], START)
     assert store.overrides()["c1/s"].interval == 5
+
+
+def test_resume_of_all_keeps_nothing_for_a_pair_with_its_own_pause(
+    store: ScheduleStore, store_client: redis.Redis
+) -> None:
+    register(store_client, ["c1", "c2"])
+    store.upsert([entry("c1"), entry("c2")], START)
+    store.set_override("c1/s", paused=True, now=START)
+    store.set_override("*/s", paused=True, now=START)
+    store.resume("*/s", now=START + 1)
+    assert set(store.overrides()) == {"c1/s"}
+    store.upsert([entry("c1", suspended=True), entry("c2", suspended=True)], START + 2)
+    assert all(effective(one, store.overrides(), START + 3).paused for one in store.entries())

@@ -117,3 +117,16 @@ def test_results_are_put_together_for_items_and_stay_as_they_are_for_metrics() -
     assert ending.score.results == [({"node": "n", "pod": "p"}, 7.0), ({"node": "n"}, 2.0)]
     endless = ending_of(result(results=[({}, 1.7e308)] * 2), record(aggregate_with="sum"), now=NOW, settings=SETTINGS)
     assert (endless.outcome, endless.counters["n:refused:infinite"]) == ("partial", 1)
+
+
+@pytest.mark.parametrize(
+    ("validity", "interval", "valid"),
+    [(300, None, 300), (300, 600, 1800), (300, 5, 300), (301, 600, 301), (60, 600, 60)],
+)
+def test_only_a_validity_that_was_not_chosen_follows_the_interval_in_force(
+    validity: int, interval: int | None, valid: int
+) -> None:
+    ending = ending_of(
+        result(results=[({"node": "a"}, 1.0)]), record(validity=validity), now=NOW, settings=SETTINGS, interval=interval
+    )
+    assert ending.score.valid_until == NOW + valid
