@@ -252,7 +252,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
     def _refresh(self, changed: Collection[str], *, everything: bool = False) -> None:
         """Read the folder and update the objects; reports `everything` or only differences."""
         differs = self._folder.refresh(changed, grace=0.0 if everything else GRACE)
-        if not (differs or everything or self._is_behind):
+        if not (differs or everything or self._is_behind or not self._report.is_written):
             return
         self._is_behind = False
         self._report.update(self._folder.problems)

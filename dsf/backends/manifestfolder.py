@@ -53,6 +53,7 @@ class ManifestFolder:
         """`ignored` is a folder to skip, `namespace` the default namespace of objects."""
         self._root = root
         self._ignored = ignored
+        self._top, self._out = (f"{folder}/".replace("//", "/") for folder in (root, ignored))
         self._namespace = namespace
         self._files: dict[str, _File] = {}
         self._owners: dict[ObjectKey, str] = {}
@@ -77,11 +78,11 @@ class ManifestFolder:
 
     def concerns(self, path: str) -> bool:
         """Whether a change of this file or folder may affect the objects in force."""
-        try:
-            relative = Path(path).relative_to(self._root)
-        except ValueError:
+        # By texts: it is asked of each file that the hub writes into its out folder.
+        inside = path.removesuffix("/") + "/"
+        if inside.startswith(self._out) or not inside.startswith(self._top):
             return False
-        return not (any(part.startswith(".") for part in relative.parts) or Path(path).is_relative_to(self._ignored))
+        return "/." not in inside[len(self._top) - 1 :]
 
     @property
     def is_settling(self) -> bool:

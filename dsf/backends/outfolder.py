@@ -117,16 +117,26 @@ class OutFolder:
         """All objects of a kind that users write."""
         for path in sorted((self.root / _FOLDERS[kind]).glob("*.yaml")):
             manifest = _manifest(read_yaml(path))
-            if manifest is not None and manifest.get("kind") == kind.value:
+            if manifest is not None and manifest.get("kind") == kind.value and self._is_in(path, manifest):
+                if not isinstance(manifest.get("status", {}), dict):
+                    del manifest["status"]
                 yield manifest
+
+    def _is_in(self, path: Path, manifest: Manifest) -> bool:
+        """Whether this is the object's file; users may have changed its name or namespace."""
+        try:
+            return self.path(key_of(manifest)) == path
+        except (BackendError, TypeError):
+            return False
 
     def keys(self, kind: Kind) -> Iterator[ObjectKey]:
         """The keys of ManifestWorks or scores by their file names, without reading them."""
         prefix = _WORK_PREFIX if kind is Kind.WORK else ""
-        for cluster in _names(self.root / CLUSTERS):
+        for cluster in filter(is_name, _names(self.root / CLUSTERS)):
             folder = self.root / CLUSTERS / cluster
             for name in _names(folder / _SCORES if kind is Kind.SCORE else folder):
-                if name.startswith(prefix) and name.endswith(_SUFFIX) and not name.startswith("."):
+                # Not a copy or backup of a user's.
+                if name.startswith(prefix) and name.endswith(_SUFFIX) and is_name(name[len(prefix) : -len(_SUFFIX)]):
                     yield ObjectKey(kind, cluster, name[len(prefix) : -len(_SUFFIX)])
 
 

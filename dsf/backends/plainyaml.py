@@ -1,8 +1,8 @@
 """Dumps plain data as YAML in PyYAML's format in a tenth of its time: a hub writes thousands of files at a time. Text
 that kubectl would read as another type is quoted, too.
 
-It supports what most objects consist of: mappings and lists of short texts and integers. PyYAML formats each text once,
-and the result is cached, as nearly all texts repeat.
+It supports what most objects consist of: mappings and lists of texts and integers. PyYAML formats each text once, and
+the result is cached, as nearly all texts repeat; a long one, such as the summaries of a cluster, where it stands.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ def _mapping(data: dict[Any, Any], indent: str, head: str, lines: list[str]) -> 
         elif type(value) is list and value:
             _add(key, lines)
             _sequence(value, indent, lines)
+        elif type(value) is str and _is_long(value):
+            _add(key, lines)
+            lines[-1] += _folded(name, value, len(indent))
         else:
             _add(f"{key} {_leaf(value)}", lines)
 
@@ -99,6 +102,20 @@ def _leaf(value: Any) -> str:
     raise _OtherError
 
 
+def _is_long(value: str) -> bool:
+    return len(value) > _LONGEST_TEXT or not value.isprintable()
+
+
+@lru_cache(32)
+def _folded(name: str, value: str, column: int) -> str:
+    """What follows `name:` in this column for a value of any length: its lines depend on both."""
+    data: dict[str, Any] = {name: value}
+    for _ in range(column // 2):
+        data = {"": data}
+    lines = _dumped(data, WIDTH).split("\n", column // 2)
+    return lines[-1].removesuffix("\n")[column + len(_text(name)) + 1 :]
+
+
 @lru_cache(8192)
 def _text(value: str) -> str:
     # These two do not repeat.
@@ -106,7 +123,7 @@ def _text(value: str) -> str:
         return value
     if _TIME.fullmatch(value):
         return f"'{value}'"
-    if len(value) > _LONGEST_TEXT or not value.isprintable():
+    if _is_long(value):
         raise _OtherError
     # Wider than our lines: the caller checks the length.
     return _dumped(value, 10 * _LONGEST_TEXT).removesuffix("\n").removesuffix("\n...")

@@ -25,6 +25,8 @@ class ProblemReport:
         self._events = events
         self._lock = threading.Lock()
         self._problems: list[Problem] | None = None
+        #: Whether the file has the current problems.
+        self.is_written = False
 
     @property
     def problems(self) -> list[Problem]:
@@ -36,12 +38,14 @@ class ProblemReport:
         """Set the current problems."""
         with self._lock:
             before = self._problems
-            if before is not None and before == [*problems]:
+            if self.is_written and before == [*problems]:
                 return
             self._problems = [*problems]
         try:
             write_text(self._path, dump([_row(problem) for problem in problems]))
+            self.is_written = True
         except BackendError as error:
+            self.is_written = False
             log.error("problems cannot be written down", error=str(error))
         for problem in problems:
             if problem not in (before or ()):

@@ -79,8 +79,7 @@ class ClusterReconciler:
         try:
             look: float | None = None
             elsewhere = self._elsewhere(key.name, plan)
-            with self._lock:
-                (self._let_go.add if elsewhere and key.name in plan.clusters else self._let_go.discard)(key.name)
+            self._note_owner(key.name, plan, elsewhere)
             if key.name in plan.clusters and not elsewhere:
                 try:
                     look = self._serve(key.name, plan)
@@ -319,7 +318,16 @@ class ClusterReconciler:
                 return
             self._looked_at.add(cluster)
         # Statuses may have waited for this although it changed nothing.
-        self._on_distributed(frozenset(scorer.name for scorer in plan.running(cluster)))
+        self._count_anew(cluster, plan)
+
+    def _note_owner(self, cluster: str, plan: Plan, elsewhere: str) -> None:
+        is_let_go = bool(elsewhere) and cluster in plan.clusters
+        with self._lock:
+            if is_let_go == (cluster in self._let_go):
+                return
+            (self._let_go.add if is_let_go else self._let_go.discard)(cluster)
+        # One that was never delivered here changes nothing else that the counts follow.
+        self._count_anew(cluster, plan)
 
     def _note_problem(self, cluster: str, plan: Plan, problem: tuple[str, bool] | None) -> None:
         with self._lock:
@@ -327,7 +335,10 @@ class ClusterReconciler:
             if problem is not None:
                 self._problems[cluster] = problem
         if before != problem:
-            self._on_distributed(frozenset(scorer.name for scorer in plan.running(cluster)))
+            self._count_anew(cluster, plan)
+
+    def _count_anew(self, cluster: str, plan: Plan) -> None:
+        self._on_distributed(frozenset(scorer.name for scorer in plan.running(cluster)))
 
     def _note(self, cluster: str, names: frozenset[str] | None) -> None:
         with self._lock:

@@ -41,6 +41,8 @@ FULL_RESYNC: Final = 20
 #: A scorer's status counts its clusters. It waits this many seconds for more changes, longer with more clusters.
 STATUS_DELAY: Final = 0.05
 STATUS_DELAY_PER_CLUSTER: Final = 0.001
+#: Threads that reconcile, by backend. More that do not wait take each other Python's lock, a quarter of the CPU.
+_WORKERS: Final = {"kube": 8, "dir": 2}
 #: Min. bytes of a master secret.
 _MIN_SECRET: Final = 16
 
@@ -73,7 +75,7 @@ class Hub:
         self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
         self._registrar = Registrar(self._client, settings, self._outage)
         self._changes = ChangeTeller(self._client, backend, self._scorers_called)
-        workers = settings.hub_workers
+        workers = settings.hub_workers or _WORKERS[settings.backend]
         # Two queues: thousands of waiting clusters must not delay a scorer's status.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
         self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)

@@ -55,7 +55,12 @@ class ScoreReconciler:
         for key in self._backend.keys(Kind.SCORE):
             # Most are recognised by name: only the others are read.
             if key.namespace not in plan.elsewhere and owners.of(key, None) is None:
-                manifest = self._backend.get(*key)
+                try:
+                    manifest = self._backend.get(*key)
+                except BackendError as error:
+                    # The others go on; so does whoever asked.
+                    log.warning("a score cannot be read", cluster=key.namespace, score=key.name, error=str(error))
+                    continue
                 if manifest is None or _is_going(manifest) or self._is_others(key, manifest, plan):
                     continue
                 if owners.of(key, manifest) is None:

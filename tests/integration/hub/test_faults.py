@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator, MutableMapping
@@ -143,6 +144,32 @@ def test_redis_away_stops_neither_health_nor_distribution(
     assert reasons
     assert len(reasons) == len(set(reasons)), "each reason is said once"
     assert sum(line["event"] == "reachable again" for line in said) == 1
+
+
+def test_a_redis_that_hangs_holds_up_deliveries_for_one_time_out_not_for_one_each(
+    tmp_path: Path, own_redis: RedisServer, settings_factory: SettingsFactory, api: ScriptedServer
+) -> None:
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    settings = settings_factory(role="hub", backend="dir", manifests=folder, redis_url=own_redis.url, hub_workers=2)
+    world = World(folder, own_redis.client(), settings)
+    world.config()
+    world.cluster("first")
+    world.scorer("cpu-scorer", api)
+    try:
+        world.start()
+        world.until(lambda: world.pairs() == ["first/cpu-scorer"])
+        clusters = [f"new-{number}" for number in range(10)]
+        os.kill(own_redis.pid, signal.SIGSTOP)
+        try:
+            for name in clusters:
+                world.cluster(name)
+            world.until(lambda: all(world.told(name) for name in clusters), timeout=2 * settings.redis_socket_timeout)
+        finally:
+            os.kill(own_redis.pid, signal.SIGCONT)
+        world.until(lambda: len(world.pairs()) == 11)
+    finally:
+        world.stop()
 
 
 def test_the_process_ends_cleanly_and_comes_back_after_kill(world: World, api: ScriptedServer, tmp_path: Path) -> None:

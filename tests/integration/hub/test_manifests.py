@@ -257,3 +257,20 @@ def test_the_writer_of_scores_needs_no_hub(running: World, redis_client: redis.R
     assert (running.out / "clusters/a").exists()
     with pytest.raises(BackendError, match="cluster 'gone' is not there"):
         scores.apply_score({**manifest, "metadata": {**metadata, "namespace": "gone"}}, {})
+
+
+@pytest.mark.parametrize("name", ["a/addonplacementscores/cpu copy.yaml", "a copy/addonplacementscores/cpu.yaml"])
+def test_a_stray_file_among_the_scores_stops_no_resync(running: World, name: str) -> None:
+    stray = running.out / "clusters" / name
+    stray.parent.mkdir(parents=True, exist_ok=True)
+    stray.write_text("a: b\n")
+    running.client.flushall()
+    running.until(running.pairs, "entries after Redis lost them")
+
+
+def test_a_score_that_cannot_be_read_stops_no_resync(running: World) -> None:
+    stray = running.out / "clusters/a/addonplacementscores/old.yaml"
+    stray.parent.mkdir(parents=True, exist_ok=True)
+    stray.write_bytes(b"note: caf\xe9\n")
+    running.client.flushall()
+    running.until(running.pairs, "entries after Redis lost them")

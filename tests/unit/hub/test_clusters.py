@@ -8,13 +8,14 @@ from unittest.mock import Mock
 import pytest
 import redis
 
+from dsf.api.types import CELL_LABEL
 from dsf.backends.protocol import Backend, Kind, ObjectKey
-from dsf.cells import Cells
+from dsf.cells import Cell, Cells
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
-from dsf.hub.summaries import make_plan
+from dsf.hub.summaries import Plan, make_plan
 from dsf.kube.session import ForbiddenError
 from dsf.store.entries import Entry, Override, effective
 from tests.unit.hub.builders import NOW, cluster, config, scorer
@@ -57,6 +58,20 @@ def test_an_entry_that_waits_runs_for_no_override() -> None:
     assert arrived == {"s": entry}
 
 
+def _working(
+    plan: Plan, cells: Cells, registrar: Mock, backend: Mock, counted: list[frozenset[str]]
+) -> ClusterReconciler:
+    """One whose credentials are always in place."""
+    credentials = Mock(spec=AgentCredentials)
+    credentials.ensure.return_value = None
+    desired = Mock(spec=DesiredState)
+    desired.update.return_value = plan
+    desired.cells = cells
+    return ClusterReconciler(
+        backend, registrar, desired, credentials=credentials, agent_namespace="agent", on_distributed=counted.append
+    )
+
+
 @pytest.mark.parametrize("trouble", [None, redis.ConnectionError("away")])
 def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: Exception | None) -> None:
     scorers = [
@@ -75,19 +90,7 @@ def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: 
     backend = Mock(spec=Backend)
     backend.get.return_value = None
     backend.apply.side_effect = ForbiddenError("too large", 403)
-    credentials = Mock(spec=AgentCredentials)
-    credentials.ensure.return_value = None
-    desired = Mock(spec=DesiredState)
-    desired.update.return_value = plan
-    desired.cells = Cells()
-    reconcile = ClusterReconciler(
-        backend,
-        registrar,
-        desired,
-        credentials=credentials,
-        agent_namespace="agent",
-        on_distributed=lambda names: None,
-    )
+    reconcile = _working(plan, Cells(), registrar, backend, [])
     with pytest.raises(ForbiddenError):
         reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
     assert reconcile.problem(["c"]) == ("c: too large", True)
@@ -97,3 +100,26 @@ def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: 
         "slower": (60, False),
         "pausing": (30, True),
     }
+
+
+def test_a_cluster_that_another_cell_took_before_its_delivery_leaves_the_counts_at_once() -> None:
+    plan = make_plan([scorer("cpu")], config(), [cluster("c")], NOW)
+    owner = "a"
+    backend = Mock(spec=Backend)
+    backend.get.side_effect = lambda *_: {
+        "metadata": {"labels": {CELL_LABEL: owner}},
+        "spec": {"workload": {"manifests": []}},
+    }
+    registrar = Mock(spec=Registrar, notices=Mock())
+    registrar.present.return_value = {}
+    counted: list[frozenset[str]] = []
+    cells = Cells("a", (Cell(name="a"), Cell(name="b")))
+    reconcile = _working(plan, cells, registrar, backend, counted)
+    reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
+    assert reconcile.kept(["c"]) == ["c"]
+    assert reconcile.distributed("cpu") == 0
+    counted.clear()
+    owner = "b"
+    reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
+    assert reconcile.kept(["c"]) == []
+    assert counted == [{"cpu"}]

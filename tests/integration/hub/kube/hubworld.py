@@ -18,6 +18,7 @@ from dsf import keys, messages
 from dsf.api.types import ADDON_NAME, MANIFESTWORK_NAME
 from dsf.celery import make_app
 from dsf.errors import ObjectNotFoundError
+from dsf.hub.distribute import is_applied
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     DYNAMIC_SCORERS,
@@ -180,12 +181,15 @@ class HubWorld:
         [config_map] = work["spec"]["workload"]["manifests"]
         return [summary["name"] for summary in json.loads(config_map["data"]["summaries"])]
 
-    def deliver(self, cluster: str) -> None:
-        """What OCM's work agent says when it has applied the work."""
+    def deliver(self, cluster: str) -> bool:
+        """What OCM's work agent says when it has applied the work; whether it had said so already."""
         work = self.work(cluster)
         assert work is not None
+        if is_applied(work):
+            return True
         path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME, "status")
         self.session.merge(path, {"status": {"conditions": [applied(work["metadata"]["generation"])]}})
+        return False
 
     def status(self, name: str = "cpu-scorer") -> dict[str, Any]:
         """The status of a scorer."""
