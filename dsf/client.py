@@ -211,21 +211,31 @@ class Client:
         url = f"{self._base}{path}" + (f"?{query}" if query else "")
         answer = probe(url, deadline=time.monotonic() + self._timeout, max_bytes=_MAX_BYTES, access=bearer(self._token))
         if answer.status != 200:
-            raise _refusal(answer.status, answer.body, path)
+            raise self._refusal(answer.status, answer.body, path)
         try:
             return model.model_validate_json(answer.body)
         except ValidationError as error:
-            raise ApiError(
-                f"{self._base}{path} does not answer as /api/v1 does ({error.error_count()} mistakes): is it the "
-                "exporter or the page, of about this version?"
-            ) from None
+            raise self._another(path, f"{error.error_count()} mistakes") from None
+
+    def _refusal(self, status: int, body: bytes, path: str) -> Exception:
+        try:
+            detail = Problem.model_validate_json(body).detail
+        except ValidationError:
+            if 400 <= status < 500 and status not in (401, 403):
+                return self._another(path, f"HTTP {status}")
+            # A proxy says this, too, in front of the right server.
+            detail = f"HTTP {status}"
+        return _error(status, detail, path)
+
+    def _another(self, path: str, why: str) -> ApiError:
+        only = "; only the page has changes" if path == "changes" else ""
+        return ApiError(
+            f"{self._base}{path} does not answer as /api/v1 of DSF does ({why}): DSF_API_URL must be the address of "
+            f"the exporter or the page, of about this version{only}"
+        )
 
 
-def _refusal(status: int, body: bytes, path: str) -> Exception:
-    try:
-        detail = Problem.model_validate_json(body).detail
-    except ValidationError:
-        detail = f"HTTP {status}" + (": only the page has it" if (status, path) == (404, "changes") else "")
+def _error(status: int, detail: str, path: str) -> Exception:
     if status == 404 and "scorer" in detail:
         return UnknownScorerError(detail)
     if status == 404 and "cluster" in detail:

@@ -68,6 +68,12 @@ REFUSED = Metric(
     "Single results of a valid answer that were refused, by reason.",
     ("score_name", "reason"),
 )
+SOURCE_WARNINGS = Metric(
+    "dynamic_scoring_source_warnings",
+    "counter",
+    "Warnings of sources with good answers: data of a server behind it may be missing.",
+    ("score_name",),
+)
 MESSAGES_REFUSED = Metric(
     "dynamic_scoring_messages_refused",
     "counter",
@@ -83,6 +89,12 @@ VALID_UNTIL = Metric(
     "dynamic_scoring_valid_until_timestamp_seconds",
     "gauge",
     "Unix time until which the published score may be used.",
+    ("ds_cluster", "ds_score_name"),
+)
+INTERVAL = Metric(
+    "dynamic_scoring_interval_seconds",
+    "gauge",
+    "Seconds between two cycles: what the scorer says, or a person. Without paused pairs.",
     ("ds_cluster", "ds_score_name"),
 )
 CYCLES = Metric("dynamic_scoring_cycles", "counter", "Cycles by outcome.", ("ds_cluster", "ds_score_name", "outcome"))

@@ -11,20 +11,11 @@ from pydantic.alias_generators import to_camel
 
 from dsf.api.authentication import POD_IDENTITY, Access, CaKind, Reference
 from dsf.api.problems import Mistake, explain
+from dsf.api.validity import default_validity
 from dsf.errors import ManifestError
-
-#: Default validity of a score in intervals, and its minimum in seconds, after which OCM also considers a silent cluster
-#: as lost (5 leases of 60 s).
-VALIDITY_INTERVALS: Final = 3
-MIN_VALIDITY_SECONDS: Final = 300
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30
 DEFAULT_MAX_RETRIES: Final = 2
-
-
-def default_validity(interval: int) -> int:
-    """Default validity in seconds: 3 intervals, at least 300."""
-    return max(VALIDITY_INTERVALS * interval, MIN_VALIDITY_SECONDS)
 
 
 def _access(value: Any) -> Any:

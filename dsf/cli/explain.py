@@ -150,6 +150,8 @@ def _steps(page: _Page, report: ExplainReport) -> None:
         for sent in query.sent:
             page.line("with", sent)
         page.line("answer", f"{_answer(query.status, query.seconds, query.bytes)}, {query.series} series")
+        for warning in query.warnings:
+            page.line("warning", warning)
         if query.head:
             page.line("head", query.head)
     if report.request:

@@ -49,6 +49,7 @@ class QueryView(View):
     bytes: int = 0
     series: int = 0
     head: str = Field(default="", description="The first bytes of the series that go to the scoring API.")
+    warnings: list[str] = Field(default_factory=list, description="What the source says against its answer.")
     reason: str = ""
     message: str = ""
 
@@ -166,6 +167,7 @@ class _Seen(Observer):
             url=_url(question),
             sent=self.sent.get(("fetch", question.source), []) if "://" in question.url else [],
             head=self.head(question.pieces),
+            warnings=list(question.warnings),
             reason=error.reason if error else "",
             message=masked(str(error), *self._secrets) if error else "",
             series=question.series,

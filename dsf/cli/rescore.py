@@ -59,12 +59,27 @@ def rescore(
     with session() as opened:
         runs = Actions(opened.redis, opened.settings, actor(name)).rescore(scorer, clusters, note=note)
         if wait:
-            report = rescoring.wait(opened.redis, scorer, runs, time.monotonic() + (timeout or _PATIENCE))
+            until = time.monotonic() + (_PATIENCE if timeout is None else timeout)
+            try:
+                report = rescoring.wait(opened.redis, scorer, runs, until)
+            except KeyboardInterrupt:
+                _say_so_far(rescoring.wait(opened.redis, scorer, runs, time.monotonic()))
+                raise
         else:
             report = rescoring.sent(scorer, runs)
     emit(report, output, lambda: _render(report))
     if not all(run.succeeded if wait else run.run_id for run in report.runs):
         raise typer.Exit(BAD)
+
+
+def _say_so_far(report: RescoreReport) -> None:
+    sent = [run for run in report.runs if run.run_id]
+    ended = sum(bool(run.outcome) for run in sent)
+    typer.echo(
+        f"dsf: interrupted; {ended} of {len(sent)} cycles have ended, the others go on: "
+        f"`dsf history {report.scorer} --cluster CLUSTER` will say how they ended",
+        err=True,
+    )
 
 
 def _render(report: RescoreReport) -> RenderableType:

@@ -78,6 +78,7 @@ def set_(
         name,
         lambda actions: actions.set_interval(scorer, cluster, interval, note=note),
         "interval",
+        interval,
     )
 
 
@@ -142,17 +143,26 @@ def _change(
     name: str | None,
     act: Callable[[Actions], object],
     changed: Literal["interval", "pause", "resume"] | None,
+    interval: int | None = None,
 ) -> None:
     """Apply the change, show the result, and name each cluster that keeps its own interval or pause."""
+    from dsf.api.validity import gap
     from dsf.cli.session import session
     from dsf.fleet.actions import Actions
     from dsf.fleet.reader import FleetReader
     from dsf.fleet.schedule import target_of
+    from dsf.store.registry import Registry
 
     with session() as opened:
         act(Actions(opened.redis, opened.settings, actor(name)))
         # All entries: those with their own override are named below.
         found = FleetReader(opened.redis).schedule(cluster, scorer)
+        record = Registry(opened.redis).scorer(scorer)
+    if interval is not None and (text := gap(interval, record.validity, record.interval)):
+        typer.echo(f"warning: {text}", err=True)
+    if changed in ("interval", "pause") and not found.entries and output is Format.TABLE:
+        typer.echo(f"stored; it applies as soon as {scorer} runs on {cluster or 'a cluster'}. `dsf changes` shows it")
+        return
     _show(found, output)
     target = target_of(scorer, cluster)
     for entry in found.entries if changed else ():

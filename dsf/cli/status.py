@@ -136,10 +136,15 @@ def _reasons(report: StatusReport) -> list[Any]:
     """A line for each problem, or reason for missing scores."""
     from rich.text import Text
 
+    from dsf.api.validity import gap
+
     lines = []
     for scorer in report.scorers:
         if scorer.problem:
             lines.append(f"{scorer.name}: runs nowhere: {scorer.problem}")
+        longest = max(scorer.intervals_in_force, default=scorer.interval_seconds)
+        if text := gap(longest, scorer.validity_seconds, scorer.interval_seconds):
+            lines.append(f"{scorer.name}: {text}")
         for failure in scorer.failures:
             what = f"{failure.stage} failed ({failure.reason})" if failure.stage else failure.reason
             old = age((report.at - failure.at).total_seconds())

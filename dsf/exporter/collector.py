@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import redis
 from prometheus_client.core import Metric
@@ -18,9 +18,11 @@ from dsf.exporter.families import PairFamilies
 from dsf.exporter.sums import model_families
 from dsf.fleet.model import FleetModel
 from dsf.schedule.stats import schedule_families
+from dsf.store.entries import effective
 from dsf.store.model import VERSION
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
+from dsf.store.schedule import ScheduleStore
 
 log = dsf.log.get(__name__)
 
@@ -98,9 +100,21 @@ class FleetCollector(Collector):
             if not self._budget.for_items(unsaid, items):
                 levels = {name: chosen.get(name, "pair") for name in scorers}
         families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
+        intervals = self._intervals(shown)
         for state in Pairs(self._redis).states(shown):
-            families.add(state, with_items=levels.get(state.scorer) == "items")
+            pair = keys.pair(state.cluster, state.scorer)
+            families.add(state, interval=intervals.get(pair), with_items=levels.get(state.scorer) == "items")
         return [*families.collect(), *self._exposition(levels, unsaid, items)]
+
+    def _intervals(self, pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
+        """The intervals in force, without those of paused pairs: no cycle of theirs is missing."""
+        schedule, now = ScheduleStore(self._redis), self._clock()
+        overrides = schedule.overrides()
+        found = {
+            entry.pair: effective(entry, overrides, now)
+            for entry in schedule.entries(keys.pair(*pair) for pair in pairs)
+        }
+        return {pair: one.interval for pair, one in found.items() if not one.paused}
 
     def _is_mine(self, cluster: str) -> bool:
         number, of = self._shard

@@ -8,9 +8,9 @@ from typing import Final, Literal
 from dsf.store.registry import ScorerRecord
 
 Level = Literal["items", "pair", "none"]
-#: Series of one scorer on one cluster without its items: two of requests, six of stages, two of times, one of
+#: Series of one scorer on one cluster without its items: two of requests, six of stages, two of times, two of
 #: schedules, six of outcomes.
-PER_PAIR: Final = 17
+PER_PAIR: Final = 18
 #: More than any fleet has.
 NO_LIMIT: Final = 2**53
 #: Hysteresis: omitted series come back when they need at most this share of the limit.

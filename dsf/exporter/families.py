@@ -33,6 +33,7 @@ class PairFamilies:
         self._scores: dict[Labels, float] = {}
         self._valid_until: dict[Labels, float] = {}
         self._last_success: dict[Labels, float] = {}
+        self._intervals: dict[Labels, float] = {}
         self._scheduled: defaultdict[Labels, int] = defaultdict(int)
         self._cycles: defaultdict[Labels, int] = defaultdict(int)
         self._requests: defaultdict[Labels, int] = defaultdict(int)
@@ -42,17 +43,19 @@ class PairFamilies:
         self._stage_sum: defaultdict[Labels, float] = defaultdict(float)
         self._stage_count: defaultdict[Labels, int] = defaultdict(int)
 
-    def add(self, pair: PairState, *, with_items: bool = True) -> None:
-        """Add one pair; without items only metrics with one series per pair."""
+    def add(self, pair: PairState, *, interval: int | None = None, with_items: bool = True) -> None:
+        """Add one pair, with the interval in force; without items only metrics with one series per pair."""
         score = self._score(pair)
         known = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
         name, cluster = cut_label(known), cut_label(pair.cluster)
         self._add_books(pair, cluster, name)
         if pair.last_success is not None:
-            _keep_newest(self._last_success, (cluster, name), pair.last_success)
+            _keep_greatest(self._last_success, (cluster, name), pair.last_success)
+        if interval is not None:
+            _keep_greatest(self._intervals, (cluster, name), interval)
         if score is not None:
             # An expired score keeps this gauge: alerts compare its past value with time().
-            _keep_newest(self._valid_until, (cluster, name), score.valid_until)
+            _keep_greatest(self._valid_until, (cluster, name), score.valid_until)
             if with_items and not has_expired(score.valid_until, self._now):
                 for labels, value in score.results:
                     self._scores[gauge_labels(pair.cluster, score.score_name, labels)] = value
@@ -95,6 +98,7 @@ class PairFamilies:
         yield stages
         yield _gauge(metrics.LAST_SUCCESS, self._last_success)
         yield _gauge(metrics.VALID_UNTIL, self._valid_until)
+        yield _gauge(metrics.INTERVAL, self._intervals)
         yield _counter(metrics.SCHEDULED, self._scheduled)
         yield _counter(metrics.CYCLES, self._cycles)
         # Per cluster: a total would fall when a pair is removed, which Prometheus takes for a restart.
@@ -103,7 +107,7 @@ class PairFamilies:
         yield _counter(metrics.CLAMPED, self._clamped, "ds_cluster")
 
 
-def _keep_newest(values: dict[Labels, float], labels: Labels, value: float) -> None:
+def _keep_greatest(values: dict[Labels, float], labels: Labels, value: float) -> None:
     values[labels] = max(value, values.get(labels, value))
 
 

@@ -127,9 +127,13 @@ def problem_of(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, QueryError | CursorError):
         return problem(400, "Not understood", str(error))
     if isinstance(error, RequestValidationError):
-        said = (f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
-        return problem(422, "Not understood", "; ".join(said))
+        return problem(422, "Not understood", mistakes(error))
     return problem(500, "Internal error", str(error))
+
+
+def mistakes(error: RequestValidationError) -> str:
+    """What is wrong with which parameters."""
+    return "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
 
 
 def problem(status: int, title: str, detail: str) -> JSONResponse:

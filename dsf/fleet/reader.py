@@ -12,6 +12,7 @@ import redis
 
 from dsf import keys
 from dsf.api.validity import has_expired
+from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
 from dsf.fleet.pages import Page, model_page
@@ -200,7 +201,15 @@ class FleetReader:
         limit: int | None = None,
         after: str | None = None,
     ) -> changes.ChangeList:
-        """Actions of users, newest first: see `dsf.fleet.changes.read`."""
+        """Actions of users, newest first: see `dsf.fleet.changes.read`. A name is known while changes have it."""
+        try:
+            self._check(cluster, scorer)
+        except (UnknownClusterError, UnknownScorerError):
+            kept = changes.read(self._redis).changes
+            self._check(
+                None if any(cluster in one.clusters for one in kept) else cluster,
+                None if any(scorer == one.scorer for one in kept) else scorer,
+            )
         return changes.read(self._redis, limit=limit, cursor=after, scorer=scorer, cluster=cluster, since=since)
 
     def _page(

@@ -52,7 +52,7 @@ def test_every_change_of_the_schedule_is_there(dsf: Dsf, fleet: Fleet) -> None:
     assert [one["action"] for one in changes(dsf, SAMPLE, "--cluster", "worker02")] == [
         *("reset", "pause", "interval", "interval")
     ]
-    assert changes(dsf, "another-scorer") == []
+    assert changes(dsf, "static-scorer") == []
 
 
 def test_a_re_score_names_its_run(dsf: Dsf, fleet: Fleet) -> None:
@@ -73,6 +73,22 @@ def test_what_was_refused_is_no_change(dsf: Dsf, fleet: Fleet) -> None:
     assert dsf("credentials", "rotate", "-c", "no-such-cluster").exit_code == 1
     assert changes(dsf) == []
     assert "There are no such changes" in dsf("changes").stdout
+
+
+def test_a_name_that_nothing_has_is_an_error_and_one_that_is_gone_is_not(dsf: Dsf, fleet: Fleet) -> None:
+    for arguments in ((SAMPLE, "-c", "worker02"), ("static-scorer",)):
+        dsf("schedule", "pause", *arguments)
+    for scorer in (SAMPLE, "static-scorer"):
+        fleet.registry.remove_scorer(scorer)
+    fleet.registry.remove_cluster("worker02")
+    assert len(changes(dsf, SAMPLE, "-c", "worker02")) == 1
+    assert len(changes(dsf, "static-scorer", "-c", "worker01")) == 1
+    for arguments, message in (
+        (("nobody",), "no scorer 'nobody' runs; registered: none"),
+        ((SAMPLE, "-c", "mars"), "no cluster 'mars' is accepted; registered: worker01"),
+    ):
+        result = dsf("changes", *arguments)
+        assert (result.exit_code, result.stderr) == (1, f"error: {message}\n")
 
 
 def test_new_credentials(dsf: Dsf, redis_client: redis.Redis) -> None:

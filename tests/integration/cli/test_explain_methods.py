@@ -77,7 +77,7 @@ def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: p
     """All Secrets are there."""
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path / "_out"))
     # What the API server of the managed cluster gives to an agent in a pod.
-    monkeypatch.setattr(FileSecrets, "account_token", lambda _, audience, seconds: cluster.token(audience, seconds))
+    monkeypatch.setattr(FileSecrets, "account_token", lambda _, *asked: cluster.token(*asked))
     context = server_context(ca.issue("127.0.0.1"), None)
     made = World(
         Bed(tmp_path / "_secrets" / "worker01", Settings()),

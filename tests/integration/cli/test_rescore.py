@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from dsf.messages import new_run_id, run_time
 from dsf.store.pairs import Pairs
 from tests.conftest import SettingsFactory
 from tests.integration.cli.conftest import Dsf, loaded
+from tests.integration.cli.test_main import dsf_process
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 from tests.support.wait import wait_for
 
@@ -152,6 +156,36 @@ def test_waiting_ends_and_says_where_the_tick_is(dsf: Dsf, fleet: Fleet) -> None
     result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "1")
     assert result.exit_code == 1
     assert "1 messages wait in spoke.worker01: does its agent run?" in result.stdout
+
+
+def test_no_time_to_wait_is_one_look(dsf: Dsf, fleet: Fleet) -> None:
+    began = time.monotonic()
+    result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "0")
+    assert time.monotonic() - began < 30, "that is not the 60 s without --timeout"
+    assert result.exit_code == 1
+    assert "1 messages wait in spoke.worker01" in result.stdout
+
+
+def looks_for_cycles(client: redis.Redis) -> bool:
+    """Whether the newest command of some `dsf` reads past cycles."""
+    return any(one["cmd"] == "lrange" and "dsf-cli" in one["name"] for one in client.client_list())
+
+
+def test_an_interrupted_wait_says_what_came(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
+    values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
+    with (
+        playing(fleet.redis, "worker01", lambda _, run_id: fleet.cycle("worker01", run=run_id)),
+        dsf_process("rescore", SAMPLE, "--wait", **values) as process,
+    ):
+        wait_for(lambda: Pairs(fleet.redis).history("worker01", SAMPLE)[1:], 60, "one of two cycles to end")
+        wait_for(lambda: looks_for_cycles(fleet.redis), 60, "the command to wait for the other")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert err == (
+        "dsf: interrupted; 1 of 2 cycles have ended, the others go on: "
+        f"`dsf history {SAMPLE} --cluster CLUSTER` will say how they ended\n"
+    )
 
 
 def test_results_that_nobody_takes_are_said(dsf: Dsf, fleet: Fleet) -> None:

@@ -11,6 +11,7 @@ import redis
 
 from dsf import keys
 from dsf.fleet import changes
+from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import Override, ScheduleStore
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
@@ -82,6 +83,18 @@ def test_a_cluster_that_keeps_its_own_interval_is_named(dsf: Dsf, fleet: Fleet) 
         "note: worker02 keeps its interval of 20s; end that with "
         "`dsf schedule reset sample-scorer --cluster worker02`\n"
     )
+
+
+def test_a_chosen_validity_below_the_interval_is_said(dsf: Dsf, fleet: Fleet) -> None:
+    # The default follows the interval.
+    assert dsf("schedule", "set", SAMPLE, "--interval", "1h").stderr == ""
+    fleet.registry.put_scorer(ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=60))
+    assert dsf("schedule", "set", SAMPLE, "--interval", "60").stderr == ""
+    assert "expire" not in dsf("status").stdout
+    text = "scores expire after 60s (validitySeconds), before the next cycle at an interval of 61s"
+    result = dsf("schedule", "set", SAMPLE, "--cluster", "worker02", "--interval", "61")
+    assert (result.exit_code, result.stderr) == (0, f"warning: {text}\n")
+    assert f"{SAMPLE}: {text}" in dsf("status").stdout
 
 
 def test_pause_until_and_resume(dsf: Dsf, fleet: Fleet) -> None:

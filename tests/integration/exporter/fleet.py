@@ -11,9 +11,11 @@ import redis
 from dsf import keys
 from dsf.messages import new_run_id
 from dsf.store.history import HistoryEntry
+from dsf.store.model import ModelKeeper, is_whole, recount
 from dsf.store.pairs import FAILURE, ITEMS, LAST_SUCCESS, SCORE, VALID_UNTIL, Failure, Score
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry
+from tests.support.wait import wait_for
 
 CLUSTERS = ("worker01", "worker02")
 SAMPLE = "sample-scorer"
@@ -108,6 +110,13 @@ def good_fleet(client: redis.Redis, *, due_in: float = 5.0) -> Fleet:
         fleet.pair(cluster, t__fetch__sum=0.5, t__fetch__count=6, n__refused__nan=2, n__clamped=3)
         fleet.cycle(cluster, timings={"fetch": 0.01, "score": 0.02}, counts={"series": 2, "bytes": 512})
     return fleet
+
+
+def count(client: redis.Redis) -> None:
+    """What a results worker does with its read model."""
+    recount(client)
+    keeper = ModelKeeper(client)
+    wait_for(lambda: not keeper.turn(time.time()) and is_whole(client), 30)
 
 
 def loads(text: str) -> dict[str, object]:

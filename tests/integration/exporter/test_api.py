@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from dsf import keys
 from dsf.cli.main import app
 from dsf.client import Client
-from dsf.errors import ApiError, HttpError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.errors import HttpError, QueryError, UnknownClusterError, UnknownScorerError
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ScoreList
@@ -349,10 +349,12 @@ def test_what_cannot_be_answered_is_an_error_with_a_name(
         question(client)
 
 
-def test_another_server_is_told_from_ours(exporter: ExporterProcess, client: Client) -> None:
-    assert client
-    with pytest.raises(ApiError):
-        Client(exporter.url + "/docs").summary()
+def test_another_server_is_told_from_ours(exporter: ExporterProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSF_API_URL", exporter.url + "/docs")
+    for command in (("status",), ("history", SAMPLE, "-c", "worker01")):
+        result = CliRunner().invoke(app, command, prog_name="dsf")
+        assert result.exit_code == 1
+        assert "does not answer as /api/v1 of DSF does (HTTP 404): DSF_API_URL must be the address" in result.stderr
 
 
 def test_commands_that_look_need_no_redis(
@@ -375,4 +377,4 @@ def test_commands_that_look_need_no_redis(
     # Only the page has it: it is not for everybody.
     refused = CliRunner().invoke(app, ["changes"], prog_name="dsf")
     assert refused.exit_code == 1
-    assert "only the page has it" in f"{refused.exception!r} {refused.output}"
+    assert "only the page has changes" in f"{refused.exception!r} {refused.output}"

@@ -14,6 +14,7 @@ from dsf.exporter.app import make_app
 from dsf.exporter.exposing import PER_PAIR
 from dsf.store.model import ModelKeeper
 from dsf.store.registry import Registry, ScorerRecord
+from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 
 #: 2 pairs with 2 items each.
@@ -70,6 +71,24 @@ def test_a_scorer_says_itself_what_there_is_of_it(fleet: Fleet) -> None:
             found = scraped(TestClient(make_app(fleet.redis, series_limit=limit)))
             assert len(found.get("dynamic_score", [])) == scores
             assert len(found.get("dynamic_scoring_scheduled_total", [])) == books
+
+
+def test_each_pair_that_is_not_paused_has_the_interval_in_force(fleet: Fleet) -> None:
+    store = ScheduleStore(fleet.redis)
+    store.set_override(f"*/{SAMPLE}", interval=60)
+    store.set_override(f"worker02/{SAMPLE}", interval=7200)
+    name = "dynamic_scoring_interval_seconds"
+
+    def said() -> dict[str, float]:
+        text = TestClient(make_app(fleet.redis)).get("/metrics").text
+        found = [one for one in text_string_to_metric_families(text) if one.name == name]
+        return {sample.labels["ds_cluster"]: sample.value for one in found for sample in one.samples}
+
+    assert said() == {"worker01": 60, "worker02": 7200}
+    store.set_override(f"worker02/{SAMPLE}", paused=True)
+    assert said() == {"worker01": 60}
+    store.set_override(f"worker02/{SAMPLE}", paused=True, paused_until=time.time() - 1)
+    assert said() == {"worker01": 60, "worker02": 7200}
 
 
 def test_reasons_are_counted(fleet: Fleet) -> None:
