@@ -20,7 +20,7 @@ from dsf.fleet.actions import Actions
 from dsf.fleet.changes import Actor
 from dsf.fleet.rescore import RunView, answer
 from dsf.settings import Settings
-from dsf.store.entries import LATEST
+from dsf.store.entries import LATEST, Effective
 from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import Caller
 from dsf.web.reading import Reading
@@ -83,15 +83,16 @@ class Acting:
         #: Outcomes by id, with the monotonic time at which they expire.
         self._outcomes: dict[str, tuple[float, dict[str, Any]]] = {}
 
-    def affected(self, target: Target) -> list[str]:
-        """The affected clusters."""
+    def affected(self, act: str, target: Target) -> tuple[list[str], list[str]]:
+        """The affected clusters, and those that keep an override of their own, which goes before that of all."""
         self._reading.record(target.scorer)
         found = self._reading.targets(target.scorer)
         if target.cluster is None:
-            return found
+            own = [name for name, runs in found.items() if _source(act, runs) == keys.pair(name, target.scorer)]
+            return [name for name in found if name not in own], own
         if target.cluster not in found:
             raise UnknownScorerError(f"scorer {target.scorer!r} does not run on cluster {target.cluster!r}")
-        return [target.cluster]
+        return [target.cluster], []
 
     def do(self, act: str, target: Target, form: Mapping[str, str], caller: Caller) -> str:
         """Perform the action; returns the id of its outcome, empty without one. Raises FormError before any change."""
@@ -156,6 +157,12 @@ class Acting:
             if (cycle := answer(cycles, run["run"])) is not None:
                 found[run["run"]] = cycle
         return found
+
+
+def _source(act: str, runs: Effective) -> str:
+    """Where the value that an action would change comes from; empty for one that asks for no value."""
+    sources = {"interval": runs.interval_source, "pause": runs.paused_source, "resume": runs.paused_source}
+    return sources.get(act, "")
 
 
 def _seconds(text: str) -> int:

@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import redis
 from fastapi import FastAPI, Request, Response
@@ -27,6 +27,7 @@ from dsf.errors import (
     UnknownPlacementError,
     UnknownScorerError,
 )
+from dsf.fleet.api import mistakes
 from dsf.web.access import Access
 from dsf.web.acting import Acting
 from dsf.web.forms import add_forms
@@ -170,8 +171,15 @@ def _add_errors(app: FastAPI, site: Site) -> None:
         path = request.scope["path"]
         if path == "/live":
             return PlainTextResponse("log in first\n", status_code=401)
-        to = path + (f"?{request.url.query}" if request.url.query else "") if request.method == "GET" else "/"
-        return RedirectResponse(link(request.scope["dsf.root"], "/login", to=to), 303)
+        query = f"?{request.url.query}" if request.url.query else ""
+        if request.method == "GET":
+            return RedirectResponse(link(request.scope["dsf.root"], "/login", to=path + query), 303)
+        # What was sent is gone: the login page says so, and leads back to the form.
+        form = urlsplit(request.headers.get("referer", ""))
+        root = request.scope["dsf.root"]
+        is_own = form.netloc == request.url.netloc and form.path.startswith(f"{root}/act/")
+        to = form.path.removeprefix(root) + (f"?{form.query}" if form.query else "") if is_own else "/"
+        return RedirectResponse(link(root, "/login", to=to, lost="1"), 303)
 
     def refused(request: Request, error: Exception) -> HTMLResponse:
         status = error.status if isinstance(error, AccessError) else 403
@@ -183,7 +191,8 @@ def _add_errors(app: FastAPI, site: Site) -> None:
         return site.respond(request, "error.html", 503, title="Not now", text=text, again=False)
 
     def mistaken(request: Request, error: Exception) -> HTMLResponse:
-        return site.respond(request, "error.html", 400, title="Invalid request", text=str(error), again=False)
+        text = mistakes(error) if isinstance(error, RequestValidationError) else str(error)
+        return site.respond(request, "error.html", 400, title="Invalid request", text=text, again=False)
 
     kinds: dict[type[Exception], Callable[[Request, Any], Response]] = {
         redis.RedisError: unavailable,

@@ -72,11 +72,12 @@ _STUB: Final = 8.0
 
 
 def timeline(cycles: Sequence[CycleView], width: float = 1000.0, height: float = 120.0) -> Timeline:
-    """Turns cycles, newest first, into columns, oldest on the left."""
+    """Turns cycles, newest first, into columns, oldest on the left; few ones stand at the right end."""
     longest = max((sum(cycle.timings.values()) for cycle in cycles), default=0.0) or 1.0
-    step = width / max(len(cycles), 20)
+    places = max(len(cycles), 20)
+    step = width / places
     columns = []
-    for number, cycle in enumerate(reversed(cycles)):
+    for number, cycle in enumerate(reversed(cycles), places - len(cycles)):
         y, parts = height, []
         for stage in STAGES:
             seconds = cycle.timings.get(stage, 0.0)
@@ -108,7 +109,7 @@ def histogram(spread: Spread, width: float = 400.0, height: float = 90.0) -> lis
     most = max((bar.count for bar in bars), default=0)
     if not most:
         return []
-    wide = width / max(len(bars), 8)
+    wide = width / max(len(bars), 4)
     return [
         Bin(
             up_to=bar.up_to if bar.up_to is not None else spread.maximum or 0.0,

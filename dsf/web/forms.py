@@ -61,8 +61,9 @@ def _add_login(app: FastAPI, site: Site) -> None:
         return answer
 
     @app.get("/login")
-    def login(request: Request, to: str = "/") -> Response:
-        return page(request, 200, "", _own(to))
+    def login(request: Request, to: str = "/", lost: str = "") -> Response:
+        said = "Your session had ended, so nothing was done. Log in, then send it again." if lost else ""
+        return page(request, 200, said, _own(to))
 
     @app.post("/login")
     async def enter(request: Request) -> Response:
@@ -101,6 +102,7 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
         request: Request, name: str, target: Target, given: Mapping[str, str], problem: str = "", status: int = 200
     ) -> Response:
         act = ACTS[name]
+        affected, kept = acting.affected(name, target)
         cookie = sessions.cookie_of(request) or sessions.Sessions.fresh()
         soon = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M")
         page = site.respond(
@@ -110,7 +112,8 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             title=f"{act.title}: {target.scorer}",
             act=act,
             target=target,
-            affected=acting.affected(target),
+            affected=affected,
+            kept=kept,
             given={"until": soon, "seconds": "", "note": "", **given},
             problem=problem,
             secret=sessions.form_secret(cookie),
@@ -144,7 +147,7 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             raise
         given = {field: text for field, text in form.items() if field in ("until", "seconds", "note")}
         try:
-            acting.affected(target)
+            acting.affected(name, target)
             ident = acting.do(name, target, form, caller)
         except FormError as error:
             return form_page(request, name, target, given, str(error), 422)

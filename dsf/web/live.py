@@ -109,8 +109,8 @@ class Live:
             self._task = asyncio.create_task(self._keep_rendering())
         try:
             known, told = _version(topic, last_id), ""
-            if topic.clients == 1:
-                # Without viewers, the stored state is older than this loaded page.
+            if topic.clients == 1 or (not last_id and seen != topic.digest):
+                # The stored state is older than this loaded page: without viewers, or right after an action.
                 await self._news(topic)
             first, due = True, time.monotonic() + _RIGHTS
             while True:

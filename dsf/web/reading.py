@@ -21,16 +21,18 @@ from dsf.fleet.overviews import (
     PairDetail,
     PairRow,
     ScorerDetail,
+    ScorerOverview,
     StateCounts,
     UnreadyScorer,
 )
 from dsf.fleet.plans import PlanComparison, read_plans
 from dsf.fleet.schedule import entry_view
-from dsf.fleet.verdict import Verdict
+from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import EntryView
 from dsf.messages import run_time
 from dsf.store.agents import Agents
-from dsf.store.entries import interval_in_force
+from dsf.store.entries import Effective, effective, interval_in_force
+from dsf.store.model import pause_of
 from dsf.store.pairs import Pairs, PairState, Score
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import Override, ScheduleStore
@@ -82,6 +84,8 @@ class Row:
     why: Why | None
     score: Score | None
     expired: bool
+    #: Whether the read model has this state, too: it takes in the action of a user after up to a second.
+    counted: bool
     entry: EntryView | None
     data: PairState
 
@@ -153,12 +157,10 @@ class Reading:
                 self._until = time.monotonic() + max(_FRESH, _REST * (time.thread_time() - began))
             return self._fleet
 
-    def groups(self, scorer: str | None = None) -> list[Group]:
-        """Problems of the fleet or of one scorer, worst first."""
+    def groups(self, scorers: Iterable[ScorerOverview]) -> list[Group]:
+        """Problems of scorers, worst first."""
         found, wordless = [], 0
-        for one in self.fleet().scorers:
-            if scorer not in (None, one.name):
-                continue
+        for one in scorers:
             for group in one.reasons:
                 at = group.at.timestamp() if group.at else 0.0
                 why = Why(group.stage, group.reason, group.message, at, group.run_id)
@@ -183,7 +185,7 @@ class Reading:
         return self._model.reasons(scorers)
 
     def rows(self, found: Iterable[PairRow]) -> list[Row]:
-        """Rows of tables, in their order: data of the read model, with scores and entries."""
+        """Rows of tables, in their order, each as its pair is now: the read model is up to a second behind."""
         models = {(one.cluster, one.scorer): one for one in found}
         names = [keys.pair(*pair) for pair in models]
         now = time.time()
@@ -195,10 +197,11 @@ class Reading:
             pair = (data.cluster, data.scorer)
             entry, score = entries.get(pair), data.score
             view = entry_view(entry, overrides, due.get(keys.pair(*pair)), now) if entry is not None else None
-            state = STATES[models[pair].state.value]
+            judged = verdict(data, now, is_paused=pause_of(entry, overrides, now) != "runs")
+            state, counted = STATES[judged.value], judged is models[pair].state
             why = _why(state, models[pair], records.get(pair[1]), view)
             expired = score is not None and score.valid_until <= now
-            rows.append(Row(*pair, state=state, why=why, score=score, expired=expired, entry=view, data=data))
+            rows.append(Row(*pair, state, why, score, expired, counted, view, data))
         return rows
 
     def clusters(self, limit: int, names: Collection[str] | None = None, cursor: str | None = None) -> ClusterPage:
@@ -241,9 +244,10 @@ class Reading:
         """Overrides of a scorer, by target."""
         return {name: one for name, one in self._schedule.overrides().items() if keys.split_pair(name)[1] == scorer}
 
-    def targets(self, scorer: str) -> list[str]:
-        """The clusters on which a scorer runs, sorted."""
-        return [entry.cluster for entry in self._schedule.entries_of(scorer)]
+    def targets(self, scorer: str) -> dict[str, Effective]:
+        """The clusters on which a scorer runs, sorted, and the schedule in force on each."""
+        overrides, now = self._schedule.overrides(), time.time()
+        return {one.cluster: effective(one, overrides, now) for one in self._schedule.entries_of(scorer)}
 
     def cluster(self, name: str) -> ClusterDetail:
         """One cluster."""

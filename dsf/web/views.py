@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.scorer import DynamicScorer
+from dsf.api.validity import validity_at
 from dsf.errors import CursorError, UnknownScorerError
 from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import ClusterPage, ConditionView, FleetOverview, SettingView
@@ -79,7 +80,8 @@ class View:
 
 def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     reading = sources.reading
-    fleet, groups = reading.fleet(), reading.groups()
+    fleet = reading.fleet()
+    groups = reading.groups(fleet.scorers)
     context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_GROUPS]}
     context |= {"more_groups": max(0, len(groups) - _GROUPS), "max_scorers": _SCORERS, "page": None, "lines": []}
     scorers = sorted(one.name for one in fleet.scorers if one.pairs)
@@ -122,7 +124,9 @@ def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
     if found is None:
         return None
     override = sources.reading.overrides(name).get(scorer_target(name))
-    return settings_of(found, override, sources.reading.record(name).validity)
+    record = sources.reading.record(name)
+    interval = override.interval if override is not None else None
+    return settings_of(found, override, validity_at(interval or record.interval, record.validity, record.interval))
 
 
 def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
@@ -147,11 +151,12 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
         "title": f"Scorer {name}",
         "record": record,
         "scorer": scorer,
+        "validity": validity_at(scorer.effective_interval_seconds, record.validity, record.interval),
         "object": found,
         "settings": settings_in_force(sources, name) or [],
         "conditions": _told(found) if found else scorer.conditions,
         "config": config,
-        "groups": sources.reading.groups(name)[:_GROUPS],
+        "groups": sources.reading.groups([scorer])[:_GROUPS],
         "overrides": overrides[:_OVERRIDES],
         "more_overrides": max(0, len(overrides) - _OVERRIDES),
         "page": sources.reading.page(PairFilter(scorer=name), PAGE_ROWS, query.get("cursor") or None),

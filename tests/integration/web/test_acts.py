@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from dsf import keys
 from dsf.fleet import changes
 from dsf.messages import new_run_id, run_time
 from dsf.settings import Settings
+from dsf.store.schedule import ScheduleStore
 from dsf.web.access import Caller
 from dsf.web.acting import Acting, Target
 from dsf.web.reading import Reading
-from tests.integration.exporter.fleet import SAMPLE, good_fleet
+from dsf.web.rendering import link
+from tests.integration.exporter.fleet import SAMPLE, count, good_fleet
 from tests.integration.web.visitor import TOKEN, Visitor
 from tests.support.redisserver import RedisServer, free_port
 from tests.support.wait import wait_for
@@ -38,6 +41,30 @@ def test_a_preview_says_on_how_many_clusters(acting: WebProcess, redis_client: r
     assert "Affects 1 cluster</b>: worker01" in visitor.get(f"/act/rescore?scorer={SAMPLE}&cluster=worker01")
     # Nothing is done by looking.
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
+
+
+def test_a_preview_leaves_out_clusters_with_an_override_of_their_own(
+    acting: WebProcess, redis_client: redis.Redis
+) -> None:
+    good_fleet(redis_client)
+    visitor, store, own = Visitor(acting), ScheduleStore(redis_client), keys.pair("worker01", SAMPLE)
+
+    def affected(act: str) -> list[str]:
+        html = visitor.get(f"/act/{act}?scorer={SAMPLE}")
+        [names] = re.findall(r"<b>Affects \d clusters?</b>: ([^<]*)</p>", html)
+        assert ("worker01 keeps its own override" in html) == (names == "worker02")
+        assert f" on {len(names.split())} cluster" in html.partition("<button class")[2]
+        return str(names).split(", ")
+
+    store.set_override(own, interval=7)
+    assert (affected("interval"), affected("pause")) == (["worker02"], ["worker01", "worker02"])
+    store.set_override(own, paused=False)
+    assert (affected("pause"), affected("resume")) == (["worker02"], ["worker02"])
+    store.set_override(own, paused=True, paused_until=1.0)
+    assert (affected("pause"), affected("resume")) == (["worker01", "worker02"],) * 2
+    assert (affected("reset"), affected("rescore")) == (["worker01", "worker02"],) * 2
+    # Of one cluster it is that override which changes.
+    assert "Affects 1 cluster</b>: worker01" in visitor.get(f"/act/interval?scorer={SAMPLE}&cluster=worker01")
 
 
 def test_score_now_and_what_came_of_it(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -120,6 +147,49 @@ def test_a_pause_has_an_end_and_a_reason(acting: WebProcess, redis_client: redis
     form = visitor.get(f"/act/resume?scorer={SAMPLE}")
     assert visitor.post("/act/resume", form)[0] == 303
     assert redis_client.hlen(keys.OVERRIDES) == 0
+
+
+def test_what_was_done_is_seen_at_once(tmp_path: Path) -> None:
+    """Before a results worker has taken it in: until then, sums are said to be old."""
+    with RedisServer() as server, WebProcess(server.url, tmp_path / "log", web_allow_actions=True) as page:
+        client, visitor = server.client(), Visitor(page)
+        good_fleet(client)
+        count(client)
+
+        def done(act: str, cluster: str = "", **fields: str) -> str:
+            form = visitor.get(f"/act/{act}?scorer={SAMPLE}&cluster={cluster}")
+            status, _, place = visitor.post(f"/act/{act}", form, **fields)
+            assert status == 303
+            return visitor.get(place)
+
+        def states(html: str) -> list[str]:
+            """Of the table of clusters, or of the first line of a pair."""
+            rows = re.findall(r'data-(?:name="State"|announce class="big").*?class="state s-(\w+)"', html)
+            assert rows
+            return rows
+
+        pause = {"note": "mending it", "until": "2999-01-01T00:00"}
+        html = done("pause", **pause)
+        assert states(html) == ["paused", "paused"]
+        assert html.count("paused by") == 2
+        assert "these numbers follow in a moment" in html
+        count(client)
+        html = visitor.get(f"/scorers/{SAMPLE}")
+        assert "in a moment" not in html
+        assert "0 of 2 fresh, 2 paused" in html
+        assert "It is paused: no new scores" in html
+        assert "What is paused" in html
+        for wrong in ("No cluster has a fresh score", "What is wrong"):
+            assert wrong not in html
+        html = done("resume")
+        assert states(html) == ["ok", "ok"]
+        assert "in a moment" in html
+        count(client)
+        assert states(done("pause", "worker01", **pause)) == ["paused"]
+        assert states(done("resume", "worker01")) == ["ok"]
+        html = done("interval", seconds="600")
+        assert html.count('data-name="Every" class="num">600 s') == 2
+        assert "<dt>A score lives</dt><dd>1800 s</dd>" in html
 
 
 def test_intervals_and_their_reset(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -218,6 +288,21 @@ def test_a_login(closed: WebProcess, redis_client: redis.Redis) -> None:
     assert visitor.post("/logout", html)[0] == 303
     visitor.get("/")
     assert visitor.status == 303
+
+
+def test_an_act_after_the_end_of_the_session_is_said_to_be_lost(closed: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(closed)
+    visitor.post("/login", visitor.get("/login"), token=TOKEN)
+    path = f"/act/rescore?scorer={SAMPLE}"
+    form = visitor.get(path)
+    visitor.post("/logout", form)
+    for referer, to in ((closed.url + path, path), ("http://evil.example/act/rescore", "/"), ("", "/")):
+        visitor.headers = {"Referer": referer}
+        status, _, place = visitor.post("/act/rescore", form)
+        assert (status, place) == (303, link("", "/login", to=to, lost="1"))
+    assert "nothing was done" in visitor.get(place)
+    assert changes.read(redis_client).changes == []
 
 
 @pytest.mark.parametrize("to", ["//evil.example/x", "https://evil.example", "/\\evil.example"])

@@ -11,11 +11,10 @@ import redis
 from playwright.sync_api import Browser, Locator, expect
 
 from dsf import keys
-from dsf.store.model import ModelKeeper, is_whole
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice
-from dsf.store.schedule import Entry
+from dsf.store.schedule import Entry, ScheduleStore
 from dsf.web.acting import ACTS
-from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
+from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, count, good_fleet
 from tests.integration.web.visitor import TOKEN
 from tests.support.browser import TIMEOUT, Tab
 from tests.support.redisserver import RedisServer
@@ -32,6 +31,21 @@ CUT_OFF = """[...document.querySelectorAll(".scroll:has(.rows)")].filter(
 ).map(one => one.ariaLabel).concat([...document.querySelectorAll(".rows [data-name]:not(.why)")].filter(
     one => one.clientHeight < 18
 ).map(one => one.dataset.name))"""
+#: What part of its table each reason has.
+SHARES = """[...document.querySelectorAll(".rows tbody .why, .rows [data-name='Its API']")].map(
+    one => one.offsetWidth / one.closest("table").offsetWidth
+)"""
+#: How many lines each name above a matrix has, and where the last one is once it is scrolled to.
+HEADS = """(() => {
+    const heads = [...document.querySelectorAll(".matrix thead a")], range = document.createRange();
+    const lines = heads.map(one => (range.selectNodeContents(one), range.getClientRects().length));
+    heads.at(-1).scrollIntoView();
+    const { left, right } = heads.at(-1).getBoundingClientRect();
+    return [lines, left, right];
+})()"""
+#: As Prometheus says it: it has a word that is longer than a column.
+MESSAGE = """invalid parameter "query": 1:5: parse error: unclosed left parenthesis in
+sum(rate(container_cpu_usage_seconds_total{namespace!=""}[5m]) by (namespace, pod)"""
 PROBE = "\"'><img src=x onerror=document.title='broken'><script>document.title='broken'</script>"
 
 
@@ -134,6 +148,37 @@ def test_nothing_has_to_be_scrolled_sideways(
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= width, path
             if width == 320:
                 assert tab.page.evaluate(CUT_OFF) == [], path
+
+
+def test_a_reason_has_a_third_of_its_table_on_a_laptop(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis
+) -> None:
+    fleet = failing_fleet(redis_client)
+    fleet.failure("worker02", message=MESSAGE)
+    problem = {"problem": f"HealthCheckFailed: {MESSAGE}"}
+    fleet.registry.put_scorer(fleet.registry.scorer(STATIC).model_copy(update=problem))
+    ScheduleStore(redis_client).set_override(keys.pair("worker01", SAMPLE), interval=3600)
+    with Tab(browser, page.url, viewport={"width": 1280, "height": 800}) as tab:
+        for path in ("/", f"/scorers/{SAMPLE}", "/clusters/worker02", PAIR.replace("01", "02")):
+            # The page keeps what it has read for a moment: the fleet before this one has narrower reasons, or none.
+            wait_for(lambda at=path: min(tab.open(at).evaluate(SHARES), default=0) > 1 / 3, 20, f"reasons at {path}")  # type: ignore[misc]
+            assert tab.page.evaluate(CUT_OFF) == [], path
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize("scorers", [5, 33])
+def test_the_heads_of_a_matrix_can_be_read(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis, scorers: int, width: int
+) -> None:
+    many(redis_client, clusters=40, scorers=scorers)
+    with Tab(browser, page.url, viewport={"width": width, "height": 800}) as tab:
+        wait_for(lambda: tab.open("/").locator(".matrix thead a").count() == scorers, 60, "the fleet to be counted")
+        # A name such as scorer-12 may go on after its hyphen. The last one can be reached inside the matrix.
+        lines, left, right = tab.page.evaluate(HEADS)
+        assert max(lines) <= 2
+        assert 0 <= left < right <= width
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert tab.violations() == []
 
 
 def test_what_happens_is_followed(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
@@ -373,10 +418,3 @@ def open_counted(tab: Tab) -> None:
         return shown.locator(".matrix tbody tr").count() == 100
 
     wait_for(lambda: counted() and tab.page.get_by_label("ClusterSet").count() == 1, 60, "the fleet to be counted")
-
-
-def count(client: redis.Redis) -> None:
-    """What a results worker does with its read model."""
-    client.delete(keys.MODEL_VERSION)
-    keeper = ModelKeeper(client)
-    wait_for(lambda: not keeper.turn(time.time()) and is_whole(client), 30)

@@ -93,6 +93,21 @@ def test_a_page_that_was_loaded_with_this_is_sent_nothing_until_something_change
     run(scene)
 
 
+def test_a_page_that_is_newer_than_what_others_see_does_not_go_back() -> None:
+    """As that of somebody who did something, while others look at the same page."""
+
+    async def scene(live: Live, page: Page) -> None:
+        other = Visitor(live, page)
+        await other.event()
+        page.parts["a"] = "2"
+        waiting = asyncio.create_task(Visitor(live, page, page.digest).event())
+        assert (await other.event())[1] == {"a": "<p>a2</p>"}
+        page.parts["a"] = "3"
+        assert (await waiting)[1] == {"a": "<p>a3</p>"}
+
+    run(scene)
+
+
 def test_a_connection_that_broke_goes_on_where_it_was() -> None:
     """Also that of the only visitor: what it has got is still known."""
 

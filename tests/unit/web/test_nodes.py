@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -78,7 +78,7 @@ class Fleet:
             ],
         )
 
-    def groups(self) -> list[Group]:
+    def groups(self, scorers: Iterable[ScorerOverview]) -> list[Group]:
         return self.group
 
     def label_values(self) -> Any:
@@ -88,7 +88,7 @@ class Fleet:
 
     def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
         why = Why("fetch", "bad_query", "no", 1.0, "r")
-        row = partial(Row, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
+        row = partial(Row, state=STATES["failing"], why=why, score=None, expired=False, counted=True, entry=None)
         rows = [row(f"c{one}", "s", data=PairState(f"c{one}", "s", {})) for one in range(limit)]
         return Rows(rows, 2 * limit, "next")
 
