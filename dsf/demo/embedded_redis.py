@@ -44,6 +44,8 @@ class EmbeddedRedis:
             'save ""\n'
             "appendonly yes\n"
             "appendfsync everysec\n"
+            # As in deploy/redis/redis.conf, which has the reason.
+            "auto-aof-rewrite-min-size 512mb\n"
             "maxmemory-policy noeviction\n"
             "maxmemory 1gb\n"
             # Keeps a pair with its score in one block.

@@ -234,7 +234,7 @@ def _check_rules(rules: dict[str, Any], folder: Path) -> None:
 
 
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
-    """Prometheus' own evaluation, over two hours of made-up series, one sample a minute."""
+    """Over two hours of made-up series."""
     pair = 'ds_cluster="c1",ds_score_name="s"'
     quiet = 'ds_cluster="c2",ds_score_name="s"'
     series = [
@@ -243,6 +243,8 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         (f"dynamic_scoring_last_success_timestamp_seconds{{{quiet}}}", "0+60x120"),
         (f"dynamic_scoring_scheduled_total{{{pair}}}", "0+1x120"),
         (f"dynamic_scoring_scheduled_total{{{quiet}}}", "0+1x120"),
+        (f"dynamic_scoring_interval_seconds{{{pair}}}", "60x120"),
+        (f"dynamic_scoring_interval_seconds{{{quiet}}}", "60x120"),
         # c3 never did.
         ('dynamic_scoring_scheduled_total{ds_cluster="c3",ds_score_name="s"}', "0+1x120"),
         # From minute 60 on everything of c1 is lost; before, it failed now and then.
@@ -285,7 +287,6 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         115: {"DynamicScoringBlind": {""}, "DynamicScoringHubAway": {""}, "DynamicScoringSeriesLeftOut": {""}},
         62: {"DynamicScoringResultsRejected": {"stale"}},
     }
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "alerts", "rules": _plain(_rules())}]}))
     cases = []
     for minute, alerts in expected.items():
         # At some moments only what is named is looked at.
@@ -293,6 +294,36 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         for name in sorted(names):
             found = [_expected(name, who) for who in sorted(alerts.get(name, set()))]
             cases.append({"eval_time": f"{minute}m", "alertname": name, "exp_alerts": found})
+    _check_alerts(series, cases, tmp_path)
+
+
+def test_a_long_interval_has_its_three_turns_and_then_an_alert_that_stays(tmp_path: Path) -> None:
+    """c1 is due every 4 hours and takes 10 minutes each time; c2, every 2 hours, succeeded once and never again."""
+    slow, dead = 'ds_cluster="c1",ds_score_name="s"', 'ds_cluster="c2",ds_score_name="s"'
+    series = [
+        (f"dynamic_scoring_interval_seconds{{{slow}}}", "14400x900"),
+        (f"dynamic_scoring_interval_seconds{{{dead}}}", "7200x900"),
+        (f"dynamic_scoring_scheduled_total{{{slow}}}", "1x239 2x239 3x239 4x180"),
+        (f"dynamic_scoring_scheduled_total{{{dead}}}", "1x119 2x119 3x119 4x119 5x119 6x119 7x119 8x60"),
+        (f"dynamic_scoring_last_success_timestamp_seconds{{{slow}}}", "0x249 14400x239 28800x239 43200x170"),
+        (f"dynamic_scoring_last_success_timestamp_seconds{{{dead}}}", "0x900"),
+    ]
+    # From the sixth hour on, just after ticks and long after them.
+    moments = {245: set(), 355: set(), 363: {"c2"}, 450: {"c2"}, 485: {"c2"}, 700: {"c2"}, 890: {"c2"}}
+    cases = [
+        {
+            "eval_time": f"{minute}m",
+            "alertname": "DynamicScoringNoScore",
+            "exp_alerts": [_expected("DynamicScoringNoScore", who) for who in sorted(silent)],
+        }
+        for minute, silent in moments.items()
+    ]
+    _check_alerts(series, cases, tmp_path)
+
+
+def _check_alerts(series: list[tuple[str, str]], cases: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Prometheus' own evaluation of all alerts, one sample a minute."""
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "alerts", "rules": _plain(_rules())}]}))
     test = {
         "rule_files": ["rules.yaml"],
         "evaluation_interval": "1m",
