@@ -28,7 +28,7 @@ from bench.common import ROOT, Figure, console, exit_code, options, table, write
 
 FAILED = 2
 #: Seconds for all benches together, quick and full. What has not begun by then is not run.
-QUICK_SECONDS, FULL_SECONDS = 175.0, 700.0
+QUICK_SECONDS, FULL_SECONDS = 175.0, 880.0
 #: Seconds that a bench which is stopped gets to end its processes.
 _GRACE = 15.0
 

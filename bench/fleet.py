@@ -1,16 +1,17 @@
 """The whole hub under a whole fleet: every process, Redis included, from tick to score.
 
     python -m bench.fleet [--clusters N ...] [--seconds S] [--workers W] [--overload S] [--flood S]
-                          [--soak S] [--seed N] [--kube | --real] [--redis FILE] [--quick] [--strict] [--json FILE]
+                          [--soak S] [--seed N] [--kube | --real] [--redis FILE]
+                          [--quick] [--strict] [--json FILE]
 
 Real hub controller, beat, results workers, exporter and Redis on a folder of manifests; the agents of all clusters are
 played by one process (`bench.player`): 10 scorers every 30 s, signed results of 10 items, of which 5 % have other
 values than the ones before. Each size is brought up, left alone for one interval, and then measured.
 
 `--overload S` afterwards gives the results workers half of the CPU that they took, for so many seconds, by stopping
-and continuing them. `--flood S` has one cluster's credential put 10,000 messages a second into its mailbox. `--soak S`
-makes faults for so long, with 3 bad scorers of the 10 (`bench.soak` says which faults, and what is judged); a line on
-standard error each minute says where it is.
+and continuing them. `--flood S` has one cluster's credential put 10,000 messages a second into its mailbox.
+`--soak S` makes faults for so long, with 3 bad scorers of the 10 (`bench.soak` says which faults, and
+what is judged); a line on standard error each minute says where it is.
 
 `--kube` has an API server in place of the folder (`bench.kubeworld`), whose own cost is a row of its own; `--soak`
 needs the folder. `--real` starts a real agent for each cluster, on the folder, with 100 series a cycle; their cost is a

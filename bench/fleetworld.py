@@ -394,15 +394,19 @@ class World:
         self.processes.stop("beat")
         self._until(lambda: self.client.zcard(keys.OPEN_RUNS) == 0, "the last run to end")
         totals: Counter[str] = Counter()
+        why: Counter[str] = Counter()
         wrong = 0
         for state in Pairs(self.client).states(self.pairs):
             totals["scheduled"] += state.scheduled
             wrong += abs(state.open)
             for outcome in OUTCOMES:
                 totals[outcome] += state.count(outcome)
+            why.update({f"{stage}: {reason}": number for (stage, reason), number in state.errors().items()})
+            why.update({f"skipped: {reason}": number for reason, number in state.skipped().items()})
         stats = {str(name): str(text) for name, text in self.client.hgetall(keys.BEAT_STATS).items()}
         ticks = sum(int(text) for name, text in stats.items() if name == "ticks" or name.startswith("skipped:"))
         text = ", ".join(f"{outcome} {totals[outcome]}" for outcome in OUTCOMES if totals[outcome])
+        text += "".join(f"; {reason} {number}" for reason, number in why.most_common())
         return Books(totals["scheduled"], sum(totals[outcome] for outcome in OUTCOMES), ticks, text, wrong)
 
     def bytes_per_pair(self) -> float:
@@ -425,7 +429,7 @@ class World:
 
     def waiting(self) -> int:
         """Results in the queue."""
-        # One element of the hash is one task, of up to 128 results that are being worked on.
+        # One element of the hash is one task, of up to 100 results that are being worked on.
         return int(self.client.llen(keys.RESULTS_QUEUE))
 
     def _ok(self) -> int:

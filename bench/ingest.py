@@ -1,20 +1,24 @@
 """How many unchanged results a results worker takes in per second, against no-op tasks on the same worker.
 
-    python -m bench.ingest [--count 2500] [--rounds 5] [--quick] [--strict] [--json FILE]
+    python -m bench.ingest [--count 2500] [--rounds 5] [--two] [--quick] [--strict] [--json FILE]
 
 A real Redis and a real worker process, with its writer and sweeper. The queue is filled first; then the worker is let
 loose on it, in turns with no-op tasks and with results of 10 items each from 200 pairs. The worker is one process and
-so uses one core; Redis has another.
+so uses one core; Redis has another. `--two` measures two workers in turns with one, on results alone: as they are, and
+with root each with half a core, as pods of such a limit have it. Else two cores are not enough for three processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -37,6 +41,8 @@ CLUSTERS, SCORERS, ITEMS = 20, 10, 10
 PAIRS = CLUSTERS * SCORERS
 NOOP_TASK, NOOP_QUEUE = "bench.noop", "bench.noop"
 LIMIT = 0.5
+#: Share of a core of a limited worker, and microseconds in which it has that.
+HALF, PERIOD = 0.5, 10_000
 
 
 class Nowhere:
@@ -154,6 +160,86 @@ def drain(url: str, log: Path, client: redis.Redis, queue: str, count: int) -> t
     return left / seconds, 1000 * used / left
 
 
+@contextlib.contextmanager
+def limited(running: psutil.Process, share: float) -> Iterator[None]:
+    """The process gets at most so large a share of a core. Needs root."""
+    if share == 1:
+        yield
+        return
+    root = Path("/sys/fs/cgroup")
+    quota, period = round(share * PERIOD), PERIOD
+    is_old = (root / "cpu").is_dir()
+    group = root / ("cpu" if is_old else "") / f"dsf-bench-{running.pid}"
+    group.mkdir()
+    try:
+        if is_old:
+            (group / "cpu.cfs_period_us").write_text(str(period))
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
+        else:
+            (group / "cpu.max").write_text(f"{quota} {period}")
+        (group / "cgroup.procs").write_text(str(running.pid))
+        yield
+    finally:
+        running.kill()
+        wait_for(lambda: not (group / "cgroup.procs").read_text(), 10, "the worker to end")
+        group.rmdir()
+
+
+def together(
+    url: str, log: Path, client: redis.Redis, feeder: Feeder, count: int, workers: int, share: float = 1.0
+) -> tuple[float, float]:
+    """(results per second, CPU milliseconds per result, Redis included) of so many workers that begin together."""
+    command = [sys.executable, "-m", "bench.ingest", "--serve", keys.RESULTS_QUEUE]
+    environment = child_environment(redis_url=url, signing_secret=SECRET, role="results", log_level="WARNING")
+    server = psutil.Process(int(client.info("server")["process_id"]))
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(process(command, environment, log)) for _ in range(workers)]
+        processes = [psutil.Process(one.pid) for one in running]
+        for one in processes:
+            stack.enter_context(limited(one, share))
+        wait_for(lambda: client.zcard(keys.TAKERS) >= workers, 60, "the workers", interval=0.05)
+        for one in processes:
+            one.suspend()
+        feeder.fill(keys.RESULTS_QUEUE, count)
+        before, start = cpu(*processes, server), time.monotonic()
+        for one in processes:
+            one.resume()
+        wait_for(lambda: client.zcard(keys.OPEN_RUNS) == 0, 300, "all results in the books", interval=0.005)
+        seconds, used = time.monotonic() - start, cpu(*processes, server) - before
+    client.delete(keys.TAKERS)
+    return count / seconds, 1000 * used / count
+
+
+def measure_two(count: int, rounds: int) -> Measurement:
+    """Two workers against one."""
+    shares = (1.0, HALF) if os.geteuid() == 0 else (1.0,)
+    found: dict[float, dict[int, list[tuple[float, float]]]] = {share: {1: [], 2: []} for share in shares}
+    with RedisServer() as server, tempfile.TemporaryDirectory() as folder:
+        client = server.client()
+        register(client)
+        feeder = Feeder(server.url, client)
+        together(server.url, Path(folder) / "log", client, feeder, 2 * PAIRS, 1)
+        for _ in range(rounds):
+            for share, turns in found.items():
+                for workers, figures in turns.items():
+                    figures.append(together(server.url, Path(folder) / "log", client, feeder, count, workers, share))
+    rows = []
+    for share, turns in found.items():
+        one, two = ([rate for rate, _ in figures] for figures in turns.values())
+        each = [f"{statistics.median(used for _, used in figures):.2f} ms" for figures in turns.values()]
+        rows.append(
+            Figure(
+                "ingest with two results workers" + (", each with half a core" if share == HALF else ""),
+                f"{spread(two, '/s', 0)}, {each[1]} of CPU each with Redis",
+                statistics.median(more / less for less, more in zip(one, two, strict=True)),
+                "x",
+                f"one, {spread(one, '/s', 0)}, {each[0]}",
+                least=1.8 if share == shares[-1] else None,
+            )
+        )
+    return rows, {"workers": found}
+
+
 def measure(count: int, rounds: int) -> Measurement:
     """All figures of one run."""
     with RedisServer() as server, tempfile.TemporaryDirectory() as folder:
@@ -195,11 +281,14 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--count", type=int, help="messages per measurement")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--two", action="store_true", help="two workers against one")
     parser.add_argument("--serve", metavar="QUEUE", help="be the worker, as this program starts it itself")
     arguments = parser.parse_args()
     if arguments.serve:
         return serve(arguments.serve)
     count, rounds = (1000, 3) if arguments.quick else (2500, 5)
+    if arguments.two:
+        return report(arguments, measure_two(arguments.count or 10_000, arguments.rounds or 3))
     return report(arguments, measure(arguments.count or count, arguments.rounds or rounds))
 
 
