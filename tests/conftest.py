@@ -40,6 +40,15 @@ def _own_logging() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _own_signals() -> Iterator[None]:
+    """A program that a test runs in this process handles signals for that test alone."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """A real server, one per test process (xdist starts one per worker). Tests that kill Redis start their own."""

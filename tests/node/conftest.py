@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 
@@ -38,6 +39,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.path.parent != folders.HERE] + own
     for item in own:
         item.add_marker(pytest.mark.timeout(1500))
+    if own and not (reason_against() or kind.wanted() or config.option.collectonly):
+        # Not in a test's time: on a busy machine the programs take half an hour to build.
+        with contextlib.suppress(CannotRunError):
+            clusters.programs()
 
 
 def reason_against() -> str:

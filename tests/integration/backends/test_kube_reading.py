@@ -93,7 +93,7 @@ def test_addons_are_watched_in_addon_mode_only(
     ]
     assert mine == [ADDON_NAME]
     session.delete(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))
-    wait_for(lambda: using.told[-1] == ObjectKey(Kind.ADDON, cluster, ADDON_NAME), 5)
+    wait_for(lambda: using.told[-1:] == [ObjectKey(Kind.ADDON, cluster, ADDON_NAME)], 5)
 
 
 def test_of_scores_only_the_edits_of_others_and_deletions_are_told(
