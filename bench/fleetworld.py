@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -329,7 +331,7 @@ class World:
         ended = threading.Event()
         share = needed / 2 / self._workers
         thread = threading.Thread(target=self._slow_down, args=(share, ended), daemon=True)
-        before, began = self.player.counts["ticks"], time.monotonic()
+        before, began, since = self.player.counts["ticks"], time.monotonic(), time.time()
         first = self._ok()
         thread.start()
         ages: list[float] = []
@@ -341,18 +343,27 @@ class World:
         ticks, scores = self.player.counts["ticks"] - before, self._ok() - first
         ended.set()
         thread.join()
-        began = time.monotonic()
+        began, until = time.monotonic(), time.time()
         # A score is as old as its interval, and the time of its cycle.
         self._until(lambda: max(self.ages()) <= INTERVAL + 2, "scores of all pairs to be fresh")
         normal = time.monotonic() - began
         ages.sort()
+        gaps = sorted(self._gaps(since, until))
         return {
             "cores": share * self._workers,
             "oldest": ages[-1],
             "p99": ages[int(0.99 * len(ages))],
+            "gap": gaps[int(0.99 * len(gaps))],
+            "longest": gaps[-1],
             "scores": scores / max(ticks, 1),
             "normal": normal,
         }
+
+    def _gaps(self, since: float, until: float) -> Iterator[float]:
+        """For each pair the longest time, in intervals, between two cycles of this window that became scores."""
+        for pair in self.pairs:
+            scored = sorted(entry.at for entry in Pairs(self.client).history(*pair) if entry.outcome == "ok")
+            yield max(after - at for at, after in pairwise(scored) if after > since and at < until) / INTERVAL
 
     def _slow_down(self, share: float, ended: threading.Event) -> None:
         """Stop each results worker whenever it has had this share of a core, until its time comes again."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 
@@ -26,8 +25,7 @@ def run(config: Settings) -> int:
     os.environ[ENV_PREFIX + "ROLE"] = "results"
     settings.cache_clear()
     memory.share_heap()
-    # What a task of 100 results makes lives until its end: by Python's 700 it would be looked at again and again.
-    gc.set_threshold(20_000)
+    memory.collect_less_often()
     signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
     # The application is created at import, for the role just set.
     from dsf.celery import app
