@@ -81,7 +81,9 @@ def test_score_now_and_what_came_of_it(acting: WebProcess, redis_client: redis.R
     # One reading of it is shown for a second.
     wait_for(lambda: "1 of 1 run has ended" in visitor.get(place), 10)
     assert "fetch: bad_query" in visitor.get(place)
-    assert "look again" in visitor.get("/changes")
+    assert "look again" in visitor.get(f"/changes?scorer={SAMPLE}")
+    other = visitor.get("/changes?scorer=sampel&cluster=worker01")
+    assert 'None of <a href="/find?q=sampel">sampel</a> on <a href="/find?q=worker01">worker01</a> is known.' in other
 
 
 def test_an_outcome_is_read_once_for_all_who_look_at_it(
