@@ -21,8 +21,7 @@ def _is_unforeseen(record: logging.LogRecord) -> bool:
 
 def run(config: Settings) -> int:
     """Run beat until SIGTERM or SIGINT."""
-    memory.share_heap()
-    memory.collect_less_often()
+    memory.prepare()
     from celery import signals
 
     # The application is created at import, depending on the role.

@@ -13,13 +13,16 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LARGE = 1024 * 1024
 
 
-def share_heap() -> None:
-    """Let all threads allocate from one heap. Call it before any thread is started.
+def prepare() -> None:
+    """Let all threads allocate from one heap, and Python look for garbage after 20,000 new objects. Call it before any
+    thread is started.
 
     By default glibc creates up to 8 heaps per core, and each keeps its peak memory. Contention costs nothing beyond
-    Python's global lock. Does nothing without glibc.
+    Python's global lock. And by default Python looks after 700 new objects: what an answer or a batch of results
+    consists of would be looked at again and again while it is needed, a tenth of what a cycle of `bench.cycle` costs.
     """
     _mallopt(_M_ARENA_MAX, 1)
+    gc.set_threshold(20_000)
 
 
 def give_back_large_blocks() -> None:
@@ -36,14 +39,6 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     give_back()
-
-
-def collect_less_often() -> None:
-    """Let Python look for garbage after 20,000 new objects, not 700.
-
-    For processes whose batches live until they are done: they would be looked at again and again, and none is garbage.
-    """
-    gc.set_threshold(20_000)
 
 
 def give_back() -> None:

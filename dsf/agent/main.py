@@ -68,7 +68,7 @@ def _run(config: Settings) -> int:
     if config.log_level != "DEBUG":
         # Two lines for each task, one here and one in `dsf.agent.tracer`, would be a fifth of a cycle's CPU.
         logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
-    memory.share_heap()
+    memory.prepare()
     memory.give_back_large_blocks()
     agent = runtime.Runtime(config)
     moving = Moving(config)

@@ -28,7 +28,7 @@ def run(settings: Settings) -> int:
     Raises SettingsError when the address cannot be bound.
     """
     dsf.log.setup(settings)
-    memory.share_heap()
+    memory.prepare()
     quick = settings.model_copy(
         update={
             "redis_connect_timeout": min(settings.redis_connect_timeout, _CONNECT_TIMEOUT),

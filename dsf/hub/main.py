@@ -43,8 +43,7 @@ _Happened = _Ended | _Leading | BaseException
 def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. Call it in the main thread."""
     dsf.log.setup(settings)
-    memory.share_heap()
-    memory.collect_less_often()
+    memory.prepare()
     # Not an Event: only SimpleQueue.put is safe in a signal handler, which interrupts its own thread anywhere.
     happened: SimpleQueue[_Happened] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):

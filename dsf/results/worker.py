@@ -24,8 +24,7 @@ def run(config: Settings) -> int:
     # The Celery application reads the role from the environment.
     os.environ[ENV_PREFIX + "ROLE"] = "results"
     settings.cache_clear()
-    memory.share_heap()
-    memory.collect_less_often()
+    memory.prepare()
     signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
     # The application is created at import, for the role just set.
     from dsf.celery import app

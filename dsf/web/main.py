@@ -50,7 +50,7 @@ def run(settings: Settings) -> int:
     Raises SettingsError for invalid settings and an unavailable address.
     """
     dsf.log.setup(settings)
-    memory.share_heap()
+    memory.prepare()
     options = _options(settings)
     quick = settings.model_copy(
         update={
