@@ -67,9 +67,24 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Values.spokeSetting.namespace | default "dynamic-scoring" }}
 {{- end }}
 
+{{/* "true" or "": whether this image is upstream's, which contains none of our programs. Upstream's own values files
+name it, so it is ignored; a mirror of it is a decision of somebody who has to name another image instead. */}}
+{{- define "dsf.isUpstreamImage" -}}
+{{- $name := toString (default "" .) -}}
+{{- if regexMatch "(^|/)dynamic-scoring-(controller|addon)([:@].*)?$" $name -}}
+{{- if not (regexMatch "^quay[.]io/open-cluster-management/dynamic-scoring-[a-z]+([:@].*)?$" $name) -}}
+{{- fail (printf "%s is an image of the upstream project, which does not contain this one: mirror quay.io/open-cluster-management/dynamic-scoring-framework (hub) and dynamic-scoring-agent (agents) under these names, and name them in hubSetting.resourceController.image and spokeSetting.agent.image" $name) -}}
+{{- end -}}
+true
+{{- end -}}
+{{- end }}
+
 {{/* (dict "image" .Values...image "name" that of the values "tag" that without one) */}}
 {{- define "dsf.image" -}}
 {{- $image := .image | default dict -}}
+{{- if include "dsf.isUpstreamImage" $image.name -}}
+{{- $image = dict -}}
+{{- end -}}
 {{- $name := $image.name | default .name -}}
 {{- if $image.digest -}}
 {{ $name }}@{{ $image.digest }}

@@ -180,6 +180,49 @@ def test_keys_of_the_upstream_project_mean_the_same() -> None:
     assert "hubSetting.addonController.image is ignored" in chart.notes(values)
 
 
+#: The images in the values file of the upstream chart.
+_UPSTREAM_IMAGES = {
+    "hubSetting": {
+        "resourceController": {
+            "image": {"name": "quay.io/open-cluster-management/dynamic-scoring-controller", "tag": "latest"}
+        },
+        "addonController": {"image": {"name": "quay.io/open-cluster-management/dynamic-scoring-addon"}},
+    },
+    "spokeSetting": {
+        "agent": {"image": {"name": "quay.io/open-cluster-management/dynamic-scoring-addon", "tag": "latest"}}
+    },
+}
+
+
+def test_images_of_the_upstream_project_are_ignored_with_a_note() -> None:
+    images = set(re.findall(r'"image": "([^"]*)"', json.dumps(chart.render(_UPSTREAM_IMAGES))))
+    assert images == set(re.findall(r'"image": "([^"]*)"', json.dumps(chart.render({}))))
+    notes = chart.notes(_UPSTREAM_IMAGES)
+    for key in ("hubSetting.resourceController.image", "spokeSetting.agent.image"):
+        assert f"NOTE: {key} is ignored" in notes
+    assert "is ignored" not in chart.notes({})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"hubSetting": {"resourceController": {"image": {"name": "mirror.example/dynamic-scoring-controller"}}}},
+        {"spokeSetting": {"agent": {"image": {"name": "mirror.example/ocm/dynamic-scoring-addon", "tag": "v1"}}}},
+        {"addon": {"customizedVariables": [{"name": "Image", "value": "mirror.example/dynamic-scoring-addon:v1"}]}},
+        {
+            "addon": {
+                "customizedVariables": [
+                    {"name": "Image", "value": "quay.io/open-cluster-management/dynamic-scoring-addon:latest"}
+                ]
+            }
+        },
+    ],
+)
+def test_images_of_the_upstream_project_elsewhere_are_refused(values: chart.Values) -> None:
+    with pytest.raises(chart.RenderError, match="of the upstream project"):
+        chart.render(values)
+
+
 def test_the_version_is_that_of_the_package() -> None:
     project = (chart.ROOT / "pyproject.toml").read_text()
     version = re.search(r'^version = "(.*)"$', project, re.MULTILINE)
