@@ -143,6 +143,12 @@ HUB_RECONCILIATIONS = Metric(
     "Pieces of work of the hub controller, by how they ended.",
     ("queue", "result"),
 )
+HUB_WITHOUT_ROOM = Metric(
+    "dynamic_scoring_hub_scorers_without_room",
+    "gauge",
+    "Scorers that do not fit into the ManifestWork of some cluster beside the others, and do not run there.",
+    ("namespace",),
+)
 WINDOW_SERIES = Metric(
     "dynamic_scoring_window_series", "gauge", "Series that the agent holds for sources that only tell the present."
 )

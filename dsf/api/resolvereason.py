@@ -28,3 +28,4 @@ class Reason(StrEnum):
     TokenHostMismatch = "TokenHostMismatch"
     InvalidPausedUntil = "InvalidPausedUntil"
     TooLarge = "TooLarge"
+    NoRoom = "NoRoom"

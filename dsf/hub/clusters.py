@@ -82,7 +82,7 @@ class ClusterReconciler:
             self._note_owner(key.name, plan, elsewhere)
             if key.name in plan.clusters and not elsewhere:
                 try:
-                    look = self._serve(key.name, plan)
+                    look = self._serve_what_fits(key.name, plan)
                 finally:
                     # Also if the rest of it failed: else two cells whose work is refused would take turns.
                     if self._has_credentials(key.name):
@@ -139,6 +139,19 @@ class ClusterReconciler:
         """Number of clusters that are up to date."""
         with self._lock:
             return len(self._distributed)
+
+    def _serve_what_fits(self, cluster: str, plan: Plan) -> float | None:
+        """`_serve`, with fewer scorers as often as the API server says that they are too large for one object."""
+        while True:
+            try:
+                return self._serve(cluster, plan)
+            except BackendError as error:
+                if not self._desired.lower_limit(plan, str(error)):
+                    raise
+                plan = self._desired.update()
+                if cluster not in plan.clusters:
+                    # It left meanwhile, which triggers its own event.
+                    return None
 
     def _serve(self, cluster: str, plan: Plan) -> float | None:
         unreachable: redis.RedisError | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
 from dsf.api.meta import Condition, rfc3339, set_condition
+from dsf.api.resolvereason import Reason
 from dsf.api.scorer import MAX_FAILURES, ClusterCounts, DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
 from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
@@ -337,16 +338,25 @@ def config_status(
     now: datetime,
     agents: Mapping[str, str] | None = None,
     without_addon: int = 0,
+    without_room: Sequence[str] = (),
 ) -> DynamicScoringConfigStatus:
     """The status of the effective configuration; delivered to `distributed` of `clusters`.
 
     `agents` explains, for each cluster with a too old or too new agent, the effect; None if unknown now.
-    `without_addon` is the number of accepted clusters left out for lack of the addon.
+    `without_addon` is the number of accepted clusters left out for lack of the addon, `without_room` are the scorers
+    that do not fit into the ManifestWork of some cluster.
     """
     if clusters == 0:
         statement = _no_clusters(without_addon)
     elif distributed < clusters:
         statement = Statement("False", _DISTRIBUTING, f"{distributed} of {clusters} clusters are up to date")
+    elif without_room:
+        statement = Statement(
+            "False",
+            str(Reason.NoRoom),
+            f"{len(without_room)} scorers have no room in the ManifestWork of some clusters, and do not run there; "
+            f"condition Distributed of {min(without_room)} says what to do; all others are up to date",
+        )
     else:
         statement = Statement("True", "Distributed", f"all {clusters} accepted clusters are up to date")
     conditions = _only("Distributed", statement, config, now)

@@ -74,6 +74,7 @@ class ConfigReconciler:
                 masked=plan.masked_pairs(),
                 agents=self._agent_problems(),
                 without_addon=plan.without_addon,
+                without_room=[scorer.scorer.key for scorer in plan.without_room()],
                 now=now,
             )
         write_status(self._backend, key, config.status.conditions, status)

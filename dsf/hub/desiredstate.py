@@ -24,6 +24,7 @@ from dsf.api.types import ADDON_NAME, CONFIG_NAME
 from dsf.api.variants import Memory
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import SettingsError
+from dsf.hub import capacity
 from dsf.hub.cellstatus import own
 from dsf.hub.health import Health
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
@@ -73,6 +74,8 @@ class DesiredState:
         # Scorer -> last logged error.
         self._reported: dict[str, str] = {}
         self._plan = Plan()
+        # Most bytes of a ManifestWork, as far as known. A restart tries the largest again.
+        self._limit = capacity.MOST
         self._is_stale = True
         # Unix time at which a pause ends and the plan changes.
         self._ends = float("inf")
@@ -106,6 +109,18 @@ class DesiredState:
             self._ends = min((until for until in pauses if until is not None), default=float("inf"))
         self._on_new(news)
         return plan
+
+    def lower_limit(self, plan: Plan, refusal: str) -> bool:
+        """A ManifestWork of this plan was refused: whether the next plan has a lower limit on its size."""
+        with self._lock:
+            if self._limit == plan.limit:
+                limit = capacity.lower(plan.limit, refusal)
+                if limit is None:
+                    return False
+                log.warning("a ManifestWork was too large, the next ones are smaller", bytes=limit, refusal=refusal)
+                self._limit = limit
+            self._is_stale = True
+            return True
 
     def counts(self, namespace: str) -> bool:
         """Whether DynamicScorers of this namespace count."""
@@ -162,6 +177,7 @@ class DesiredState:
             self._delivery(),
             {f"{key.namespace}/{key.name}": text for key, text in self._mistakes(Kind.AUTHENTICATION)},
             self._memory,
+            self._limit,
         )
         unreadable = frozenset(key.name for key, _ in self._mistakes(Kind.SCORER) if self.counts(key.namespace))
         plan = replace(plan, without_addon=without_addon, unreadable=unreadable, elsewhere=elsewhere)

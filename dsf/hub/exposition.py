@@ -84,3 +84,7 @@ class _HubCollector(Collector):
                 reconciliations.add_metric((controller.name, result), number)
         yield lengths
         yield reconciliations
+        without_room = metrics.HUB_WITHOUT_ROOM.gauge()
+        for namespace, number in self._hub.without_room().items():
+            without_room.add_metric((namespace,), number)
+        yield without_room

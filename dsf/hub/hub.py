@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -118,6 +119,10 @@ class Hub:
     def redis_is_away(self) -> bool:
         """Whether Redis cannot be reached."""
         return self._outage.is_on
+
+    def without_room(self) -> Counter[str]:
+        """Number of scorers by namespace that do not fit into some cluster's ManifestWork."""
+        return Counter(plan.scorer.metadata.namespace for plan in self._desired.plan.without_room())
 
     def interrupt(self) -> None:
         """Abort a `start` running in another thread, with BackendError. Call `stop` afterwards."""

@@ -14,11 +14,12 @@ from dsf.api.resolvereason import Reason
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.backends.protocol import Manifest
 from dsf.errors import ResolutionError
+from dsf.hub import capacity
 
 #: Characters of all values of one Secret, in base64: it shares a ManifestWork with a cluster's scorers.
 MAX_SIZE: Final = 32 * 1024
-#: The same for all Secrets of a cluster, key names included. OCM allows 500 KiB; the scorers need the rest.
-MAX_OF_CLUSTER: Final = 256 * 1024
+#: Characters of the longest name of a namespace.
+MAX_NAMESPACE: Final = 63
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Delivery:
 
     #: The hub's own namespace.
     namespace: str = ""
-    #: For each labelled Secret there: name, why it is not delivered (empty if it is), size; None: delivery is off.
+    #: For each labelled Secret there: name, why it is not delivered (empty if it is), bytes of the delivered Secret;
+    #: None: delivery is off.
     secrets: tuple[tuple[str, str, int], ...] | None = None
 
     @classmethod
@@ -35,10 +37,10 @@ class Delivery:
         """From the labelled Secrets."""
         return cls(namespace, tuple(sorted((one["metadata"]["name"], _problem(one), _size(one)) for one in secrets)))
 
-    def size(self, names: Iterable[str]) -> int:
-        """Total characters of these deliverable Secrets."""
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """Bytes of these deliverable Secrets."""
         sizes = {name: size for name, _, size in self.secrets or ()}
-        return sum(sizes[name] for name in names)
+        return {name: sizes[name] for name in names}
 
 
 #: For a hub that delivers no Secrets.
@@ -54,7 +56,8 @@ def _problem(secret: Manifest) -> str:
 
 
 def _size(secret: Manifest) -> int:
-    return sum(len(key) + len(value) for key, value in (secret.get("data") or {}).items())
+    # The agents' namespace may have any name.
+    return capacity.size_of(copy_for("x" * MAX_NAMESPACE, secret))
 
 
 def wanted(resolved: ResolvedScorer | None) -> frozenset[str]:
@@ -71,22 +74,6 @@ def check(resolved: ResolvedScorer, delivery: Delivery) -> None:
                 Reason.SecretNotDelivered,
                 f"secretDelivery of ScoringAuthentication {authentication!r}: Secret {name!r} {problem}",
             )
-
-
-def left_out(scorers: Iterable[ResolvedScorer], delivery: Delivery) -> Iterator[tuple[str, str]]:
-    """(name, why) of a cluster's scorers whose Secrets exceed the limit together with those of earlier scorers."""
-    held: frozenset[str] = frozenset()
-    for one in scorers:
-        both = held | wanted(one)
-        if both == held or delivery.size(both) <= MAX_OF_CLUSTER:
-            held = both
-            continue
-        names = ", ".join(map(repr, sorted(both - held)))
-        why = (
-            f"secretDelivery: Secret {names} is not delivered: all Secrets of the hub for this cluster would have more "
-            f"than {MAX_OF_CLUSTER // 1024} KiB in base64, and those of older scorers come first"
-        )
-        yield one.summary.name, why
 
 
 def _refusal(namespace: str, name: str, delivery: Delivery) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -16,12 +17,13 @@ from dsf.api.resolvereason import Reason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
-from dsf.api.summary import ScorerSummary, dump_summaries
+from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import HealthStatus
 from dsf.api.variants import Memory, resolve_everywhere
 from dsf.errors import ResolutionError
-from dsf.hub import secretdelivery
+from dsf.hub import capacity, secretdelivery
+from dsf.hub.capacity import Load
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.store.entries import LATEST, Entry
 from dsf.store.notices import ClusterNotice, cut, told_labels
@@ -63,6 +65,27 @@ class ScorerPlan:
     unhealthy: Obstacle | None = None
     #: If clusters differ: each one's summary, why it cannot run there, or None if not selected.
     variants: Mapping[str, ScorerSummary | Obstacle | None] = field(default_factory=dict)
+    #: Bytes of the hub's Secrets that are delivered with it, by name.
+    secrets: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def loads(self) -> Mapping[str, Load]:
+        """What it needs in a cluster's ManifestWork, by cluster if they differ; "" for all other clusters."""
+        usual = self.resolved.summary if self.resolved is not None else None
+        return {
+            cluster: Load(
+                self.scorer.key,
+                self.scorer.metadata.creation_timestamp,
+                capacity.size_of_summary(summary),
+                self.secrets,
+            )
+            for cluster, summary in (("", usual), *self.variants.items())
+            if isinstance(summary, ScorerSummary)
+        }
+
+    def load_on(self, cluster: str) -> Load:
+        """What it needs in this cluster's ManifestWork."""
+        return self.loads.get(cluster, self.loads[""])
 
     @property
     def is_varied(self) -> bool:
@@ -212,6 +235,8 @@ class Plan:
     unreadable: frozenset[str] = frozenset()
     #: Clusters of other cells -> the cell.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    #: Most bytes of a cluster's ManifestWork.
+    limit: int = capacity.MOST
 
     def running(self, cluster: str) -> list[ScorerPlan]:
         """The scorers that run on a cluster, sorted by name."""
@@ -292,6 +317,14 @@ class Plan:
         """The clusters that get this hub Secret."""
         scorers = [plan for plan in self.scorers.values() if secret in secretdelivery.wanted(plan.runnable)]
         return {cluster for plan in scorers for cluster in self.clusters_of(plan)}
+
+    def without_room(self) -> list[ScorerPlan]:
+        """The scorers that are left out on some clusters because the others fill the ManifestWork."""
+        return [
+            plan
+            for plan in self.scorers.values()
+            if any(found.reason == Reason.NoRoom for found in plan.obstacles.values())
+        ]
 
     def masked_pairs(self) -> int:
         """Number of pairs of accepted cluster and running score hidden by masks."""
@@ -376,12 +409,14 @@ def make_plan(
     delivery: Delivery = NO_DELIVERY,
     mistaken: Mapping[str, str] = MappingProxyType({}),
     memory: Memory | None = None,
+    limit: int = capacity.MOST,
 ) -> Plan:
     """The desired state. Objects being deleted count as gone; `now` decides about pauses with an end.
 
     `token_hosts` are the servers that `/config` may name for a token; `unhealthy` maps a scorer's key to why its
     scoring API is Inactive; `authentications` are all that scorers may name, `mistaken` maps keys of unreadable ones to
-    their errors, `delivery` has the hub's deliverable Secrets, `memory` caches the last plan's results.
+    their errors, `delivery` has the hub's deliverable Secrets, `memory` caches the last plan's results, `limit` is the
+    most bytes of a ManifestWork.
     """
     known: Authentications = {
         **mistaken,
@@ -392,9 +427,7 @@ def make_plan(
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     plans = {
-        scorer.key: replace(
-            _plan_scorer(scorer, now, token_hosts, known, facts, delivery, memory), unhealthy=unhealthy.get(scorer.key)
-        )
+        scorer.key: _plan_scorer(scorer, unhealthy.get(scorer.key), now, token_hosts, known, facts, delivery, memory)
         for scorer in present
     }
     if memory is not None:
@@ -412,30 +445,33 @@ def make_plan(
         labels={name: told_labels(cluster.metadata.labels) for name, cluster in served.items()},
         masks=MaskIndex(_by_name(config.spec.all_masks if config is not None else (), facts)),
         is_enabled=is_enabled,
+        limit=limit,
     )
-    return _bounded(plan, delivery)
+    return _bounded(plan, config.metadata.namespace if config is not None else "")
 
 
-def _bounded(plan: Plan, delivery: Delivery) -> Plan:
-    """The plan without scorers whose Secrets exceed a cluster's limit: OCM would refuse its ManifestWork."""
-    names = frozenset().union(*(secretdelivery.wanted(one.runnable) for one in plan.scorers.values()))
-    if delivery.size(names) <= secretdelivery.MAX_OF_CLUSTER:
+def _bounded(plan: Plan, own_namespace: str) -> Plan:
+    """The plan without the scorers that have no room on a cluster."""
+    most = (max(one.loads.values(), key=lambda load: load.whole) for one in plan.scorers.values() if one.runnable)
+    if not plan.is_enabled or capacity.fit(most, plan.limit):
         return plan
     found = dict(plan.scorers)
+    # Most clusters run the same scorers.
+    known: dict[tuple[int, ...], dict[str, str]] = {}
     for cluster in plan.clusters:
-        running = plan.running(cluster)
-        running.sort(key=lambda one: (str(one.scorer.metadata.creation_timestamp), one.name))
-        keys = {one.name: one.scorer.key for one in running}
-        resolved = [one.runnable for one in running if one.runnable is not None]
-        for name, why in secretdelivery.left_out(resolved, delivery):
-            obstacle = Obstacle(str(Reason.SecretNotDelivered), why)
-            old = found[keys[name]]
-            found[keys[name]] = replace(old, variants={**old.variants, cluster: obstacle})
+        loads = tuple(one.load_on(cluster) for one in plan.running(cluster))
+        shared = tuple(map(id, loads))
+        if shared not in known:
+            known[shared] = dict(capacity.left_out(loads, own_namespace, plan.limit))
+        for key, why in known[shared].items():
+            old = found[key]
+            found[key] = replace(old, variants={**old.variants, cluster: Obstacle(str(Reason.NoRoom), why)})
     return replace(plan, scorers=found)
 
 
 def _plan_scorer(
     scorer: DynamicScorer,
+    unhealthy: Obstacle | None,
     now: datetime,
     token_hosts: TokenHosts,
     authentications: Authentications,
@@ -448,13 +484,13 @@ def _plan_scorer(
         resolved, told = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory)
         secretdelivery.check(resolved, delivery)
         variants = {name: _variant(found) for name, found in told.items()}
-        plan = replace(_resolved_plan(scorer, resolved, now), variants=variants)
+        secrets = delivery.sizes(secretdelivery.wanted(resolved))
+        plan = replace(_resolved_plan(scorer, resolved, now), variants=variants, secrets=secrets, unhealthy=unhealthy)
         # Tried alone first: later, with all scorers together, an error would stop those too.
         plan.record()
         plan.entry("any")
-        if plan.resolved is not None:
-            dump_summaries([plan.resolved.summary])
-            sanitize_resource_name(plan.resolved.score_name)
+        _ = plan.loads
+        sanitize_resource_name(resolved.score_name)
     except ResolutionError as error:
         return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)))
     except Exception as error:  # noqa: BLE001 (its caller logs it)

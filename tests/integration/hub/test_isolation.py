@@ -68,7 +68,7 @@ SCORER_STEPS = {
     "dsf.hub.summaries:_resolved_plan": "ConfigSynced",
     "dsf.hub.summaries:ScorerRecord": "ConfigSynced",
     "dsf.hub.summaries:Entry": "ConfigSynced",
-    "dsf.hub.summaries:dump_summaries": "ConfigSynced",
+    "dsf.hub.capacity:dump_summaries": "ConfigSynced",
     "dsf.hub.health:HealthMonitor.track": "Scoring",
     "dsf.hub.scorers:scorer_status": "Scoring",
     "dsf.hub.scorers:ScorerReconciler._spread": "Scoring",

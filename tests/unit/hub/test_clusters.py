@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -9,7 +11,7 @@ import pytest
 import redis
 
 from dsf.api.types import CELL_LABEL
-from dsf.backends.protocol import Backend, Kind, ObjectKey
+from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.cells import Cell, Cells
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.credentials import AgentCredentials
@@ -17,6 +19,7 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
 from dsf.hub.summaries import Plan, make_plan
 from dsf.kube.session import ForbiddenError
+from dsf.settings import Settings
 from dsf.store.entries import Entry, Override, effective
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
@@ -66,6 +69,7 @@ def _working(
     credentials.ensure.return_value = None
     desired = Mock(spec=DesiredState)
     desired.update.return_value = plan
+    desired.lower_limit.return_value = False
     desired.cells = cells
     return ClusterReconciler(
         backend, registrar, desired, credentials=credentials, agent_namespace="agent", on_distributed=counted.append
@@ -89,11 +93,11 @@ def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: 
     registrar.put_entries.side_effect = trouble
     backend = Mock(spec=Backend)
     backend.get.return_value = None
-    backend.apply.side_effect = ForbiddenError("too large", 403)
+    backend.apply.side_effect = ForbiddenError("denied", 403)
     reconcile = _working(plan, Cells(), registrar, backend, [])
     with pytest.raises(ForbiddenError):
         reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
-    assert reconcile.problem(["c"]) == ("c: too large", True)
+    assert reconcile.problem(["c"]) == ("c: denied", True)
     [(name, written)] = [call.args for call in registrar.put_entries.call_args_list]
     assert name == "c"
     assert {found.scorer: (found.interval, found.suspended) for found in written.values()} == {
@@ -123,3 +127,91 @@ def test_a_cluster_that_another_cell_took_before_its_delivery_leaves_the_counts_
     reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
     assert reconcile.kept(["c"]) == []
     assert counted == [{"cpu"}]
+
+
+class Api:
+    """An API server whose webhook limits the manifests of a ManifestWork, as OCM's."""
+
+    shared_by = Cells()
+
+    def __init__(self, objects: dict[Kind, list[Manifest]], limit: int) -> None:
+        self.objects = objects
+        self.limit = limit
+        self.work: Manifest | None = None
+        self.refusals = 0
+
+    def list(self, kind: Kind) -> list[Manifest]:
+        return self.objects.get(kind, [])
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        if kind is Kind.WORK:
+            return self.work
+        return next((one for one in self.list(kind) if one["metadata"]["name"] == name), None)
+
+    def apply(self, manifest: Manifest) -> None:
+        size = sum(len(json.dumps(one, separators=(",", ":"))) for one in manifest["spec"]["workload"]["manifests"])
+        if size > self.limit:
+            self.refusals += 1
+            raise ForbiddenError(f"the size of manifests is {size} bytes which exceeds the {self.limit} limit", 403)
+        self.work = manifest
+
+    def scorers(self) -> list[str]:
+        """Names of the scorers that the agent is told of."""
+        assert self.work is not None
+        config_map = self.work["spec"]["workload"]["manifests"][0]
+        return [one["name"] for one in json.loads(config_map["data"]["summaries"])]
+
+    def event(self, *_: object) -> None:
+        raise AssertionError("no object is invalid")
+
+
+def test_a_tenants_many_large_scorers_stop_nobodys_delivery(settings_factory: Callable[..., Settings]) -> None:
+    query = {"type": "Prometheus", "host": "http://p.test", "params": {"query": "x" * 14_500, "range": 60, "step": 15}}
+    tenant = [
+        scorer(f"large-{number:03}", metadata={"namespace": "tenant"}, created="2025-01-01T00:00:00Z", source=query)
+        for number in range(110)
+    ]
+    others = [scorer("of-hub"), scorer("of-other", metadata={"namespace": "other"})]
+    objects = {
+        Kind.CLUSTER: [cluster("c").to_manifest()],
+        Kind.CONFIG: [config().to_manifest()],
+        Kind.SCORER: [one.to_manifest() for one in (*tenant, *others)],
+    }
+    for kind in objects.values():
+        for number, manifest in enumerate(kind):
+            manifest["metadata"]["resourceVersion"] = str(number)
+    api = Api(objects, limit=500 * 1024)
+    settings = settings_factory(namespace="hub", addon_mode=False, scorer_namespaces=["tenant", "other"])
+    desired = DesiredState(cast("Backend", api), settings, lambda key: None, lambda news: None)
+    registrar = Mock(spec=Registrar, notices=Mock())
+    registrar.present.return_value = {}
+    credentials = Mock(spec=AgentCredentials)
+    credentials.ensure.return_value = None
+    reconcile = ClusterReconciler(
+        cast("Backend", api),
+        registrar,
+        desired,
+        credentials=credentials,
+        agent_namespace="agent",
+        on_distributed=lambda names: None,
+    )
+    key = ObjectKey(Kind.CLUSTER, "", "c")
+    reconcile(key)
+    # The limit is learned once, and what is left out is the tenant's.
+    assert api.refusals == 1
+    first = api.scorers()
+    assert first[-2:] == ["of-hub", "of-other"]
+    assert len(first) == 2 + 33
+    left_out = desired.plan.without_room()
+    assert [one.name for one in left_out] == [f"large-{number:03}" for number in range(33, 110)]
+    assert left_out[0].obstacles["c"].message.startswith("no room: a cluster's ManifestWork holds 500 KiB for all")
+    assert reconcile.problem(["c"]) == ("", False)
+
+    # A removal makes room, and a new scorer of others gets it.
+    objects[Kind.SCORER] = [*objects[Kind.SCORER][1:], {**scorer("late").to_manifest()}]
+    objects[Kind.SCORER][-1]["metadata"]["resourceVersion"] = "late"
+    desired.invalidate()
+    reconcile(key)
+    assert api.refusals == 1
+    assert "large-000" not in api.scorers()
+    assert "late" in api.scorers()

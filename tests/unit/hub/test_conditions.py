@@ -236,6 +236,12 @@ def test_configurations() -> None:
     assert waiting.conditions[0].message == (
         "none of 2 accepted clusters has the ManagedClusterAddOn dynamic-scoring-framework yet"
     )
+    full = config_status(
+        config(), clusters=2, distributed=2, scorers=9, masked=0, now=NOW, without_room=["team/b", "team/a"]
+    )
+    assert (full.conditions[0].status, full.conditions[0].reason) == ("False", "NoRoom")
+    assert full.conditions[0].message.startswith("2 scorers have no room in the ManifestWork of some clusters")
+    assert "team/a says what to do" in full.conditions[0].message
     other = ignored_config_status(config(name="mine"), "hub", now=NOW)
     assert [(one.type, one.status, one.reason) for one in other.conditions] == [("Ignored", "True", "OtherName")]
     assert other.conditions[0].message == "only the DynamicScoringConfig dynamic-scoring-config in namespace hub counts"

@@ -66,7 +66,7 @@ def test_why_not(delivery: Delivery, said: str) -> None:
     assert found.delivered("a") == frozenset()
 
 
-def test_all_secrets_of_a_cluster_are_bounded_and_older_scorers_come_first() -> None:
+def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
     names = [f"secret-{number}" for number in range(8)]
     secrets = [secret(name, size=24_000) for name in names] + [secret("last", size=24_000)]
     many = authentication(secretDelivery=[{"name": name} for name in names])
@@ -83,16 +83,17 @@ def test_all_secrets_of_a_cluster_are_bounded_and_older_scorers_come_first() -> 
     def made(*masks: Any, last: int = 24_000) -> Plan:
         delivery = Delivery.of("hub", [*secrets[:-1], secret("last", size=last)])
         clusters = [cluster("x"), cluster("y")]
-        return make_plan(scorers, config(*masks), clusters, NOW, authentications=[many, one], delivery=delivery)
+        return make_plan(
+            scorers, config(*masks), clusters, NOW, authentications=[many, one], delivery=delivery, limit=280 * 1024
+        )
 
     found = made(("y", "b-old"), ("y", "c-new"))
-    # What is there already costs nothing more.
+    # A Secret that is there already needs no more room.
     assert [one.name for one in found.running("x")] == ["b-old", "c-new", "plain"]
     assert found.delivered("x") == set(names)
     assert [one.name for one in found.running("y")] == ["a-new", "plain"]
     obstacles = found.scorers["hub/a-new"].obstacles
-    assert obstacles["x"].reason == "SecretNotDelivered"
-    assert obstacles["x"].message.startswith("secretDelivery: Secret 'last' is not delivered")
+    assert obstacles["x"].reason == "NoRoom"
     assert obstacles.keys() == {"x"}
     assert len(made(last=300).running("x")) == 4
 

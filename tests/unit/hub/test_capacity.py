@@ -1,0 +1,99 @@
+"""What a cluster's ManifestWork holds, and who is left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+import pytest
+
+from dsf.api.summary import dump_summaries
+from dsf.hub.capacity import Load, fit, left_out, lower, size_of
+from dsf.hub.distribute import manifest_work
+from dsf.hub.secretdelivery import copy_for
+from dsf.hub.summaries import Plan, make_plan
+from tests.unit.hub.builders import NOW, cluster, config, scorer
+from tests.unit.hub.test_authentications import SOURCE, authentication
+from tests.unit.hub.test_secret_delivery import secret
+
+KIB = 1024
+#: Of which 4 KiB belong to no scorer.
+LIMIT = 104 * KIB
+
+
+def load(key: str, kib: float, year: int = 2026, secrets: Mapping[str, int] | None = None) -> Load:
+    return Load(key, datetime.fromisoformat(f"{year}-01-01T00:00:00Z"), int(kib * KIB), secrets or {})
+
+
+@pytest.mark.parametrize(
+    ("loads", "excluded"),
+    [
+        ([load("hub/a", 50), load("a/b", 50)], ""),
+        ([load("a/old", 90, 2020), load("hub/new", 20)], "a/old"),
+        ([load("hub/new", 60, 2026), load("hub/old", 60, 2020)], "hub/new"),
+        # A small one fits where a larger, older one does not.
+        ([load("hub/a", 60, 2020), load("hub/b", 60, 2021), load("hub/c", 40, 2022)], "hub/b"),
+        # Equal shares, and what one does not need the others get.
+        ([*(load(f"a/{n}", 20, 2020) for n in range(5)), load("b/x", 50)], "a/2 a/3 a/4"),
+        ([*(load(f"a/{n}", 20, 2020) for n in range(5)), load("b/x", 20)], "a/4"),
+        ([load("hub/x", 40), *(load(f"{n}/{m}", 10, 2020) for n in "abc" for m in range(3))], "a/2 b/2 c/2"),
+        ([load("hub/a", 60, 2020, {"s": 30 * KIB}), load("hub/b", 5, 2021, {"s": 30 * KIB})], ""),
+        ([load("hub/a", 60, 2020, {"s": 30 * KIB}), load("hub/b", 5, 2021, {"t": 30 * KIB})], "hub/b"),
+    ],
+)
+def test_who_is_left_out(loads: list[Load], excluded: str) -> None:
+    found = dict(left_out(loads, "hub", LIMIT))
+    assert " ".join(sorted(found)) == excluded
+    assert all(why.startswith("no room: a cluster's ManifestWork holds 104 KiB") for why in found.values())
+    # In every order in which they are listed.
+    assert dict(left_out(reversed(loads), "hub", LIMIT)) == found
+    assert not excluded or not fit(loads, LIMIT)
+
+
+def test_a_tenant_that_adds_scorers_takes_nothing_from_another() -> None:
+    other = [load(f"other/{number}", 10, 2026) for number in range(4)]
+    for number in (1, 10, 1000):
+        found = dict(left_out([*(load(f"tenant/{n}", 10, 2020) for n in range(number)), *other], "hub", LIMIT))
+        assert not [key for key in found if key.startswith("other/")]
+
+
+@pytest.mark.parametrize("query", ['up{a="b\\\\d"} > 0 and x < 1 & y', "é€😀", "x" * 5000])
+def test_what_is_planned_for_a_scorer_is_no_less_than_what_it_takes(query: str) -> None:
+    source = {**SOURCE, "params": {"query": query, "range": 60, "step": 15}}
+
+    def made(*names: str) -> Plan:
+        scorers = [scorer(name, source=source) for name in names]
+        return make_plan(scorers, config(), [cluster("c")], NOW, authentications=[authentication()])
+
+    def written(plan: Plan) -> int:
+        told = plan.summaries("c")
+        references = frozenset().union(*(one.references for one in told))
+        work = manifest_work("c", "agents", dump_summaries(told), references, secrets=[copy_for("agents", secret())])
+        text = json.dumps(work["spec"]["workload"]["manifests"], separators=(",", ":"), ensure_ascii=False)
+        # As Go writes it.
+        for character in "<>&":
+            text = text.replace(character, f"\\u{ord(character):04x}")
+        return len(text.encode())
+
+    planned = sum(one.load_on("c").size for one in made("a", "b").scorers.values())
+    of_secret = size_of(copy_for("agents", secret()))
+    frame = written(made("a", "b")) - planned - of_secret
+    # What all scorers share has a size of its own, and not one for each of them.
+    assert 0 < frame < 2 * KIB
+    assert written(made("a", "b", "c", "d")) - written(made("a", "b")) <= planned
+
+
+@pytest.mark.parametrize(
+    ("refusal", "limit"),
+    [
+        ("admission webhook denied: the size of manifests is 900000 bytes which exceeds the 512000 limit", 512_000),
+        ("the size of manifests is 900000 bytes which exceeds the 2048000 limit", 786_432),
+        ("422: Request entity too large: limit is 3145728", 786_432),
+        ("etcdserver: request is too large", 786_432),
+        ("the size of manifests is 900000 bytes which exceeds the 10 limit", None),
+        ("manifestworks is forbidden: exceeded quota", None),
+    ],
+)
+def test_a_limit_is_learned_from_the_refusal(refusal: str, limit: int | None) -> None:
+    assert lower(1024 * KIB, refusal) == limit
