@@ -1,4 +1,4 @@
-"""Limits of the threaded servers: parallel connections, and seconds for a request's header.
+"""Limits of the threaded servers: connections, seconds for a request's header, and headers that are there once.
 
 An unauthenticated client occupies a thread from its first byte. So the whole request header has one deadline, not each
 read, and when all places are taken, the connection that has waited longest for its header is closed.
@@ -12,6 +12,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterable
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
@@ -23,6 +25,22 @@ log = dsf.log.get(__name__)
 
 #: Seconds for a request's header, from its first byte.
 HEAD_SECONDS: Final = 10.0
+
+#: Headers that a server trusts, in lower case. A proxy that adds its line behind that of a client checks one of them,
+#: and the server may take the other.
+ONCE: Final = frozenset(
+    ("authorization", "content-encoding", "content-length", "content-type", "host", "origin", "transfer-encoding")
+)
+
+
+def repeated(names: Iterable[str]) -> str:
+    """The first of `ONCE` that a request has twice; empty if there is none."""
+    seen: set[str] = set()
+    for name in map(str.lower, names):
+        if name in ONCE and name in seen:
+            return name
+        seen.add(name)
+    return ""
 
 
 class TimedReader(io.RawIOBase):
@@ -62,10 +80,20 @@ class TimedHandler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(self.timed)
 
     def parse_request(self) -> bool:
-        """Called by the standard library's handlers to read the headers."""
+        """Called by the standard library's handlers to read the headers, which it takes the first of."""
         is_whole = super().parse_request()
         self.connection.settimeout(self.timeout)
-        return is_whole
+        if not is_whole:
+            return False
+        problem = ""
+        if twice := repeated(self.headers.keys()):
+            problem = f"the request has the header {twice} twice"
+        elif "Transfer-Encoding" in self.headers and "Content-Length" in self.headers:
+            problem = "the request has two lengths: Transfer-Encoding and Content-Length"
+        if problem:
+            self.close_connection = True
+            self.send_error(HTTPStatus.BAD_REQUEST, problem)
+        return not problem
 
     def await_request(self) -> bool:
         """Wait for the first byte of a request and start its deadline; returns whether there is one."""

@@ -48,6 +48,12 @@ class Exposition(InThread):
         help_text = f"not found; there are {', '.join(['/metrics', *pages])}\n"
 
         def application(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+            if environ["REQUEST_METHOD"] == "HEAD":
+                answered(environ | {"REQUEST_METHOD": "GET"}, start)
+                return []
+            return answered(environ, start)
+
+        def answered(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
             path = environ.get("PATH_INFO", "")
             if path == "/metrics":
                 answer: Iterable[bytes] = metrics(environ, start)

@@ -7,8 +7,7 @@ import uvicorn
 import dsf.log
 from dsf import memory
 from dsf.exporter.app import make_app
-from dsf.http.protocol import PatientProtocol
-from dsf.http.serving import end_on_signals, listen
+from dsf.http.serving import configured, listen, serve
 from dsf.settings import Settings
 from dsf.store.client import connect
 
@@ -38,20 +37,12 @@ def run(settings: Settings) -> int:
     client = connect(quick, name="dsf-exporter", retries=0)
     with listen(settings.exporter_host, settings.exporter_port, "DSF_EXPORTER_PORT") as listener:
         host, port = listener.getsockname()[:2]
-        config = uvicorn.Config(
-            make_app(client, series_limit=settings.exporter_series_limit),
-            # Keep our logging; access log lines for scrapes and probes are noise.
-            log_config=None,
-            access_log=False,
-            http=PatientProtocol,
-            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
-        )
-        server = uvicorn.Server(config)
-        end_on_signals(server)
+        app = make_app(client, series_limit=settings.exporter_series_limit)
+        server = uvicorn.Server(configured(app, shutdown_seconds=_SHUTDOWN_TIMEOUT))
         memory.settle()
         log.info("exporter listens", host=host, port=port)
         try:
-            server.run(sockets=[listener])
+            serve(server, listener)
         finally:
             client.close()
     log.info("exporter ended")

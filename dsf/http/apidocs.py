@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Sequence
+from functools import cache
 from html import escape
 from importlib import resources
 from typing import Annotated, Any, Final, Literal
@@ -61,11 +62,17 @@ def add_docs(app: FastAPI, needs: Sequence[Callable[..., Any]] = ()) -> None:
         accept_encoding: Annotated[str, Header()] = "",
     ) -> Response:
         headers = {"Cache-Control": f"max-age={_CACHED}", "Vary": "Accept-Encoding"}
-        if name == _START:
-            return Response(_BEGIN, media_type=_TYPES[name], headers=headers)
-        body = resources.files("dsf.http").joinpath("swagger", f"{name}.gz").read_bytes()
-        if gzip_accepted(accept_encoding):
+        plain, squeezed = _asset(name)
+        is_squeezed = gzip_accepted(accept_encoding)
+        if is_squeezed:
             headers["Content-Encoding"] = "gzip"
-        else:
-            body = gzip.decompress(body)
-        return Response(body, media_type=_TYPES[name], headers=headers)
+        return Response(squeezed if is_squeezed else plain, media_type=_TYPES[name], headers=headers)
+
+
+@cache
+def _asset(name: str) -> tuple[bytes, bytes]:
+    """A file as it is and as gzip, read once: many clients may ask for it at a time, without a login."""
+    if name == _START:
+        return _BEGIN, gzip.compress(_BEGIN)
+    squeezed = resources.files("dsf.http").joinpath("swagger", f"{name}.gz").read_bytes()
+    return gzip.decompress(squeezed), squeezed

@@ -1,6 +1,7 @@
-"""uvicorn's HTTP protocol with a timeout for the header of each request.
+"""uvicorn's HTTP protocol with limits on what clients without a login can hold.
 
-uvicorn waits forever for the rest of a header; a few hundred partial ones hold as many connections and files.
+uvicorn waits forever for the rest of a header and for a client that does not read its answer, and accepts any number of
+connections. Here a header and the sending of an answer have a deadline, and connections and unsent answers a maximum.
 """
 
 from __future__ import annotations
@@ -12,36 +13,86 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Seconds for the header of a request, from the connection or its first byte on.
 HEAD_SECONDS: Final = 10.0
+#: Seconds for a client to read an answer: 20 MB of metrics over a slow link between two sites.
+SEND_SECONDS: Final = 60.0
+#: Connections of a server. A browser opens six; one that is idle closes after five seconds, or earlier for a new one.
+MOST_CONNECTIONS: Final = 256
+#: Bytes of answers that all clients together have not read: a part of the smallest memory limit of the chart (256 MB).
+MOST_UNSENT: Final = 64 * 1024 * 1024
 
 
 class PatientProtocol(H11Protocol):
-    """For `http=` of uvicorn's configuration."""
+    """For `http=` of uvicorn's configuration, or `--http dsf.scorer.protocol:PatientProtocol`."""
 
+    #: The loop's time at which this connection, or the header of its newest request, began.
+    _since: float = 0.0
     _head: asyncio.TimerHandle | None = None
+    _sending: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Also starts the timeout of the first header."""
+        """Also starts the timeout of the first header, and closes an idle connection if there are too many."""
         super().connection_made(transport)
         self._await_head()
+        if len(self.connections) > MOST_CONNECTIONS:
+            idle = [one for one in self._all() if one is not self and one.is_idle]
+            (idle[0] if idle else self).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Also starts the timeout at a new header, and cancels it when complete."""
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
-            self._drop()
-        elif self._head is None and (before is None or before.response_complete):
+            self._drop_head()
+        elif self._head is None and self.is_idle:
             self._await_head()
 
+    def pause_writing(self) -> None:
+        """Also starts the timeout of the answer, and closes the oldest such connections if too much is unsent."""
+        super().pause_writing()
+        self._sending = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+        slow = [one for one in self._all() if one.unsent]
+        total = sum(one.unsent for one in slow)
+        # Never the only one: a single answer may be larger than the maximum.
+        while total > MOST_UNSENT and len(slow) > 1:
+            oldest = slow.pop(0)
+            total -= oldest.unsent
+            oldest.transport.abort()
+
+    def resume_writing(self) -> None:
+        """Also cancels the timeout of the answer."""
+        super().resume_writing()
+        self._drop_sending()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """As it was."""
-        self._drop()
+        """Also cancels the timeouts."""
+        self._drop_head()
+        self._drop_sending()
         super().connection_lost(exc)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being received or answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of an answer that the client has not read, if it reads slowly."""
+        return 0 if self._sending is None else self.transport.get_write_buffer_size()
+
+    def _all(self) -> list[PatientProtocol]:
+        """The connections of this server, oldest first."""
+        return sorted((one for one in self.connections if isinstance(one, PatientProtocol)), key=lambda one: one._since)
+
     def _await_head(self) -> None:
+        self._since = self.loop.time()
         self._head = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
-    def _drop(self) -> None:
+    def _drop_head(self) -> None:
         if self._head is not None:
             self._head.cancel()
             self._head = None
+
+    def _drop_sending(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None

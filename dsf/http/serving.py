@@ -1,23 +1,24 @@
-"""Listening and shutdown of the HTTP services."""
+"""How every HTTP service of the framework listens, serves and ends."""
 
 from __future__ import annotations
 
 import signal
 import socket
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+import uvicorn
 
 from dsf.errors import SettingsError
+from dsf.http.front import Front
+from dsf.http.protocol import PatientProtocol
 from dsf.listening import family_of, prepare
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 #: Connections that may wait to be accepted.
 _BACKLOG = 128
-
-
-class Server(Protocol):
-    """The used part of uvicorn.Server: this module is also loaded without uvicorn."""
-
-    should_exit: bool
 
 
 def listen(host: str, port: int, variable: str) -> socket.socket:
@@ -43,11 +44,26 @@ def listen(host: str, port: int, variable: str) -> socket.socket:
     return listener
 
 
-def end_on_signals(server: Server) -> None:
-    """End the server on SIGTERM and SIGINT.
+def configured(app: ASGIApp, *, shutdown_seconds: int) -> uvicorn.Config:
+    """How to serve an application: within the limits of `PatientProtocol` and `Front`, without a log of its own."""
+    return uvicorn.Config(
+        Front(app),
+        # Keep the framework's logging; a line for each scrape and probe would be noise.
+        log_config=None,
+        access_log=False,
+        http=PatientProtocol,
+        # The page itself decides whose forwarded headers count; nothing else reads any.
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=shutdown_seconds,
+    )
 
-    It has its own handlers while it runs. These handle a signal before that, and the one that it raises again at its
-    end, which would otherwise kill the process before its caller could clean up.
+
+def serve(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    The server has its own handlers while it runs. These handle a signal before that, and the one that it raises again
+    at its end, which would otherwise kill the process before its caller could clean up.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -55,3 +71,4 @@ def end_on_signals(server: Server) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+    server.run(sockets=[listener])

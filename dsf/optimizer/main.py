@@ -10,8 +10,7 @@ import uvicorn
 from anyio import to_thread
 
 import dsf.log
-from dsf.http.protocol import PatientProtocol
-from dsf.http.serving import end_on_signals, listen
+from dsf.http.serving import configured, listen, serve
 from dsf.kube.session import Session
 from dsf.optimizer.access import Access, make_access
 from dsf.optimizer.app import Mounted, make_app
@@ -95,17 +94,8 @@ class _Server(uvicorn.Server):
 
 
 def _serve(listener: socket.socket, service: OptimizerService, mounted: Mounted | None) -> None:
-    config = uvicorn.Config(
-        make_app(service, mounted),
-        # Keep the framework's logging, without an access log of probes.
-        log_config=None,
-        access_log=False,
-        http=PatientProtocol,
-        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
-    )
-    server = _Server(config, service)
-    end_on_signals(server)
+    server = _Server(configured(make_app(service, mounted), shutdown_seconds=_SHUTDOWN_TIMEOUT), service)
     host, port = listener.getsockname()[:2]
     service.warm_up()
     log.info("optimizer listens", host=host, port=port, auth=type(service.access).__name__)
-    server.run(sockets=[listener])
+    serve(server, listener)

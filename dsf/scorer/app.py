@@ -80,6 +80,9 @@ class ScorerApp:
                 await receive()
                 await send({"type": "lifespan.startup.failed", "message": f"cannot serve {self.title}: {error}"})
                 return
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            # Answered as GET; the server sends no body.
+            scope = {**scope, "method": "GET"}
         await self.api(scope, receive, send)
 
     def _check(self) -> None:

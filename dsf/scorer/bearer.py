@@ -7,6 +7,7 @@ import hmac
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,20 +45,21 @@ class Bearer:
         if not self._tokens():
             raise ScorerError(f"there is no token in the {self.where}")
 
-    def check(self, authorization: str | None) -> None:
-        """Raises RefusedError with 401 when the header does not carry the token, with 503 when there is no token."""
+    def check(self, authorization: Sequence[str]) -> None:
+        """Raises RefusedError with 401 unless the only line of the header has the token, with 503 without a token."""
         digests = self._tokens()
         if not digests:
             log.error("there is no token, so every request is refused where=%s", self.where)
             raise RefusedError(503, _NOT_READY)
-        scheme, _, token = (authorization or "").partition(" ")
+        scheme, _, token = (authorization[0] if len(authorization) == 1 else "").partition(" ")
         # Headers are latin-1 text.
         given = _digest(token.strip().encode("latin-1", "replace"))
         # Constant time: all are compared, and digests have one length.
         known = sum([hmac.compare_digest(given, digest) for digest in digests])
         if scheme.lower() != "bearer" or not known:
-            said = "the token is not the right one" if authorization else "a token is wanted"
-            raise RefusedError(401, f"{said}: Authorization: Bearer <token>", headers={"WWW-Authenticate": "Bearer"})
+            problem = ("a token is wanted", "the token is not the right one", "only one token is taken")
+            text = problem[min(len(authorization), 2)]
+            raise RefusedError(401, f"{text}: Authorization: Bearer <token>", headers={"WWW-Authenticate": "Bearer"})
 
     @property
     def where(self) -> str:

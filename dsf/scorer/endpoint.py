@@ -53,7 +53,7 @@ class ScoringEndpoint:
 
     async def _scores(self, request: Request) -> Answer:
         if self._scorer.token is not None:
-            self._scorer.token.check(request.headers.get("authorization"))
+            self._scorer.token.check(request.headers.getlist("authorization"))
         async with self._turn():
             body = await self._read(request)
             self._metrics.bytes.observe(len(body))

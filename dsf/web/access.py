@@ -189,9 +189,20 @@ class ProxyAccess:
 
 
 def _said(request: Request, headers: Sequence[str]) -> Caller:
-    """The user that headers of one family name."""
-    user, email, groups = (request.headers.get(header, "").strip() for header in headers)
+    """The user that headers of one family name. Raises AccessError (401) for one that is there twice."""
+    user, email, groups = (_only(request, header) for header in headers)
     return Caller(user or email, groups=tuple(one.strip() for one in groups.split(",") if one.strip()))
+
+
+def _only(request: Request, header: str) -> str:
+    lines = request.headers.getlist(header)
+    if len(lines) > 1:
+        raise AccessError(
+            f"the request has {len(lines)} lines {header}: the proxy in front of this page must replace what its "
+            f"clients send, not add to it",
+            401,
+        )
+    return lines[0].strip() if lines else ""
 
 
 class ListedRights:

@@ -29,7 +29,7 @@ _FORM_SECONDS: Final = 10.0
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form. Raises AccessError for one that is too large or has too many (413), or too slow (408)."""
+    """The fields of a form. Raises AccessError if it is too large (413), too slow (408) or has a field twice (400)."""
     body = b""
     try:
         async with asyncio.timeout(_FORM_SECONDS):
@@ -40,9 +40,13 @@ async def read_form(request: Request) -> dict[str, str]:
     except TimeoutError:
         raise AccessError(f"this form did not arrive within {_FORM_SECONDS:g} s", 408) from None
     try:
-        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=30))
+        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=30)
     except ValueError:
         raise AccessError("this form has too many fields", 413) from None
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise AccessError("this form has a field twice", 400)
+    return fields
 
 
 def add_forms(app: FastAPI, site: Site, acting: Acting) -> None:

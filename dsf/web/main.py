@@ -10,8 +10,7 @@ import uvicorn
 import dsf.log
 from dsf import memory
 from dsf.errors import SettingsError
-from dsf.http.protocol import PatientProtocol
-from dsf.http.serving import end_on_signals, listen
+from dsf.http.serving import configured, listen, serve
 from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.web.access import (
@@ -40,7 +39,7 @@ log = dsf.log.get(__name__)
 #: Seconds within which Redis must answer: a user is waiting.
 _CONNECT_TIMEOUT: Final = 2.0
 _ANSWER_TIMEOUT: Final = 5.0
-#: Seconds for running requests at shutdown; open event streams are closed.
+#: Seconds for running requests at shutdown.
 _SHUTDOWN_TIMEOUT: Final = 2
 
 
@@ -66,22 +65,12 @@ def run(settings: Settings) -> int:
     acting = Acting(client, settings, reading)
     with listen(settings.web_host, settings.web_port, "DSF_WEB_PORT") as listener:
         host, port = listener.getsockname()[:2]
-        config = uvicorn.Config(
-            make_app(sources, options, access, client, acting),
-            # Keep the framework's logging; actions are logged where they are performed.
-            log_config=None,
-            access_log=False,
-            http=PatientProtocol,
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
-        )
-        server = uvicorn.Server(config)
-        end_on_signals(server)
+        app = make_app(sources, options, access, client, acting)
+        server = uvicorn.Server(configured(app, shutdown_seconds=_SHUTDOWN_TIMEOUT))
         memory.settle()
         log.info("page listens", host=host, port=port, auth=settings.web_auth)
         try:
-            server.run(sockets=[listener])
+            serve(server, listener)
         finally:
             client.close()
     log.info("page ended")

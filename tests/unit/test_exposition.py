@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+import requests
 from prometheus_client import CollectorRegistry, Gauge
 
 from dsf import connections
@@ -78,6 +79,30 @@ def test_a_head_that_drips_is_cut_without_a_word(
 
         wait_for(is_cut, 30, "the client is cut")
     assert "Traceback" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/nothing"])
+def test_head_is_answered_as_get_without_a_body(server: Exposition, path: str) -> None:
+    address = f"http://127.0.0.1:{server.port}{path}"
+    with requests.Session() as session:
+        session.trust_env = False
+        got, headed = session.get(address, timeout=30), session.head(address, timeout=30)
+    assert (headed.status_code, headed.content) == (got.status_code, b"")
+    assert headed.headers["content-type"] == got.headers["content-type"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Authorization: Bearer a\r\nauthorization: Bearer b\r\n",
+        b"Content-Length: 1\r\nContent-Length: 2\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n",
+    ],
+)
+def test_a_header_that_is_there_twice_is_refused(server: Exposition, lines: bytes) -> None:
+    with connect(server) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
+        assert client.recv(100).split()[1] == b"400"
 
 
 def test_a_mistake_of_ours_is_logged_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -117,6 +117,9 @@ class _Handler(TimedHandler, BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._refuse(_RefusalError(HTTPStatus.METHOD_NOT_ALLOWED, f"metrics are pushed here: POST {OTLP_PATH}"))
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def _admitted(self) -> None:
         server: Any = self.server
         server.is_known(self.connection)
@@ -179,7 +182,8 @@ class _Handler(TimedHandler, BaseHTTPRequestHandler):
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
 
 class _Endpoint:

@@ -14,7 +14,7 @@ from dsf.scorer.errors import RefusedError
 
 def status(bearer: Bearer, header: str | None) -> int:
     try:
-        bearer.check(header)
+        bearer.check([] if header is None else [header])
     except RefusedError as refused:
         return refused.status
     return 200
@@ -44,10 +44,16 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, header: str | None, expect
 def test_a_refusal_says_how_to_authenticate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "secret")
     with pytest.raises(RefusedError) as caught:
-        Bearer(env="TOKEN").check("Bearer wrong")
+        Bearer(env="TOKEN").check(["Bearer wrong"])
     assert caught.value.headers == {"WWW-Authenticate": "Bearer"}
     assert "secret" not in caught.value.detail
     assert "secret" not in repr(Bearer(env="TOKEN"))
+
+
+def test_a_second_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "secret")
+    with pytest.raises(RefusedError, match="only one token"):
+        Bearer(env="TOKEN").check(["Bearer secret", "Bearer secret"])
 
 
 def test_a_file_with_several_tokens_is_read_again(tmp_path: Path) -> None:

@@ -44,6 +44,17 @@ def test_headers_that_the_proxy_lets_pass_name_nobody(headers: dict[str, str]) -
         recognised(ProxyAccess(ListedRights([])), X_Forwarded_User="ann", **headers)
 
 
+@pytest.mark.parametrize("header", ["User", "Email", "Groups"])
+@pytest.mark.parametrize("family", ["X-Forwarded", "X-Auth-Request"])
+def test_a_header_that_the_proxy_adds_to_its_client_s_names_nobody(family: str, header: str) -> None:
+    lines = [(f"{family}-User", "ann"), (f"{family}-{header}", "boss"), (f"{family}-{header}", "ann")]
+    raw = [(name.lower().encode(), text.encode()) for name, text in lines]
+    request = Request({"type": "http", "headers": raw, "dsf.trusted": True})
+    with pytest.raises(AccessError, match="must replace") as refused:
+        ProxyAccess(ListedRights([])).recognise(request)
+    assert refused.value.status == 401
+
+
 def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory: SettingsFactory) -> None:
     settings = settings_factory(
         role="web", web_auth="proxy", web_trusted_proxies=["10.0.0.0/8"], web_operators=["sre"], namespace="ocm"

@@ -36,6 +36,7 @@ def test_a_form_may_come_in_parts() -> None:
         (_request(b"to", is_whole=False), 408, r"this form did not arrive within 0\.1 s"),
         (_request(b"x" * 20_000, b"x" * 20_000, is_whole=True), 413, "too large"),
         (_request(b"&".join(b"x=1" for _ in range(31)), is_whole=True), 413, "too many fields"),
+        (_request(b"scorer=a&scorer=b", is_whole=True), 400, "a field twice"),
     ],
 )
 def test_a_form_that_is_refused(monkeypatch: pytest.MonkeyPatch, request_: Request, status: int, why: str) -> None:

@@ -1,0 +1,85 @@
+"""What every service does with a request first, seen from an application behind it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fastapi import FastAPI, Request
+from starlette.types import Message
+
+from dsf.connections import ONCE
+from dsf.http import front
+from dsf.http.front import Front
+
+app = FastAPI()
+
+
+@app.get("/")
+def get() -> str:
+    return "got"
+
+
+@app.post("/")
+async def post(request: Request) -> int:
+    return len(await request.body())
+
+
+def asked(
+    method: str, *headers: tuple[bytes, bytes], body: tuple[bytes, ...] = (b"",), then: str = "nothing"
+) -> list[Message]:
+    """What is sent. `then` comes after the parts of a body that are not its end: `nothing` or `http.disconnect`."""
+    sent: list[Message] = []
+    parts = [*body]
+    is_whole = b"" in parts
+
+    async def receive() -> Message:
+        if parts:
+            part = parts.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(parts) or not is_whole}
+        if then == "nothing":
+            await asyncio.Event().wait()
+        return {"type": then}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": "/", "query_string": b"", "headers": list(headers)}
+    asyncio.run(Front(app)(scope, receive, send))
+    return sent
+
+
+def status(sent: list[Message]) -> int:
+    return int(sent[0]["status"])
+
+
+@pytest.mark.parametrize("name", sorted(ONCE))
+def test_a_header_that_is_there_twice_is_refused(name: str) -> None:
+    twice = [(name.encode(), b"1"), (name.encode(), b"2")]
+    sent = asked("GET", *twice)
+    assert status(sent) == 400
+    assert name.encode() in sent[1]["body"]
+    assert status(asked("GET", twice[0], (b"accept", b"a"), (b"accept", b"b"))) == 200
+
+
+def test_head_is_answered_wherever_get_is() -> None:
+    assert status(asked("HEAD")) == status(asked("GET")) == 200
+
+
+@pytest.mark.parametrize("parts", [(), (b"half",)])
+def test_a_body_that_does_not_arrive_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]
+) -> None:
+    monkeypatch.setattr(front, "BODY_SECONDS", 0.05)
+    sent = asked("POST", body=parts)
+    assert status(sent) == 408
+    assert len([one for one in sent if one["type"] == "http.response.start"]) == 1
+
+
+def test_a_client_that_leaves_in_the_middle_is_no_error() -> None:
+    asked("POST", body=(b"half",), then="http.disconnect")
+
+
+def test_a_whole_body_arrives() -> None:
+    sent = asked("POST", body=(b"abc", b"de", b""))
+    assert (status(sent), sent[1]["body"]) == (200, b"5")
