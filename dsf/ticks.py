@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 import redis
 
 from dsf import keys, wire
+from dsf.api.pauses import LATEST
 from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.messages import FETCH_TASK, new_run_id
 from dsf.settings import settings
 from dsf.store.client import lua
-from dsf.store.entries import LATEST
 
 #: Seconds after `expires` within which a result still counts. A stage that began just before `expires` may take its
 #: timeout (30 s by default); the rest is for retries, a slow connection and ingest.
@@ -29,7 +29,7 @@ _FIELD = re.compile(r"<(\w+)>")
 
 
 def iso(at: float) -> str:
-    """Unix seconds as Celery's `expires`: ISO 8601 in UTC with milliseconds, LATEST (`dsf.store.entries`) at most."""
+    """Unix seconds as Celery's `expires`: ISO 8601 in UTC with milliseconds, LATEST (`dsf.api.pauses`) at most."""
     return datetime.fromtimestamp(min(at, LATEST), UTC).isoformat(timespec="milliseconds")
 
 

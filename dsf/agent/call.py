@@ -8,7 +8,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from dsf.store.entries import LATEST
+from dsf.api.pauses import LATEST
 
 _ORIGIN: Final = f"gen{os.getpid()}@{socket.gethostname()}"
 #: No callbacks and no chain: the task itself decides what follows it.

@@ -16,6 +16,7 @@ from typing import Final
 from pydantic.alias_generators import to_camel
 
 from dsf.api.naming import sanitize_resource_name
+from dsf.api.pauses import pause_end
 from dsf.api.promql import split_queries
 from dsf.api.ratelimit import parse_rate
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring
@@ -53,9 +54,9 @@ class ResolvedScorer:
     rate_limit: float | None
     when_failing: WhenFailing
     when_empty: WhenEmpty
-    #: No ticks at all, or none before this time.
+    #: No ticks at all, or none before this time (unix seconds).
     suspended: bool
-    paused_until: datetime | None
+    paused_until: float | None
     #: Authentication by ScoringAuthentications; sources in order.
     source_ways: tuple[Way, ...] = (NO_WAY,)
     scoring_way: Way = NO_WAY
@@ -192,7 +193,7 @@ def _check_size(summary: ScorerSummary) -> None:
         )
 
 
-def _paused_until(scorer: DynamicScorer) -> datetime | None:
+def _paused_until(scorer: DynamicScorer) -> float | None:
     text = scorer.metadata.annotations.get(PAUSED_UNTIL_ANNOTATION, "")
     if not text:
         return None
@@ -205,4 +206,4 @@ def _paused_until(scorer: DynamicScorer) -> datetime | None:
             Reason.InvalidPausedUntil,
             f"annotation {PAUSED_UNTIL_ANNOTATION}: {text!r} is not a time such as 2026-11-21T10:00:00Z",
         )
-    return moment
+    return pause_end(moment)

@@ -8,6 +8,7 @@ from datetime import datetime
 
 import typer
 
+from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -35,9 +36,9 @@ def seconds(text: str | int) -> int:
 
 
 def moment(text: str, now: float | None = None) -> float:
-    """A future time in unix seconds: ISO 8601 (local time unless it has a zone), or a duration from now.
+    """The end of a pause in unix seconds: ISO 8601 (local time unless it has a zone), or a duration from now.
 
-    Raises typer.BadParameter for anything else, for the past, and for more than MAX_SECONDS (68 years) ahead.
+    Raises typer.BadParameter for anything else and for the past.
     """
     now = time.time() if now is None else now
     if _DURATION.fullmatch(text):
@@ -45,16 +46,14 @@ def moment(text: str, now: float | None = None) -> float:
     else:
         try:
             # A time without a zone is local time.
-            at = datetime.fromisoformat(text).astimezone().timestamp()
-        except (ValueError, OverflowError, OSError):
+            at = pause_end(datetime.fromisoformat(text))
+        except ValueError:
             raise typer.BadParameter(
                 f"{text!r} is not a time; use ISO 8601 such as 2026-12-24T18:00 or 2026-12-24T18:00Z, "
                 "or a time from now such as 30m or 2h"
             ) from None
     if at <= now:
         raise typer.BadParameter(f"{text!r} is in the past")
-    if at > now + MAX_SECONDS:
-        raise _too_long(text)
     return at
 
 

@@ -64,11 +64,12 @@ class Actions:
         return done
 
     def pause(self, scorer: str, cluster: str | None, until: float | None = None, *, note: str = "") -> Override:
-        """Send no ticks until a moment (unix seconds), or until resumed. Raises ValueError after LATEST."""
+        """Send no ticks until a moment (unix seconds), or until resumed."""
         done = self._store.set_override(
             target_of(scorer, cluster), paused=True, paused_until=until, note=note, by=self._actor.name
         )
-        detail = "without an end" if until is None else f"until {rfc3339(datetime.fromtimestamp(until, UTC))}"
+        end = done.paused_until
+        detail = "without an end" if end is None else f"until {rfc3339(datetime.fromtimestamp(end, UTC))}"
         self._record(Action.PAUSE, scorer, _named(cluster), detail=detail, note=note)
         return done
 

@@ -12,8 +12,8 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic.alias_generators import to_camel
 
 from dsf.api.meta import rfc3339
+from dsf.api.pauses import LATEST
 from dsf.fleet.verdict import Verdict
-from dsf.store.entries import LATEST
 
 
 def _from_unix(value: object) -> object:

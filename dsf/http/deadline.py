@@ -12,7 +12,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Final, Protocol
+
+#: Seconds of one wait: an operating system cannot wait for any time that a deadline may be.
+_LONGEST_WAIT: Final = 3600.0
 
 _thread = threading.local()
 
@@ -126,7 +129,7 @@ class Watchdog:
         while True:
             with self._condition:
                 while (delay := self._next_look - time.monotonic()) > 0:
-                    self._condition.wait(None if delay == math.inf else delay)
+                    self._condition.wait(min(delay, _LONGEST_WAIT))
                 now = time.monotonic()
                 over = [exchange for exchange in self._watched if exchange.deadline <= now]
                 self._watched = [

@@ -25,7 +25,7 @@ from dsf.errors import ResolutionError
 from dsf.hub import capacity, secretdelivery
 from dsf.hub.capacity import Load
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
-from dsf.store.entries import LATEST, Entry
+from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, told_labels
 from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
 
@@ -505,7 +505,6 @@ def _variant(found: ScorerSummary | ResolutionError | None) -> ScorerSummary | O
 def _resolved_plan(scorer: DynamicScorer, resolved: ResolvedScorer, now: datetime) -> ScorerPlan:
     if resolved.suspended:
         return ScorerPlan(scorer, resolved, None, is_suspended=True)
-    if resolved.paused_until is not None and resolved.paused_until > now:
-        until = min(resolved.paused_until.timestamp(), LATEST)
-        return ScorerPlan(scorer, resolved, None, is_suspended=True, suspended_until=until)
+    if resolved.paused_until is not None and resolved.paused_until > now.timestamp():
+        return ScorerPlan(scorer, resolved, None, is_suspended=True, suspended_until=resolved.paused_until)
     return ScorerPlan(scorer, resolved, None)

@@ -17,6 +17,8 @@ RETRY_BASE: Final = 0.005
 RETRY_MAX: Final = 60.0
 #: A delay is cut by up to this share, so that keys that failed together are not retried together.
 JITTER: Final = 0.2
+#: Seconds of one wait: a key may be for a time that no operating system can wait for, such as a pause until 9999.
+LONGEST_WAIT: Final = 3600.0
 # 2 to this power times RETRY_BASE is beyond RETRY_MAX; larger powers are not worth computing.
 _MAX_DOUBLINGS: Final = 30
 
@@ -96,7 +98,7 @@ class WorkQueue(Generic[Key]):
                     self._dirty.discard(key)
                     self._processing.add(key)
                     return key
-                self._changed.wait(wait)
+                self._changed.wait(min(wait, LONGEST_WAIT) if wait is not None else None)
 
     def done(self, key: Key) -> None:
         """`key` is processed; if added meanwhile, it is ready again."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 import dsf.log
 from dsf import keys
+from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
 
 log = dsf.log.get(__name__)
@@ -18,11 +19,11 @@ log = dsf.log.get(__name__)
 ALL_CLUSTERS = "*"
 #: Source of a value that no override changes.
 FROM_ENTRY = "entry"
-#: Latest allowed time (unix seconds): 9999-01-01, so that every time zone still has a date for it.
-LATEST: Final = 253_370_764_800.0
-#: Validation context: the text is from Redis. Too large values are then clamped, not refused: they may predate the
-#: bound, and users must be able to see and undo them.
+#: Validation context: the text is from Redis. A too large interval is then clamped, not refused: it may predate the
+#: bound, and users must be able to see and undo it.
 _STORED = {"stored": True}
+
+PauseEnd = Annotated[float, AfterValidator(pause_end)]
 
 
 class Entry(BaseModel):
@@ -40,7 +41,7 @@ class Entry(BaseModel):
     #: `spec.execution.suspend` or the annotation paused-until, as decided by the controller.
     suspended: bool = False
     #: Unix seconds until which it is suspended; None without an end.
-    suspended_until: float | None = None
+    suspended_until: PauseEnd | None = None
     #: False: it cannot run now, regardless of overrides: its scoring API is down or its configuration is unusable.
     runnable: bool = True
 
@@ -63,18 +64,16 @@ class Override(BaseModel):
     interval: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
     #: None: not set. True: paused until `paused_until`, or until resumed.
     paused: bool | None = None
-    paused_until: float | None = Field(default=None, le=LATEST, allow_inf_nan=False)
+    paused_until: PauseEnd | None = None
     note: str = ""
     #: Its author, if known.
     by: str = ""
     at: float = 0.0
 
-    @field_validator("interval", "paused_until", mode="before")
+    @field_validator("interval", mode="before")
     @classmethod
     def _cut(cls, value: object, info: ValidationInfo) -> object:
-        if info.context is not _STORED or not isinstance(value, int | float):
-            return value
-        return min(MAX_SECONDS if info.field_name == "interval" else LATEST, value)
+        return min(MAX_SECONDS, value) if info.context is _STORED and isinstance(value, int | float) else value
 
 
 _Model = TypeVar("_Model", Entry, Override)

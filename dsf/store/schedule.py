@@ -198,7 +198,7 @@ class ScheduleStore:
         `interval` in seconds. `paused=True` pauses until `paused_until` (or without an end), `paused=False` resumes,
         even if the DynamicScorer itself is suspended. A new interval applies from its next slot; a resumed pair runs at
         once. Raises UnknownScorerError, UnknownClusterError, and ValueError for an interval that is not 1..MAX_SECONDS
-        (`dsf.api.types`) or an end of the pause after LATEST (`dsf.store.entries`); nothing is stored then.
+        (`dsf.api.types`) or an end of the pause that is no time; nothing is stored then.
         """
         at = time.time() if now is None else now
         self._check(target)

@@ -14,13 +14,14 @@ from typing import Any, Final
 import redis
 
 from dsf import keys
+from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
 from dsf.errors import UnknownScorerError
 from dsf.fleet.actions import Actions
 from dsf.fleet.changes import Actor
 from dsf.fleet.rescore import RunView, answer
 from dsf.settings import Settings
-from dsf.store.entries import LATEST, Effective
+from dsf.store.entries import Effective
 from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import Caller
 from dsf.web.reading import Reading
@@ -33,7 +34,6 @@ _MOST_SHOWN: Final = 20
 #: Most runs of one action that are tracked; more are only counted.
 MAX_RUNS: Final = 200
 _LONGEST_NOTE: Final = 500
-_NO_MOMENT: Final = "Until: a future time in UTC, before the year 9999."
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Acting:
         if act == "pause":
             if not note:
                 raise FormError("Note: give a reason for other users.")
-            actions.pause(scorer, cluster, _until(form.get("until", "")), note=note)
+            actions.pause(scorer, cluster, read_until(form.get("until", "")), note=note)
         elif act == "resume":
             actions.resume(scorer, cluster, note=note)
         elif act == "interval":
@@ -171,17 +171,15 @@ def _seconds(text: str) -> int:
     return int(text)
 
 
-def _until(text: str) -> float:
+def read_until(text: str) -> float:
+    """The end of a pause as a form has it, in unix seconds. Raises FormError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise FormError("Until: a date and time such as 2026-11-21T18:00, in UTC.") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    try:
-        until = moment.timestamp()
-    except (OverflowError, ValueError):
-        raise FormError(_NO_MOMENT) from None
-    if not time.time() < until <= LATEST:
-        raise FormError(_NO_MOMENT)
+    until = pause_end(moment)
+    if until <= time.time():
+        raise FormError("Until: a future time in UTC.")
     return until

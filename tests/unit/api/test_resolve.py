@@ -130,7 +130,7 @@ def test_without_execution_nothing_is_limited_or_suspended() -> None:
 
 def test_paused_until() -> None:
     found = scorer(synced=SYNCED, annotations={PAUSED_UNTIL: "2026-11-21T12:00:00+02:00"})
-    assert resolve(found).paused_until == datetime(2026, 11, 21, 10, tzinfo=UTC)
+    assert resolve(found).paused_until == datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "2026-11-21T12:00:00", "2026-11-21"])

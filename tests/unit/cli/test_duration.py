@@ -35,11 +35,6 @@ def test_what_is_too_long(text: str) -> None:
     assert seconds("2147483647") == 2147483647
 
 
-def test_a_moment_is_not_for_other_generations() -> None:
-    with pytest.raises(typer.BadParameter, match="too long"):
-        moment("9999-01-01", NOW)
-
-
 def test_a_duration_is_from_now() -> None:
     assert moment("2h", NOW) == NOW + 7200
 
@@ -60,7 +55,7 @@ def test_the_past_is_refused(text: str) -> None:
         moment(text, NOW)
 
 
-@pytest.mark.parametrize("text", ["tomorrow", "18:00", "9999999999-01-01", "9999-12-31T23:59:59-12:00"])
+@pytest.mark.parametrize("text", ["tomorrow", "18:00", "9999999999-01-01"])
 def test_what_is_no_moment(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="use ISO 8601"):
         moment(text, NOW)

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
+from queue import SimpleQueue
 
 import pytest
 
@@ -155,3 +156,14 @@ def test_no_key_is_worked_on_twice_at_once_or_lost() -> None:
     for thread in threads:
         thread.join(50)
     assert clashes == []
+
+
+def test_a_key_for_a_time_beyond_all_waits_keeps_no_other_from_coming() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("paused until 9999", 8_000 * 365 * 86_400.0)
+    taken: SimpleQueue[str | None] = SimpleQueue()
+    thread = threading.Thread(target=lambda: taken.put(queue.get()), daemon=True)
+    thread.start()
+    queue.add_after("other", 0.05)
+    assert taken.get(timeout=60) == "other"
+    queue.shutdown()

@@ -1,0 +1,59 @@
+"""The end of a pause: one bound, wherever it is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from dsf.api.pauses import LATEST, pause_end
+from dsf.api.types import PAUSED_UNTIL_ANNOTATION
+from dsf.cli.duration import moment
+from dsf.store.entries import Entry, Override, read
+from dsf.web.acting import read_until
+from tests.unit.hub.builders import scorer
+
+
+def from_annotation(text: str) -> float | None:
+    from dsf.api.resolve import resolve
+
+    return resolve(scorer(metadata={"annotations": {PAUSED_UNTIL_ANNOTATION: text}})).paused_until
+
+
+def from_store(text: str) -> float | None:
+    stored = read(Override, "c1/s", f'{{"paused": true, "paused_until": {datetime.fromisoformat(text).timestamp()}}}')
+    return stored.paused_until if stored is not None else None
+
+
+@pytest.mark.parametrize("read_end", [from_annotation, read_until, moment, from_store])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2999-01-01T00:00:00Z", datetime(2999, 1, 1, tzinfo=UTC).timestamp()),
+        ("9999-12-31T00:00:00Z", LATEST),
+        ("9999-12-31T23:59:59-12:00", LATEST),
+    ],
+)
+def test_every_way_to_write_a_pause_has_the_same_bound(
+    read_end: Callable[[str], float | None], text: str, expected: float
+) -> None:
+    assert read_end(text) == expected
+
+
+def test_a_bounded_end_has_a_date_and_no_time_is_refused() -> None:
+    assert pause_end(float("inf")) == LATEST
+    assert datetime.fromtimestamp(pause_end(1e300), UTC).year == 9999
+    with pytest.raises(ValueError, match="no time"):
+        pause_end(float("nan"))
+
+
+def test_what_redis_holds_is_bounded_too() -> None:
+    entry = read(
+        Entry,
+        "c1/s",
+        '{"cluster":"c1","scorer":"s","score_name":"s","interval":5,"suspended":true,"suspended_until":1e300}',
+    )
+    assert entry is not None
+    assert entry.suspended_until == LATEST > time.time()
