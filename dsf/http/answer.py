@@ -159,6 +159,7 @@ class _Metered(io.RawIOBase):
         # A sender that never pauses keeps the thread here, and the deadline must end that too.
         self._exchange.check()
         count = self._raw.readinto(buffer)
+        self._exchange.is_answered |= bool(count)
         self.left -= count or 0
         if self.left < 0:
             raise TooMuchError

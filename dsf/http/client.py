@@ -201,7 +201,7 @@ class _Request:
             if self.proxy is not None:
                 addresses.check(str(prepared.url), exchange)
                 hops = dict.fromkeys(proxies.PORTS, self.proxy.url)
-            with adapter.ask(prepared, (min(addresses.CONNECT_TIMEOUT, seconds), seconds), hops) as response:
+            with _asked(adapter, exchange, prepared, seconds, hops) as response:
                 found = Answer(response.status_code, read(response), response.headers.get("Content-Type", ""))
         except HttpError:
             if exchange.expired:
@@ -302,6 +302,28 @@ class _Request:
                 "bad_answer", f"{self.where}: the answer's Content-Encoding is one that was not asked for, send gzip"
             )
         return coding.inflated(iter(partial(response.read, _READ_COMPRESSED), b""))
+
+
+def _asked(
+    adapter: transport.Adapter,
+    exchange: Exchange,
+    prepared: requests.PreparedRequest,
+    seconds: float,
+    hops: dict[str, str] | None,
+) -> Response:
+    """The response. What fails on a kept connection without any answer is repeated on a new one, once.
+
+    The server, or something on the way there, may have given that connection up meanwhile.
+    """
+    timeout = min(addresses.CONNECT_TIMEOUT, seconds), seconds
+    try:
+        return adapter.ask(prepared, timeout, hops)
+    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError):
+        if not exchange.may_repeat():
+            raise
+    exchange.is_repeated = True
+    exchange.check()
+    return adapter.ask(prepared, timeout, hops)
 
 
 def _plain(response: Response, size: int) -> Iterator[bytes]:

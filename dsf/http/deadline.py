@@ -39,7 +39,10 @@ def made_for(owner: Timed) -> Iterator[None]:
 class Exchange:
     """One request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
 
-    __slots__ = ("_lock", "_over", "_socket", "deadline", "expired", "is_for_keys", "max_bytes", "owner")
+    __slots__ = (
+        *("_lock", "_over", "_socket", "deadline", "expired", "is_answered", "is_for_keys", "is_repeated"),
+        *("is_reused", "max_bytes", "owner"),
+    )
 
     def __init__(self, deadline: float, max_bytes: int, *, is_for_keys: bool = False) -> None:
         """`is_for_keys` allows a metadata address: the caller chooses it, not the author of a scorer."""
@@ -49,6 +52,11 @@ class Exchange:
         self.max_bytes = max_bytes
         #: Whether the deadline passed before the exchange was over.
         self.expired = False
+        #: Whether its connection served an earlier request, and whether the server has answered something.
+        self.is_reused = False
+        self.is_answered = False
+        #: Whether the first try failed on a reused connection: the next one is on a new connection.
+        self.is_repeated = False
         self._lock = threading.Lock()
         self._over = False
         self._socket: socket.socket | None = None
@@ -68,6 +76,10 @@ class Exchange:
             if self.expired:
                 raise TimeoutError
             self._socket = connection
+
+    def may_repeat(self) -> bool:
+        """Whether a failure may be that of a connection which was kept too long. Only once."""
+        return self.is_reused and not (self.is_answered or self.is_repeated or self.expired)
 
     @property
     def finished(self) -> bool:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import requests
@@ -32,6 +32,19 @@ _POOLS = 32
 #: Separate TLS configurations for which a thread keeps connections, and seconds until idle ones are closed.
 _OWN_POOLS = 32
 _OWN_SECONDS = 600.0
+#: Seconds after which an unused connection is not used again: load balancers and NAT forget one after 240 s and more,
+#: some without a word to either end.
+IDLE_SECONDS: Final = 60.0
+#: Seconds between keepalive probes, which keep a slow answer's connection alive there; three without an answer end it.
+_PROBE_SECONDS: Final = 15
+#: Seconds in which a kept connection's peer must acknowledge what is sent to it. A new one may take its time.
+_ACKNOWLEDGED_SECONDS: Final = 5
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
 
 
 class _Local(threading.local):
@@ -88,6 +101,8 @@ def _connected(connection: HTTPConnection) -> socket.socket:
         made = addresses.connect(connection, exchange)
     finally:
         connection.host, connection.port = named
+    for option in _KEEPALIVE:
+        made.setsockopt(*option)
     # A busy server may be slow to handshake, and a proxy to reach the server.
     made.settimeout(exchange.remaining())
     if connection.proxy is not None:
@@ -101,7 +116,7 @@ def _connected(connection: HTTPConnection) -> socket.socket:
     return made
 
 
-def _attach(connection: HTTPConnection) -> None:
+def _attach(connection: _Kept) -> None:
     """Give the connection's socket to this thread's exchange, connecting first if needed.
 
     urllib3 has a connect timeout and a read timeout; the former would apply while a request is sent, and a
@@ -111,6 +126,11 @@ def _attach(connection: HTTPConnection) -> None:
     if connection.sock is None:
         connection.connect()
     exchange.attach(connection.sock)
+    exchange.is_reused = connection.used > 0.0
+    connection.used = time.monotonic()
+    if exchange.is_reused:
+        acknowledged = _ACKNOWLEDGED_SECONDS * 1000
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, acknowledged)
     # What urllib3 sets on the socket before it sends.
     connection.timeout = exchange.remaining()
     connection.response_class = partial(Answer, exchange=exchange)  # type: ignore[assignment]
@@ -137,7 +157,24 @@ class _TlsSocket(ssl.SSLSocket):
         super().do_handshake(block)
 
 
-class _HTTPConnection(HTTPConnection):
+class _Kept(HTTPConnection):
+    """A connection that is kept for later requests, while it can be expected to work."""
+
+    #: Time of the last request, of time.monotonic(); 0 for a new connection.
+    used = 0.0
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the next request may use it; the pool closes it otherwise."""
+        is_idle = time.monotonic() - self.used > IDLE_SECONDS
+        return super().is_connected and not is_idle and not _exchange().is_repeated
+
+    def close(self) -> None:
+        super().close()
+        self.used = 0.0
+
+
+class _HTTPConnection(_Kept):
     def _new_conn(self) -> socket.socket:
         return _connected(self)
 
@@ -149,7 +186,7 @@ class _HTTPConnection(HTTPConnection):
         return _response(self)
 
 
-class _HTTPSConnection(HTTPSConnection):
+class _HTTPSConnection(_Kept, HTTPSConnection):
     def connect(self) -> None:
         tls = _local.tls
         self.ssl_context = trust.context(tls)
