@@ -5,6 +5,7 @@ For a new reason, add it here and add the row that `tests/unit/docs/test_reasons
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Self
 
@@ -210,12 +211,27 @@ class RefusalReason(Reason):
     BAD_LABELS = "bad_labels", "`metric` is not an object of strings", "send labels as strings"
     EMPTY_DIMENSION = (
         "empty_dimension",
-        "`scoreDimensionFormat` gives an empty name for its labels",
+        "`scoreDimensionFormat` gives an empty name, or separators alone, for its labels",
         "use a label that each result has",
     )
     DUPLICATE_DIMENSION = (
         "duplicate_dimension",
-        "a later result with the same item name replaces it; the cycle stays `ok`",
-        "a finer `scoreDimensionFormat`",
+        "a later result with the same item name, or the same labels, replaces it; the cycle stays `ok`",
+        "a finer `scoreDimensionFormat` with labels that tell the results apart, or one result for all of them",
     )
     OTHER = "other", "a reason unknown to this hub: the agent is newer", "upgrade the hub"
+
+
+class EmptyReason(Reason):
+    """Why a cycle with a valid answer has nothing to publish: the outcome `empty`."""
+
+    NO_RESULTS = (
+        "no_results",
+        "the scoring API answered without results; the message says how many series it was sent",
+        "run `dsf explain`: no series, and the query finds nothing; else the scoring API skips each of them",
+    )
+
+
+def plain_text(text: str) -> str:
+    """A text of a reason without Markdown: links by their text, no backticks."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")

@@ -29,9 +29,11 @@ class DimensionFormat:
 
     It is expanded in one pass: values that look like placeholders are not expanded. Unknown placeholders are literal,
     absent labels are empty. An empty format means the default.
+
+    A name of which only separators are left (`;;`) because no label of the format is there is no name.
     """
 
-    __slots__ = ("_labels", "_template")
+    __slots__ = ("_labels", "_separators", "_template")
 
     def __init__(self, fmt: str, cluster: str, score_name: str) -> None:
         known = {"cluster": cluster, "scoreName": score_name}
@@ -47,10 +49,14 @@ class DimensionFormat:
                 template += text.replace("%", "%%")
         self._template = template
         self._labels = labels
+        bare = template % (("",) * len(labels)) if labels else ""
+        #: The name of a result without any of the labels, if it has neither letter nor digit.
+        self._separators = "" if any(map(str.isalnum, bare)) else bare
 
     def render(self, labels: Mapping[str, str]) -> str:
         """The item name of a result with these labels; may be empty."""
-        return self._template % tuple([labels.get(label, "") for label in self._labels])
+        name = self._template % tuple([labels.get(label, "") for label in self._labels])
+        return "" if name == self._separators else name
 
 
 @lru_cache(256)

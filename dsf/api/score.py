@@ -55,8 +55,9 @@ class Items:
     items: tuple[Item, ...]
     #: Number of items with a value outside of -100..100.
     clamped: int
-    #: Number of duplicate names.
+    #: Number of duplicate names, and one that several results have by the same format.
     duplicates: int
+    duplicate: str
     #: Refused results by reason: empty_dimension, nan, infinite.
     refused: Counter[str]
 
@@ -100,13 +101,17 @@ def build_items(
             refused[RefusalReason.NAN if math.isnan(one[1]) else RefusalReason.INFINITE] += 1
     latest: dict[str, float] = {}
     accepted = 0
+    duplicate = ""
     nameless: Sequence[int] = range(len(finite))
     for one_format in (fmt, *more):
         render = DimensionFormat(one_format, cluster, score_name).render
         names = [render(labels) for labels, _ in finite]
         own = dict(zip(names, [score for _, score in finite], strict=True))
         own.pop("", None)
-        accepted += len(names) - names.count("")
+        nameable = len(names) - names.count("")
+        accepted += nameable
+        if nameable > len(own) and not duplicate:
+            duplicate = next(name for name, number in Counter(names).items() if name and number > 1)
         nameless = [number for number in nameless if not names[number]]
         for name, score in own.items() if latest else ():
             latest.setdefault(name, score)
@@ -119,6 +124,7 @@ def build_items(
         items=tuple((name, value) for name, (value, _) in values),
         clamped=sum(clamped for _, (_, clamped) in values),
         duplicates=accepted - len(latest),
+        duplicate=duplicate,
         refused=refused,
     )
 

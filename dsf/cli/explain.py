@@ -130,6 +130,8 @@ def _render(report: ExplainReport, limit: int) -> RenderableType:
     if report.outcome == "error":
         page.end(f"error: {report.stage} failed ({report.reason}): {report.message}", "red")
     else:
+        if report.message:
+            page.end(f"{report.reason}: {report.message}", "yellow")
         page.end(f"{report.outcome}: {good} of {len(report.results)} results are used. Nothing was published.", "green")
     return Group(*page.parts[1:])
 

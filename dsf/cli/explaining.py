@@ -17,6 +17,7 @@ from pydantic import Field
 
 from dsf.api.aggregate import aggregated
 from dsf.api.dimension import DimensionFormat
+from dsf.api.remarks import remark_of
 from dsf.api.score import build_items, to_score_value
 from dsf.api.scoring import Result, parse_response
 from dsf.api.summary import ScorerSummary
@@ -27,7 +28,9 @@ from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.fleet.views import View
 from dsf.http.access import Access
 from dsf.http.failures import place
+from dsf.reasons import RefusalReason
 from dsf.settings import Settings
+from dsf.sources import Payload
 from dsf.sources.base import Question
 from dsf.text import WITHHELD, masked
 
@@ -84,7 +87,8 @@ class ResultView(View):
 
 
 class ExplainReport(View):
-    """One cycle. `outcome` is ok, empty, partial or error; stage, reason and message describe an error."""
+    """One cycle. `outcome` is ok, empty, partial or error; stage, reason and message describe an error, or what of the
+    answer does not count."""
 
     cluster: str
     scorer: str
@@ -119,7 +123,7 @@ def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Deli
     except CycleError as error:
         values = {"outcome": "error", "stage": error.stage, "reason": error.reason, "message": error.message}
     else:
-        values = _judged(_Destination(cluster, summary), seen, cycle)
+        values = _judged(_Destination(cluster, summary), seen, cycle, payload)
     if seen.exchanges["score"]:
         values["request"] = RequestView(
             url=_without_user(summary.scoring_endpoint),
@@ -252,13 +256,16 @@ def _aggregate(results: Sequence[Result], summary: ScorerSummary) -> list[Result
     return aggregated(results, summary.aggregate_by or (), summary.aggregate_with or "")
 
 
-def _judged(destination: _Destination, seen: _Seen, cycle: Cycle) -> dict[str, Any]:
+def _judged(destination: _Destination, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[str, Any]:
     """The hub's result for this answer."""
     response, summary = cycle.response, cycle.summary
     if response is None:
         raise RuntimeError("the cycle was not scored")
     (question,) = seen.exchanges["score"]
     refused = Counter(response.refused)
+    # Only the labels that count tell metrics apart.
+    distinct = {frozenset(labels.items()) for labels, _ in response.results}
+    given, replaced, example = len(response.results), len(response.results) - len(distinct), ""
     results = list(destination.fates(seen.masked(b"".join(question.pieces))))
     if summary.score_destination != "None":
         try:
@@ -269,8 +276,13 @@ def _judged(destination: _Destination, seen: _Seen, cycle: Cycle) -> dict[str, A
         except ScoreObjectTooLargeError as error:
             failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
             return {"results": results, **failure}
+        given, replaced, example = len(used), built.duplicates, built.duplicate
         refused += built.refused
-    return {"results": results, "outcome": "partial" if refused else "ok" if response.results else "empty"}
+    outcome = "partial" if refused else "ok" if response.results else "empty"
+    refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
+    remark = remark_of(refused, response.refused.total() + given, example=example, series=payload.series)
+    said = {"reason": remark.reason, "message": remark.message} if remark else {}
+    return {"results": results, "outcome": outcome, **said}
 
 
 def _url(question: Question) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Default seconds of `--wait`: longer than the timeout of a slow stage.
 _PATIENCE = 60
-_STYLES = {"ok": "green", "empty": "green", "partial": "yellow"}
+_STYLES = {"ok": "green", "empty": "yellow", "partial": "yellow"}
 
 
 def rescore(
@@ -46,7 +46,8 @@ def rescore(
 ) -> None:
     """Send a tick now. This does not change the schedule and ignores pauses.
 
-    With --wait, exit code 1 if a cycle ends without a score; the reason is printed.
+    With --wait, exit code 1 if a cycle ends without a score, also when the answer was valid and none of its results
+    count; the reason is printed.
 
     Example: dsf rescore sample-scorer --cluster worker01 --wait
     """
@@ -68,7 +69,7 @@ def rescore(
         else:
             report = rescoring.sent(scorer, runs)
     emit(report, output, lambda: _render(report))
-    if not all(run.succeeded if wait else run.run_id for run in report.runs):
+    if not all(run.has_score if wait else run.run_id for run in report.runs):
         raise typer.Exit(BAD)
 
 

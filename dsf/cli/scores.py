@@ -83,6 +83,8 @@ def _state(score: ScoreView) -> tuple[str, str]:
     word, style = _STATES[score.state]
     if score.state == "failing":
         why = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
+    elif score.remark and not score.items:
+        why = score.remark.reason
     else:
         why = score.skips.reason if score.skips and not score.items else ""
     return (f"{word}: {why}" if why else word), style

@@ -110,6 +110,8 @@ def _cluster_table(report: StatusReport) -> RenderableType:
     rows: list[list[str | tuple[str, str]]] = []
     for score in report.scores or []:
         reason = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
+        if score.remark and not reason:
+            reason = score.remark.reason
         if score.skips and not reason:
             reason = f"{score.skips.reason}, {score.skips.ticks} not sent"
         state = score.state.value
@@ -152,9 +154,10 @@ def _reasons(report: StatusReport) -> list[Any]:
         hidden = scorer.clusters.failing - len(scorer.failures)
         if hidden > 0:
             lines.append(f"{scorer.name}: {hidden} more clusters are failing")
-        if scorer.clusters.empty:
-            where = f"{scorer.clusters.empty} of {scorer.clusters.desired} clusters"
-            lines.append(f"{scorer.name}: no score on {where}: the scoring API answers without usable results")
+        for remark in scorer.remarks:
+            what = "no score" if remark.state.value == "empty" else "not all results count"
+            where = f"{remark.clusters} of {scorer.clusters.desired} clusters"
+            lines.append(f"{scorer.name}: {what} on {where}: {remark.reason}: {remark.cluster}: {remark.message}")
         for idle in scorer.idle:
             old = age((report.at - idle.since).total_seconds())
             lines.append(

@@ -28,10 +28,13 @@ class StateCounts(View):
 
 
 class ReasonGroup(View):
-    """Pairs of one scorer that have no new score for one reason."""
+    """Pairs of one scorer that have no new score for one reason, or one that lacks results."""
 
     scorer: str
-    state: Verdict = Field(description="failing, or skipped for ticks that were not sent.")
+    state: Verdict = Field(
+        description="failing; skipped for ticks that were not sent; empty for answers without a score; ok for scores "
+        "without some of their results."
+    )
     stage: str = Field(description="fetch, score or publish; empty for lost cycles and skipped ticks.")
     reason: str
     clusters: int = Field(description="Number of clusters.")
@@ -202,6 +205,7 @@ class PairRow(View):
     next_run: Time | None = Field(default=None, description="null while paused.")
     failing: int = Field(default=0, description="Cycles in a row that failed, or that expired in the queue.")
     failure: FailureView | None = None
+    remark: FailureView | None = Field(default=None, description="Why the newest score has no items, or not all.")
     skips: SkipsView | None = None
 
 

@@ -17,14 +17,16 @@ from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
 from dsf.fleet.pages import Page, model_page
 from dsf.fleet.places import judged
-from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, skips_view
+from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, remark_view, skips_view
 from dsf.fleet.schedule import entry_view
-from dsf.fleet.scorerviews import MAX_FAILURES, scorer_views
+from dsf.fleet.scorerviews import MAX_FAILURES, remark_order, scorer_views
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import (
     ClusterCounts,
+    FailureView,
     HistoryList,
     IdleClusters,
+    RemarkView,
     ScheduleList,
     ScoreItem,
     ScoreList,
@@ -274,6 +276,7 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *
         age_seconds=age_of(state.last_success, now),
         failing=state.failing or (state.expired if state.trouble is not None else 0),
         failure=failure_view(state),
+        remark=remark_view(state),
         skips=skips_view(state, record),
         items=[ScoreItem(name=name, value=value) for name, value in usable.items] if usable else [],
         results=[ScoreResult(metric=labels, score=value) for labels, value in usable.results] if usable else [],
@@ -313,6 +316,7 @@ def scorer_view(
         last_success=last_success,
         age_seconds=age_of(last_success, now),
         failures=failures[:MAX_FAILURES],
+        remarks=_remarks(states, now),
         idle=_idle(record, states, now),
     )
 
@@ -326,6 +330,19 @@ def _cluster_counts(states: list[PairState], now: float) -> ClusterCounts:
             found = Verdict.OK
         numbers[_COUNTED.get(found, found.value)] += 1
     return ClusterCounts(desired=len(states), **numbers)
+
+
+def _remarks(states: list[PairState], now: float) -> list[RemarkView]:
+    groups: defaultdict[tuple[Verdict, str], list[FailureView]] = defaultdict(list)
+    for state in states:
+        found, remark = verdict(state, now), remark_view(state)
+        if remark is not None and found in (Verdict.EMPTY, Verdict.OK):
+            groups[found, remark.reason].append(remark)
+    rows = []
+    for (judged_as, _), some in groups.items():
+        newest = max(some, key=lambda one: one.at)
+        rows.append(RemarkView(**newest.model_dump(), clusters=len(some), state=judged_as))
+    return sorted(rows, key=remark_order)
 
 
 def _idle(record: ScorerRecord, states: list[PairState], now: float) -> list[IdleClusters]:

@@ -36,10 +36,7 @@ class RunView(View):
     timings: dict[str, float] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
 
-    @property
-    def succeeded(self) -> bool:
-        """Whether it produced a score."""
-        return self.outcome in SUCCESSES
+    has_score: bool = Field(default=False, description="There is a score from it, if only the one for empty answers.")
 
 
 class RescoreReport(View):
@@ -142,9 +139,21 @@ def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
 def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> RescoreReport:
     records = Registry(client).scorers()
     now = time.time()
-    succeeded = [(run.cluster, scorer) for run in runs if run.succeeded]
-    scores = [score_view(state, records, now) for state in Pairs(client).states(succeeded)]
-    return RescoreReport(at=now, scorer=scorer, runs=runs, scores=scores)
+    record = records.get(scorer)
+    is_filled = record is not None and record.when_empty.behavior == "Value"
+    name = "results" if record is not None and record.destination == "None" else "items"
+    ended = [
+        run.model_copy(
+            update={
+                "has_score": run.outcome == "ok"
+                or (run.outcome in SUCCESSES and (is_filled or run.counts.get(name, 0) > 0))
+            }
+        )
+        for run in runs
+    ]
+    scored = [(run.cluster, scorer) for run in ended if run.has_score]
+    scores = [score_view(state, records, now) for state in Pairs(client).states(scored)]
+    return RescoreReport(at=now, scorer=scorer, runs=ended, scores=scores)
 
 
 def _nothing_heard(client: redis.Redis, cluster: str, scorer: str) -> str:

@@ -16,7 +16,7 @@ from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import Books, CycleView, FailureView, SkipsView
 from dsf.store.entries import effective, scorer_target
 from dsf.store.history import HistoryEntry
-from dsf.store.pairs import PairState, Score
+from dsf.store.pairs import Failure, PairState, Score
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import Entry, Override
 
@@ -115,11 +115,19 @@ def cycle_view(entry: HistoryEntry) -> CycleView:
 
 def failure_view(state: PairState) -> FailureView | None:
     """Why its newest cycles have no score; None if they have."""
-    failure = state.trouble
+    return _failure(state.cluster, state.trouble)
+
+
+def remark_view(state: PairState) -> FailureView | None:
+    """Why its newest score has no items, or not all of its results; None if all count."""
+    return _failure(state.cluster, state.remark)
+
+
+def _failure(cluster: str, failure: Failure | None) -> FailureView | None:
     if failure is None:
         return None
     return FailureView(
-        cluster=state.cluster,
+        cluster=cluster,
         run_id=failure.run,
         stage=failure.stage,
         reason=failure.reason,
@@ -158,5 +166,6 @@ def _row(
         "next_run": None if judged is Verdict.PAUSED else due,
         "failing": state.failing or (state.expired if state.trouble is not None else 0),
         "failure": failure_view(state),
+        "remark": remark_view(state),
         "skips": skips_view(state, record),
     }

@@ -9,12 +9,13 @@ import redis
 
 from dsf import keys
 from dsf.fleet import pairindex
-from dsf.fleet.overviews import StateCounts
+from dsf.fleet.overviews import ReasonGroup, StateCounts
 from dsf.fleet.pairindex import Source
 from dsf.fleet.places import Segment, segments
+from dsf.fleet.reasongroups import reason_groups
 from dsf.fleet.rows import age_of, failure_view, skips_view
 from dsf.fleet.verdict import Verdict
-from dsf.fleet.views import ClusterCounts, FailureView, IdleClusters, ScorerView
+from dsf.fleet.views import ClusterCounts, FailureView, IdleClusters, RemarkView, ScorerView
 from dsf.store.entries import ALL_CLUSTERS, Override, interval_in_force
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ScorerRecord
@@ -37,6 +38,7 @@ def scorer_views(
             pipe.hkeys(keys.model_groups(record.name))
         answers = pipe.execute()
     pairs = Pairs(client)
+    reasons = reason_groups(client, {record.name: record for record in records})
     found = []
     for number, (record, source, states) in enumerate(zip(records, sources, counts, strict=True)):
         newest, groups = answers[2 * number : 2 * number + 2]
@@ -59,6 +61,7 @@ def scorer_views(
                 last_success=last_success,
                 age_seconds=age_of(last_success, now),
                 failures=_failures(client, pairs, source, now) if states.failing else [],
+                remarks=_remarks(reasons[record.name], now),
                 idle=_idle(client, pairs, record, groups, states, now),
             )
         )
@@ -99,6 +102,20 @@ def _failures(client: redis.Redis, pairs: Pairs, source: Source, now: float) -> 
     names = _first(client, source, segments(now, [Verdict.FAILING]), _LOOKED_AT)
     found = [one for state in pairs.verdicts(names) if (one := failure_view(state)) is not None]
     return sorted(found, key=lambda one: one.at, reverse=True)[:MAX_FAILURES]
+
+
+def remark_order(one: RemarkView) -> tuple[bool, int, str]:
+    """Key by which remarks are sorted."""
+    return one.state is not Verdict.EMPTY, -one.clusters, one.reason
+
+
+def _remarks(groups: Iterable[ReasonGroup], now: float) -> list[RemarkView]:
+    found = [
+        RemarkView(**{name: getattr(one, name) for name in RemarkView.model_fields} | {"at": one.at or now})
+        for one in groups
+        if one.state in (Verdict.EMPTY, Verdict.OK)
+    ]
+    return sorted(found, key=remark_order)
 
 
 def _idle(

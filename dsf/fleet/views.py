@@ -47,6 +47,14 @@ class FailureView(View):
     at: Time
 
 
+class RemarkView(FailureView):
+    """Clusters with the same reason why a valid answer has no score, or not all of its results count; run, text and
+    time are of the one cluster named."""
+
+    clusters: int = Field(description="On how many clusters.")
+    state: Verdict = Field(description="empty without a score, ok with one.")
+
+
 class SkipsView(View):
     """The newest ticks of one scorer on one cluster were due and were not sent."""
 
@@ -96,6 +104,9 @@ class ScoreView(View):
     age_seconds: float | None = Field(default=None, description="Seconds since the last successful cycle.")
     failing: int = Field(description="Cycles in a row that failed, or that expired in the queue again and again.")
     failure: FailureView | None = None
+    remark: FailureView | None = Field(
+        default=None, description="Why the newest score has no items, or not all of its results; null when all count."
+    )
     skips: SkipsView | None = Field(default=None, description="null when the newest tick was sent.")
     items: list[ScoreItem] = []
     results: list[ScoreResult] = []
@@ -155,6 +166,11 @@ class ScorerView(View):
     last_success: Time | None = Field(default=None, description="The newest one of all clusters.")
     age_seconds: float | None = None
     failures: list[FailureView] = Field(default=[], description="Newest first, at most 10, one per failing cluster.")
+    remarks: list[RemarkView] = Field(
+        default=[],
+        description="Clusters whose newest answer was valid and brought no score, or results that do not count. One "
+        "per reason, those without a score first, then most clusters first.",
+    )
     idle: list[IdleClusters] = Field(
         default=[],
         description="Clusters that get no ticks and have no score that may be used, or three or more ticks in a row "

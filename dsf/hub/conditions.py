@@ -12,7 +12,7 @@ from dsf.api.resolvereason import Reason
 from dsf.api.scorer import MAX_FAILURES, ClusterCounts, DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
 from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
-from dsf.hub.cycles import Cycles
+from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, Cycles
 from dsf.hub.health import Health
 from dsf.hub.summaries import Obstacle, ScorerPlan
 from dsf.store.entries import Override, Pace, Pauses
@@ -309,16 +309,29 @@ def _scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Statement:
         text = f"{cycles.idle} of {spread.desired} clusters have no score, for they are sent no ticks; longest: "
         text += f"{skips.cluster}, {skips.reason}: {skips.why(plan.scorer.spec.execution.rate_limit)}"
         return Statement("False", "TicksSkipped", text)
-    empty = f"the scoring API answers without usable results on {cycles.empty} of {spread.desired} clusters"
+    return _answered(spread, cycles)
+
+
+def _answered(spread: Spread, cycles: Cycles) -> Statement:
+    """Where no cycle fails: what the answers brought."""
+    remark = f"; {cycles.remark}" if cycles.remark else ""
+    empty = f"the scoring API answers without usable results on {cycles.empty} of {spread.desired} clusters{remark}"
     if cycles.succeeding == 0:
         if cycles.empty:
-            return Statement("False", "NoItems", f"no cluster has a score: {empty}; dsf explain shows why")
+            return Statement("False", NO_ITEMS, f"no cluster has a score: {empty}")
         if cycles.expired:
             text = f"{cycles.expired} of {spread.desired} scores have expired, and no newer cycle has ended"
             return Statement("False", "ScoresExpired", text)
         return Statement("Unknown", "NoCyclesYet", "no cycle has ended yet")
     text = f"{cycles.succeeding} of {spread.desired} clusters have a score"
-    return Statement("True", "CyclesSucceed", f"{text}; {empty}" if cycles.empty else text)
+    if cycles.empty:
+        return Statement("True", "CyclesSucceed", f"{text}; {empty}")
+    if cycles.remark:
+        what = (
+            "some results replace each other" if cycles.remark_reason == ITEMS_REPLACED else "some results are refused"
+        )
+        return Statement("True", cycles.remark_reason, f"{text}; {what} on {cycles.remarked}{remark}")
+    return Statement("True", "CyclesSucceed", text)
 
 
 def _no_clusters(without_addon: int) -> Statement:

@@ -6,12 +6,21 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 from dsf.api.scorer import MAX_FAILURES, Failure
 from dsf.api.validity import has_expired
 from dsf.fleet.verdict import Verdict, verdict
+from dsf.reasons import RefusalReason
 from dsf.store.pairs import PairState
 from dsf.store.skips import Skips
+
+#: Reasons of the condition Scoring for valid answers that do not count, or not all of them.
+NO_ITEMS: Final = "NoItems"
+RESULTS_REFUSED: Final = "ResultsRefused"
+ITEMS_REPLACED: Final = "ItemsReplaced"
+_REMARKS: Final = (NO_ITEMS, ITEMS_REPLACED, RESULTS_REFUSED)
+_REMARKED: Final = (Verdict.EMPTY, Verdict.OK)
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,11 @@ class Cycles:
     expired: int = 0
     #: Newest first, at most MAX_FAILURES.
     failures: list[Failure] = field(default_factory=list)
+    #: What is said of answers that do not count, or not all of them: the condition's reason, the number of clusters,
+    #: and `<cluster>: <sentence>` for one of them. Those without a score come first.
+    remark_reason: str = ""
+    remarked: int = 0
+    remark: str = ""
     #: Clusters whose score the API server refused, and the reason for one, `<cluster>: <error>`.
     unwritten: int = 0
     refusal: str = ""
@@ -40,6 +54,7 @@ class Cycles:
         refusal = ""
         idle: list[Skips] = []
         failures: list[tuple[float, Failure]] = []
+        remarks: dict[str, list[str]] = {}
         for state in states:
             found = state.trouble
             if state.unwritten:
@@ -52,12 +67,17 @@ class Cycles:
             else:
                 # Its score is valid until it expires, although it gets no ticks.
                 counts[Verdict.OK if judged is Verdict.SKIPPED else judged] += 1
+            if state.remark is not None and judged in _REMARKED:
+                reason = _condition_reason(judged, state.remark.reason)
+                remarks.setdefault(reason, []).append(f"{state.cluster}: {state.remark.message}")
             if found is not None:
                 time = datetime.fromtimestamp(int(found.at), UTC)
                 failure = Failure(
                     cluster=state.cluster, stage=found.stage, reason=found.reason, message=found.message, time=time
                 )
                 failures.append((found.at, failure))
+        remark_reason = next((reason for reason in _REMARKS if reason in remarks), "")
+        remarked = sorted(remarks.get(remark_reason, ()))
         failures.sort(key=lambda item: (-item[0], item[1].cluster))
         return cls(
             succeeding=counts[Verdict.OK],
@@ -65,11 +85,20 @@ class Cycles:
             empty=counts[Verdict.EMPTY],
             expired=counts[Verdict.EXPIRED],
             failures=[failure for _, failure in failures[:MAX_FAILURES]],
+            remark_reason=remark_reason,
+            remarked=len(remarked),
+            remark=remarked[0] if remarked else "",
             unwritten=unwritten,
             refusal=refusal,
             idle=len(idle),
             skips=min(idle, key=lambda skips: (skips.since, skips.cluster), default=None),
         )
+
+
+def _condition_reason(judged: Verdict, reason: str) -> str:
+    if judged is Verdict.EMPTY:
+        return NO_ITEMS
+    return ITEMS_REPLACED if reason == RefusalReason.DUPLICATE_DIMENSION else RESULTS_REFUSED
 
 
 def _is_usable(state: PairState, now: float) -> bool:

@@ -3,6 +3,7 @@
 - A result without score items is `empty` if the scoring API sent no result, `partial` if all were refused.
 - A result is `partial` if the agent or the hub refused some of its scores. A duplicate dimension is counted as
   refused (`duplicate_dimension`) but does not make the cycle partial: the later one counts.
+- Unless all of its scores count, a successful cycle has a remark that says why.
 - A score too large for one object fails the whole cycle: half a score set would rank clusters wrongly.
 - Implausible times end the run as failed, so that the pair shows why it has no score.
 """
@@ -12,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dsf.api.aggregate import aggregated
+from dsf.api.remarks import Remark, remark_of
 from dsf.api.score import Item, build_items
 from dsf.api.scoring import REFUSALS
 from dsf.api.types import USED_LABELS
@@ -23,7 +25,7 @@ from dsf.api.validity import valid_until, validity_at
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.keys import is_name
 from dsf.messages import LARGEST_COUNT, Result, is_run_id, run_time
-from dsf.reasons import SkipReason
+from dsf.reasons import RefusalReason, SkipReason
 from dsf.settings import Settings
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import SUCCESSES, Failure, Score
@@ -52,6 +54,7 @@ class _Scored(NamedTuple):
     score: Score
     refused: dict[str, int]
     clamped: int
+    remark: Remark | None
 
 
 def ending_of(
@@ -149,19 +152,26 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_r
     partial = result.outcome == "partial" or bool(refused)
     items: Sequence[Item] = ()
     clamped = 0
+    given: Sequence[tuple[Mapping[str, str], float]] = result.results
+    number, replaced, example = sum(refused.values()), 0, ""
     if scorer.destination != "None":
         try:
             more = scorer.more_dimension_formats
-            results = aggregated(result.results, scorer.aggregate_by, how) if (how := scorer.aggregate_with) else kept
-            built = build_items(results, scorer.dimension_format, result.cluster, scorer.score_name, more=more)
+            if how := scorer.aggregate_with:
+                given = aggregated(given, scorer.aggregate_by, how)
+            built = build_items(given, scorer.dimension_format, result.cluster, scorer.score_name, more=more)
         except ScoreObjectTooLargeError as error:
             raise CycleError("publish", "too_large", str(error)) from None
         items, clamped = built.items, built.clamped
         partial = partial or bool(built.refused)
         refused += built.refused
-        if built.duplicates:
-            refused["duplicate_dimension"] = built.duplicates
+        replaced, example = built.duplicates, built.duplicate
+    else:
+        replaced = len(given) - len(kept)
+    if replaced:
+        refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
     outcome = "partial" if partial else "ok" if kept else "empty"
+    remark = remark_of(refused, number + len(given), example=example, series=result.counts.get("series"))
     # All of it was just validated.
     score = Score.model_construct(
         run=result.run,
@@ -171,7 +181,7 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_r
         results=kept,
         items=list(items),
     )
-    return _Scored(outcome, score, refused, clamped)
+    return _Scored(outcome, score, refused, clamped, remark)
 
 
 def _kept(results: Sequence[_Kept]) -> list[_Kept]:
@@ -194,7 +204,17 @@ def _succeeded(result: Result, scorer: ScorerRecord, scored: _Scored) -> Ending:
         counts["refused"] = min(sum(scored.refused.values()), LARGEST_COUNT)
     if scored.clamped:
         counts["clamped"] = scored.clamped
-    return _ending(result, scorer, scored.outcome, counters, score=scored.score, counts=counts)
+    remark = scored.remark
+    return _ending(
+        result,
+        scorer,
+        scored.outcome,
+        counters,
+        reason=remark.reason if remark else "",
+        message=remark.message if remark else "",
+        score=scored.score,
+        counts=counts,
+    )
 
 
 def _failed(result: Result, scorer: ScorerRecord, error: CycleError, now: float, refusal: str = "") -> Ending:
@@ -249,6 +269,9 @@ def _ending(
             value=_value(score),
         ),
         failure=failure,
+        remark=Failure(run=result.run, stage="", reason=reason, message=message, at=run_time(result.run))
+        if score is not None and reason
+        else None,
         score=score,
         digest=digest_of(score.score_name, score.items) if score is not None and outcome in SUCCESSES else "",
         refusal=refusal,

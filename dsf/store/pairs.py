@@ -21,6 +21,8 @@ Fields of the hash `dsf.keys.pair_key(cluster, scorer)`:
                                                                metrics only); missing in one of an earlier version
     value                                                      the number that represents the score: its item, or
                                                                the mean of its items; empty if there is none
+    remark                                                     JSON of a Failure: why the newest score has no items, or
+                                                               not all of its results; absent if all count
     unwritten                                                  why its AddOnPlacementScore was refused; else absent
 
 Fields about ticks not sent by beat are in `dsf.store.skips`.
@@ -52,6 +54,7 @@ LAST_SUCCESS = "last_success"
 FAILING = "failing"
 FAILURE = "failure"
 SCORE = "score"
+REMARK = "remark"
 UNWRITTEN = "unwritten"
 EXPIRED = "expired"
 EXPIRED_RUN = "expired_run"
@@ -65,7 +68,7 @@ EXPIRED_THRESHOLD = 3
 
 
 class Failure(BaseModel):
-    """Why the newest cycle of a pair failed. `at` is unix seconds on the hub's clock."""
+    """Why the newest cycle of a pair failed, or has not all of its results. `at` is unix seconds on the hub's clock."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -218,6 +221,12 @@ class PairState:
         return float(text) if text else None
 
     @property
+    def remark(self) -> Failure | None:
+        """Why the newest score has no items, or not all of its results; None if all count."""
+        text = self._fields.get(REMARK)
+        return None if text is None else Failure.model_validate_json(text)
+
+    @property
     def unwritten(self) -> str:
         """Why the backend refused the AddOnPlacementScore; empty if it did not."""
         return self._fields.get(UNWRITTEN, "")
@@ -242,6 +251,7 @@ _VERDICT_FIELDS = (
     LAST_SUCCESS,
     FAILING,
     FAILURE,
+    REMARK,
     UNWRITTEN,
     EXPIRED,
     EXPIRED_RUN,

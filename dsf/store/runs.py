@@ -55,6 +55,8 @@ class Ending(NamedTuple):
     history: HistoryEntry
     #: Errors only.
     failure: Failure | None = None
+    #: Why its score has no items, or not all; successes only.
+    remark: Failure | None = None
     #: Successes only.
     score: Score | None = None
     #: Digest of the score to write; equal digests need no write.
@@ -227,6 +229,7 @@ def _row(ending: Ending) -> Iterable[_Argument]:
         # A metrics-only score has results and no items.
         len(score.items if ending.written else score.results) if score is not None else 0,
         "" if history.value is None else f"{history.value:.6g}",
+        ending.remark.model_dump_json() if ending.remark is not None else "",
     )
 
 

@@ -166,7 +166,9 @@ class Reading:
                 why = Why(group.stage, group.reason, group.message, at, group.run_id)
                 found.append(Group(one.name, STATES[group.state.value], why, group.cluster, group.clusters))
             for state in _WORDLESS:
-                number = getattr(one.states, state.value)
+                # Those with a remark are in a group.
+                grouped = sum(group.clusters for group in one.reasons if group.state is state)
+                number = max(0, getattr(one.states, state.value) - grouped)
                 if number and wordless < _MAX_WORDLESS:
                     wordless += 1
                     some = self.page(PairFilter(scorer=one.name, states=[state]), 1).rows
@@ -313,7 +315,9 @@ def states_named(names: Collection[str]) -> list[Verdict]:
 
 
 def _why(state: State, model: PairRow, record: ScorerRecord | None, entry: EntryView | None) -> Why | None:
-    """Why a pair is not ok; None if it is."""
+    """Why a pair has no score, or not all of it; None if it has."""
+    if state.name in ("ok", "empty") and (remark := model.remark) is not None:
+        return Why(remark.stage, remark.reason, remark.message, remark.at.timestamp(), remark.run_id)
     if state.name == "ok":
         return None
     if state.name == "paused":

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 from markupsafe import Markup
 
-from dsf.reasons import FailureReason, SkipReason
+from dsf.reasons import EmptyReason, FailureReason, Reason, RefusalReason, SkipReason, plain_text
 from dsf.web import drawing
 from dsf.web.search import quoted
 from dsf.web.states import STATES
@@ -151,21 +151,19 @@ def rough(seconds: float) -> str:
 
 def advice(reason: str) -> str:
     """Advice for a reason; empty for an unknown one."""
-    for kind in (FailureReason, SkipReason):
-        for one in kind:
-            if one.value == reason:
-                # Replace links by their text.
-                return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", one.advice).replace("`", "")
-    return ""
+    found = _reason(reason)
+    return plain_text(found.advice) if found else ""
 
 
 def meaning(reason: str) -> str:
     """Meaning of a reason; empty for an unknown one."""
-    for kind in (FailureReason, SkipReason):
-        for one in kind:
-            if one.value == reason:
-                return one.meaning.replace("`", "")
-    return ""
+    found = _reason(reason)
+    return plain_text(found.meaning) if found else ""
+
+
+def _reason(reason: str) -> Reason | None:
+    kinds: tuple[type[Reason], ...] = (FailureReason, SkipReason, RefusalReason, EmptyReason)
+    return next((one for kind in kinds for one in kind if one.value == reason), None)
 
 
 @functools.cache

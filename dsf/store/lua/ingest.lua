@@ -2,16 +2,16 @@
 -- whatever can fail is looked at before the first write, and what Redis has against one says nothing of the others.
 -- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 written, 6 rejected, 7 hub changed, 8 hub wake
 -- ARGV  1 now, 2 history length, 3 beginning of the names of histories, 4 so many runs in a row that expired in the
---       queue are news, then 17 per result:
+--       queue are news, then 18 per result:
 --       pair | scorer | run | outcome | refusal: '' or the reason for which an open run ends as the error that follows
 --       and any other run is refused | failure (JSON, errors only) | score (JSON, successes only) | digest of what would
 --       be written | when it was measured | until when it is valid | row of the history | failures in a row after which
 --       the written score changes (0: never) | '1' when an object is to be written | what to add to counters when the
 --       run's books close, as `field amount ...` | '1' when the run expired in the queue | number of items of the score |
---       the one number that stands for the score, '' for none
+--       the one number that stands for the score, '' for none | why the score has not all results (JSON), '' if it has
 -- Returns for each {the outcome, 'late', 'replayed', 'stale' or 'removed'; 1 when a writer has to look at the pair now},
 -- or the error.
-local ROW = 17
+local ROW = 18
 local now, history_length, many_expired = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 -- The largest whole number that is exact as a Lua number; books that are full stay full.
 local FULL = 2 ^ 53
@@ -24,7 +24,7 @@ end
 
 local function take(first)
     local pair, scorer, run, outcome, refusal, failure_now, score, digest_now, measured, until_now, row, threshold,
-        written, counters, has_expired, items_now, value_now = unpack(ARGV, first, first + ROW - 1)
+        written, counters, has_expired, items_now, value_now, remark_now = unpack(ARGV, first, first + ROW - 1)
     local member, hash, history = pair .. '/' .. run, PAIR .. pair, ARGV[3] .. pair
 
     if call('HEXISTS', KEYS[3], pair) == 0 then
@@ -41,7 +41,7 @@ local function take(first)
     local is_shown = written == '1' or call('HEXISTS', KEYS[5], pair) == 1
     local known = call('LLEN', history)
     local names = {'state_run', 'last_run', 'score_run', 'failing', 'failure', 'digest', 'valid_until', 'last_success',
-        'expired', 'changes', 'items', 'skips', 'value'}
+        'expired', 'changes', 'items', 'skips', 'value', 'remark'}
     local STATE = #names
     local amounts = {}
     if not late then
@@ -71,7 +71,8 @@ local function take(first)
     local state_run, last_run, score_run = state[1] or '', state[2] or '', state[3] or ''
     local failing, failure, digest = tonumber(state[4]) or 0, state[5], state[6] or ''
     local valid_until, last_success, expired = state[7], state[8], tonumber(state[9]) or 0
-    local items, value = state[11], state[13]
+    local items, value, remark = state[11], state[13], state[14]
+    local had_remark = remark and true or false
     local is_over = (tonumber(valid_until) or 0) <= now
 
     if not is_open and refusal ~= '' then
@@ -155,6 +156,15 @@ local function take(first)
                 last_success = measured
             end
             valid_until, items, value = until_now, items_now, value_now
+            if remark or remark_now ~= '' then
+                news = news or model_decoded(remark).reason ~= model_decoded(remark_now).reason
+                remark = remark_now ~= '' and remark_now
+                if remark then
+                    set('remark', remark)
+                else
+                    gone[#gone + 1] = 'remark'
+                end
+            end
             set('score', score)
             set('score_run', run)
             set('digest', digest_now)
@@ -212,7 +222,7 @@ local function take(first)
     end
     if outcome ~= 'skipped' or has_expired == '1' then
         model_place(model_split(pair), scorer, now, nil, nil, touched,
-            {failing, expired, last_success, valid_until, items, state[12], value, failure})
+            {failing, expired, last_success, valid_until, items, state[12], value, failure or false, remark, had_remark})
     end
     if changed then
         -- LT: a pair that already waits keeps its place.

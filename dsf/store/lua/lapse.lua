@@ -20,6 +20,7 @@ for _, scorer in ipairs(redis.call('SMEMBERS', KEYS[1])) do
                 local place = MODEL_RANK.expired * MODEL_SPAN + tonumber(over[i + 1]) - base
                 redis.call('ZADD', index, string.format('%.6f', place), cluster)
                 redis.call('ZREM', MODEL .. 'values:' .. scorer, cluster)
+                model_leave_group(cluster, scorer)
                 model_weigh(cluster, MODEL_WEIGHT[MODEL_RANK.expired] - MODEL_WEIGHT[MODEL_RANK[state]])
                 model_changed(pair)
             end

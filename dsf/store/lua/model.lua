@@ -85,12 +85,15 @@ end
 -- Puts a pair where it belongs at `now`, by what its hash says.
 -- is_paused and until (unix seconds or nil): whether it shall run; is_paused nil: as it was.
 -- touched: readers want to hear of it although its state may be the same.
--- f: what its hash says, if the caller knows.
+-- f: what its hash says, if the caller knows; the last one is whether it had a remark before.
 -- Returns its state.
 local function model_place(cluster, scorer, now, is_paused, until_, touched, f)
     local pair = cluster .. '/' .. scorer
     f = f or redis.call('HMGET', PAIR .. pair, 'failing', 'expired', 'last_success', 'valid_until', 'items', 'skips',
-        'value', 'failure')
+        'value', 'failure', 'remark')
+    if f[10] == nil then
+        f[10] = true
+    end
     local index = MODEL .. 'states:' .. scorer
     local old = tonumber(redis.call('ZSCORE', index, cluster) or nil)
     local old_rank = old and math.floor(old / MODEL_SPAN)
@@ -133,6 +136,12 @@ local function model_place(cluster, scorer, now, is_paused, until_, touched, f)
     else
         within = tonumber(f[4] or nil) or 0
         state = within <= now and 'expired' or f[5] == '0' and 'empty' or 'ok'
+        if f[9] and state ~= 'expired' then
+            local remark = model_decoded(f[9])
+            group = state .. '::' .. model_text(remark.reason)
+            newest = {cluster = cluster, run = model_text(remark.run), at = tonumber(remark.at) or 0,
+                message = model_text(remark.message)}
+        end
     end
     local rank = MODEL_RANK[state]
     within = math.max(0, math.min(within, MODEL_SPAN - 1))
@@ -155,7 +164,7 @@ local function model_place(cluster, scorer, now, is_paused, until_, touched, f)
         model_weigh(cluster, MODEL_WEIGHT[rank] - (old_rank and MODEL_WEIGHT[old_rank] or 0))
         touched = true
     end
-    if group or old_rank == MODEL_RANK.failing or old_rank == MODEL_RANK.skipped then
+    if group or f[10] or old_rank == MODEL_RANK.failing or old_rank == MODEL_RANK.skipped then
         local was = redis.call('HGET', MODEL .. 'grouped', pair)
         if group ~= (was or nil) then
             model_leave_group(cluster, scorer)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsf.reasons import FailureReason, Reason, RefusalReason, RejectionReason, SkipReason
+from dsf.reasons import EmptyReason, FailureReason, Reason, RefusalReason, RejectionReason, SkipReason
 from dsf.store import skips
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,6 +22,7 @@ HEADERS: dict[type[Reason], str] = {
     SkipReason: "| reason of `skipped` | meaning | what to do |",
     FailureReason: "| stage and reason of `error` | meaning | what to do |",
     RejectionReason: "| reason of a rejected message | meaning | what to do |",
+    EmptyReason: "| reason of `empty` | meaning | what to do |",
     RefusalReason: "| reason of a refused result | meaning | what to do |",
 }
 

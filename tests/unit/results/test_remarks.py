@@ -1,0 +1,114 @@
+"""Why a score has no items, or not all of them, is the same text for every reader."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from dsf.fleet import rescore
+from dsf.fleet.model import FleetModel
+from dsf.fleet.reader import FleetReader, score_view
+from dsf.fleet.rescore import RunView
+from dsf.hub.cycles import Cycles
+from dsf.results.ending import ending_of
+from dsf.store.model import ModelKeeper
+from dsf.store.pairs import Pairs
+from dsf.web.reading import Reading
+from tests.integration.results.bed import Bed
+from tests.unit.results.test_ending import NOW, SETTINGS, record, result
+
+ONE = ({"node": "a"}, 1.0)
+SHARED = [({"node": "a"}, 1.0), ({"node": "a", "pod": "p"}, 2.0), ({"node": "a", "pod": "q"}, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason", "parts"),
+    [
+        ({"results": [ONE]}, "", []),
+        ({"refused": {"nan": 1}}, "nan", ["1 of 1 results refused: nan", "omit such results"]),
+        ({"results": [({"pod": "a"}, 1.0)]}, "empty_dimension", ["1 of 1 results refused: empty_dimension", "label"]),
+        ({"results": [ONE], "refused": {"nan": 1}}, "nan", ["1 of 2 results refused: nan"]),
+        ({"refused": {"nan": 2, "bad_labels": 1}}, "nan", ["3 of 3 results refused: 2 nan, 1 bad_labels"]),
+        ({"refused": {"of-tomorrow": 1}}, "other", ["1 of 1 results refused: other"]),
+        ({"results": SHARED}, "duplicate_dimension", ["2 of 3 results replaced by a later one", "such as 'a'"]),
+        # The labels that differ are none that count, so the results are the same already before they have names.
+        ({"results": [ONE, ONE, ONE]}, "duplicate_dimension", ["2 of 3 results replaced", "such as 'a'"]),
+        ({"results": SHARED, "refused": {"nan": 4}}, "nan", ["4 of 7 results refused: nan", "2 of 7 results replaced"]),
+        ({"counts": {"series": 0}}, "no_results", ["without results", "0 series"]),
+        ({"counts": {"series": 3}}, "no_results", ["without results", "3 series"]),
+    ],
+)
+def test_a_cycle_says_what_of_its_answer_does_not_count(values: dict[str, Any], reason: str, parts: list[str]) -> None:
+    ending = ending_of(result(**values), record(), now=NOW, settings=SETTINGS)
+    assert ending.history.reason == reason
+    assert all(part in ending.history.message for part in parts), ending.history.message
+    assert ("what to do: " in ending.history.message) is bool(reason)
+    assert (ending.remark is not None) is bool(reason)
+
+
+def test_metrics_of_the_same_labels_replace_each_other_too() -> None:
+    ending = ending_of(result(results=[ONE, ONE]), record(destination="None"), now=NOW, settings=SETTINGS)
+    assert (ending.outcome, ending.history.reason) == ("ok", "duplicate_dimension")
+    assert "such as" not in ending.history.message
+
+
+@pytest.mark.parametrize(
+    ("values", "state", "reason", "condition"),
+    [
+        ({"results": [], "refused": {"nan": 2}}, "empty", "nan", "NoItems"),
+        ({"results": [({"pod": "x"}, 1.0)]}, "empty", "empty_dimension", "NoItems"),
+        ({"results": [], "counts": {"series": 4}}, "empty", "no_results", "NoItems"),
+        ({"results": [ONE], "refused": {"nan": 2}}, "ok", "nan", "ResultsRefused"),
+        ({"results": SHARED}, "ok", "duplicate_dimension", "ItemsReplaced"),
+    ],
+)
+def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reason: str, condition: str) -> None:
+    bed.now = time.time() - 1
+    bed.cycle(**values)
+    ModelKeeper(bed.client).turn(bed.now)
+    model, reader, reading = FleetModel(bed.client), FleetReader(bed.client), Reading(bed.client)
+    [pair] = Pairs(bed.client).unsettled([("c1", "s1")], bed.now)
+    assert pair.remark is not None
+    text = pair.remark.message
+    assert "what to do: " in text
+    # The JSON API and `dsf scores`, `dsf status`, `dsf history`.
+    records = bed.registry.scorers()
+    remark = score_view(pair, records, bed.now).remark
+    assert remark is not None
+    assert (remark.reason, remark.message) == (reason, text)
+    [scorer] = reader.scorers().scorers
+    assert [(one.reason, one.message, one.clusters) for one in scorer.remarks] == [(reason, text, 1)]
+    [cycle] = reader.history("c1", "s1").cycles
+    assert (cycle.reason, cycle.message) == (reason, text)
+    # `dsf rescore --wait`.
+    [run] = rescore.wait(bed.client, "s1", [RunView(cluster="c1", run_id=cycle.run_id)], time.monotonic()).runs
+    assert (run.reason, run.message, run.has_score) == (reason, text, state == "ok")
+    # The page: a card of the scorer, the pair's line, its own page; and the search for the reason.
+    [group] = reading.groups(model.scorers())
+    assert (group.state.name, group.why.reason, group.why.message, group.clusters) == (state, reason, text, 1)
+    row, detail = reading.pair("c1", "s1")
+    assert row.why is not None
+    assert (row.state.name, row.why.reason, row.why.message) == (state, reason, text)
+    assert detail.cycles[0].message == text
+    # The DynamicScorer's status.
+    said = Cycles.of([pair], bed.now)
+    assert (said.remark_reason, said.remark) == (condition, f"c1: {text}")
+
+
+def test_it_goes_with_the_next_good_score_and_with_the_score(bed: Bed) -> None:
+    model, reading = FleetModel(bed.client), Reading(bed.client)
+    bed.now = time.time() - 400
+    bed.cycle(results=SHARED)
+    assert [one.reason for one in model.scorer("s1").reasons] == ["duplicate_dimension"]
+    # The score expires: it is the group of the expired then.
+    bed.now = time.time()
+    ModelKeeper(bed.client).turn(bed.now)
+    assert model.scorer("s1").reasons == []
+    bed.cycle(results=SHARED)
+    assert [one.reason for one in model.scorer("s1").reasons] == ["duplicate_dimension"]
+    bed.cycle()
+    assert bed.pairs.state("c1", "s1").remark is None
+    assert model.scorer("s1").reasons == []
+    assert reading.groups(model.scorers()) == []
