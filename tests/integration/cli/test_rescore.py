@@ -104,6 +104,27 @@ def test_wait_for_a_cycle_that_fails_says_why(dsf: Dsf, fleet: Fleet) -> None:
     assert "ITEM" not in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("outcome", "counts", "code"),
+    [
+        ("partial", {"items": 1, "results": 1, "refused": 1}, 0),
+        ("partial", {"items": 0, "results": 1, "refused": 1}, 1),
+        ("empty", {"items": 0, "results": 0}, 1),
+    ],
+)
+def test_wait_for_a_success_without_a_score(
+    dsf: Dsf, fleet: Fleet, outcome: str, counts: dict[str, int], code: int
+) -> None:
+    def play(scorer: str, run_id: str) -> None:
+        cycle = {"run": run_id, "outcome": outcome, "counts": counts, "reason": "some_reason", "message": "the cause"}
+        fleet.cycle("worker01", **cycle)
+
+    with playing(fleet.redis, "worker01", play):
+        result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait")
+    assert result.exit_code == code
+    assert "some_reason: the cause" in result.stdout
+
+
 def gives_way(fleet: Fleet, run_id: str) -> None:
     fleet.cycle("worker01", run=run_id, outcome="skipped", stage="publish", reason="superseded", message="newer")
 
