@@ -152,16 +152,14 @@ class BeatScheduler(Scheduler):
 
     def _wait(self, until: float | None) -> None:
         """Wait until this time (unix seconds), a change of the schedule, or the longest wait."""
-        now = time.time()
-        until = now + self._max_wait if until is None else min(until, now + self._max_wait)
-        pop = until - now - _POP_OVERSHOOT
-        if pop > 0:
-            # A shorter pop would not end in time. A change is seen after this short sleep, which is soon enough.
-            if self._redis.blpop([keys.BEAT_WAKE], timeout=pop):
-                return
-            now = time.time()
-        if until > now:
-            time.sleep(until - now)
+        seconds = self._max_wait if until is None else min(until - time.time(), self._max_wait)
+        # The clock may be set back during the pop.
+        ends_at = time.monotonic() + seconds
+        pop = seconds - _POP_OVERSHOOT
+        # A shorter pop would not end in time. A change is seen after the short sleep, which is soon enough.
+        if pop > 0 and self._redis.blpop([keys.BEAT_WAKE], timeout=pop):
+            return
+        time.sleep(max(0.0, ends_at - time.monotonic()))
 
     def _outage(self, error: redis.RedisError) -> None:
         self._dispatcher.repeats.cut_off()

@@ -63,6 +63,11 @@ def run_time(run_id: str) -> float:
     return int(run_id[:13]) / 1000
 
 
+def latest_run_id(at: float) -> str:
+    """Text that sorts after the run ids scheduled up to `at` (unix seconds), and before all later ones."""
+    return f"{int(at * 1000):013d}~"
+
+
 class SigningKey(BaseModel):
     """An agent's HMAC key. `id` counts up with each rotation, so that the hub knows which one signed."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-import time
 import uuid
 from datetime import UTC, datetime
 
@@ -19,7 +18,7 @@ from dsf.api.pauses import LATEST
 from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.messages import FETCH_TASK, new_run_id
 from dsf.settings import settings
-from dsf.store.client import lua
+from dsf.store.client import hub_time, lua
 
 #: Seconds after `expires` within which a result still counts. A stage that began just before `expires` may take its
 #: timeout (30 s by default); the rest is for retries, a slow connection and ingest.
@@ -89,7 +88,7 @@ def send_now(client: redis.Redis, cluster: str, scorer: str, interval: float, *,
     QueueFullError when the cluster's queue already holds `queue_limit` messages, and redis.RedisError.
     """
     limit = settings().queue_limit if queue_limit is None else queue_limit
-    now = time.time()
+    now = hub_time(client)
     run_id = new_run_id(now)
     queue = keys.spoke_queue(cluster)
     answer = client.register_script(lua("rescore"))(

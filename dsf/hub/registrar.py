@@ -19,6 +19,7 @@ from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.summaries import Plan, ScorerPlan
 from dsf.settings import Settings
 from dsf.store.agents import Agents
+from dsf.store.client import hub_time
 from dsf.store.entries import Entry, Pace, pace, read
 from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
@@ -66,8 +67,7 @@ class Registrar:
         """Reread Redis; returns the clusters changed by others since the last time."""
         with self._lock:
             self._touched.clear()
-        seconds, microseconds = self._redis.time()
-        skew = float(seconds) + float(microseconds) / 1e6 - time.time()
+        skew = hub_time(self._redis) - time.time()
         stored = self._schedule.stored()
         self.notices.refresh()
         by_cluster: dict[str, dict[str, Entry]] = {}

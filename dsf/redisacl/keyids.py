@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
+from dsf.store.slots import CLOCK_SKEW
+
 #: Seconds for which the old credentials stay valid without a result of the agent. OCM delivers in seconds; a
 #: disconnected cluster gets the new Secret when it is back, whether or not the old one is still valid.
 GRACE = 3600.0
@@ -43,6 +45,9 @@ class KeyIds:
         Not before `least` seconds: an agent may have its new signing key before its new password, which is a file that
         Kubernetes updates later.
         """
+        if self.previous is not None and self.since > now + CLOCK_SKEW:
+            # The hub's clock was ahead: the overlap begins now, or it would last until that time comes.
+            return replace(self, since=now)
         age = now - self.since
         if self.previous is not None and ((used == self.current and age >= least) or age >= max(grace, least)):
             return replace(self, previous=None)

@@ -188,7 +188,7 @@ _BEAT: Final = [
     _selector("lpush llen", w=[_SPOKES]),
     _selector("lpos", r=[_SPOKES]),
     _selector("exists", r=[_MAIL]),
-    _selector("set get del pexpire", rw=[keys.BEAT_LOCK]),
+    _selector("set get del pttl pexpire", rw=[keys.BEAT_LOCK]),
     _selector("blpop", rw=[keys.BEAT_WAKE]),
     # For its own /metrics, if it serves them.
     _selector("hkeys", r=[keys.CLUSTERS]),
@@ -217,6 +217,7 @@ _RESULTS: Final = [
             keys.WRITTEN,
             keys.WRITE_LEASES,
             keys.WRITE_STATS,
+            keys.WRITE_AUDIT,
             keys.WRITE_BUDGET,
             keys.REJECTED,
             keys.REJECTED_MAIL,
@@ -232,7 +233,7 @@ _RESULTS: Final = [
     # The read model. Overrides only say what is paused.
     _selector(
         "get set incr incrby exists del hget hset hdel hkeys hincrby hrandfield sadd srem smembers zadd zincrby zrem"
-        " zscore zrange zrangebyscore",
+        " zscore zrange zrangebyscore pttl pexpire",
         rw=[_MODEL],
     ),
     _selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
@@ -248,7 +249,7 @@ _RESULTS: Final = [
     _selector("psubscribe punsubscribe", channels=[keys.mail_bell("*")]),
     _selector("exists strlen getdel del", rw=[_MAIL]),
     _selector("memory|usage", r=[keys.RESULTS_QUEUE]),
-    _selector("get set del", rw=[keys.COLLECTOR]),
+    _selector("get set del pttl pexpire", rw=[keys.COLLECTOR]),
     _selector("hgetall hget hkeys", r=[keys.SCORERS, keys.CLUSTERS]),
     _selector("hset hget", rw=[keys.KEYS_USED, keys.AGENTS]),
     _selector("hexists hkeys", r=[keys.ENTRIES]),
@@ -259,7 +260,8 @@ _RESULTS: Final = [
     _selector("hget hset hdel hexists hkeys", rw=[keys.WRITTEN]),
     _selector("hget hset hincrby", rw=[keys.WRITE_STATS]),
     _selector("hincrby", rw=[keys.REJECTED, keys.REJECTED_MAIL]),
-    _selector("set get", rw=[keys.WRITE_AUDIT, keys.WRITE_BUDGET]),
+    _selector("set get", rw=[keys.WRITE_BUDGET]),
+    _selector("set get pttl pexpire", rw=[keys.WRITE_AUDIT]),
     *_commands("time"),
     _selector("sadd", w=[keys.HUB_CHANGED]),
     _selector("lpush ltrim", w=[keys.HUB_WAKE]),
@@ -303,6 +305,7 @@ _HUB: Final = [
 
 #: What `dsf.ticks.send_now` does: open a run, count it, push its tick.
 _SEND_NOW: Final = [
+    *_commands("time"),
     _selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),
     _selector("hexists", r=[keys.ENTRIES]),
     _selector("zscore zadd", rw=[keys.OPEN_RUNS]),
@@ -322,6 +325,7 @@ _PLANS: Final = [_selector("hset hdel hexists hlen", rw=[keys.PLANS])]
 
 #: What `dsf schedule` does: overrides, and the due times that they move.
 _OVERRIDE: Final = [
+    *_commands("time"),
     _selector("evalsha", rw=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE]),
     _selector("sadd", w=[keys.HUB_CHANGED]),
     _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),

@@ -126,8 +126,11 @@ def _clock_skew(result: Result, now: float, tolerance: float) -> str | None:
     if result.at > now + tolerance:
         what, off = "ahead of", result.at - now
     elif scheduled > now + tolerance:
-        # A run begun by the agent itself before its clock was corrected.
-        what, off = "ahead of", scheduled - now
+        # A run begun before a clock was corrected: the hub's, or by the agent itself.
+        return (
+            f"the run was scheduled {scheduled - now:.0f} s ahead of the hub's clock: that clock was set back, or that "
+            f"of cluster {result.cluster} was ahead; synchronise both (NTP)"
+        )
     elif result.at < scheduled - tolerance:
         what, off = "behind", scheduled - result.at
     else:

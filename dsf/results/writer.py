@@ -27,7 +27,7 @@ from dsf.store.client import at_once
 from dsf.store.looping import repeat
 from dsf.store.pairs import Score
 from dsf.store.registry import Registry
-from dsf.store.writes import Claim, Facts, Finish, Writes, WrittenRecord
+from dsf.store.writes import LONGEST_BACKOFF, Claim, Facts, Finish, Writes, WrittenRecord
 from dsf.throttle import Throttle
 
 #: Seconds after which another writer takes over a dead writer's pairs.
@@ -53,7 +53,6 @@ _YIELD_STEP = 0.1
 # Seconds between audits by all writers together.
 _AUDIT_EVERY = 30.0
 _FIRST_BACKOFF = 1.0
-_LONGEST_BACKOFF = 60.0
 # An object not yet renewable is checked again at half of its remaining time, but not in ever shorter steps.
 _SHORTEST_STEP = 1.0
 _LOG_EVERY = 10.0
@@ -216,7 +215,7 @@ class Writer:
         """Whether the backend has to be called."""
         if target is None or written is None:
             return (target is None) != (written is None)
-        if target.name != written.name or target.digest != written.digest:
+        if target.name != written.name or target.digest != written.digest or written.is_ahead(self._clock()):
             return True
         return self._clock() >= written.renew_at and target.valid_until > written.valid_until
 
@@ -282,7 +281,7 @@ class Writer:
     def _put_off(self, claim: Claim, why: str) -> None:
         attempts = self._attempts.get(claim.pair, 0)
         self._attempts[claim.pair] = attempts + 1
-        backoff = min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2 ** min(attempts, 10))
+        backoff = min(LONGEST_BACKOFF, _FIRST_BACKOFF * 2 ** min(attempts, 10))
         self._writes.put_off(claim, self._clock() + backoff)
         # Only a pair's first failure, and not each of thousands when the backend is down.
         if attempts == 0 and (not_logged := self._throttle.take("failed")) is not None:

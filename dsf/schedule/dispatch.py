@@ -23,7 +23,7 @@ from dsf.schedule.repeats import Repeats, Tick
 from dsf.store import skips
 from dsf.store.client import lua
 from dsf.store.entries import Effective, Entry, Override, effective, read, scorer_target
-from dsf.store.slots import next_due, next_slot, scheduled_time
+from dsf.store.slots import CLOCK_SKEW, next_due, next_slot, scheduled_time
 from dsf.ticks import TickFactory, run_deadline
 
 log = dsf.log.get(__name__)
@@ -107,12 +107,18 @@ class Dispatcher:
         self._prune_at = 0.0
         self._stray_at = 0.0
         self._complain_at = 0.0
+        self._newest = 0.0
         # Time up to which late pairs are scheduled.
         self._late_free = 0.0
 
     def run(self) -> float | None:
         """Dispatch one batch. Returns when to run again, None if nothing is scheduled at all."""
         now = self._clock()
+        if now < self._newest - CLOCK_SKEW:
+            # The clock was set back: what is based on it is void.
+            self._limiter = RateLimiter(self._cells)
+            self._prune_at = self._stray_at = self._late_free = self._complain_at = 0.0
+        self._newest = now
         if now >= self._prune_at:
             self._limiter.prune(now)
             self._prune_at = now + _PRUNE_INTERVAL
@@ -147,8 +153,6 @@ class Dispatcher:
                 break
         if moved:
             log.warning("pairs were due far in the future, as after a wrong clock: they are due again", pairs=moved)
-            # State based on that clock.
-            self._limiter, self._prune_at, self._late_free = RateLimiter(self._cells), 0.0, 0.0
 
     def _strays(self, now: float, far: list[tuple[str, float]]) -> list[_Row]:
         if not far:
@@ -160,8 +164,8 @@ class Dispatcher:
             entry = read(Entry, pair, text) if text is not None else None
             if entry is not None:
                 interval = effective(entry, batch.overrides, now).interval
-                # A first run may skip more than one interval, and a rate limit postpones by one.
-                if at > now + 3 * interval + _STRAY_SLACK:
+                # The first run after another moment than a slot is up to one and a half intervals away.
+                if at > now + 2 * interval + _STRAY_SLACK:
                     rows.append(_Row(pair, at, next_slot(pair, interval, now), _DEFER))
         return rows
 

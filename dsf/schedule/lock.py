@@ -21,6 +21,10 @@ log = dsf.log.get(__name__)
 _TAKE = """#!lua flags=allow-oom
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
+  -- No lock is that much longer than another: the clock of Redis was set back, and the holder may be dead.
+  if redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) + 60000 then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  end
   return {0, 0}
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])

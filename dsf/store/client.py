@@ -80,6 +80,15 @@ def at_once(client: redis.Redis, *commands: Sequence[str | float]) -> list[Any]:
     return answers
 
 
+def hub_time(client: redis.Redis) -> float:
+    """Unix seconds by the clock that all processes of the hub share, which is Redis'.
+
+    For what people do: the clock of the machine on which they do it may be off. Raises redis.RedisError.
+    """
+    seconds, microseconds = client.time()
+    return float(seconds) + float(microseconds) / 1e6
+
+
 # The hub's data is bounded, and the hub frees memory: its scripts may write even if agents may not because Redis holds
 # `maxmemory`. Memory beyond that is the hub's reserve.
 _FLAGS: Final = "#!lua flags=allow-oom\n"

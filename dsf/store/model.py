@@ -16,6 +16,7 @@ import redis
 from dsf import keys
 from dsf.store.client import at_once, batched, lua
 from dsf.store.entries import ALL_CLUSTERS, Entry, Override, effective, read, scorer_target
+from dsf.store.slots import CLOCK_SKEW
 
 #: Version of the model. Another number makes the results workers recount all pairs.
 VERSION: Final = "1"
@@ -54,7 +55,7 @@ class ModelKeeper:
         if self._redis.get(keys.MODEL_VERSION) != VERSION:
             # First start after an upgrade, or on request.
             self._recount(keys=[keys.MODEL_VERSION, keys.ENTRIES, keys.MODEL_SCORERS], args=[VERSION])
-        lapsed = int(self._lapse(keys=[keys.MODEL_SCORERS], args=[f"{now:.6f}", _BATCH]))
+        lapsed = int(self._lapse(keys=[keys.MODEL_SCORERS, keys.WRITES], args=[f"{now:.6f}", _BATCH, int(CLOCK_SKEW)]))
         for _ in range(_TURNS):
             marks = _pairs(self._redis.hrandfield(keys.MODEL_MARKED, _BATCH, withvalues=True))
             if not marks:

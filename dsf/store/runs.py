@@ -14,9 +14,11 @@ import redis
 
 import dsf.log
 from dsf import keys
+from dsf.messages import latest_run_id
 from dsf.store.client import at_once, batched, lua
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, Failure, Score
+from dsf.store.slots import CLOCK_SKEW
 
 #: Seconds for which a lost run is remembered, so that its late result is recognised.
 LOST_MEMORY = 3600
@@ -113,7 +115,7 @@ class Runs:
         ended = [one for batch in batched(endings, _INGEST_BATCH) for one in self._end(batch, now, history_length)]
         for rows in batched(given_way, _SWEEP_BATCH):
             try:
-                self._superseded(keys=[keys.OPEN_RUNS, keys.ENTRIES], args=_rows(rows, history_length))
+                self._superseded(keys=[keys.OPEN_RUNS, keys.ENTRIES], args=_rows(rows, now, history_length))
             except redis.ResponseError as error:
                 # They will be declared lost.
                 log.warning("the books of runs that gave way cannot be closed", error=str(error)[:500])
@@ -124,7 +126,13 @@ class Runs:
     def _end(
         self, endings: Sequence[Ending], now: float, history_length: int
     ) -> list[tuple[str, bool] | redis.ResponseError]:
-        arguments: list[_Argument] = [_number(now), history_length, _PREFIXES[1], EXPIRED_THRESHOLD]
+        arguments: list[_Argument] = [
+            _number(now),
+            history_length,
+            _PREFIXES[1],
+            EXPIRED_THRESHOLD,
+            _latest(now),
+        ]
         for ending in endings:
             arguments += _row(ending)
         try:
@@ -169,6 +177,7 @@ class Runs:
                 keys.MAIL_PREFIX,
                 keys.MAIL_SLOTS,
                 0 if is_patient else 1,
+                _latest(now),
             ],
         )
         overdue = int(str(answer[0]))
@@ -202,7 +211,8 @@ class Runs:
         A worker counts as dead after `dead_after` seconds without heartbeat. Returns the number of results.
         """
         answer = self._put_back(
-            keys=[keys.TAKERS, keys.RESULTS_QUEUE], args=[_number(now), _number(now - dead_after), *lists]
+            keys=[keys.TAKERS, keys.RESULTS_QUEUE, keys.UNACKED_INDEX],
+            args=[_number(now), _number(now - dead_after), _number(now + CLOCK_SKEW), *lists],
         )
         return int(str(answer))
 
@@ -233,12 +243,17 @@ def _row(ending: Ending) -> Iterable[_Argument]:
     )
 
 
-def _rows(given_way: Iterable[GivenWay], history_length: int) -> list[_Argument]:
+def _rows(given_way: Iterable[GivenWay], now: float, history_length: int) -> list[_Argument]:
     """Arguments of the script."""
-    values: list[_Argument] = [history_length, *_PREFIXES]
+    values: list[_Argument] = [history_length, *_PREFIXES, _latest(now)]
     for one in given_way:
         values += [keys.pair(one.cluster, one.scorer), one.history.run, one.history.row()]
     return values
+
+
+def _latest(now: float) -> str:
+    """What sorts after every run id that can be remembered at `now`."""
+    return latest_run_id(now + CLOCK_SKEW)
 
 
 def _number(value: float) -> str:

@@ -7,7 +7,6 @@ its member string `<cluster>/<scorer>` (`Entry.pair`, `dsf.keys.pair`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -15,7 +14,7 @@ import redis
 
 from dsf import keys
 from dsf.settings import settings
-from dsf.store.client import at_once, batched, lua
+from dsf.store.client import at_once, batched, hub_time, lua
 from dsf.store.entries import (
     ALL_CLUSTERS,
     FROM_ENTRY,
@@ -77,7 +76,7 @@ class ScheduleStore:
         A new entry is due at once, many are spread. A changed one is due at its next slot or its previous due time,
         whichever is earlier; one no longer suspended is due at once.
         """
-        at = time.time() if now is None else now
+        at = hub_time(self._redis) if now is None else now
         changed = 0
         for batch in batched(entries, self._BATCH):
             pairs = [entry.pair for entry in batch]
@@ -104,7 +103,7 @@ class ScheduleStore:
         books are gone. Overrides are kept, because pairs also disappear temporarily while a scorer is unhealthy or
         masked; `forget` removes those of a deleted scorer.
         """
-        at = time.time() if now is None else now
+        at = hub_time(self._redis) if now is None else now
         gone = sorted(set(pairs))
         removed = 0
         for batch in batched(gone, self._BATCH):
@@ -200,7 +199,7 @@ class ScheduleStore:
         once. Raises UnknownScorerError, UnknownClusterError, and ValueError for an interval that is not 1..MAX_SECONDS
         (`dsf.api.types`) or an end of the pause that is no time; nothing is stored then.
         """
-        at = time.time() if now is None else now
+        at = hub_time(self._redis) if now is None else now
         self._check(target)
 
         def merged(old: Override) -> Override:
@@ -222,7 +221,7 @@ class ScheduleStore:
         override stays as "not paused": so it does not overrule a later `suspend`. Raises UnknownScorerError and
         UnknownClusterError.
         """
-        at = time.time() if now is None else now
+        at = hub_time(self._redis) if now is None else now
         self._check(target)
         # What applies to a pair instead: nothing in place of that of the whole scorer, as a pair's own goes before it.
         is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
@@ -247,7 +246,7 @@ class ScheduleStore:
         if self._redis.hget(keys.OVERRIDES, target) is None:
             self._check(target)
             return False
-        self._change(target, lambda _: None, time.time() if now is None else now)
+        self._change(target, lambda _: None, hub_time(self._redis) if now is None else now)
         return True
 
     def targets(self, scorer: str) -> list[str]:

@@ -34,6 +34,8 @@ _CHUNK = 1000
 #: Share of its validity after which an object is renewed. Not a half: a score is up to an interval old when written, so
 #: that renewal at half of the rest would happen more than twice per validity.
 RENEW_SHARE = 0.6
+#: Seconds for which a failing write is postponed at most.
+LONGEST_BACKOFF = 60.0
 #: Field of `Writes.validity_factor` in the writer's counters.
 VALIDITY_FACTOR = "validity_factor"
 # Max. characters kept of a refusal's reason.
@@ -56,6 +58,10 @@ class WrittenRecord(BaseModel):
     since: float
     #: The cluster moved to another cell, which may have written it since; the object stays until it expires.
     left: bool = False
+
+    def is_ahead(self, now: float) -> bool:
+        """Whether the clock of its writer was ahead."""
+        return self.written_at > now + CLOCK_SKEW
 
     @property
     def renew_at(self) -> float:
@@ -139,6 +145,7 @@ class Writes:
         self._redis = client
         self._claim = client.register_script(lua("writes_claim"))
         self._finish = client.register_script(lua("writes_finish"))
+        self._lease = client.register_script(lua("lease"))
         self._budget = client.register_script(lua("writes_budget"))
 
     def touch(self, cluster: str, scorer: str, *, forget_written: bool = False) -> None:
@@ -177,7 +184,10 @@ class Writes:
         """At most `limit` due pairs, longest waiting first, and the seconds until the next one is due (None: none)."""
         # Via the text stored in Redis, so that it compares equal later.
         lease = float(_time(now + lease_seconds))
-        answer: list[str] = self._claim(keys=[keys.WRITES, keys.WRITE_LEASES], args=[_time(now), _time(lease), limit])
+        latest = now + max(lease_seconds, LONGEST_BACKOFF) + CLOCK_SKEW
+        answer: list[str] = self._claim(
+            keys=[keys.WRITES, keys.WRITE_LEASES], args=[_time(now), _time(lease), limit, _time(latest)]
+        )
         claims = [Claim(*keys.split_pair(member), lease) for member in answer[1:]]
         return claims, float(answer[0]) if answer[0] else None
 
@@ -254,7 +264,7 @@ class Writes:
 
     def begin_audit(self, every: float) -> bool:
         """Whether this writer must audit now; true for one writer per `every` seconds."""
-        return bool(at_once(self._redis, ("SET", keys.WRITE_AUDIT, "1", "NX", "PX", int(every * 1000)))[0])
+        return bool(self._lease(keys=[keys.WRITE_AUDIT], args=[uuid.uuid4().hex, int(every * 1000)]))
 
     def written_pairs(self) -> list[tuple[str, str]]:
         """(cluster, scorer) of every object in the backend."""

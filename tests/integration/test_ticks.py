@@ -36,6 +36,17 @@ def test_it_is_sent_opened_and_counted(redis_client: redis.Redis) -> None:
     assert store.due_times(["c1/s"]) == due
 
 
+def test_it_is_of_the_hubs_time(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the machine on which somebody asks may be off, and a later run id goes before others."""
+    store = ScheduleStore(redis_client)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 7200)
+    store.upsert([entry("c1")])
+    run = send_now(redis_client, "c1", "s", 30)
+    assert run_time(run) < real() + 3600
+    assert store.due_times(["c1/s"])["c1/s"] < real() + 3600
+
+
 def test_a_pair_that_does_not_run_is_refused(redis_client: redis.Redis) -> None:
     with pytest.raises(UnknownScorerError, match="'s' does not run on cluster 'c1'"):
         send_now(redis_client, "c1", "s", 30)

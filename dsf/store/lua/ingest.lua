@@ -2,7 +2,8 @@
 -- whatever can fail is looked at before the first write, and what Redis has against one says nothing of the others.
 -- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 written, 6 rejected, 7 hub changed, 8 hub wake
 -- ARGV  1 now, 2 history length, 3 beginning of the names of histories, 4 so many runs in a row that expired in the
---       queue are news, then 18 per result:
+--       queue are news, 5 what sorts after every run id that can be remembered: a later one is of a clock that was ahead
+--       and has been set right since, and counts as none, then 18 per result:
 --       pair | scorer | run | outcome | refusal: '' or the reason for which an open run ends as the error that follows
 --       and any other run is refused | failure (JSON, errors only) | score (JSON, successes only) | digest of what would
 --       be written | when it was measured | until when it is valid | row of the history | failures in a row after which
@@ -12,10 +13,14 @@
 -- Returns for each {the outcome, 'late', 'replayed', 'stale' or 'removed'; 1 when a writer has to look at the pair now},
 -- or the error.
 local ROW = 18
-local now, history_length, many_expired = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
+local now, history_length, many_expired, latest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 -- The largest whole number that is exact as a Lua number; books that are full stay full.
 local FULL = 2 ^ 53
 local call, match, format, sub = redis.call, string.match, string.format, string.sub
+
+local function remembered(run)
+    return run and run <= latest and run or ''
+end
 
 local function reject(reason, answer)
     call('HINCRBY', KEYS[6], reason, 1)
@@ -68,7 +73,8 @@ local function take(first)
         end
     end
     local state = call('HMGET', hash, unpack(names))
-    local state_run, last_run, score_run = state[1] or '', state[2] or '', state[3] or ''
+    local state_run, last_run, score_run = remembered(state[1]), remembered(state[2]), remembered(state[3])
+    local was_ahead = state[3] and score_run == ''
     local failing, failure, digest = tonumber(state[4]) or 0, state[5], state[6] or ''
     local valid_until, last_success, expired = state[7], state[8], tonumber(state[9]) or 0
     local items, value, remark = state[11], state[13], state[14]
@@ -150,9 +156,9 @@ local function take(first)
         end
         if run > score_run then
             news = news or is_over or (items == '0') ~= (items_now == '0')
-            touched = digest ~= digest_now or is_over
+            touched = digest ~= digest_now or is_over or was_ahead
             changed = changed or touched
-            if (tonumber(last_success) or 0) <= tonumber(measured) then
+            if was_ahead or (tonumber(last_success) or 0) <= tonumber(measured) then
                 last_success = measured
             end
             valid_until, items, value = until_now, items_now, value_now
@@ -237,7 +243,7 @@ local function take(first)
 end
 
 local answers = {}
-for first = 5, #ARGV, ROW do
+for first = 6, #ARGV, ROW do
     local fine, answer = pcall(take, first)
     answers[#answers + 1] = fine and answer or {err = type(answer) == 'table' and answer.err or 'ERR ' .. tostring(answer)}
 end

@@ -4,7 +4,8 @@
 --       8 hub changed, 9 hub wake, 10 takers
 -- ARGV  1 now, 2 seconds after the deadline, 3 most runs per call, 4 history length, 5 prefix of pair hashes,
 --       6 prefix of histories, 7 seconds for which lost runs are remembered, 8 prefix of mailboxes, 9 number of slots,
---       10 whether results were waited for long enough (1 or 0)
+--       10 whether results were waited for long enough (1 or 0), 11 what sorts after every run id that can be
+--       remembered, as in ingest.lua
 -- Returns {runs overdue or -1 when results are still waiting, pair/run of each lost run, ...}.
 local now = tonumber(ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[7]))
@@ -23,6 +24,9 @@ end
 -- Likewise in the mailbox of a cluster, for its own runs; but not for ever, should somebody keep putting things there.
 local patience = now - tonumber(ARGV[2]) - 60
 local has_mail = {}
+local function remembered(run)
+    return run and run <= ARGV[11] and run or ''
+end
 local function mail(cluster)
     if cluster and has_mail[cluster] == nil then
         local slots = {}
@@ -56,11 +60,11 @@ for _, member in ipairs(overdue) do
         redis.call('LTRIM', ARGV[6] .. pair, 0, tonumber(ARGV[4]) - 1)
 
         local state = redis.call('HMGET', key, 'state_run', 'last_run', 'failing', 'failure')
-        if run > (state[2] or '') then
+        if run > remembered(state[2]) then
             redis.call('HSET', key, 'last_run', run)
         end
         -- When a newer run has been heard of, this one only closes its books.
-        if run > (state[1] or '') then
+        if run > remembered(state[1]) then
             local failing = tonumber(state[3] or '0') + 1
             local old = state[4] and cjson.decode(state[4]) or {}
             redis.call('HSET', key, 'state_run', run, 'failing', failing, 'failure', cjson.encode(

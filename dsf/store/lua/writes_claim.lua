@@ -1,9 +1,13 @@
 -- Gives one writer the pairs that have to be looked at, longest waiting first.
 -- KEYS  1 writes, 2 leases
--- ARGV  1 now, 2 end of the lease, 3 most pairs
+-- ARGV  1 now, 2 end of the lease, 3 most pairs, 4 the latest end of a lease: a later one is of a clock that was ahead
 -- Returns {seconds until the next look is due or '', pair, ...}.
 local now, lease, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local claimed = {''}
+for _, pair in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[4], '+inf')) do
+    redis.call('ZREM', KEYS[2], pair)
+    redis.call('ZADD', KEYS[1], 'LT', ARGV[1], pair)
+end
 while #claimed <= wanted do
     local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, wanted)
     if #due == 0 then

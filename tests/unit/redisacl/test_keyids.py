@@ -25,6 +25,12 @@ def test_a_rotation_does_not_wait_for_ever() -> None:
     assert both.settled(100.0 + GRACE, 1).valid == (2,)
 
 
+def test_a_rotation_by_a_clock_that_was_ahead_lasts_no_longer() -> None:
+    ids = KeyIds().rotated(10_000.0).settled(1000.0, None)
+    assert ids == KeyIds(2, 1, 1000.0)
+    assert ids.settled(1000.0 + GRACE, None).valid == (2,)
+
+
 def test_a_rotation_lasts_at_least_as_long_as_a_mounted_secret_may_be_late() -> None:
     both = KeyIds().rotated(100.0)
     assert both.settled(279.0, 2, least=180.0) == both

@@ -1,0 +1,126 @@
+"""The hub's clock was ahead and is set right: what is remembered of that time outranks and outlives nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsf import keys, messages
+from dsf.results.writer import LEASE
+from dsf.store.model import ModelKeeper
+from tests.integration.results.bed import START, Bed
+
+AHEAD = 7200.0
+NEW = {"results": [({"node": "new"}, 9.0)]}
+
+
+@pytest.fixture
+def keeper(bed: Bed) -> ModelKeeper:
+    """What the results worker does every second."""
+    return ModelKeeper(bed.client)
+
+
+@pytest.fixture
+def back(bed: Bed, keeper: ModelKeeper) -> Bed:
+    """A pair with a score of a clock that was two hours ahead, which is set right."""
+    bed.now = START + AHEAD
+    assert bed.cycle() == "ok"
+    bed.write()
+    keeper.turn(bed.now)
+    bed.now = START
+    return bed
+
+
+def test_the_next_result_is_the_newest(back: Bed) -> None:
+    assert back.cycle(**NEW) == "ok"
+    state = back.state()
+    assert state.score is not None
+    assert state.score.items == [("new", 9)]
+    assert state.last_success == back.now
+    assert state.valid_until == back.now + 300
+    assert state.last_run == state.score.run
+
+
+def test_so_is_the_next_failure(back: Bed) -> None:
+    assert back.cycle(outcome="error", reason="timeout") == "error"
+    state = back.state()
+    assert state.failing == 1
+    assert state.failure is not None
+    assert state.failure.run == state.last_run
+
+
+def test_so_is_the_next_lost_run(back: Bed) -> None:
+    run = back.open()
+    back.now += 600
+    assert back.sweep() == [keys.run_member("c1", "s1", run)]
+    assert (back.state().failing, back.state().last_run) == (1, run)
+
+
+def test_so_is_the_next_run_that_expires_in_the_queue(back: Bed) -> None:
+    assert back.cycle(outcome="skipped", reason="expired") == "skipped"
+    assert back.state().expired == 1
+
+
+def test_the_same_result_still_counts_once(back: Bed) -> None:
+    run = back.open()
+    back.now += 1
+    envelope = back.envelope(run)
+    assert [back.ingest.handle(envelope) for _ in range(2)] == ["ok", "replayed"]
+
+
+def test_the_score_lasts_as_long_as_one_measured_now(back: Bed, keeper: ModelKeeper) -> None:
+    keeper.turn(back.now)
+    state = back.state()
+    assert state.score is not None
+    assert (state.last_success, state.valid_until) == (START, START + 300)
+    assert (state.score.at, state.score.valid_until) == (START, START + 300)
+    assert state.score.items == [("a", 1), ("b", 2)]
+    assert back.client.zscore(keys.model_ages("s1"), "c1") == START
+    # Once: it gets older from now on.
+    back.now += 10
+    keeper.turn(back.now)
+    assert back.state().last_success == START
+
+
+def test_the_object_says_so_and_goes_when_nothing_new_comes(back: Bed, keeper: ModelKeeper) -> None:
+    keeper.turn(back.now)
+    assert back.write() == [("apply", "c1", "score-of-s1")]
+    back.now += 301
+    assert back.write() == [("delete", "c1", "score-of-s1")]
+
+
+def test_the_object_says_so_after_an_equal_score(back: Bed) -> None:
+    """It came before anybody looked at the old one."""
+    assert back.cycle() == "ok"
+    assert back.write() == [("apply", "c1", "score-of-s1")]
+
+
+def test_a_pair_that_a_dead_writer_had_is_taken_over(back: Bed) -> None:
+    back.now += AHEAD + 60
+    back.cycle(**NEW)
+    [claim], _ = back.writes.claim(back.now, LEASE, 10)
+    back.now = START
+    claims, _ = back.writes.claim(back.now, LEASE, 10)
+    assert [one.pair for one in claims] == [claim.pair]
+
+
+def test_what_a_dead_worker_had_is_put_back(back: Bed) -> None:
+    back.client.lpush("taken", "a result")
+    back.client.zadd(keys.TAKERS, {"taken": START + AHEAD})
+    back.client.zadd(keys.UNACKED_INDEX, {"tag": START + AHEAD})
+    assert back.runs.put_back(["alive"], now=back.now, dead_after=30) == 0
+    back.now += 31
+    assert back.runs.put_back(["alive"], now=back.now, dead_after=30) == 1
+    # For the library, which restores these.
+    assert back.client.zscore(keys.UNACKED_INDEX, "tag") == START
+
+
+def test_a_little_ahead_is_not_touched(bed: Bed, keeper: ModelKeeper) -> None:
+    """Clocks of two hosts differ."""
+    bed.now = START + 20
+    bed.cycle()
+    before = bed.state().score
+    bed.now = START
+    keeper.turn(bed.now)
+    assert bed.state().score == before
+    old = messages.new_run_id(START - 5)
+    assert bed.send(old, outcome="error") == "replayed"
