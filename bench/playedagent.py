@@ -153,7 +153,6 @@ class Agent:
             at=time.time(),
             agent=f"agent-{self.name}",
             version="1.0.0",
-            mail=True,
             superseded=superseded,
             **said,
         )

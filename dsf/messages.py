@@ -122,8 +122,6 @@ class Result(BaseModel):
     #: Host name of the agent, and the version of its software.
     agent: str = ""
     version: str = ""
-    #: Whether the agent uses a mailbox where there is one; it then needs no right on any list.
-    mail: bool = False
     #: Runs of this cluster (`<scorer>/<run id>`) whose results were superseded before the hub took them.
     superseded: Annotated[list[str], Field(max_length=MOST_SUPERSEDED)] = []
 

@@ -64,7 +64,7 @@ class Outbox:
 
     def _send(self, result: Result, superseded: tuple[str, ...], deadline: float) -> None:
         # Signed with the rest, so that only this agent can report it.
-        result = result.model_copy(update={"mail": True, "superseded": list(superseded)})
+        result = result.model_copy(update={"superseded": list(superseded)})
         try:
             envelope = sign(result, self._keyring.key())
         except SettingsError as error:

@@ -69,12 +69,7 @@ class AgentCredentials:
         self._requests: dict[str, KeyRequest] | None = None
         self._guard: Guard | None = None
         if settings.redis_manage_users:
-            self._guard = Guard(
-                client,
-                lambda: tuple(self._ids),
-                connections=settings.cluster_connections_limit,
-                ticks=settings.queue_limit,
-            )
+            self._guard = Guard(client, connections=settings.cluster_connections_limit)
             self._guard.start()
 
     def ensure(self, cluster: str, uid: str) -> float | None:

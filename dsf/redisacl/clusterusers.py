@@ -14,7 +14,6 @@ from dsf import keys
 from dsf.redisacl.passwords import derive_password
 from dsf.redisacl.rules import cluster_of_user, cluster_user
 from dsf.redisacl.users import User
-from dsf.store.agents import Agents
 
 log = dsf.log.get(__name__)
 
@@ -51,9 +50,6 @@ class ClusterUsers:
         self._can_save = True
         # Whether all users were read once: one that is not known since then is new.
         self._is_synced = False
-        self._agents = Agents(client)
-        # Clusters whose agents send by mailbox, as last read: they need no right on a list.
-        self._by_mail: frozenset[str] = frozenset()
 
     def password(self, cluster: str, key_id: int) -> str:
         """The password of a cluster: for its agent's Secret only."""
@@ -85,15 +81,14 @@ class ClusterUsers:
     def sync(self, wanted: Mapping[str, Iterable[int]]) -> Changes:
         """Set the users of exactly these clusters (name -> valid key ids), and no others.
 
-        Three round trips when nothing changes, whatever the number of clusters.
+        One round trip when nothing changes, whatever the number of clusters.
         """
-        self._by_mail = frozenset(cluster for cluster, agent in self._agents.all().items() if agent.mail)
         users = {cluster: self._user(cluster, key_ids) for cluster, key_ids in wanted.items()}
         return self._apply(users, remove=None)
 
     def _user(self, cluster: str, key_ids: Iterable[int]) -> User:
         passwords = (self.password(cluster, key_id) for key_id in key_ids)
-        return User.of_cluster(cluster, *passwords, by_mail=cluster in self._by_mail)
+        return User.of_cluster(cluster, *passwords)
 
     def _apply(self, wanted: Mapping[str, User], remove: Iterable[str] | None) -> Changes:
         with self._lock:

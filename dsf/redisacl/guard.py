@@ -1,4 +1,4 @@
-"""Limits that Redis' rules cannot express: connections of a cluster's user, and size of its queue.
+"""A limit that Redis' rules cannot express: connections of a cluster's user.
 
 A check costs little while nothing grows: connections are listed only when there are clearly more than at the last
 check, or when few more are possible.
@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import redis
 
 import dsf.log
-from dsf import keys
 from dsf.redisacl.rules import cluster_of_user
 from dsf.redisacl.users import DEFAULT_OFF
-from dsf.store.client import lua
 from dsf.store.looping import repeat
 
 log = dsf.log.get(__name__)
@@ -26,30 +23,18 @@ log = dsf.log.get(__name__)
 EVERY: Final = 5.0
 #: Seconds within which a new connection must authenticate.
 _NAMELESS: Final = 10
-#: Bytes of a tick with what Redis needs for it; a tick has less than 1 KB.
-_TICK_BYTES: Final = 16 * 1024
 # Growth since the last check from which connections are listed: number, or share.
 _MORE, _MORE_SHARE = 50, 0.1
 # Share of `maxclients` from which they are always listed.
 _NEARLY_FULL = 0.75
-# Clusters per script: Redis answers no other client meanwhile.
-_BATCH = 500
 
 
 class Guard:
-    """Checks in a separate thread until it is stopped.
+    """Checks in a separate thread until it is stopped. A user may have so many `connections`."""
 
-    `clusters` returns the names of all clusters. A user may have `connections`, a queue hold `ticks`.
-    """
-
-    def __init__(
-        self, client: redis.Redis, clusters: Callable[[], Collection[str]], *, connections: int, ticks: int
-    ) -> None:
+    def __init__(self, client: redis.Redis, *, connections: int) -> None:
         self._redis = client
-        self._clusters = clusters
         self._connections = connections
-        self._queue_bytes = ticks * _TICK_BYTES
-        self._script = client.register_script(lua("guard"))
         self._settled = 0
         self._is_checked = False
         self._stopping = threading.Event()
@@ -65,13 +50,8 @@ class Guard:
         if self._thread.is_alive():
             self._thread.join()
 
-    def look(self) -> None:
-        """Check once and cut any excess. Raises redis.RedisError."""
-        self._bound_queues()
-        self._bound_connections()
-
     def _run(self) -> None:
-        repeat(self._turn, self._stopping, doing="look after connections and queues in redis", pause=EVERY)
+        repeat(self._turn, self._stopping, doing="look after connections in redis", pause=EVERY)
 
     def _turn(self) -> float:
         if not self._is_checked:
@@ -81,14 +61,8 @@ class Guard:
         self.look()
         return EVERY
 
-    def _bound_queues(self) -> None:
-        clusters = sorted(self._clusters())
-        for start in range(0, len(clusters), _BATCH):
-            batch = clusters[start : start + _BATCH]
-            for cluster in self._script(args=[self._queue_bytes, keys.spoke_queue(""), *batch]):
-                log.warning("queue of a cluster removed: it held more than ticks", cluster=str(cluster))
-
-    def _bound_connections(self) -> None:
+    def look(self) -> None:
+        """Check once and cut any excess. Raises redis.RedisError."""
         info: dict[str, Any] = self._redis.info("clients")
         now, most = int(info["connected_clients"]), int(info.get("maxclients", 0))
         self._settled = min(self._settled, now)

@@ -82,19 +82,18 @@ def cluster_of_user(user: str) -> str | None:
     return user.removeprefix(_CLUSTER_PREFIX) if user.startswith(_CLUSTER_PREFIX) else None
 
 
-def cluster_rules(cluster: str, *, by_mail: bool = True) -> list[str]:
+def cluster_rules(cluster: str) -> list[str]:
     """Rules of a managed cluster's user, for ACL SETUSER.
 
     Take ticks from its own queue, put results into its own mailbox, publish events, compare clocks. No scripts, no
     transactions, no subscriptions, no access to other clusters, and no list to fill: it can only store data in
-    its slots. With `by_mail` False also what an agent of the last release needs: push results, and its own chain's next
-    step. Raises ValueError for an invalid cluster name.
+    its slots. They are the same whatever the cluster has done so far. Raises ValueError for an invalid cluster name.
     """
     if not keys.is_name(cluster):
         raise ValueError(f"not the name of a cluster: {cluster!r}")
     slots = [_exactly(slot) for slot in keys.mail_slots(cluster)]
     queue = _exactly(keys.spoke_queue(cluster))
-    rules = [
+    return [
         *_NOTHING,
         *_commands("ping time client|setname"),
         _selector("brpop llen", rw=[queue]),
@@ -104,9 +103,6 @@ def cluster_rules(cluster: str, *, by_mail: bool = True) -> list[str]:
             "publish", channels=[*(EVENTS.removesuffix("*") + kind for kind in _EVENT_KINDS), keys.mail_bell(cluster)]
         ),
     ]
-    if not by_mail:
-        rules += [_selector("lpush", rw=[queue]), _selector("lpush llen", w=[_exactly(keys.RESULTS_QUEUE)])]
-    return rules
 
 
 def hub_rules(role: HubRole) -> list[str]:
@@ -251,7 +247,7 @@ _RESULTS: Final = [
     _selector("memory|usage", r=[keys.RESULTS_QUEUE]),
     _selector("get set del pttl pexpire", rw=[keys.COLLECTOR]),
     _selector("hgetall hget hkeys", r=[keys.SCORERS, keys.CLUSTERS]),
-    _selector("hset hget", rw=[keys.KEYS_USED, keys.AGENTS]),
+    _selector("hset", w=[keys.KEYS_USED, keys.AGENTS]),
     _selector("hexists hkeys", r=[keys.ENTRIES]),
     _selector("hmget hget hset hdel hexists hlen hincrby", rw=[_PAIRS]),
     _selector("lpush ltrim lrange llen", rw=[_HISTORIES]),
@@ -297,10 +293,8 @@ _HUB: Final = [
     _selector("get set", rw=[keys.CHANGES_TOLD]),
     # The users of the clusters. ACL SETUSER cannot be limited: in effect this user is an admin of Redis.
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
-    # Resources of these users that are limited: connections and memory of queues.
+    # Their connections are limited.
     *_commands("info client|list"),
-    _selector("evalsha"),
-    _selector("memory|usage del", rw=[_SPOKES]),
 ]
 
 #: What `dsf.ticks.send_now` does: open a run, count it, push its tick.

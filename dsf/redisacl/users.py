@@ -35,14 +35,11 @@ class User:
         return cls(hub_user(role), tuple(hub_rules(role)), tuple(password_hash(text) for text in passwords))
 
     @classmethod
-    def of_cluster(cls, cluster: str, *passwords: str, by_mail: bool = True) -> User:
-        """The user of a managed cluster; `by_mail` as for `cluster_rules`.
-
-        Raises ValueError for an invalid name or no password.
-        """
+    def of_cluster(cls, cluster: str, *passwords: str) -> User:
+        """The user of a managed cluster. Raises ValueError for an invalid name or no password."""
         if not passwords:
             raise ValueError(f"user {cluster_user(cluster)} needs a password")
-        rules = tuple(cluster_rules(cluster, by_mail=by_mail))
+        rules = tuple(cluster_rules(cluster))
         return cls(cluster_user(cluster), rules, tuple(map(password_hash, passwords)))
 
     def setuser(self) -> list[str]:

@@ -2,8 +2,9 @@
 
 Agents may write only to the few slots of their own mailbox, so one credential can use bounded memory in Redis, and a
 busy cluster delays no other: the mailboxes are emptied round-robin, and only while the queue is short. An agent
-publishes the number of each slot it writes (a bell); a slow sweep of all mailboxes finds missed ones. Only one results
-worker collects at a time.
+publishes the number of each slot it writes (a bell); a slow sweep of all mailboxes finds missed ones. A bell may be
+anything, up to megabytes, and as many as somebody likes: when one is none or they do not end, the collector stops
+listening for a while, and sweeps often instead. Only one results worker collects at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from itertools import islice
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 import dsf.log
 from dsf import keys
@@ -41,8 +44,11 @@ _ROOM = 2
 PACE, QUIET_PACE, BURST = 0.03, 0.3, 10
 #: Used slots from which a mailbox counts as filling.
 _FILLING = 3
-# Bells read before the next collection.
-_MOST_BELLS = 1000
+# Bells read before the next collection, and so often in a row before the collector stops listening.
+_MOST_BELLS, _MOST_READS = 1000, 3
+#: Seconds without listening after too many bells, or one that is none.
+DEAF = 60.0
+_NO_RETRY = Retry(NoBackoff(), 0)
 # Clusters per script call: it blocks Redis for other clients.
 _BATCH = 500
 _ALL = tuple(range(keys.MAIL_SLOTS))
@@ -65,6 +71,9 @@ class Collector:
         # Room for which a full queue is waited for.
         self._least_room = min(_ROOM * settings.results_group, max(1, settings.results_queue_limit // 2))
         self._throttle = Throttle(10.0)
+        # Until when (time.monotonic()) it does not listen, and reads in a row that left bells.
+        self._deaf_until = 0.0
+        self._unfinished = 0
         # Cluster -> its used slots, in collection order.
         self._ringing: dict[str, dict[int, None]] = {}
         # Room in results if more than that wait; None if all fit.
@@ -89,12 +98,17 @@ class Collector:
         """Collect while this worker has the lease. Raises redis.RedisError."""
         self._ringing.clear()
         client: Any = self._redis
+        is_deaf = self._is_deaf
         with client.pubsub(ignore_subscribe_messages=True) as bells:
-            bells.psubscribe(keys.mail_bell("*"))
+            if not is_deaf:
+                bells.psubscribe(keys.mail_bell("*"))
+                # It would connect again and again in silence: Redis cuts who does not read large bells fast enough.
+                bells.connection.retry = _NO_RETRY
             next_sweep, is_behind = 0.0, False
-            while not self._stopping.is_set() and self._is_ours():
+            # To begin or end listening it leaves: what is on its way in this connection goes unread.
+            while not self._stopping.is_set() and self._is_ours() and self._is_deaf == is_deaf:
                 if time.monotonic() >= next_sweep:
-                    next_sweep = time.monotonic() + SWEEP_EVERY
+                    next_sweep = time.monotonic() + (_LONGEST_WAIT if is_deaf else SWEEP_EVERY)
                     for cluster in self._mail.waiting():
                         self._ringing.setdefault(cluster, {}).update(dict.fromkeys(_ALL))
                 is_quiet = self._hear(bells)
@@ -106,6 +120,14 @@ class Collector:
                         self._await_room()
                     # More is waiting than was collected: no need to wait for others.
                     is_behind = bool(self._ringing)
+
+    @property
+    def _is_deaf(self) -> bool:
+        return time.monotonic() < self._deaf_until
+
+    def _stop_listening(self, why: str) -> None:
+        log.warning("not listening to bells for a while, mailboxes are swept instead", seconds=DEAF, why=why)
+        self._deaf_until = time.monotonic() + DEAF
 
     def _is_ours(self) -> bool:
         now = time.monotonic()
@@ -140,7 +162,7 @@ class Collector:
         return max(soonest, self._pace.left())
 
     def _hear(self, bells: Any) -> bool:
-        """Read pending bells; wait for one if there is nothing to do.
+        """Read pending bells; wait for one if there is nothing to do (also while deaf: none comes then).
 
         Returns whether these were all.
         """
@@ -149,19 +171,32 @@ class Collector:
             try:
                 message = bells.get_message(timeout=wait)
             except UnicodeDecodeError:
-                # Invalid slot: it must not block other bells.
-                continue
+                self._stop_listening("one was no text")
+                return False
+            except redis.ConnectionError as error:
+                self._stop_listening(str(error))
+                return False
             if message is None:
+                self._unfinished = 0
                 return True
-            self.ring(str(message["channel"]).removeprefix(keys.MAIL_PREFIX), str(message["data"]))
+            cluster, slot = str(message["channel"]).removeprefix(keys.MAIL_PREFIX), str(message["data"])
+            if not self.ring(cluster, slot):
+                self._stop_listening(f"one of cluster {cluster[:253]} with {len(slot)} characters was no slot")
+                return False
             wait = 0.0
+        self._unfinished += 1
+        if self._unfinished >= _MOST_READS:
+            self._unfinished = 0
+            self._stop_listening("there were too many")
         return False
 
-    def ring(self, cluster: str, slot: str) -> None:
-        """This slot may be in use. Input from a channel is not trusted."""
+    def ring(self, cluster: str, slot: str) -> bool:
+        """This slot may be in use; returns False if it is none. Input from a channel is not trusted."""
         number = _SLOTS.get(slot)
-        if number is not None and keys.is_name(cluster):
-            self._ringing.setdefault(cluster, {})[number] = None
+        if number is None or not keys.is_name(cluster):
+            return False
+        self._ringing.setdefault(cluster, {})[number] = None
+        return True
 
     def collect(self) -> bool:
         """Move waiting results into the queue; returns whether all fitted. Raises redis.RedisError."""

@@ -32,8 +32,8 @@ _LEAST_SECRET = 16
 #: Seconds until an agent's versions are stored again: Redis may lose them.
 _NOTE_AGAIN = 30.0
 
-# Versions of an agent's messages and software, and whether it uses its mailbox.
-_Said = tuple[int, str, bool]
+# Versions of an agent's messages and software.
+_Said = tuple[int, str]
 
 log = dsf.log.get(__name__)
 
@@ -142,13 +142,13 @@ class Ingest:
             result = verify(envelope, self._secret, limit=self._settings.max_result_message_bytes)
         except SchemaMismatchError as error:
             # Its agent is reported: else users would suspect a lossy network.
-            self._sender(error.cluster, error.key_id, (error.schema_version, error.version, False), news)
+            self._sender(error.cluster, error.key_id, (error.schema_version, error.version), news)
             raise
         except (ValueError, RecursionError) as error:
             # A lone surrogate, or nesting too deep for the parser.
             raise MessageRejectedError("malformed", f"not readable: {type(error).__name__}") from None
         key_id = envelope["kid"] if isinstance(envelope, dict) else 0
-        self._sender(result.cluster, key_id, (result.v, result.version, result.mail), news)
+        self._sender(result.cluster, key_id, (result.v, result.version), news)
         scorer = self._registry.scorer(result.scorer)
         if scorer is None:
             # Its scorer was deleted meanwhile. The sweeper forgets the run with it.
@@ -174,8 +174,8 @@ class Ingest:
             return
         self._agents.note_all(
             {
-                name: (AgentRecord(schema_version=schema, version=version, mail=mail), key_id)
-                for name, ((schema, version, mail), key_id) in news.items()
+                name: (AgentRecord(schema_version=schema, version=version), key_id)
+                for name, ((schema, version), key_id) in news.items()
             }
         )
         until = time.monotonic() + _NOTE_AGAIN

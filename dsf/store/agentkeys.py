@@ -103,7 +103,5 @@ class AgentKeys:
         )
 
     def empty(self, cluster: str) -> None:
-        """Remove data written with a cluster's invalid credential: its queue and its mail. Also forget whether its
-        agent uses the mailbox."""
+        """Remove what a cluster's invalid credential may have written or taken: its mail and its queue."""
         self._redis.delete(keys.spoke_queue(cluster), *keys.mail_slots(cluster))
-        self._redis.hdel(keys.AGENTS, cluster)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import redis
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -24,8 +24,6 @@ class AgentRecord(BaseModel):
     schema_version: int = keys.SCHEMA_VERSION
     #: Its software version; empty if not sent.
     version: str = ""
-    #: Whether it uses its mailbox.
-    mail: bool = False
 
     @property
     def problem(self) -> str:
@@ -47,20 +45,12 @@ class Agents:
         self._redis = client
 
     def note_all(self, records: Mapping[str, tuple[AgentRecord, int]]) -> None:
-        """Store agents' versions, and the newest key ids that they signed with.
-
-        One round trip, and one more for agents without a mailbox. An agent that once used its mailbox stays recorded so
-        until the record is removed with the credential: else a stolen credential could regain the right to write lists.
-        """
-        mailed = self._mailed([cluster for cluster, (record, _) in records.items() if not record.mail])
-        noted = {
-            cluster: record.model_copy(update={"mail": True}) if cluster in mailed else record
-            for cluster, (record, _) in records.items()
-        }
+        """Store agents' versions, and the newest key ids that they signed with. One round trip."""
+        texts = {name: record.model_dump_json() for name, (record, _) in records.items()}
         at_once(
             self._redis,
             ("HSET", keys.KEYS_USED, *(part for name, (_, key_id) in records.items() for part in (name, key_id))),
-            ("HSET", keys.AGENTS, *(part for name, one in noted.items() for part in (name, one.model_dump_json()))),
+            ("HSET", keys.AGENTS, *(part for item in texts.items() for part in item)),
         )
 
     def one(self, cluster: str) -> AgentRecord | None:
@@ -76,16 +66,6 @@ class Agents:
             except ValidationError as error:
                 log.error("record of an agent cannot be read", cluster=cluster, problems=error.error_count())
         return found
-
-    def _mailed(self, clusters: Sequence[str]) -> set[str]:
-        """The clusters recorded as using their mailbox."""
-        if not clusters:
-            return set()
-        with self._redis.pipeline(transaction=False) as pipe:
-            for cluster in clusters:
-                pipe.hget(keys.AGENTS, cluster)
-            records = map(_read, pipe.execute())
-        return {cluster for cluster, record in zip(clusters, records, strict=True) if record and record.mail}
 
     def problems(self) -> Mapping[str, str]:
         """Cluster -> why its agent's results are refused; only those with a problem, by name."""

@@ -23,15 +23,12 @@ class Sent:
             if found is not None:
                 self._next = slot + 1
                 return str(found)
-        # An agent that may not use its mailbox, or finds it full where everybody may do everything.
-        popped = self._redis.rpop(keys.RESULTS_QUEUE)
-        return None if popped is None else str(popped)
+        return None
 
     def count(self) -> int:
         """How many there are."""
-        return int(self._redis.exists(*self._slots)) + self._redis.llen(keys.RESULTS_QUEUE)
+        return int(self._redis.exists(*self._slots))
 
     def texts(self) -> list[str]:
         """All that are there, as they were sent; they stay."""
-        in_slots = [text for text in self._redis.mget(self._slots) if text is not None]
-        return [*map(str, in_slots), *map(str, self._redis.lrange(keys.RESULTS_QUEUE, 0, -1))]
+        return [str(text) for text in self._redis.mget(self._slots) if text is not None]

@@ -106,19 +106,69 @@ def test_what_can_be_no_result_goes_unread_and_is_counted(bed: Bed, mail: Mail) 
     assert mail.waiting() == []
 
 
-def test_bells_that_no_agent_rings(bed: Bed) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "slot"),
+    [("c1", "16"), ("c1", "-1"), ("c1", "x"), ("C 1", "0"), ("*", "0"), ("c1", "0 1"), ("c1", b"\xff")],
+)
+def test_after_a_bell_that_no_agent_rings_it_does_not_listen(bed: Bed, cluster: str, slot: str | bytes) -> None:
     collector = Collector(bed.client, bed.settings, threading.Event())
-    for cluster, slot in (("c1", "16"), ("c1", "-1"), ("c1", "x"), ("C 1", "0"), ("*", "0"), ("c1", "0 1")):
-        collector.ring(cluster, slot)
-    assert collector._ringing == {}
-    # What is no text stops nobody from being heard.
     with bed.client.pubsub(ignore_subscribe_messages=True) as bells:
         bells.psubscribe(keys.mail_bell("*"))
         wait_for(lambda: bed.client.pubsub_numpat() == 1, 10, "the subscription")
-        for cluster, slot in (("c1", b"\xff"), ("c2", b"3"), ("c3", b"\xff\xfe"), ("c4", b"5")):
-            bed.client.publish(keys.mail_bell(cluster), slot)
-        wait_for(lambda: collector._hear(bells) and len(collector._ringing) == 2, 10, "both bells")
-    assert collector._ringing == {"c2": {3: None}, "c4": {5: None}}
+        bed.client.publish(keys.mail_bell("c2"), "3")
+        bed.client.publish(keys.mail_bell(cluster), slot)
+        wait_for(lambda: not collector._hear(bells) and collector._is_deaf, 10, "the bell")
+    assert collector._ringing == {"c2": {3: None}}
+
+
+def test_a_flood_of_bells_delays_no_other_cluster(bed: Bed, redis_url: str) -> None:
+    """Each of 15 MB, as large as Redis takes them, and as fast as it does."""
+    bed.add("c2")
+    stopping, over = threading.Event(), threading.Event()
+    collector = Collector(bed.client, bed.settings, stopping)
+
+    def flood() -> None:
+        with redis.Redis.from_url(redis_url) as client:
+            while not over.is_set():
+                client.publish(keys.mail_bell("c1"), b"x" * 15_000_000)
+
+    threads = [threading.Thread(target=collector.run), threading.Thread(target=flood)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_for(lambda: collector._is_deaf, 30, "the end of listening")
+        wait_for(lambda: bed.client.pubsub_numpat() == 0, 30, "the end of the subscription")
+        for number in range(10):
+            # Without a bell, or unheard.
+            _put(bed.client, "c2", number % keys.MAIL_SLOTS)
+            wait_for(lambda number=number: bed.client.llen(keys.RESULTS_QUEUE) == number + 1, 10, "a result")  # type: ignore[misc]
+        assert bed.client.pubsub_numpat() == 0
+        # It listens again later.
+        over.set()
+        threads[1].join()
+        collector._deaf_until = 0.0
+        wait_for(lambda: bed.client.pubsub_numpat() == 1, 30, "the subscription")
+    finally:
+        over.set()
+        stopping.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_too_many_bells_end_listening(bed: Bed) -> None:
+    collector = Collector(bed.client, bed.settings, threading.Event())
+    number = 0
+
+    class Bells:
+        def get_message(self, timeout: float) -> dict[str, str] | None:
+            return {"channel": keys.mail_bell("c1"), "data": "0"} if number else None
+
+    for number in (1, 1, 0, 1, 1):
+        assert collector._hear(Bells()) is not bool(number)
+    assert not collector._is_deaf
+    number = 1
+    assert not collector._hear(Bells())
+    assert collector._is_deaf
 
 
 def test_who_rings_soon_after_a_collection_is_collected_with_others(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,13 +359,6 @@ def test_many_runs_that_gave_way_end_together_each_in_its_own_books(bed: Bed) ->
     assert bed.state(scorer="broken").skipped() == {}
     members = bed.client.zrange(keys.OPEN_RUNS, 0, -1)
     assert members == [f"c1/{one}" for one in [*(f"broken/{run}" for run in runs["broken"]), f"gone/{runs['gone'][9]}"]]
-
-
-def test_nothing_is_left_behind_where_nobody_collects(bed: Bed, mailbox: Mailbox) -> None:
-    """A hub of the last release on a Redis without users: what does not fit goes where that hub looks."""
-    # Of three scorers only: those that stand there do not give way, for nobody may ever look.
-    assert all(mailbox.put(_letter(n, scorer=f"s{n % 3}"))[0] for n in range(20))
-    assert bed.client.llen(keys.RESULTS_QUEUE) == 4
 
 
 def test_a_worker_takes_in_what_is_mailed_and_what_it_did_not_hear_of(bed: Bed, redis_url: str, tmp_path: Path) -> None:

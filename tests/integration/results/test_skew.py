@@ -14,7 +14,6 @@ from dsf.keys import SCHEMA_VERSION
 from dsf.messages import INGEST_TASK
 from dsf.results.inbox import Letter
 from dsf.results.ingest import Ingest
-from dsf.store.agentkeys import AgentKeys
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.mail import Mail
 from dsf.store.schedule import ScheduleStore
@@ -62,19 +61,14 @@ def test_what_a_neighbouring_version_wrote_is_understood(bed: Bed, store: Any, n
     assert read_report(bed.client, bed.settings, None).problems == []
 
 
-@pytest.mark.parametrize("way", ["mailbox", "list"])
 @pytest.mark.parametrize("name", NAMES)
-def test_results_of_a_neighbouring_version_come_by_either_way(bed: Bed, store: Any, name: str, way: str) -> None:
-    """In a slot where there is a mailbox, and in the list, as agents of the last release push them."""
+def test_results_of_a_neighbouring_version_come_by_mailbox(bed: Bed, store: Any, name: str) -> None:
     case = recorded(name)
     ingest = store(case)
     message = wire.call(INGEST_TASK, (case["result"],), keys.RESULTS_QUEUE, argsrepr="recorded")
-    if way == "mailbox":
-        bed.client.set(keys.mail_slot(CLUSTER, 3), message)
-        mail = Mail(bed.client, queue_limit=10, message_limit=bed.settings.max_result_message_bytes)
-        assert mail.collect({CLUSTER: (3,)}).moved == 1
-    else:
-        bed.client.lpush(keys.RESULTS_QUEUE, message)
+    bed.client.set(keys.mail_slot(CLUSTER, 3), message)
+    mail = Mail(bed.client, queue_limit=10, message_limit=bed.settings.max_result_message_bytes)
+    assert mail.collect({CLUSTER: (3,)}).moved == 1
     item = str(bed.client.rpop(keys.RESULTS_QUEUE)).encode()
     letter = Letter.open(item, bed.settings.max_result_message_bytes)
     assert ingest.handle(json.loads(letter.envelope)) == "ok"
@@ -98,24 +92,6 @@ def test_an_agent_that_is_too_far_away_is_named(bed: Bed, store: Any, name: str,
     # It is upgraded, or taken back.
     assert ingest.handle(recorded("current")["result"]) == "ok"
     assert read_report(bed.client, bed.settings, None).problems == []
-
-
-def test_that_an_agent_sends_by_mailbox_cannot_be_taken_back(bed: Bed, store: Any) -> None:
-    """It would give a thief of the credential the right on lists back. Revoking the credential takes it back."""
-    ingest = store(recorded("current"))
-    ingest.handle(bed.envelope(bed.open(CLUSTER, SCORER), CLUSTER, SCORER, mail=True))
-    again = Ingest(bed.client, bed.settings, clock=lambda: START)
-    for one in (ingest, again):
-        one.handle(bed.envelope(bed.open(CLUSTER, SCORER), CLUSTER, SCORER, version="0.9.0"))
-        assert Agents(bed.client).one(CLUSTER) == AgentRecord(version="0.9.0", mail=True)
-    ingest.handle(recorded("refused")["too_old"])
-    agent = Agents(bed.client).one(CLUSTER)
-    assert agent is not None
-    assert agent.mail
-    assert "too old" in agent.problem
-    AgentKeys(bed.client).empty(CLUSTER)
-    ingest.handle(bed.envelope(bed.open(CLUSTER, SCORER), CLUSTER, SCORER))
-    assert Agents(bed.client).one(CLUSTER) == AgentRecord()
 
 
 def test_nobody_else_can_say_so(bed: Bed, store: Any) -> None:

@@ -82,7 +82,7 @@ def test_data_and_users_survive_a_crash(configured: Configured) -> None:
         users = ClusterUsers(hub, MASTER)
         users.sync({"c1": [1]})
         with contextlib.closing(configured.client("spoke-c1", users.password("c1", 1))) as agent:
-            agent.lpush("hub.results", "a result")
+            agent.set("hub.mail.c1.0", "a result")
         with hub.pipeline(transaction=True) as pipe:
             pipe.hset("dsf:scorers", "a", "1")
             pipe.hset("dsf:clusters", "b", "2")
@@ -102,10 +102,10 @@ def test_one_command_cannot_fill_the_memory(configured: Configured) -> None:
         users = ClusterUsers(hub, MASTER)
         users.sync({"c1": [1]})
     with contextlib.closing(configured.client("spoke-c1", users.password("c1", 1))) as agent:
-        agent.lpush("hub.results", "x" * 6_000_000)
+        agent.set("hub.mail.c1.0", "x" * 6_000_000)
         with pytest.raises((redis.ConnectionError, redis.ResponseError)):
-            agent.lpush("hub.results", "x" * 20_000_000)
-        assert agent.llen("hub.results") == 1
+            agent.set("hub.mail.c1.1", "x" * 20_000_000)
+        assert agent.exists("hub.mail.c1.0", "hub.mail.c1.1") == 1
 
 
 def _log(configured: Configured) -> str:

@@ -21,6 +21,11 @@ pytestmark = pytest.mark.xdist_group("security-forbidden")
 
 #: With the credential of c1.
 SPOKE_FORBIDDEN = """
+LPUSH spoke.c1 x
+LPUSH hub.results x
+RPUSH hub.results x
+SET hub.mail.c10.0 x
+PUBLISH hub.mail.c10 0
 LPUSH spoke.c10 x
 LPUSH spoke.c2 x
 LPUSH spoke.c x
@@ -212,10 +217,10 @@ def test_a_cluster_may_do_its_work_and_nothing_else(secure_redis: SecureRedis) -
     admin.acl_log_reset()
     # Its work:
     assert thief.ping()
-    thief.lpush("spoke.c1", "the next step")
-    assert thief.brpop(["spoke.c1"], timeout=1) == ("spoke.c1", "the next step")
-    thief.lpush(keys.RESULTS_QUEUE, "a result")
-    assert thief.llen(keys.RESULTS_QUEUE) == 2
+    admin.lpush("spoke.c1", "a tick")
+    assert thief.brpop(["spoke.c1"], timeout=1) == ("spoke.c1", "a tick")
+    assert thief.set(keys.mail_slot("c1", 0), "a result")
+    assert thief.exists(keys.mail_slot("c1", 0)) == 1
     thief.publish("/0.celeryev/task.received", "{}")
     assert admin.acl_log() == []
 
